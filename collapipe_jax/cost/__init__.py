@@ -1,0 +1,1 @@
+"""Cost: what a decision costs in time, energy, memory and convergence."""

@@ -1,0 +1,13 @@
+"""The one error a user sees for wrong input."""
+
+
+class InputError(ValueError):
+    """Wrong input, told by the key it stands under, its value and the remedy.
+
+    Raised before any work starts. The command-line programs print it as a single
+    message and exit with status 2.
+    """
+
+    def __init__(self, key: str, value: object, problem: str, remedy: str):
+        self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
+        super().__init__(f"{key} = {value!r}: {problem}. {remedy}.")

@@ -1,0 +1,1 @@
+"""Federated learning: local steps, erasures, aggregation."""

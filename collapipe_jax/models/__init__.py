@@ -1,0 +1,1 @@
+"""Models: the only place that knows Flax."""

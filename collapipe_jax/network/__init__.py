@@ -1,0 +1,1 @@
+"""Network: who, where, and over which channel."""

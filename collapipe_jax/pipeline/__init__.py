@@ -1,0 +1,1 @@
+"""Pipeline: how the encoder is cut in segments and executed."""

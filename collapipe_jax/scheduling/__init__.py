@@ -1,0 +1,1 @@
+"""Scheduling: decisions, virtual queues and the policies that decide."""

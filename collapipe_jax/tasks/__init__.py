@@ -1,0 +1,1 @@
+"""Tasks: text, tokens, batches and scores."""

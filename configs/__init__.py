@@ -1,0 +1,1 @@
+"""Configurations: each module has `get_config()`."""

@@ -1,0 +1,1 @@
+"""Benchmarks: speed side by side with a peer, in one run."""

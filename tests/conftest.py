@@ -1,0 +1,23 @@
+"""Eight virtual devices, strict ranks: set before jax is imported anywhere."""
+
+import os
+
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+).strip()
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import pytest
+from hypothesis import settings
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+settings.register_profile("repo", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("repo")
+
+
+@pytest.fixture
+def x64():
+    """Run one test in double precision."""
+    with jax.enable_x64(True):
+        yield
