@@ -1,0 +1,187 @@
+"""What a model asks of the network: operations, bits and bytes from its sizes."""
+
+from flax import struct
+from jax import Array
+
+
+@struct.dataclass(kw_only=True)
+class Workload:
+    """The work of one round, per encoder block and sample.
+
+    Attributes:
+      blocks: encoder blocks ``L`` (fixes shapes).
+      batch: samples ``B`` of a cluster's mini-batch.
+      local_steps: ``H``.
+      micro_batch_choices: allowed numbers of micro-batches, divisors of ``B``, ``[C]``.
+      block_flops: ``c_F``, forward pass of a block on a sample.
+      embed_flops: forward pass of the embedding on a sample.
+      decoder_flops: forward and backward pass of the decoder on a sample.
+      backward_ratio: ``rho``, backward over forward.
+      activation_bits: ``D_A``, activations of a sample on a link.
+      target_bits: ``D_T``, targets of a sample on the uplink.
+      block_param_bits: ``D_P``, parameters of a block on a link.
+      embedding_param_bits: ``D_E``.
+      block_static_bytes: weights, gradients and optimiser state of a block.
+      block_kept_bytes: kept for the backward pass, per block and sample.
+      block_working_bytes: needed once while a block is recomputed, per sample.
+    """
+
+    blocks: int = struct.field(pytree_node=False)
+    batch: Array
+    local_steps: Array
+    micro_batch_choices: Array
+    block_flops: Array
+    embed_flops: Array
+    decoder_flops: Array
+    backward_ratio: Array
+    activation_bits: Array
+    target_bits: Array
+    block_param_bits: Array
+    embedding_param_bits: Array
+    block_static_bytes: Array
+    block_kept_bytes: Array
+    block_working_bytes: Array
+
+
+def block_flops(sequence: int, width: int, feed_forward_width: int) -> float:
+    """Forward FLOPs of an encoder block on one sequence.
+
+    Source: docs/system-model.md, section 3: ``2 s (4 h^2 + 2 h d_ff) + 4 s^2 h``, the
+    matrix products alone; norms, softmax and activation functions add under 5 % from a
+    width of 256 on.
+    """
+    projections = 2 * sequence * (4 * width**2 + 2 * width * feed_forward_width)
+    return float(projections + 4 * sequence**2 * width)
+
+
+def block_parameters(width: int, feed_forward_width: int) -> int:
+    """Parameters of an encoder block: attention, feed-forward and two norms, with biases."""
+    attention = 4 * width**2 + 4 * width
+    feed_forward = 2 * width * feed_forward_width + feed_forward_width + width
+    return attention + feed_forward + 4 * width
+
+
+def embedding_parameters(vocabulary_size: int, width: int) -> int:
+    """Parameters of the token embedding; positions are sinusoids and cost none."""
+    return vocabulary_size * width
+
+
+def embedding_flops(sequence: int, width: int) -> float:
+    """Forward FLOPs of the embedding on one sequence: scale a row, add a position."""
+    return float(2 * sequence * width)
+
+
+def decoder_flops(
+    *,
+    source_length: int,
+    target_length: int,
+    width: int,
+    feed_forward_width: int,
+    blocks: int,
+    vocabulary_size: int,
+) -> float:
+    """FLOPs of the decoder on one sample, forward and backward together.
+
+    A decoder block is an encoder block over the target with, besides, attention to the
+    source: two projections over each sequence and two products between them. The
+    projection to the vocabulary follows. Backward counts twice forward.
+    """
+    source, target = source_length, target_length
+    cross = 4 * (target + source) * width**2 + 4 * source * target * width
+    block = block_flops(target, width, feed_forward_width) + cross
+    return 3.0 * (blocks * block + 2 * target * width * vocabulary_size)
+
+
+def activation_bytes(
+    *,
+    sequence: int,
+    width: int,
+    feed_forward_width: int,
+    heads: int,
+    number_bytes: int,
+    dropout: bool,
+) -> float:
+    """Bytes that one block keeps of one sequence for its backward pass.
+
+    Source: Korthikanti et al., arXiv:2205.05198, eq. 1, split into numbers of
+    ``number_bytes`` and dropout masks of one byte: 16-bit numbers, dropout and
+    ``d_ff = 4 h`` give their ``s h (34 + 5 a s / h)``.
+    """
+    numbers = sequence * (8 * width + 2 * feed_forward_width) + heads * sequence**2
+    kept = number_bytes * numbers
+    if dropout:  # two masks of a layer, and mask and dropped copy of the attention
+        kept += 2 * sequence * width + (1 + number_bytes) * heads * sequence**2
+    return float(kept)
+
+
+def transformer_workload(
+    *,
+    vocabulary_size: int,
+    width: int,
+    heads: int,
+    feed_forward_width: int,
+    encoder_blocks: int,
+    decoder_blocks: int,
+    source_length: int,
+    target_length: int,
+    dropout: bool,
+    rematerialise: bool,
+    batch: int,
+    local_steps: int,
+    micro_batch_choices: Array,
+    activation_number_bits: int,
+    parameter_number_bits: int,
+    token_bits: int,
+    state_bytes_per_parameter: int,
+) -> Workload:
+    """The workload of a Transformer encoder-decoder, derived from its sizes.
+
+    Args:
+      vocabulary_size, width, heads, feed_forward_width, encoder_blocks, decoder_blocks,
+        source_length, target_length: sizes of the model.
+      dropout: whether dropout masks are kept.
+      rematerialise: recompute a block's activations in the backward pass: only its input
+        is kept, and backward costs a forward pass more.
+      batch, local_steps, micro_batch_choices: as in :class:`Workload`.
+      activation_number_bits, parameter_number_bits, token_bits: precision on the links.
+      state_bytes_per_parameter: weights, gradient and optimiser state on a device.
+
+    Returns:
+      A :class:`Workload` of plain numbers.
+    """
+    number_bytes = 4  # the devices compute in single precision
+    everything = activation_bytes(
+        sequence=source_length,
+        width=width,
+        feed_forward_width=feed_forward_width,
+        heads=heads,
+        number_bytes=number_bytes,
+        dropout=dropout,
+    )
+    block_input = float(number_bytes * source_length * width)
+    parameters = block_parameters(width, feed_forward_width)
+    embedding = embedding_parameters(vocabulary_size, width)
+    return Workload(
+        blocks=encoder_blocks,
+        batch=batch,
+        local_steps=local_steps,
+        micro_batch_choices=micro_batch_choices,
+        block_flops=block_flops(source_length, width, feed_forward_width),
+        embed_flops=embedding_flops(source_length, width),
+        decoder_flops=decoder_flops(
+            source_length=source_length,
+            target_length=target_length,
+            width=width,
+            feed_forward_width=feed_forward_width,
+            blocks=decoder_blocks,
+            vocabulary_size=vocabulary_size,
+        ),
+        backward_ratio=3.0 if rematerialise else 2.0,
+        activation_bits=float(activation_number_bits * source_length * width),
+        target_bits=float(token_bits * target_length),
+        block_param_bits=float(parameter_number_bits * parameters),
+        embedding_param_bits=float(parameter_number_bits * embedding),
+        block_static_bytes=float(state_bytes_per_parameter * parameters),
+        block_kept_bytes=block_input if rematerialise else everything,
+        block_working_bytes=everything if rematerialise else 0.0,
+    )

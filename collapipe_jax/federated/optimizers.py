@@ -1,0 +1,113 @@
+"""Optimisers by name, with the schedules that Transformers need, and what they weigh."""
+
+import math
+
+import optax
+
+from collapipe_jax.errors import InputError
+
+# float32 numbers held for every parameter: weight, gradient, then the optimiser's own.
+_NUMBERS_PER_PARAMETER = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
+_SCHEDULES = ("constant", "cosine", "inverse_sqrt")
+
+
+def make_optimizer(
+    name: str,
+    learning_rate: float,
+    *,
+    schedule: str = "constant",
+    warmup_steps: int = 0,
+    total_steps: int | None = None,
+    clip_norm: float = 0.0,
+    momentum: float = 0.9,
+    beta2: float = 0.98,
+    weight_decay: float = 0.0,
+) -> optax.GradientTransformation:
+    """An optax optimiser.
+
+    Args:
+      name: "sgd", "momentum", "adam" or "adamw".
+      learning_rate: Peak step size, > 0.
+      schedule: "constant", "cosine" (to 0 at `total_steps`) or "inverse_sqrt"
+        (`sqrt(warmup / step)`, Vaswani et al. 1706.03762), each after a linear warm-up.
+      warmup_steps: Steps of the warm-up; 0 starts at the peak. "inverse_sqrt" then
+        decays as if it were 1.
+      total_steps: Steps at which "cosine" ends, warm-up included; others do not read it.
+      clip_norm: Largest global norm of a gradient; 0 is off.
+      momentum: Decay of the first moment, "momentum", "adam" and "adamw" alike.
+      beta2: Decay of the second moment of "adam" and "adamw".
+      weight_decay: Decoupled decay of "adamw"; others do not read it.
+
+    Returns:
+      The optimiser.
+
+    Raises:
+      InputError: On an unknown name or schedule, a negative or non-finite number, or
+        "cosine" without `total_steps` beyond the warm-up.
+    """
+    if name not in _NUMBERS_PER_PARAMETER:
+        raise InputError("optimizer.name", name, "is unknown", _choose(_NUMBERS_PER_PARAMETER))
+    if clip_norm < 0.0 or not math.isfinite(clip_norm):
+        raise InputError("optimizer.clip_norm", clip_norm, "is no norm", "Give 0 to switch it off")
+    rate = _rate(learning_rate, schedule, warmup_steps, total_steps)
+    step = {
+        "sgd": lambda: optax.sgd(rate),
+        "momentum": lambda: optax.sgd(rate, momentum=momentum),
+        "adam": lambda: optax.adam(rate, b1=momentum, b2=beta2, eps=1e-9),
+        "adamw": lambda: optax.adamw(
+            rate, b1=momentum, b2=beta2, eps=1e-9, weight_decay=weight_decay
+        ),
+    }[name]()
+    return optax.chain(optax.clip_by_global_norm(clip_norm), step) if clip_norm else step
+
+
+def _choose(names: object) -> str:
+    return "Choose one of " + ", ".join(names)
+
+
+def _rate(
+    peak: float, schedule: str, warmup_steps: int, total_steps: int | None
+) -> float | optax.Schedule:
+    """The step size over the steps."""
+    if schedule not in _SCHEDULES:
+        raise InputError("optimizer.schedule", schedule, "is unknown", _choose(_SCHEDULES))
+    if not (peak > 0.0 and math.isfinite(peak)):
+        raise InputError("optimizer.learning_rate", peak, "is no step size", "Give it above 0")
+    if warmup_steps < 0:
+        raise InputError("optimizer.warmup_steps", warmup_steps, "is negative", "Give 0 or more")
+    if schedule == "cosine":
+        if total_steps is None or total_steps <= warmup_steps:
+            raise InputError(
+                "optimizer.total_steps",
+                total_steps,
+                f"does not exceed the warm-up of {warmup_steps}",
+                "Give the steps of the whole run",
+            )
+        after = optax.cosine_decay_schedule(peak, total_steps - warmup_steps)
+    elif schedule == "inverse_sqrt":
+        start = max(warmup_steps, 1)
+        after = lambda step: peak * (start / (start + step)) ** 0.5  # noqa: E731
+    else:
+        after = optax.constant_schedule(peak)
+    if warmup_steps == 0:
+        return peak if schedule == "constant" else after
+    # Counted from 1: the very first step already moves.
+    warmup = optax.linear_schedule(peak / warmup_steps, peak, max(warmup_steps - 1, 1))
+    return optax.join_schedules([warmup, after], [warmup_steps])
+
+
+def state_bytes_per_parameter(name: str) -> int:
+    """Bytes that training keeps for one parameter: weight, gradient, optimiser; float32.
+
+    Args:
+      name: As for `make_optimizer`.
+
+    Returns:
+      8 for plain SGD, 12 with momentum, 16 for Adam.
+
+    Raises:
+      InputError: On an unknown name.
+    """
+    if name not in _NUMBERS_PER_PARAMETER:
+        raise InputError("optimizer.name", name, "is unknown", _choose(_NUMBERS_PER_PARAMETER))
+    return 4 * _NUMBERS_PER_PARAMETER[name]

@@ -1,0 +1,117 @@
+"""The encoder: a stack of identical pre-norm blocks, the part that the devices share out.
+
+Every parameter leaf is stacked `[L, ...]`, so that any run of consecutive blocks is
+a slice and the whole encoder is one `jax.lax.scan`.
+"""
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from collapipe_jax.models.layers import (
+    Attention,
+    FeedForward,
+    Params,
+    bind,
+    dropout,
+    example_keys,
+    init_stack,
+    layer_keys,
+)
+
+if TYPE_CHECKING:
+    from collapipe_jax.models.transformer import TransformerConfig
+
+
+class EncoderBlock(nnx.Module):
+    """Self-attention and feed-forward, each behind its norm and around a residual."""
+
+    def __init__(self, config: "TransformerConfig", *, rngs: nnx.Rngs):
+        self.rate = config.dropout_rate
+        self.attention_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.attention = Attention(config, rngs=rngs)
+        self.feed_forward_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.feed_forward = FeedForward(config, rngs=rngs)
+
+    def __call__(self, x: jax.Array, mask: jax.Array, keys: jax.Array | None) -> jax.Array:
+        """Map `x [B, S, h]` to `[B, S, h]`; `mask [B, S]` is True on real tokens."""
+        normed = self.attention_norm(x)
+        attended = self.attention(normed, normed, mask[:, None, :], keys, site=0)
+        x = x + dropout(attended, keys, 1, self.rate)
+        return x + dropout(self.feed_forward(self.feed_forward_norm(x)), keys, 2, self.rate)
+
+
+def init_encoder(key: jax.Array, config: "TransformerConfig") -> Params:
+    """Fresh parameters of the encoder.
+
+    A block holds `4 h^2 + 4 h` (attention) `+ 2 h d + d + h` (feed-forward of inner
+    width d) `+ 4 h` (norms) numbers, `12 h^2 + 13 h` at `d = 4 h`.
+
+    Args:
+      key: Scalar random key.
+      config: Sizes; `encoder_blocks` is L.
+
+    Returns:
+      Nested dictionary, every leaf `[L, ...]`.
+    """
+    return init_stack(EncoderBlock, key, config, config.encoder_blocks)
+
+
+def encoder_block(
+    block_params: Params,
+    config: "TransformerConfig",
+    x: jax.Array,
+    mask: jax.Array,
+    keys: jax.Array | None = None,
+) -> jax.Array:
+    """One block of the encoder.
+
+    Args:
+      block_params: Parameters of one block, without the axis `L`.
+      config: Sizes.
+      x: Activations `[B, S, h]`.
+      mask: `[B, S]`, True on real tokens. An example without any gets finite values.
+      keys: Keys `[B]` of the examples in this layer, or None for no dropout.
+
+    Returns:
+      Activations `[B, S, h]`.
+    """
+    return bind(EncoderBlock, config, block_params)(x, mask, keys)
+
+
+def encode(
+    encoder_params: Params,
+    config: "TransformerConfig",
+    x: jax.Array,
+    mask: jax.Array,
+    dropout_key: jax.Array | None = None,
+    example_ids: jax.Array | None = None,
+) -> jax.Array:
+    """The whole encoder as one scan over its blocks.
+
+    Dropout depends on (layer, number of the example) only. A micro-batch that names
+    its examples by `example_ids` therefore computes what the whole mini-batch would,
+    and where the stack is cut between devices changes nothing.
+
+    Args:
+      encoder_params: Every leaf `[L, ...]`.
+      config: Sizes; with `rematerialise` a block keeps its input alone for the backward pass.
+      x: Embedded tokens `[B, S, h]`.
+      mask: `[B, S]`, True on real tokens.
+      dropout_key: Scalar key, or None for a deterministic pass.
+      example_ids: `[B]` numbers of the examples in the mini-batch; `0 .. B - 1` when None.
+
+    Returns:
+      Activations `[B, S, h]`, before any final norm (the decoder owns that).
+    """
+    ids = jnp.arange(x.shape[0]) if example_ids is None else example_ids
+    keys = example_keys(dropout_key, ids)
+
+    def body(x: jax.Array, block: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
+        params, layer = block
+        return encoder_block(params, config, x, mask, layer_keys(keys, layer)), None
+
+    step = jax.checkpoint(body, prevent_cse=False) if config.rematerialise else body
+    return jax.lax.scan(step, x, (encoder_params, jnp.arange(config.encoder_blocks)))[0]

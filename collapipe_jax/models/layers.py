@@ -1,0 +1,161 @@
+"""Layers that the encoder and the decoder stack share, and how they meet plain parameters.
+
+Parameters are nested dictionaries of arrays everywhere; `bind` turns one block's
+dictionary into a callable Flax module for the length of one traced call.
+"""
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+if TYPE_CHECKING:
+    from collapipe_jax.models.transformer import TransformerConfig
+
+Params = dict[str, Any]
+
+# Finite, so that a row without any real token gets equal weights instead of 0 / 0.
+_BLOCKED_SCORE = -1e9
+
+
+def example_keys(dropout_key: jax.Array | None, example_ids: jax.Array) -> jax.Array | None:
+    """One random key per example, a function of the example's number alone.
+
+    Args:
+      dropout_key: Scalar key, or None for a deterministic pass.
+      example_ids: `[B]` numbers of the examples in the whole mini-batch, int32.
+
+    Returns:
+      Keys `[B]`, or None when `dropout_key` is None.
+    """
+    if dropout_key is None:
+        return None
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(dropout_key, example_ids)
+
+
+def layer_keys(keys: jax.Array | None, layer: jax.Array | int) -> jax.Array | None:
+    """The examples' keys `[B]` for one layer of the model; None stays None."""
+    if keys is None:
+        return None
+    return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, layer)
+
+
+def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax.Array:
+    """Inverted dropout whose mask depends on (key of the example, site, entry) only.
+
+    The bits come from a counter put through an avalanche hash (the finaliser of
+    MurmurHash3, twice) instead of `jax.random.bits`: it is elementwise, so it fuses
+    with the multiplication and is recomputed in the backward pass rather than stored.
+    With `jax.random.bits` a training step on a CPU takes about half as long again.
+
+    Args:
+      x: `[B, ...]`.
+      keys: `[B]`, or None for the identity.
+      site: Number of the place inside the layer, so that places differ.
+      rate: Probability that an entry is zeroed, in [0, 1); 0 is the identity.
+
+    Returns:
+      `[B, ...]`: entries are zeroed, or divided by `1 - rate`.
+    """
+    if keys is None or rate == 0.0:
+        return x
+    words = jax.random.key_data(keys)
+    first, second = (
+        words[:, i].reshape(-1, *[1] * (x.ndim - 1)) ^ jnp.uint32(site * 0x9E3779B9 & 0xFFFFFFFF)
+        for i in (0, 1)
+    )
+    counter = jnp.arange(x[0].size, dtype=jnp.uint32).reshape(1, *x.shape[1:])
+    bits = _avalanche(_avalanche(counter + first) + second)
+    keep = bits >= jnp.uint32(int(rate * 2**32))
+    return jnp.where(keep, x * (1.0 / (1.0 - rate)), 0.0)
+
+
+def _avalanche(z: jax.Array) -> jax.Array:
+    """MurmurHash3's 32-bit finaliser: every input bit reaches every output bit."""
+    z = (z ^ (z >> 16)) * jnp.uint32(0x85EBCA6B)
+    z = (z ^ (z >> 13)) * jnp.uint32(0xC2B2AE35)
+    return z ^ (z >> 16)
+
+
+class Attention(nnx.Module):
+    """Multi-head attention with biases: `4 h^2 + 4 h` parameters."""
+
+    def __init__(self, config: "TransformerConfig", *, rngs: nnx.Rngs):
+        width = config.width
+        self.heads, self.rate = config.heads, config.dropout_rate
+        self.query = nnx.Linear(width, width, rngs=rngs)
+        self.key = nnx.Linear(width, width, rngs=rngs)
+        self.value = nnx.Linear(width, width, rngs=rngs)
+        self.out = nnx.Linear(width, width, rngs=rngs)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        source: jax.Array,
+        allowed: jax.Array,
+        keys: jax.Array | None = None,
+        site: int = 0,
+    ) -> jax.Array:
+        """Attend from `x [B, Q, h]` to `source [B, S, h]` where `allowed` `[B, 1 | Q, S]`."""
+        return self.attend(x, self.key(source), self.value(source), allowed, keys, site)
+
+    def attend(
+        self,
+        x: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        allowed: jax.Array,
+        keys: jax.Array | None = None,
+        site: int = 0,
+    ) -> jax.Array:
+        """Attend from `x [B, Q, h]` with keys and values `[B, S, h]` projected before."""
+        query = self._split(self.query(x)) * (x.shape[-1] // self.heads) ** -0.5
+        scores = jnp.einsum("bqnd,bsnd->bnqs", query, self._split(key))
+        bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
+        weights = jax.nn.softmax(scores + bias)
+        weights = dropout(weights, keys, site, self.rate)
+        mixed = jnp.einsum("bnqs,bsnd->bqnd", weights, self._split(value))
+        return self.out(mixed.reshape(x.shape))
+
+    def _split(self, x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:-1], self.heads, -1)
+
+
+class FeedForward(nnx.Module):
+    """Two linear maps with a GELU between: `2 h d + d + h` parameters for inner width `d`."""
+
+    def __init__(self, config: "TransformerConfig", *, rngs: nnx.Rngs):
+        self.inner = nnx.Linear(config.width, config.feed_forward_width, rngs=rngs)
+        self.outer = nnx.Linear(config.feed_forward_width, config.width, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[B, S, h]` to `[B, S, h]`, each position by itself."""
+        return self.outer(jax.nn.gelu(self.inner(x), approximate=True))
+
+
+def init_stack(
+    module: type[nnx.Module], key: jax.Array, config: "TransformerConfig", depth: int
+) -> Params:
+    """Parameters of `depth` independent blocks, every leaf stacked `[depth, ...]`."""
+
+    def one(block_key: jax.Array) -> Params:
+        block = module(config, rngs=nnx.Rngs(block_key))
+        return nnx.to_pure_dict(nnx.state(block, nnx.Param))
+
+    return jax.vmap(one)(jax.random.split(key, depth))
+
+
+def bind(module: type[nnx.Module], config: "TransformerConfig", params: Params) -> nnx.Module:
+    """A block that computes with `params` (one block's, unstacked)."""
+    definition, abstract = _definition(module, config)
+    state = jax.tree.map(lambda leaf: leaf, abstract)
+    nnx.replace_by_pure_dict(state, params)
+    return nnx.merge(definition, state)
+
+
+@functools.lru_cache(maxsize=32)
+def _definition(module: type[nnx.Module], config: "TransformerConfig") -> tuple[Any, nnx.State]:
+    """The structure of a block and its state without values."""
+    return nnx.split(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))

@@ -1,0 +1,335 @@
+"""Encoder-decoder Transformer for translation, cut where the network cuts it.
+
+`embed` runs on the control unit, `encoder.encode` on the devices, `decode` and the
+loss on the edge server. Parameters are `{"embedding", "encoder", "decoder"}`.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.models.encoder import encode, init_encoder
+from collapipe_jax.models.layers import (
+    Attention,
+    FeedForward,
+    Params,
+    bind,
+    dropout,
+    example_keys,
+    init_stack,
+    layer_keys,
+)
+
+PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Sizes that fix the shapes of the model; hashable, hence static under jit.
+
+    Attributes:
+      vocabulary_size: Entries of the vocabulary, special tokens included.
+      width: `h`, size of an activation; even, and a multiple of `heads`.
+      heads: Attention heads.
+      feed_forward_width: Inner size of the feed-forward layer, usually `4 h`.
+      encoder_blocks: `L`.
+      decoder_blocks: Blocks of the decoder.
+      source_length: Tokens of a source sentence, padding included.
+      target_length: Tokens of a target sentence, end included and start not.
+      dropout_rate: Probability in [0, 1) that an activation is dropped.
+      label_smoothing: Share in [0, 1) of the target's mass spread over the vocabulary.
+      rematerialise: Recompute a block's activations in the backward pass.
+
+    Raises:
+      InputError: On a size below 1, an odd width, heads that do not divide the
+        width, a vocabulary without room for the special tokens, or a share outside [0, 1).
+    """
+
+    vocabulary_size: int
+    width: int
+    heads: int
+    feed_forward_width: int
+    encoder_blocks: int
+    decoder_blocks: int
+    source_length: int
+    target_length: int
+    dropout_rate: float = 0.0
+    label_smoothing: float = 0.0
+    rematerialise: bool = False
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and not (type(value) is int and value >= 1):
+                _reject(field.name, value, "is no positive integer", "Give at least 1")
+            if field.type is float and not 0.0 <= value < 1.0:
+                _reject(field.name, value, "is outside [0, 1)", "Give a share below 1")
+        if self.vocabulary_size <= UNK_ID:
+            _reject(
+                "vocabulary_size",
+                self.vocabulary_size,
+                "leaves no room for the special tokens",
+                "Give at least 4",
+            )
+        if self.width % 2:
+            _reject("width", self.width, "is odd", "Sinusoidal positions need an even width")
+        if self.width % self.heads:
+            _reject(
+                "heads",
+                self.heads,
+                f"does not divide width {self.width}",
+                "Choose a divisor of model.width",
+            )
+
+
+def _reject(field: str, value: object, problem: str, remedy: str) -> None:
+    raise InputError(f"model.{field}", value, problem, remedy)
+
+
+class TranslationBatch(NamedTuple):
+    """Token numbers of a batch of sentence pairs, 0 where padded.
+
+    Attributes:
+      source_ids: `[B, source_length]` int32.
+      target_ids: `[B, target_length + 1]` int32, from start to end token.
+    """
+
+    source_ids: jax.Array
+    target_ids: jax.Array
+
+
+class DecoderBlock(nnx.Module):
+    """Causal self-attention, attention to the memory, feed-forward; pre-norm."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        self.rate = config.dropout_rate
+        self.attention_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.attention = Attention(config, rngs=rngs)
+        self.memory_attention_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.memory_attention = Attention(config, rngs=rngs)
+        self.feed_forward_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.feed_forward = FeedForward(config, rngs=rngs)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        allowed: jax.Array,
+        memory: jax.Array,
+        memory_allowed: jax.Array,
+        keys: jax.Array | None,
+    ) -> jax.Array:
+        """Map `x [B, T, h]` to `[B, T, h]` given `memory [B, S, h]`."""
+        normed = self.attention_norm(x)
+        attended = self.attention(normed, normed, allowed, keys, site=0)
+        x = x + dropout(attended, keys, 1, self.rate)
+        normed = self.memory_attention_norm(x)
+        attended = self.memory_attention(normed, memory, memory_allowed, keys, site=2)
+        x = x + dropout(attended, keys, 3, self.rate)
+        return x + dropout(self.feed_forward(self.feed_forward_norm(x)), keys, 4, self.rate)
+
+
+def init_params(key: jax.Array, config: TransformerConfig) -> Params:
+    """Fresh parameters of the whole model.
+
+    Args:
+      key: Scalar random key.
+      config: Sizes.
+
+    Returns:
+      `{"embedding", "encoder", "decoder"}`: the control unit's table `[V, h]`, the
+      blocks `[L, ...]`, and the edge server's table, blocks and final norms.
+    """
+    embedding_key, encoder_key, table_key, decoder_key = jax.random.split(key, 4)
+    norm = {"scale": jnp.ones(config.width), "bias": jnp.zeros(config.width)}
+    return {
+        "embedding": _init_table(embedding_key, config),
+        "encoder": init_encoder(encoder_key, config),
+        "decoder": {
+            "embedding": _init_table(table_key, config),
+            "memory_norm": norm,
+            "blocks": init_stack(DecoderBlock, decoder_key, config, config.decoder_blocks),
+            "norm": jax.tree.map(jnp.copy, norm),
+        },
+    }
+
+
+def _init_table(key: jax.Array, config: TransformerConfig) -> Params:
+    # Entries of variance 1 / h: of variance 1 once scaled by sqrt(h), and logits of
+    # variance 1 when the table is the output projection.
+    shape = (config.vocabulary_size, config.width)
+    return {"embedding": jax.random.normal(key, shape) * config.width**-0.5}
+
+
+def embed(embedding_params: Params, config: TransformerConfig, ids: jax.Array) -> jax.Array:
+    """Token embeddings times sqrt(h) plus sinusoidal positions (Vaswani et al. 1706.03762).
+
+    Args:
+      embedding_params: `{"embedding": [V, h]}`.
+      config: Sizes.
+      ids: Token numbers `[B, S]`; a number outside the vocabulary is clamped to its end.
+
+    Returns:
+      `[B, S, h]`.
+    """
+    table = embedding_params["embedding"]
+    tokens = table.at[ids].get(mode="clip") * math.sqrt(config.width)
+    return tokens + sinusoidal_positions(ids.shape[1], config.width)[None]
+
+
+@functools.lru_cache(maxsize=32)
+def sinusoidal_positions(length: int, width: int) -> np.ndarray:
+    """Table `[length, width]`: sines in the first half of the width, cosines in the second."""
+    rate = np.exp(-np.log(10_000.0) * np.arange(0, width, 2) / width)
+    angle = np.arange(length)[:, None] * rate[None, :]
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)
+
+
+def decode(
+    decoder_params: Params,
+    config: TransformerConfig,
+    target_in: jax.Array,
+    memory: jax.Array,
+    memory_mask: jax.Array,
+    keys: jax.Array | None = None,
+) -> jax.Array:
+    """Hidden states of the decoder, each position blind to later ones.
+
+    Args:
+      decoder_params: The edge server's parameters.
+      config: Sizes.
+      target_in: Target tokens from the start token on, `[B, T]`.
+      memory: The encoder's output `[B, S, h]`, not yet normed.
+      memory_mask: `[B, S]`, True on real source tokens.
+      keys: Keys `[B]` of the examples (`layers.example_keys`), or None for no dropout.
+
+    Returns:
+      `[B, T, h]`, after the final norm.
+    """
+    x = embed(decoder_params["embedding"], config, target_in)
+    memory = layer_norm(decoder_params["memory_norm"], memory)
+    causal = jnp.tril(jnp.ones((x.shape[1],) * 2, bool))[None]
+    # The encoder's layers come first in the count, so that no two layers share keys.
+    layers = config.encoder_blocks + jnp.arange(config.decoder_blocks)
+
+    def body(x: jax.Array, block: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
+        params, layer = block
+        module = bind(DecoderBlock, config, params)
+        x = module(x, causal, memory, memory_mask[:, None, :], layer_keys(keys, layer))
+        return x, None
+
+    step = jax.checkpoint(body, prevent_cse=False) if config.rematerialise else body
+    x = jax.lax.scan(step, x, (decoder_params["blocks"], layers))[0]
+    return layer_norm(decoder_params["norm"], x)
+
+
+def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
+    """Zero mean and unit variance over the last axis, then scale and shift (both `[h]`)."""
+    centred = x - x.mean(-1, keepdims=True)
+    scaled = centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    lift = (1,) * (x.ndim - 1) + (-1,)
+    return scaled * params["scale"].reshape(lift) + params["bias"].reshape(lift)
+
+
+def logits(decoder_params: Params, hidden: jax.Array) -> jax.Array:
+    """Scores `[..., V]` of the next token from hidden states `[..., h]`; tied weights."""
+    return hidden @ decoder_params["embedding"]["embedding"].T
+
+
+def source_memory(
+    client_params: Params,
+    config: TransformerConfig,
+    source_ids: jax.Array,
+    dropout_key: jax.Array | None = None,
+    example_ids: jax.Array | None = None,
+) -> jax.Array:
+    """What leaves a cluster for the edge server: embedded, encoded source `[B, S, h]`.
+
+    Args:
+      client_params: `{"embedding", "encoder"}` (further keys are ignored).
+      config: Sizes.
+      source_ids: `[B, S]`.
+      dropout_key: Scalar key, or None for a deterministic pass.
+      example_ids: `[B]` numbers of the examples, `0 .. B - 1` when None.
+    """
+    x = embed(client_params["embedding"], config, source_ids)
+    mask = source_ids != PAD_ID
+    return encode(client_params["encoder"], config, x, mask, dropout_key, example_ids)
+
+
+def memory_losses(
+    decoder_params: Params,
+    config: TransformerConfig,
+    memory: jax.Array,
+    batch: TranslationBatch,
+    dropout_key: jax.Array | None = None,
+    example_ids: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The edge server's part of `token_losses`, from the encoder's output `[B, S, h]` on."""
+    ids = jnp.arange(memory.shape[0]) if example_ids is None else example_ids
+    keys = example_keys(dropout_key, ids)
+    target_in, target_out = batch.target_ids[:, :-1], batch.target_ids[:, 1:]
+    mask = batch.source_ids != PAD_ID
+    hidden = decode(decoder_params, config, target_in, memory, mask, keys)
+    losses = cross_entropy(logits(decoder_params, hidden), target_out, config.label_smoothing)
+    real = target_out != PAD_ID
+    return jnp.where(real, losses, 0.0).sum(-1), real.sum(-1).astype(losses.dtype)
+
+
+def token_losses(
+    params: Params,
+    config: TransformerConfig,
+    batch: TranslationBatch,
+    dropout_key: jax.Array | None = None,
+    example_ids: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Label-smoothed cross entropy of every example, summed over its target tokens.
+
+    The loss of a set of examples is `sum(loss_sum) / sum(token_count)`: sums, so that
+    it does not matter how the set was cut in micro-batches.
+
+    Args:
+      params: `{"embedding", "encoder", "decoder"}`.
+      config: Sizes.
+      batch: Sentence pairs.
+      dropout_key: Scalar key, or None for a deterministic pass.
+      example_ids: `[B]` numbers of the examples in the mini-batch, `0 .. B - 1` when None.
+
+    Returns:
+      `(loss_sum [B], token_count [B])`, in nats and tokens; 0 and 0 where all is padding.
+    """
+    memory = source_memory(params, config, batch.source_ids, dropout_key, example_ids)
+    return memory_losses(params["decoder"], config, memory, batch, dropout_key, example_ids)
+
+
+def cross_entropy(scores: jax.Array, targets: jax.Array, smoothing: float) -> jax.Array:
+    """Cross entropy against `(1 - smoothing) one_hot + smoothing / V`, in nats.
+
+    Args:
+      scores: Logits `[..., V]`.
+      targets: Numbers of the right tokens `[...]`.
+      smoothing: Share of the mass that is spread evenly.
+
+    Returns:
+      `[...]`.
+    """
+    return _cross_entropy(scores, targets, smoothing)[0]
+
+
+def _cross_entropy(
+    scores: jax.Array, targets: jax.Array, smoothing: float
+) -> tuple[jax.Array, jax.Array]:
+    log_total = jax.nn.logsumexp(scores, axis=-1)
+    right = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
+    return log_total - (1.0 - smoothing) * right - smoothing * scores.mean(-1), log_total
+
+
+def count_parameters(tree: Any) -> int:
+    """Numbers held by all leaves of a tree of arrays or of their shapes."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

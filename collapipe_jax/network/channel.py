@@ -1,0 +1,184 @@
+"""The radio: interference, rates and losses, docs/system-model.md (1)-(7)."""
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+from jax.scipy.special import exp1
+from jax.typing import ArrayLike
+
+RATE_LAWS = ("mean", "ergodic")
+
+
+@struct.dataclass(kw_only=True)
+class Radio:
+    """The radio of one network in one round.
+
+    Attributes:
+      d2e_bandwidth_hz, d2d_bandwidth_hz: ``W_U`` and ``W_D``.
+      bs_noise_w_per_hz, node_noise_w_per_hz: noise densities ``N_B`` and ``N_D``.
+      d2e_interference_w: ``I_U``, from other cells, over the whole band.
+      d2d_activity: ``a_I``, share of time a transmitter of another cluster is heard.
+      snr_gap: ``G``.
+      max_spectral_efficiency: ``se_max`` in bit/s/Hz.
+      bs_power_w: ``P_BS``.
+      d2e_power_max_w: ``[N]``.
+      d2d_power_max_w: ``[N, K + 1]``.
+      d2e_gain: every node to the base station, ``[N, K + 1]``.
+      d2d_gain: inside a cluster, ``[N, K + 1, K + 1]`` (sender, receiver).
+      cross_gain: between clusters, ``[N, K + 1, N, K + 1]`` (sender, receiver).
+      outage_threshold: ``theta``, SINR.
+      harq_attempts: ``A_H``.
+      transport_block_bits: ``D_TB``.
+      rate_law: "mean" takes ``log2(1 + x)`` at the mean SINR; "ergodic" averages it over
+        Rayleigh fading inside the round.
+    """
+
+    d2e_bandwidth_hz: Array
+    d2d_bandwidth_hz: Array
+    bs_noise_w_per_hz: Array
+    node_noise_w_per_hz: Array
+    d2e_interference_w: Array
+    d2d_activity: Array
+    snr_gap: Array
+    max_spectral_efficiency: Array
+    bs_power_w: Array
+    d2e_power_max_w: Array
+    d2d_power_max_w: Array
+    d2e_gain: Array
+    d2d_gain: Array
+    cross_gain: Array
+    outage_threshold: Array
+    harq_attempts: Array
+    transport_block_bits: Array
+    rate_law: str = struct.field(pytree_node=False, default="mean")
+
+
+def interference_w(radio: Radio, active: Array, d2d_power_w: Array) -> Array:
+    """Interference at every node from the active nodes of the other clusters, in watts.
+
+    Source: docs/system-model.md (1).
+
+    Args:
+      radio: the radio.
+      active: nodes that send this round, ``[N, K + 1]``.
+      d2d_power_w: ``[N, K + 1]``.
+
+    Returns:
+      ``[N, K + 1]``, over the whole D2D band. The own cluster's block of ``cross_gain``
+      is not used, and an idle node's power is not heard.
+    """
+    clusters = active.shape[0]
+    sent = jnp.where(active, d2d_power_w, 0.0)
+    heard = jnp.einsum("ai,aibj->abj", sent, radio.cross_gain)
+    others = ~jnp.eye(clusters, dtype=bool)[:, :, None]
+    return radio.d2d_activity * jnp.sum(jnp.where(others, heard, 0.0), axis=0)
+
+
+def spectral_efficiency(sinr: Array, radio: Radio) -> Array:
+    """Bits a second and hertz at a SINR. Any shape. Source: docs/system-model.md (2)."""
+    reduced = sinr / radio.snr_gap
+    law = mean_log2_one_plus if radio.rate_law == "ergodic" else _log2_one_plus
+    return jnp.minimum(law(reduced), radio.max_spectral_efficiency)
+
+
+def _log2_one_plus(x: Array) -> Array:
+    """``log2(1 + x)``, exact for small x."""
+    return jnp.log1p(x) / jnp.log(2.0)
+
+
+def mean_log2_one_plus(x: ArrayLike) -> Array:
+    """``E[log2(1 + x h)]`` for h ~ Exp(1), that is ``e^{1/x} E1(1/x) / ln 2``.
+
+    Beyond ``1/x = 20`` the exponential would overflow, and the continued fraction of E1
+    takes over, exact there to single precision and better.
+
+    Args:
+      x: mean SINR, >= 0; any shape.
+    """
+    x = jnp.asarray(x)
+    positive = x > 0
+    u = 1.0 / jnp.where(positive, x, 1.0)
+    near = u < 20.0
+    u_near, u_far = jnp.where(near, u, 1.0), jnp.where(near, 20.0, u)
+    tail = u_far
+    for n in range(24, 0, -1):  # u + 1/(1 + 1/(u + 2/(1 + 2/(u + ...))))
+        tail = u_far + n / (1.0 + n / tail)
+    scaled = jnp.where(near, jnp.exp(u_near) * exp1(u_near), 1.0 / tail)
+    return jnp.where(positive, scaled / jnp.log(2.0), 0.0)
+
+
+def d2d_sinr(
+    radio: Radio, power_w: Array, gain: Array, share: Array, interference_at_receiver_w: Array
+) -> Array:
+    """SINR of a D2D message on a share of the band.
+
+    Source: docs/system-model.md (3). All arguments broadcast; a share must be positive.
+    """
+    disturbance_w = radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz + interference_at_receiver_w
+    # Powers times gains over noise stays in range in single precision, not so the
+    # product of share and noise, which may come near the smallest number.
+    return power_w * (gain / disturbance_w) / share
+
+
+def d2d_rate_bps(radio: Radio, sinr: Array, share: Array) -> Array:
+    """Rate of a D2D message on a share of the band. Source: docs/system-model.md (3)."""
+    return share * radio.d2d_bandwidth_hz * spectral_efficiency(sinr, radio)
+
+
+def uplink_sinr(radio: Radio, power_w: Array, gain: Array, share: Array) -> Array:
+    """SINR from a node to the base station. Source: docs/system-model.md (4)."""
+    disturbance_w = radio.d2e_bandwidth_hz * radio.bs_noise_w_per_hz + radio.d2e_interference_w
+    return power_w * (gain / disturbance_w) / share
+
+
+def downlink_sinr(radio: Radio, gain: Array) -> Array:
+    """SINR from the base station to a node, its power spread over the band.
+
+    Source: docs/system-model.md (5).
+    """
+    disturbance_w = radio.d2e_bandwidth_hz * radio.node_noise_w_per_hz + radio.d2e_interference_w
+    return radio.bs_power_w * (gain / disturbance_w)
+
+
+def d2e_rate_bps(radio: Radio, sinr: Array, share: Array) -> Array:
+    """Rate on a share of the D2E band, up or down. Source: docs/system-model.md (4), (5)."""
+    return share * radio.d2e_bandwidth_hz * spectral_efficiency(sinr, radio)
+
+
+def transport_block_hazard(radio: Radio, sinr: Array) -> Array:
+    """Hazard ``lambda(x)`` of one transport block after its HARQ attempts.
+
+    Source: docs/system-model.md (6). Finite values and derivatives at every positive
+    SINR; infinite at SINR 0.
+
+    Args:
+      radio: outage threshold and attempts.
+      sinr: ``[...]``.
+
+    Returns:
+      ``[...]``; the block is lost with probability ``1 - exp(-lambda)``.
+    """
+    reached = sinr > 0
+    z = radio.outage_threshold / jnp.where(reached, sinr, 1.0)
+    deep = z > 30.0
+    # Each branch sees a harmless argument where the other is taken, or its infinite
+    # derivative would turn the selected one into NaN.
+    log_lost_all = radio.harq_attempts * _log_one_minus_exp(jnp.where(deep | (z <= 0), 1.0, z))
+    hazard = jnp.where(deep, z - jnp.log(radio.harq_attempts), -_log_one_minus_exp(-log_lost_all))
+    hazard = jnp.where(z <= 0, 0.0, hazard)
+    return jnp.where(reached, hazard, jnp.inf)
+
+
+def _log_one_minus_exp(z: Array) -> Array:
+    """``log(1 - e^-z)`` for z > 0, on the safe side of ``z = ln 2`` (Maechler 2012)."""
+    small = z < 0.6931472
+    return jnp.where(
+        small,
+        jnp.log(-jnp.expm1(-jnp.where(small, z, 1.0))),
+        jnp.log1p(-jnp.exp(-jnp.where(small, 1.0, z))),
+    )
+
+
+def loss_probability(hazard: Array) -> Array:
+    """Probability that a message of this hazard is lost. Source: docs/system-model.md (7)."""
+    return -jnp.expm1(-hazard)

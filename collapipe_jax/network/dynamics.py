@@ -1,0 +1,93 @@
+"""How a network changes from round to round: fading and availability."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from collapipe_jax.network.propagation import symmetric
+
+
+@struct.dataclass(kw_only=True)
+class DynamicsParams:
+    """Fading over rounds, and availability of devices.
+
+    Attributes:
+      fading_correlation: correlation of the scattered field from one round to the next.
+      d2e_rician_factor, d2d_rician_factor: power of the direct path over that of the
+        scattered field; 0 is Rayleigh fading.
+      availability: probability that a device is there in a round.
+    """
+
+    fading_correlation: Array
+    d2e_rician_factor: Array
+    d2d_rician_factor: Array
+    availability: Array
+
+
+class FadingState(NamedTuple):
+    """Scattered fields, complex normal of unit power, as (real, imaginary).
+
+    Attributes:
+      d2e: ``[N, K + 1, 2]``.
+      node: ``[N (K + 1), N (K + 1), 2]``, reciprocal.
+    """
+
+    d2e: Array
+    node: Array
+
+
+def sample_fading(key: Array, clusters: int, nodes: int) -> FadingState:
+    """Draw the scattered fields from their stationary law.
+
+    Args:
+      key: random key.
+      clusters: ``N``.
+      nodes: ``K + 1``.
+    """
+    d2e_key, node_key = jax.random.split(key)
+    size = clusters * nodes
+    field = jax.random.normal(node_key, (size, size, 2)) * jnp.sqrt(0.5)
+    return FadingState(
+        d2e=jax.random.normal(d2e_key, (clusters, nodes, 2)) * jnp.sqrt(0.5),
+        node=symmetric(field),
+    )
+
+
+def step_fading(key: Array, state: FadingState, correlation: Array) -> FadingState:
+    """One round of the Gauss-Markov process ``h' = rho h + sqrt(1 - rho^2) w``.
+
+    Args:
+      key: random key.
+      state: fields of the last round.
+      correlation: ``rho`` in [0, 1]; 1 freezes the channel, 0 draws it anew.
+
+    Returns:
+      Fields of the next round; the law of the state is stationary.
+    """
+    clusters, nodes = state.d2e.shape[:2]
+    innovation = sample_fading(key, clusters, nodes)
+    scale = jnp.sqrt(1.0 - correlation**2)
+    return jax.tree.map(lambda old, new: correlation * old + scale * new, state, innovation)
+
+
+def fading_power(field: Array, rician_factor: Array) -> Array:
+    """Power gain of Rician fading, of mean 1.
+
+    Args:
+      field: scattered field, ``[..., 2]``.
+      rician_factor: power of the direct path over that of the field.
+
+    Returns:
+      ``[...]``.
+    """
+    direct = jnp.sqrt(rician_factor / (1.0 + rician_factor))
+    scattered = field * jnp.sqrt(1.0 / (1.0 + rician_factor))
+    return (direct + scattered[..., 0]) ** 2 + scattered[..., 1] ** 2
+
+
+def sample_availability(key: Array, availability: Array, shape: tuple[int, ...]) -> Array:
+    """Which devices are there this round: True with the given probability. ``shape``."""
+    return jax.random.uniform(key, shape) < availability

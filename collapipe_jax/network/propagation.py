@@ -1,0 +1,116 @@
+"""Large-scale propagation: path loss and shadowing."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from collapipe_jax.network.topology import TopologyParams, d2e_distance_m, node_distance_m
+from collapipe_jax.units import db_to_linear
+
+
+class PathLossLaw(NamedTuple):
+    """``PL(d) = intercept_db + slope_db log10(d / 1 km)`` in dB, and its source."""
+
+    intercept_db: float
+    slope_db: float
+    source: str
+
+
+PATH_LOSS_LAWS: dict[str, PathLossLaw] = {
+    "macro_2ghz": PathLossLaw(128.1, 37.6, "3GPP TR 36.814 urban macro at 2 GHz; device to edge"),
+    "d2d_outdoor": PathLossLaw(148.0, 40.0, "3GPP TR 36.843 outdoor device to device, no sight"),
+    "winner_b1_sight": PathLossLaw(
+        101.14,
+        22.7,
+        "WINNER II D1.1.2 B1, in sight: 22.7 log10 d_m + 41 + 20 log10(f / 5 GHz), 2 GHz",
+    ),
+    "free_space_2ghz": PathLossLaw(98.47, 20.0, "Friis at 2 GHz: 20 log10(4 pi d f / c)"),
+}
+"""Known path-loss laws by name; the distance enters in kilometres."""
+
+
+@struct.dataclass(kw_only=True)
+class PropagationParams:
+    """Path loss and log-normal shadowing of both kinds of link.
+
+    Attributes:
+      d2e_path_loss, d2d_path_loss: names among :data:`PATH_LOSS_LAWS`.
+      d2e_shadowing_db, d2d_shadowing_db: standard deviations.
+      d2e_shadowing_distance_m: distance over which the shadowing towards the base
+        station decorrelates (Gudmundson 1991).
+    """
+
+    d2e_path_loss: str = struct.field(pytree_node=False)
+    d2d_path_loss: str = struct.field(pytree_node=False)
+    d2e_shadowing_db: Array
+    d2d_shadowing_db: Array
+    d2e_shadowing_distance_m: Array
+
+
+class LargeScaleGain(NamedTuple):
+    """Mean power gains, before fading.
+
+    Attributes:
+      d2e: every node to the base station, ``[N, K + 1]``.
+      node: between every two nodes, ``[N, K + 1, N, K + 1]`` (sender, receiver);
+        reciprocal.
+    """
+
+    d2e: Array
+    node: Array
+
+
+def path_loss_db(distance_m: Array, law: PathLossLaw) -> Array:
+    """Path loss in dB at a distance. Any shape. Source: docs/system-model.md, section 2."""
+    return law.intercept_db + law.slope_db * jnp.log10(distance_m / 1000.0)
+
+
+def sample_large_scale_gain(
+    key: Array, position_m: Array, topology: TopologyParams, params: PropagationParams
+) -> LargeScaleGain:
+    """Path loss with shadowing, as linear gains.
+
+    Shadowing towards the base station is correlated between nodes that stand close
+    together, ``exp(-d / d_corr)``; between nodes it is independent from link to link and
+    the same in both directions.
+
+    Args:
+      key: random key.
+      position_m: ``[N, K + 1, 2]``.
+      topology: geometry, for the floors on distance.
+      params: laws and deviations.
+    """
+    d2e_key, node_key = jax.random.split(key)
+    shape = position_m.shape[:2]
+    between_m = node_distance_m(position_m, topology)
+    d2e_db = -path_loss_db(
+        d2e_distance_m(position_m, topology), PATH_LOSS_LAWS[params.d2e_path_loss]
+    ) + params.d2e_shadowing_db * _correlated_normal(
+        d2e_key, between_m, params.d2e_shadowing_distance_m
+    ).reshape(shape)
+    node_db = -path_loss_db(
+        between_m, PATH_LOSS_LAWS[params.d2d_path_loss]
+    ) + params.d2d_shadowing_db * symmetric(jax.random.normal(node_key, between_m.shape))
+    return LargeScaleGain(
+        d2e=db_to_linear(d2e_db), node=db_to_linear(node_db).reshape(*shape, *shape)
+    )
+
+
+def symmetric(matrix: Array) -> Array:
+    """The matrix whose lower half is the mirror of the upper half. ``[A, A, ...]``."""
+    upper = jnp.triu(jnp.ones(matrix.shape[:2], bool))
+    upper = upper.reshape(upper.shape + (1,) * (matrix.ndim - 2))
+    return jnp.where(upper, matrix, jnp.swapaxes(matrix, 0, 1))
+
+
+def _correlated_normal(key, distance_m, decorrelation_m):
+    """Standard normals ``[A]`` with covariance ``exp(-distance / decorrelation)``."""
+    size = distance_m.shape[0]
+    off_diagonal = jnp.where(jnp.eye(size, dtype=bool), 0.0, distance_m)
+    covariance = jnp.exp(-off_diagonal / decorrelation_m)
+    # Two nodes at the floor of distance would make the factor singular in float32.
+    factor = jnp.linalg.cholesky(covariance + 1e-4 * jnp.eye(size))
+    return factor @ jax.random.normal(key, (size,)) / jnp.sqrt(1.0 + 1e-4)

@@ -1,0 +1,82 @@
+"""Where the nodes of a network stand."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+
+@struct.dataclass(kw_only=True)
+class TopologyParams:
+    """Geometry of a cell with the base station at the origin.
+
+    Attributes:
+      clusters: number of clusters ``N`` (fixes shapes).
+      devices: devices of a cluster ``K`` (fixes shapes).
+      cell_radius_m: control units stand uniformly in this disc.
+      cluster_radius_m: devices stand uniformly in this disc around their control unit.
+      d2e_min_distance_m: floor on a node's distance to the base station.
+      d2d_min_distance_m: floor on the distance between two nodes.
+    """
+
+    clusters: int = struct.field(pytree_node=False)
+    devices: int = struct.field(pytree_node=False)
+    cell_radius_m: Array
+    cluster_radius_m: Array
+    d2e_min_distance_m: Array
+    d2d_min_distance_m: Array
+
+
+def sample_topology(key: Array, params: TopologyParams) -> Array:
+    """Positions of all nodes, in metres.
+
+    Args:
+      key: random key.
+      params: geometry.
+
+    Returns:
+      ``[N, K + 1, 2]``; node 0 of a cluster is its control unit. Control units keep
+      the distance floor to the base station; distances are floored once more where
+      they are measured.
+    """
+    clusters, devices = params.clusters, params.devices
+    centre_key, device_key = jax.random.split(key)
+    centre = _sample_disc(
+        centre_key, (clusters, 1), params.d2e_min_distance_m, params.cell_radius_m
+    )
+    offset = _sample_disc(
+        device_key, (clusters, devices), params.d2d_min_distance_m, params.cluster_radius_m
+    )
+    return jnp.concatenate([centre, centre + offset], axis=1)
+
+
+def _sample_disc(key, shape, inner_radius_m, outer_radius_m):
+    """Points ``[*shape, 2]``, uniform over the area between two radii."""
+    radius_key, angle_key = jax.random.split(key)
+    area = jax.random.uniform(radius_key, shape)
+    radius = jnp.sqrt(inner_radius_m**2 + area * (outer_radius_m**2 - inner_radius_m**2))
+    angle = 2 * jnp.pi * jax.random.uniform(angle_key, shape)
+    return radius[..., None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)
+
+
+def d2e_distance_m(position_m: Array, params: TopologyParams) -> Array:
+    """Distance of every node to the base station, floored. ``[N, K + 1]``."""
+    return jnp.maximum(jnp.linalg.norm(position_m, axis=-1), params.d2e_min_distance_m)
+
+
+def node_distance_m(position_m: Array, params: TopologyParams) -> Array:
+    """Distance between every two nodes of the network, floored.
+
+    Args:
+      position_m: ``[N, K + 1, 2]``.
+      params: geometry.
+
+    Returns:
+      ``[N (K + 1), N (K + 1)]``, nodes in row-major order; symmetric. The diagonal is
+      the floor: no message goes from a node to itself.
+    """
+    flat = position_m.reshape(-1, 2)
+    difference = flat[:, None, :] - flat[None, :, :]
+    # The square root has no derivative at zero, so the floor is applied to the square.
+    square = jnp.maximum(jnp.sum(difference**2, axis=-1), params.d2d_min_distance_m**2)
+    return jnp.sqrt(square)

@@ -1,0 +1,82 @@
+"""Whether a decision may be carried out: limits of docs/system-model.md, section 5."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.cost.decision import Decision, active_nodes, is_present
+from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
+from collapipe_jax.cost.problem import RoundProblem
+
+TOLERANCE = 1e-4
+"""Relative tolerance on sums, bounds and memory."""
+
+
+def can_run(problem: RoundProblem) -> Array:
+    """Clusters whose devices could hold the encoder for some number of micro-batches.
+
+    Returns:
+      ``[N]``, boolean.
+    """
+    choices = problem.workload.micro_batch_choices
+    memory_bytes = problem.compute.memory_bytes * (1.0 + TOLERANCE)
+    capacity = block_capacity(problem.workload, memory_bytes, choices[:, None, None])
+    return jnp.any(jnp.sum(capacity, axis=-1) >= problem.workload.blocks, axis=0)
+
+
+def violations(problem: RoundProblem, decision: Decision) -> dict[str, Array]:
+    """Which limits a decision breaks.
+
+    Args:
+      problem: one round of one network.
+      decision: any decision.
+
+    Returns:
+      A boolean scalar per limit. On an idle node power is ignored and a D2D share is a
+      violation; the D2E share of a cluster that sits out counts in the sum.
+    """
+    radio = problem.radio
+    active = active_nodes(decision.segments)
+    present = active[:, 0]
+    return {
+        "segments": jnp.any(_wrong_rows(problem, decision)),
+        "micro_batches": jnp.any(
+            present
+            & ~jnp.any(
+                decision.micro_batches[:, None] == problem.workload.micro_batch_choices, axis=1
+            )
+        ),
+        "d2d_share": _outside_simplex(decision.d2d_share)
+        | jnp.any(~active & (decision.d2d_share > 0)),
+        "d2d_power": jnp.any(active & _outside(decision.d2d_power_w, radio.d2d_power_max_w)),
+        "d2e_share": _outside_simplex(decision.d2e_share[None]),
+        "d2e_power": jnp.any(present & _outside(decision.d2e_power_w, radio.d2e_power_max_w)),
+        "memory": jnp.any(
+            _outside(
+                device_memory_bytes(problem.workload, decision.segments, decision.micro_batches),
+                problem.compute.memory_bytes,
+            )
+        ),
+    }
+
+
+def is_feasible(problem: RoundProblem, decision: Decision) -> Array:
+    """Whether a decision breaks no limit. Boolean scalar."""
+    return ~jnp.any(jnp.stack(list(violations(problem, decision).values())))
+
+
+def _wrong_rows(problem: RoundProblem, decision: Decision) -> Array:
+    """Clusters that cover not exactly ``L`` blocks, or sit out where they could run."""
+    covers = jnp.sum(decision.segments, axis=1) == problem.workload.blocks
+    covers &= jnp.all(decision.segments >= 0, axis=1)
+    sits_out = ~is_present(decision.segments) & jnp.all(decision.segments == 0, axis=1)
+    return ~(covers | (sits_out & ~can_run(problem)))
+
+
+def _outside(value: Array, limit: Array) -> Array:
+    """Where a value lies outside ``[0, limit]``."""
+    return (value < 0) | (value > limit * (1.0 + TOLERANCE))
+
+
+def _outside_simplex(share: Array) -> Array:
+    """Whether a row has a negative share or sums to more than 1."""
+    return jnp.any(share < 0) | jnp.any(jnp.sum(share, axis=1) > 1.0 + TOLERANCE)

@@ -1,0 +1,208 @@
+"""Parallel text from files: read, normalise, and split so that no source leaks."""
+
+import os
+import unicodedata
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from collapipe_jax.errors import InputError
+
+DATA_VARIABLE = "COLLAPIPE_DATA"
+
+Pair = tuple[str, str]
+
+_APOSTROPHES = "\u2018\u2019\u201a\u201b\u02bc\u00b4`"
+_QUOTES = "\u201c\u201d\u201e\u201f\u00ab\u00bb"
+_INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+_REPLACEMENTS = str.maketrans(
+    {
+        **dict.fromkeys(_APOSTROPHES, "'"),
+        **dict.fromkeys(_QUOTES, '"'),
+        **dict.fromkeys(_INVISIBLE, None),
+        "\u2581": "_",  # the tokenizer's mark of a space
+    }
+)
+
+
+class ParallelText(NamedTuple):
+    """Sentence pairs ``(source, target)`` and how many lines were left out as empty."""
+
+    pairs: list[Pair]
+    empty_lines: int
+
+
+class GroupSplit(NamedTuple):
+    """Disjoint sets of sentence pairs: no group stands in two of them."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
+
+
+def normalise(text: str) -> str:
+    """Text in one spelling: equal sentences become equal strings.
+
+    Unicode NFC; every run of white space, no-break and odd spaces included, is one plain space
+    and none stands at the ends; typographic apostrophes and quotation marks become ASCII ones;
+    soft hyphens and zero-width characters vanish. Applying it twice changes nothing more.
+    """
+    # before and after NFC: removed characters may separate what composes, and a few
+    # characters compose into replaced ones
+    text = unicodedata.normalize("NFC", text.translate(_REPLACEMENTS)).translate(_REPLACEMENTS)
+    return " ".join(text.split())
+
+
+def resolve_corpus(name_or_path: str | os.PathLike[str]) -> Path:
+    """Path of a corpus file, given as a path or by its name below the data directory.
+
+    Args:
+        name_or_path: absolute path, path relative to the working directory, or path relative
+            to the directory that the environment variable ``COLLAPIPE_DATA`` names. The
+            working directory wins.
+
+    Raises:
+        InputError: no such file in either place.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return path
+    directory = os.environ.get(DATA_VARIABLE, "")
+    if directory and (Path(directory).expanduser() / path).is_file():
+        return Path(directory).expanduser() / path
+    if directory:
+        problem = f"no such file, neither as it stands nor in {DATA_VARIABLE} ({directory})"
+    else:
+        problem = f"no such file, and the environment variable {DATA_VARIABLE} is not set"
+    remedy = f"Give the path of a text file, or export {DATA_VARIABLE}=<directory that holds it>"
+    raise InputError("task.corpus", str(name_or_path), problem, remedy)
+
+
+def read_parallel_text(
+    path: str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]],
+) -> ParallelText:
+    """Normalised sentence pairs of one tab-separated file or of two aligned files.
+
+    Args:
+        path: one UTF-8 file with a pair a line, source and target in its first two columns
+            (further columns are ignored); or the files of source and target sentences, line
+            by line translations of each other.
+
+    Returns:
+        The pairs in file order. A pair with an empty side is left out and counted, and so is
+        a blank line.
+
+    Raises:
+        InputError: a missing file, bytes that are not UTF-8, a line without a tab, or two
+            files with different numbers of lines.
+    """
+    if isinstance(path, tuple):
+        rows = _aligned_rows(*path)
+    else:
+        rows = _tabbed_rows(path)
+    pairs = [(normalise(source), normalise(target)) for source, target in rows]
+    kept = [pair for pair in pairs if all(pair)]
+    return ParallelText(kept, len(pairs) - len(kept))
+
+
+def split_by_group(
+    pairs: Sequence[Pair],
+    group_of: Callable[[Pair], Hashable],
+    sizes: tuple[int | None, int, int],
+    seed: int,
+) -> GroupSplit:
+    """Random train, validation and test sets that share no group.
+
+    In a many-to-many corpus a source has several translations, and a split by pairs would
+    test on sources seen in training. Groups are shuffled and given to test, then validation,
+    then training. Validation and test take one pair of each of their groups, the first in the
+    order of the corpus: one reference a source, the usual single-reference BLEU; the other
+    pairs of these groups are used nowhere. Training takes every pair of its groups, cutting
+    only the last one, in shuffled order of groups.
+
+    Args:
+        pairs: the corpus.
+        group_of: key of a pair's group, e.g. its source sentence.
+        sizes: pairs wanted for (train, validation, test); None for train takes all the rest.
+        seed: the split is a function of it and of ``pairs``; from 0.
+
+    Raises:
+        InputError: a negative size, or a corpus too small for the sizes.
+    """
+    train_size, validation_size, test_size = sizes
+    for name, size in (("validation_pairs", validation_size), ("test_pairs", test_size)):
+        if size < 0:
+            raise InputError(f"task.{name}", size, "a negative size", "Use 0 or more")
+    groups: dict[Hashable, list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault(group_of(pair), []).append(pair)
+    members = list(groups.values())
+    held_out = validation_size + test_size
+    if len(members) <= held_out:
+        problem = (
+            f"the corpus has {len(members)} distinct source sentences, too few to hold out "
+            f"{validation_size} for validation and {test_size} for test"
+        )
+        remedy = "Lower task.validation_pairs or task.test_pairs, or use a larger corpus"
+        raise InputError("task.validation_pairs", validation_size, problem, remedy)
+    order = np.random.Generator(np.random.Philox(seed)).permutation(len(members))
+    test = [members[g][0] for g in order[:test_size]]
+    validation = [members[g][0] for g in order[test_size:held_out]]
+    train = [pair for g in order[held_out:] for pair in members[g]]
+    return GroupSplit(_first(train, train_size), validation, test)
+
+
+def _first(train: list[Pair], size: int | None) -> list[Pair]:
+    if size is None:
+        return train
+    if size < 1:
+        problem = "nothing of it is left for training"
+        remedy = "Give more than validation and test pairs together"
+        raise InputError("task.pairs (less validation and test)", size, problem, remedy)
+    if size > len(train):
+        problem = f"the corpus has only {len(train)} pairs for training"
+        remedy = "Lower task.pairs or set it to None to use all of them"
+        raise InputError("task.pairs (less validation and test)", size, problem, remedy)
+    return train[:size]
+
+
+def _lines(path: str | os.PathLike[str]) -> list[str]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        remedy = "Give the path of a readable UTF-8 text file"
+        problem = f"the file cannot be read ({error.strerror})"
+        raise InputError("task.corpus", str(path), problem, remedy) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = f"line {line} holds bytes that are not UTF-8"
+        remedy = "Convert the file, e.g. with iconv -f latin1 -t utf-8"
+        raise InputError("task.corpus", str(path), problem, remedy) from error
+    # not splitlines(): it also cuts at separators inside a sentence and breaks the alignment
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _tabbed_rows(path: str | os.PathLike[str]) -> Iterable[Pair]:
+    for number, line in enumerate(_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) < 2 and line.strip():
+            problem = f"line {number} has no tab between source and target"
+            remedy = "Write one pair a line as source<TAB>target, or give two aligned files"
+            raise InputError("task.corpus", str(path), problem, remedy)
+        yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
+
+
+def _aligned_rows(
+    source_path: str | os.PathLike[str], target_path: str | os.PathLike[str]
+) -> Iterable[Pair]:
+    sources, targets = _lines(source_path), _lines(target_path)
+    if len(sources) != len(targets):
+        problem = f"the files have {len(sources)} and {len(targets)} lines"
+        remedy = "Give two files whose lines translate each other one by one"
+        raise InputError("task.corpus", (str(source_path), str(target_path)), problem, remedy)
+    return zip(sources, targets, strict=True)

@@ -1,0 +1,240 @@
+"""Parallel text out of a grammar: English-like sentences and a language made up for them.
+
+The invented language differs from the source in everything a translator must learn: its
+words, their order (time and place first, verb last, adjectives behind nouns) and their
+endings (number, definiteness and case on nouns; class and number on adjectives, determiners
+and verbs). Nothing but the full stop survives a copy, and the rules are few enough for a
+small Transformer to master in about a minute.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from collapipe_jax.errors import InputError
+
+Option = TypeVar("Option")
+
+MAX_REDRAWS = 1000  # in a row; the grammar holds far more sentences than anyone draws
+
+
+class Noun(NamedTuple):
+    """English singular and plural, invented stem, and its class (0, 1 or 2)."""
+
+    singular: str
+    plural: str
+    stem: str
+    noun_class: int
+
+
+class Verb(NamedTuple):
+    """English plain form, third person and past, and the invented stem."""
+
+    plain: str
+    third_person: str
+    past: str
+    stem: str
+
+
+class Phrase(NamedTuple):
+    """One noun phrase in both languages, with what a verb agrees with."""
+
+    source: str
+    target: str
+    noun_class: int
+    plural: bool
+
+
+BEINGS = (
+    Noun("cat", "cats", "mirk", 0),
+    Noun("dog", "dogs", "bolt", 1),
+    Noun("bird", "birds", "pesh", 2),
+    Noun("horse", "horses", "tarun", 0),
+    Noun("child", "children", "linn", 1),
+    Noun("farmer", "farmers", "godar", 2),
+    Noun("teacher", "teachers", "sevim", 0),
+    Noun("sailor", "sailors", "marok", 1),
+    Noun("baker", "bakers", "hulep", 2),
+    Noun("doctor", "doctors", "izan", 0),
+    Noun("king", "kings", "royv", 1),
+    Noun("singer", "singers", "calid", 2),
+)
+THINGS = (
+    Noun("apple", "apples", "pomar", 0),
+    Noun("letter", "letters", "skriv", 1),
+    Noun("book", "books", "vunt", 2),
+    Noun("stone", "stones", "garr", 0),
+    Noun("boat", "boats", "navun", 1),
+    Noun("lamp", "lamps", "lucet", 2),
+    Noun("knife", "knives", "tcharn", 0),
+    Noun("picture", "pictures", "imbel", 1),
+    Noun("ring", "rings", "zirk", 2),
+    Noun("song", "songs", "melov", 0),
+)
+PLACES = (
+    Noun("garden", "gardens", "hortun", 1),
+    Noun("river", "rivers", "flumak", 2),
+    Noun("house", "houses", "dompen", 0),
+    Noun("bridge", "bridges", "pontir", 1),
+    Noun("market", "markets", "fazar", 2),
+    Noun("forest", "forests", "silvek", 0),
+    Noun("village", "villages", "wikor", 1),
+    Noun("tower", "towers", "turrim", 2),
+)
+ADJECTIVES = (
+    ("old", "vetr"),
+    ("small", "piko"),
+    ("big", "grun"),
+    ("red", "rubel"),
+    ("quiet", "shal"),
+    ("young", "nuvim"),
+    ("happy", "ferin"),
+    ("tired", "moyl"),
+    ("strange", "ekzot"),
+    ("green", "verd"),
+    ("clever", "sagan"),
+    ("poor", "tenk"),
+)
+VERBS = (
+    Verb("see", "sees", "saw", "vid"),
+    Verb("find", "finds", "found", "trov"),
+    Verb("carry", "carries", "carried", "port"),
+    Verb("like", "likes", "liked", "hals"),
+    Verb("draw", "draws", "drew", "grafen"),
+    Verb("lose", "loses", "lost", "perim"),
+    Verb("sell", "sells", "sold", "vendok"),
+    Verb("watch", "watches", "watched", "gorm"),
+    Verb("need", "needs", "needed", "bezun"),
+    Verb("bring", "brings", "brought", "adul"),
+    Verb("forget", "forgets", "forgot", "oblir"),
+    Verb("follow", "follows", "followed", "sekk"),
+)
+# source singular, source plural, target word before the noun, after it (agreeing), suffix
+DETERMINERS = (
+    ("the", "the", "", "", "la"),
+    ("a", "some", "", "", ""),
+    ("this", "these", "", "tel", "la"),
+    ("my", "my", "", "mer", ""),
+    ("your", "your", "", "dor", ""),
+    (None, "two", "zu", "", ""),
+    (None, "many", "poli", "", ""),
+)
+TIMES = {
+    "present": (("today", "odi"), ("now", "nunk")),
+    "past": (("yesterday", "heras"), ("last week", "semu pel")),
+    "future": (("tomorrow", "krasu"), ("next year", "anu nes")),
+}
+PREPOSITIONS = (("in", "en"), ("near", "prok"), ("behind", "tras"))
+CONJUNCTIONS = (("and", "sa"), ("but", "ano"), ("because", "temi"))
+TENSE_SUFFIX = {"present": "at", "past": "ul", "future": "esh"}
+CLASS_ENDING = ("o", "i", "u")
+PLURAL_SUFFIX = ("ar", "en", "oth")
+CASE_SUFFIX = {"subject": "", "object": "ko", "place": "ves"}
+
+
+def generate_parallel_text(seed: int, pairs: int) -> list[tuple[str, str]]:
+    """Distinct sentences of the grammar with their translations.
+
+    The translation is a function of the source sentence, and no source comes twice, so any
+    split of the list leaves held-out sources unseen. A longer list with the same seed starts
+    with the shorter one. Draws use nothing but ``random.Random.random``, whose sequence Python
+    guarantees over versions and platforms.
+
+    Args:
+        seed: any integer from 0.
+        pairs: number of pairs, from 1.
+
+    Returns:
+        ``(source, target)`` pairs, 5 to 29 words a source sentence.
+
+    Raises:
+        InputError: a seed below 0, fewer than one pair, or more than the grammar yields.
+    """
+    if pairs < 1:
+        raise InputError("task.pairs", pairs, "no sentence to generate", "Ask for 1 or more")
+    if seed < 0:
+        raise InputError("task.seed", seed, "a negative seed", "Use an integer from 0")
+    rng = random.Random(seed)
+    text: dict[str, str] = {}
+    redraws = 0
+    while len(text) < pairs:
+        source, target = _sentence(rng)
+        redraws = redraws + 1 if source in text else 0
+        if redraws > MAX_REDRAWS:
+            raise InputError(
+                "task.pairs", pairs, f"the grammar is exhausted at {len(text)}", "Ask for fewer"
+            )
+        text.setdefault(source, target)
+    return list(text.items())
+
+
+def _choose(rng: random.Random, options: Sequence[Option]) -> Option:
+    # random() alone: choice() may change between versions of Python
+    return options[int(rng.random() * len(options))]
+
+
+def _sentence(rng: random.Random) -> tuple[str, str]:
+    source, target = _clause(rng)
+    if rng.random() < 0.1:
+        conjunction = _choose(rng, CONJUNCTIONS)
+        second = _clause(rng)
+        source = f"{source} {conjunction[0]} {second[0]}"
+        target = f"{target} {conjunction[1]} {second[1]}"
+    return source[0].upper() + source[1:] + ".", target[0].upper() + target[1:] + "."
+
+
+def _clause(rng: random.Random) -> tuple[str, str]:
+    """Subject, verb, object, maybe place and time -> time, place, subject, object, verb."""
+    tense = _choose(rng, tuple(TENSE_SUFFIX))
+    subject = _noun_phrase(rng, BEINGS, "subject")
+    verb = _verb(rng, tense, subject)
+    thing = _noun_phrase(rng, BEINGS + THINGS, "object")
+    source = [subject.source, verb[0], thing.source]
+    target = [subject.target, thing.target, verb[1]]
+    if rng.random() < 0.3:
+        preposition, place = _choose(rng, PREPOSITIONS), _noun_phrase(rng, PLACES, "place")
+        source += [preposition[0], place.source]
+        target = [preposition[1], place.target, *target]
+    if rng.random() < 0.3:
+        time = _choose(rng, TIMES[tense])
+        source = [time[0], *source] if rng.random() < 0.5 else [*source, time[0]]
+        target = [time[1], *target]
+    return " ".join(source), " ".join(target)
+
+
+def _noun_phrase(rng: random.Random, nouns: Sequence[Noun], case: str) -> Phrase:
+    noun = _choose(rng, nouns)
+    singular, plural_word, before, after, suffix = _choose(rng, DETERMINERS)
+    plural = singular is None or rng.random() < 0.4
+    agreement = CLASS_ENDING[noun.noun_class] + ("s" if plural else "")
+    source = [plural_word if plural else singular]
+    target = [before] if before else []
+    number = PLURAL_SUFFIX[noun.noun_class] if plural else ""
+    target.append(noun.stem + number + suffix + CASE_SUFFIX[case])
+    if rng.random() < 0.3:
+        adjective, stem = _choose(rng, ADJECTIVES)
+        source.append(adjective)
+        target.append(stem + agreement)
+    if after:
+        target.append(after + agreement)
+    source.append(noun.plural if plural else noun.singular)
+    english = " ".join(source)
+    if english.startswith("a ") and english[2] in "aeiou":
+        english = "an" + english[1:]
+    return Phrase(english, " ".join(target), noun.noun_class, plural)
+
+
+def _verb(rng: random.Random, tense: str, subject: Phrase) -> tuple[str, str]:
+    verb = _choose(rng, VERBS)
+    negated = rng.random() < 0.25
+    if tense == "future":
+        source = f"will {'not ' if negated else ''}{verb.plain}"
+    elif negated:
+        present = "do not" if subject.plural else "does not"
+        source = f"{'did not' if tense == 'past' else present} {verb.plain}"
+    elif tense == "past":
+        source = verb.past
+    else:
+        source = verb.plain if subject.plural else verb.third_person
+    agreement = CLASS_ENDING[subject.noun_class] + ("s" if subject.plural else "")
+    return source, ("nu " if negated else "") + verb.stem + TENSE_SUFFIX[tense] + agreement

@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.tasks.split import split_dirichlet, split_iid, split_samples
+
+
+def assert_partition(parts, count, minimum):
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(count))
+    for part in parts:
+        assert len(part) >= minimum
+        assert np.all(np.diff(part) > 0)
+
+
+@given(st.integers(0, 10), st.integers(1, 8), st.integers(1, 4), st.integers(0, 60))
+def test_iid_partitions_evenly(seed, clusters, minimum, extra):
+    count = clusters * minimum + extra
+    parts = split_iid(seed, count, clusters, minimum)
+    assert_partition(parts, count, minimum)
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(
+    st.integers(0, 10),
+    st.integers(1, 8),
+    st.integers(1, 4),
+    st.lists(st.integers(-2, 5), max_size=80),
+    st.sampled_from([0.001, 0.05, 1.0, 100.0, 1e9]),
+)
+def test_dirichlet_partitions_and_leaves_no_cluster_short(seed, clusters, minimum, labels, alpha):
+    labels = np.array(labels + [0] * clusters * minimum)
+    parts = split_dirichlet(seed, labels, clusters, alpha, minimum)
+    assert_partition(parts, len(labels), minimum)
+
+
+def label_shares(parts, labels):
+    """Share of each label held by each cluster, [N, labels]."""
+    counts = np.array([np.bincount(labels[p], minlength=labels.max() + 1) for p in parts])
+    return counts / counts.sum(axis=0)
+
+
+def test_concentration_sets_the_skew():
+    labels = np.repeat(np.arange(6), 500)
+    skew = {
+        alpha: np.mean(
+            [label_shares(split_dirichlet(s, labels, 4, alpha), labels).max(0) for s in range(20)]
+        )
+        for alpha in (0.01, 1.0, 1e6)
+    }
+    assert skew[0.01] > 0.9  # each label almost whole in one cluster
+    assert skew[0.01] > skew[1.0] > skew[1e6]
+    assert skew[1e6] == pytest.approx(0.25, abs=0.005)
+
+
+def test_shares_have_the_mean_and_variance_of_the_dirichlet_law():
+    # share of one cluster: mean 1/N, variance (1/N)(1 - 1/N) / (N alpha + 1)
+    labels = np.repeat(np.arange(1000), 100)
+    shares = label_shares(split_dirichlet(0, labels, 4, 0.5), labels)
+    assert shares.mean(axis=1) == pytest.approx(0.25, abs=0.03)
+    assert shares.var(axis=1) == pytest.approx(0.25 * 0.75 / 3, rel=0.15)
+
+
+def test_samples_of_a_label_are_dealt_at_random():
+    # by index order the first cluster would hold the first samples
+    parts = split_dirichlet(0, np.zeros(1000, int), 2, 1e6)
+    assert 400 < np.median(parts[0]) < 600
+
+
+def test_seeds_matter_and_repeat():
+    labels = np.arange(200) % 5
+    one, again, other = (split_dirichlet(seed, labels, 3, 0.5) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
+    assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_schemes_by_name():
+    labels = np.arange(100) % 5
+    for scheme, expected in (
+        ("iid", split_iid(3, 100, 4, 2)),
+        ("dirichlet", split_dirichlet(3, labels, 4, 0.1, 2)),
+    ):
+        parts = split_samples(3, scheme, labels, 4, 0.1, 2)
+        assert all(np.array_equal(a, b) for a, b in zip(parts, expected, strict=True))
+    with pytest.raises(InputError, match=r"task\.split = 'even': .* Use one of iid, dirichlet"):
+        split_samples(3, "even", labels, 4, 0.1)
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
+@pytest.mark.parametrize(
+    ("seed", "count", "clusters", "minimum", "message"),
+    [
+        (0, 5, 6, 1, r"network\.clusters = 6: 5 samples cannot give each cluster 1"),
+        (0, 5, 2, 3, "5 samples cannot give each cluster 3"),
+        (0, 5, 0, 1, r"network\.clusters = 0"),
+        (0, 5, 2, 0, r"task\.minimum = 0"),
+        (-1, 5, 2, 1, r"task\.seed = -1"),
+    ],
+)
+def test_impossible_splits(scheme, seed, count, clusters, minimum, message):
+    with pytest.raises(InputError, match=message):
+        split_samples(seed, scheme, np.zeros(count, int), clusters, 1.0, minimum)
+
+
+@pytest.mark.parametrize("concentration", [0.0, -1.0, 1e-9, float("nan"), float("inf")])
+def test_impossible_concentrations(concentration):
+    with pytest.raises(InputError, match=r"task\.concentration = "):
+        split_dirichlet(0, np.zeros(10, int), 2, concentration)
