@@ -46,6 +46,12 @@ def test_reads_two_columns_and_counts_empty_pairs(tmp_path):
     assert corpus.empty_lines == 3
 
 
+def test_a_mark_of_byte_order_is_no_text(tmp_path):
+    path = tmp_path / "corpus.tsv"
+    path.write_bytes("\ufeff\na\tb\n".encode())
+    assert read_parallel_text(path) == ([("a", "b")], 1)
+
+
 def test_reads_two_aligned_files(tmp_path):
     (tmp_path / "a").write_text("one\n\nthree\n", encoding="utf-8")
     (tmp_path / "b").write_text("eins\nzwei\ndrei\n", encoding="utf-8")

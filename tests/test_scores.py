@@ -38,11 +38,16 @@ def test_the_signature_names_version_and_tokenisation():
     assert f"version:{sacrebleu.__version__}" in signature
     assert "tok:13a" in signature
     assert "nrefs:1" in signature
+    assert "eff:no" in signature
 
 
 def test_copying_is_scored_like_any_translation():
-    sources, references = ["Tom likes Mary in Boston."], ["Tom mag Mary in Boston."]
+    sources, references = (
+        ["We met Mary in Boston."],
+        ["Wir haben gestern Mary in Boston getroffen."],
+    )
     assert copy_baseline(sources, references) == bleu(sources, references)
+    assert copy_baseline(sources, references) != bleu(references, sources)
     assert copy_baseline(references, references).value == pytest.approx(100)
 
 

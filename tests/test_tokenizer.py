@@ -50,6 +50,13 @@ def test_decode_stops_at_the_end_and_skips_what_is_no_word(tokenizer):
     assert tokenizer.decode_batch(np.array([row, [EOS_ID] * len(row)])) == ["the old cat", ""]
 
 
+def test_punctuation_never_joins_a_word(tokenizer):
+    # every sentence of the lines ends in a full stop, so merging it would pay
+    for line, row in zip(LINES, tokenizer.encode_batch(LINES), strict=True):
+        (before,) = tokenizer.encode_batch([line.removesuffix(".")])
+        assert row[:-1] == before
+
+
 def test_unknown_characters_become_the_unknown_id(tokenizer):
     (ids,) = tokenizer.encode_batch(["\u6f22"])
     assert UNK_ID in ids
@@ -78,8 +85,8 @@ def test_save_and_load(tokenizer, tmp_path):
 
 
 def test_a_small_corpus_yields_a_smaller_vocabulary():
-    # 4 specials, the mark of a space, a, b, and the merges that occur twice: "▁a" and "▁ab"
-    assert train_bpe(["ab ab", "a a"], 1000).vocabulary_size == 9
+    # 4 specials, the mark of a space, a to d, and the merges that occur twice: "▁a" and "▁ab"
+    assert train_bpe(["ab ab", "a a", "cd"], 1000).vocabulary_size == 11
 
 
 @pytest.mark.parametrize(

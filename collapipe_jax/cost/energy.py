@@ -44,5 +44,5 @@ def node_energy_j(
 def _arriving(values: Array, active: Array) -> Array:
     """Values of hops, moved from the node where a hop starts to the one where it ends."""
     following = next_active(active)
-    ends_here = following[:, :, None] == jnp.arange(active.shape[1])
+    ends_here = following[:, :, None] == jnp.arange(active.shape[1])[None, None, :]
     return jnp.sum(jnp.where(ends_here & active[:, :, None], values[:, :, None], 0.0), axis=1)

@@ -39,15 +39,24 @@ class Links(NamedTuple):
     distribute_rate_bps: Array
 
 
-def message_links(problem: RoundProblem, decision: Decision) -> Links:
+def message_links(
+    problem: RoundProblem, decision: Decision, interference: Array | None = None
+) -> Links:
     """SINRs and rates of all messages, docs/system-model.md (1)-(5).
 
     Idle nodes are given the whole band, so that their unused entries stay finite.
+
+    Args:
+      problem: one round of one network.
+      decision: who is active, with which shares and powers.
+      interference: at every node in watts, ``[N, K + 1]``; None computes it by (1). A
+        solver passes its own to look at clusters one by one.
     """
     radio = problem.radio
     active = active_nodes(decision.segments)
     following = next_active(active)
-    interference = interference_w(radio, active, decision.d2d_power_w)
+    if interference is None:
+        interference = interference_w(radio, active, decision.d2d_power_w)
     power_w = decision.d2d_power_w
     share = jnp.where(active, decision.d2d_share, 1.0)
     forward_gain, backward_gain = hop_gains(radio.d2d_gain, following)

@@ -22,9 +22,7 @@ def present_shares(weights: jax.Array, present: jax.Array) -> jax.Array:
     return held / jnp.where(total > 0.0, total, 1.0)
 
 
-def aggregate(
-    clients: Any, weights: jax.Array, present: jax.Array, previous: Any
-) -> Any:
+def aggregate(clients: Any, weights: jax.Array, present: jax.Array, previous: Any) -> Any:
     """Weighted mean of the present clusters' parameters.
 
     Source: docs/system-model.md, section 1, step 5 (McMahan et al. 1602.05629).

@@ -5,16 +5,15 @@ loss on the edge server. Parameters are `{"embedding", "encoder", "decoder"}`.
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.cross_entropy import cross_entropy
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import (
     Attention,
@@ -167,28 +166,33 @@ def _init_table(key: jax.Array, config: TransformerConfig) -> Params:
     return {"embedding": jax.random.normal(key, shape) * config.width**-0.5}
 
 
-def embed(embedding_params: Params, config: TransformerConfig, ids: jax.Array) -> jax.Array:
+def embed(
+    embedding_params: Params,
+    config: TransformerConfig,
+    ids: jax.Array,
+    start: jax.Array | int = 0,
+) -> jax.Array:
     """Token embeddings times sqrt(h) plus sinusoidal positions (Vaswani et al. 1706.03762).
 
     Args:
       embedding_params: `{"embedding": [V, h]}`.
       config: Sizes.
       ids: Token numbers `[B, S]`; a number outside the vocabulary is clamped to its end.
+      start: Position of the first token, an array value.
 
     Returns:
       `[B, S, h]`.
     """
     table = embedding_params["embedding"]
     tokens = table.at[ids].get(mode="clip") * math.sqrt(config.width)
-    return tokens + sinusoidal_positions(ids.shape[1], config.width)[None]
+    return tokens + sinusoidal_positions(start + jnp.arange(ids.shape[1]), config.width)[None]
 
 
-@functools.lru_cache(maxsize=32)
-def sinusoidal_positions(length: int, width: int) -> np.ndarray:
-    """Table `[length, width]`: sines in the first half of the width, cosines in the second."""
-    rate = np.exp(-np.log(10_000.0) * np.arange(0, width, 2) / width)
-    angle = np.arange(length)[:, None] * rate[None, :]
-    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)
+def sinusoidal_positions(positions: jax.Array, width: int) -> jax.Array:
+    """Table `[S, width]` for `positions [S]`: sines in its first half, then cosines."""
+    rate = jnp.exp(-math.log(10_000.0) * jnp.arange(0, width, 2) / width)
+    angle = positions[:, None] * rate[None, :]
+    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
 
 
 def decode(
@@ -306,28 +310,6 @@ def token_losses(
     """
     memory = source_memory(params, config, batch.source_ids, dropout_key, example_ids)
     return memory_losses(params["decoder"], config, memory, batch, dropout_key, example_ids)
-
-
-def cross_entropy(scores: jax.Array, targets: jax.Array, smoothing: float) -> jax.Array:
-    """Cross entropy against `(1 - smoothing) one_hot + smoothing / V`, in nats.
-
-    Args:
-      scores: Logits `[..., V]`.
-      targets: Numbers of the right tokens `[...]`.
-      smoothing: Share of the mass that is spread evenly.
-
-    Returns:
-      `[...]`.
-    """
-    return _cross_entropy(scores, targets, smoothing)[0]
-
-
-def _cross_entropy(
-    scores: jax.Array, targets: jax.Array, smoothing: float
-) -> tuple[jax.Array, jax.Array]:
-    log_total = jax.nn.logsumexp(scores, axis=-1)
-    right = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
-    return log_total - (1.0 - smoothing) * right - smoothing * scores.mean(-1), log_total
 
 
 def count_parameters(tree: Any) -> int:

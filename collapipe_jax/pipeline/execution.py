@@ -83,9 +83,7 @@ def _segmented(
     """Device after device, each over its slots; an empty slot passes activations on."""
     if segments is None:
         raise InputError("segments", None, "is missing", "Give the blocks of every device")
-    keys = example_keys(
-        dropout_key, jnp.arange(x.shape[0]) if example_ids is None else example_ids
-    )
+    keys = example_keys(dropout_key, jnp.arange(x.shape[0]) if example_ids is None else example_ids)
 
     def run_block(x: jax.Array, block_id: jax.Array) -> jax.Array:
         params = jax.tree.map(lambda leaf: leaf[block_id], encoder_params)

@@ -1,5 +1,6 @@
 """Whether a decision may be carried out: limits of docs/system-model.md, section 5."""
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -17,10 +18,21 @@ def can_run(problem: RoundProblem) -> Array:
     Returns:
       ``[N]``, boolean.
     """
-    choices = problem.workload.micro_batch_choices
-    memory_bytes = problem.compute.memory_bytes * (1.0 + TOLERANCE)
-    capacity = block_capacity(problem.workload, memory_bytes, choices[:, None, None])
+    capacity = jax.vmap(lambda m: usable_blocks(problem, m))(problem.workload.micro_batch_choices)
     return jnp.any(jnp.sum(capacity, axis=-1) >= problem.workload.blocks, axis=0)
+
+
+def usable_blocks(problem: RoundProblem, micro_batches: Array) -> Array:
+    """Most blocks that each device can hold with this number of micro-batches.
+
+    Args:
+      problem: one round of one network.
+      micro_batches: scalar, or ``[N, 1]`` for a number per cluster.
+
+    Returns:
+      Integers, ``[N, K]``; 0 on a device that is away.
+    """
+    return block_capacity(problem.workload, problem.compute.memory_bytes, micro_batches)
 
 
 def violations(problem: RoundProblem, decision: Decision) -> dict[str, Array]:

@@ -46,7 +46,8 @@ def normalise(text: str) -> str:
     """Text in one spelling: equal sentences become equal strings.
 
     Unicode NFC; every run of white space, no-break and odd spaces included, is one plain space
-    and none stands at the ends; typographic apostrophes and quotation marks become ASCII ones;
+    and none stands at the ends; typographic apostrophes (accents used as such too) and quotation
+    marks become ASCII ones;
     soft hyphens and zero-width characters vanish. Applying it twice changes nothing more.
     """
     # before and after NFC: removed characters may separate what composes, and a few

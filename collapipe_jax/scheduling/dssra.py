@@ -1,0 +1,95 @@
+"""DSSRA: dynamic segment scheduling and resource allocation, one round of (P2).
+
+Segments and micro-batches (by candidates) and shares and powers (by projected gradient)
+improve in turn, from a static pipeline. Nothing is kept that does not lower the
+objective, so the answer is never worse than the static pipeline.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.cost.decision import Decision, active_nodes
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.round import price
+from collapipe_jax.scheduling.baselines import static_pipeline
+from collapipe_jax.scheduling.feasibility import can_run
+from collapipe_jax.scheduling.resources import tune_resources
+from collapipe_jax.scheduling.segments import LatencyPrice, propose_segments
+
+_START_MICRO_BATCHES = 8
+_NEARLY_SLOWEST = 0.05
+
+
+def dssra(problem: RoundProblem, alternations: int = 2, steps: int = 40) -> Decision:
+    """Decide a round by drift plus penalty.
+
+    Args:
+      problem: one round of one network.
+      alternations: of segments with resources.
+      steps: gradient steps on shares and powers in each.
+
+    Returns:
+      A feasible decision; its objective is at most that of the static pipeline.
+    """
+    start = static_pipeline(problem, _START_MICRO_BATCHES)
+    decision = tune_resources(problem, start, steps)
+
+    def alternate(decision, _):
+        improved = _improve_segments(problem, decision)
+        return tune_resources(problem, improved, steps), None
+
+    decision, _ = jax.lax.scan(alternate, decision, length=alternations)
+    return decision
+
+
+def _improve_segments(problem: RoundProblem, incumbent: Decision) -> Decision:
+    """Best of the incumbent and proposals, taken for all clusters or for one alone."""
+    cost = price(problem, incumbent)
+    tentative = _with_tentative_idle(problem, incumbent)
+    proposals = [
+        propose_segments(problem, tentative, latency_price)
+        for latency_price in _latency_prices(problem, cost.cluster_latency_s)
+    ]
+    candidates = [incumbent, *proposals]
+    for proposal in proposals:
+        candidates += [_take_cluster(incumbent, proposal, n) for n in range(problem.clusters)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *candidates)
+    objective = jax.vmap(lambda decision: price(problem, decision).objective)(stacked)
+    best = jnp.argmin(objective)
+    return jax.tree.map(lambda leaf: leaf[best], stacked)
+
+
+def _latency_prices(problem: RoundProblem, latency_s: Array) -> list[LatencyPrice]:
+    """Two views of what a cluster's latency is worth.
+
+    By the maximum: only seconds beyond the slowest other cluster count, exact while the
+    others stand still. By shares: clusters that are nearly the slowest divide the price
+    of the round's latency, as its dual variables do where several are slowest.
+    """
+    clusters = latency_s.shape[0]
+    whole = problem.control.v / problem.control.reference_latency_s
+    others = jnp.where(jnp.eye(clusters, dtype=bool), 0.0, latency_s[None, :])
+    by_maximum = LatencyPrice(jnp.full(clusters, whole), jnp.max(others, axis=1))
+    slowest = jnp.max(latency_s)
+    scale = _NEARLY_SLOWEST * jnp.where(slowest > 0, slowest, 1.0)
+    share = jax.nn.softmax((latency_s - slowest) / scale)
+    by_share = LatencyPrice(whole * jnp.maximum(share, 0.1 / clusters), jnp.zeros(clusters))
+    return [by_maximum, by_share]
+
+
+def _with_tentative_idle(problem: RoundProblem, decision: Decision) -> Decision:
+    """Give idle nodes the share and power that they would get as average members."""
+    active = active_nodes(decision.segments)
+    active_count = jnp.maximum(jnp.sum(active, axis=1, keepdims=True), 1)
+    runs = can_run(problem)[:, None]
+    share = jnp.where(active, decision.d2d_share, 1.0 / active_count)
+    power_w = jnp.where(active, decision.d2d_power_w, problem.radio.d2d_power_max_w)
+    return decision.replace(
+        d2d_share=jnp.where(runs, share, 0.0), d2d_power_w=jnp.where(runs, power_w, 0.0)
+    )
+
+
+def _take_cluster(base: Decision, other: Decision, cluster: int) -> Decision:
+    """The base decision with one cluster's rows from the other."""
+    return jax.tree.map(lambda a, b: a.at[cluster].set(b[cluster]), base, other)

@@ -1,0 +1,61 @@
+"""What the figure scripts share on the command line: runs in, files out."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+
+from figures.style import save
+
+if TYPE_CHECKING:
+    from collapipe_jax.checkpoint import RunRecord
+
+
+def figure_parser(description: str | None) -> argparse.ArgumentParser:
+    """Parser of ``--workdir``, once or more, and ``--out``."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--workdir", required=True, action="append", help="folder of a run; repeat for several"
+    )
+    parser.add_argument("--out", help="folder for the files (default: figures/ in the first run)")
+    return parser
+
+
+def load_runs(options: argparse.Namespace) -> list[RunRecord]:
+    """Read every run named on the command line.
+
+    Raises:
+      InputError: a folder is missing or holds no run.
+    """
+    # Orbax takes seconds to import, and whoever only draws a record needs none of it.
+    from collapipe_jax.checkpoint import load_run
+
+    return [load_run(workdir) for workdir in options.workdir]
+
+
+def out_dir(options: argparse.Namespace) -> Path:
+    """Folder that the files go to."""
+    return Path(options.out) if options.out else Path(options.workdir[0]) / "figures"
+
+
+def print_paths(paths: Iterable[Path]) -> None:
+    """Tell what was written."""
+    for path in paths:
+        print(f"written: {path}")
+
+
+def draw_and_save(
+    argv: Sequence[str],
+    description: str | None,
+    name: str,
+    draw: Callable[[Sequence[RunRecord]], Figure],
+) -> None:
+    """The whole main of a figure without options of its own."""
+    options = figure_parser(description).parse_args(argv)
+    print_paths(save(draw(load_runs(options)), out_dir(options), name))

@@ -1,0 +1,132 @@
+"""Where the time of a round goes: parts of the slowest cluster's latency.
+
+    python -m figures.latency --workdir=RUN [--workdir=RUN2 ...] [--out=DIR]
+
+Writes ``latency.pdf`` and ``latency.png``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from experiments.command_line import run_reporting_errors
+from figures import style
+from figures.command_line import draw_and_save
+
+if TYPE_CHECKING:
+    from collapipe_jax.checkpoint import RunRecord
+
+_PARTS = tuple(style.PART_LOOKS)
+_INK = "0.2"
+
+
+def slowest_parts_s(record: RunRecord) -> np.ndarray:
+    """Latency parts of the slowest cluster of every round.
+
+    Source: docs/system-model.md (14).
+
+    Returns:
+      ``[R, 5]``, each row summing to the round's latency; zeros in a round in which all
+      clusters sit out, NaN in one whose latency is infinite.
+    """
+    slowest = np.argmax(record.history["cluster_latency_s"], axis=1)
+    parts_s = record.history["parts_s"][np.arange(slowest.size), slowest]
+    finite = np.isfinite(record.history["latency_s"])[:, None]
+    return np.where(finite & np.isfinite(parts_s), parts_s, np.nan)
+
+
+@style.styled
+def draw(records: Sequence[RunRecord]) -> Figure:
+    """Draw the parts round by round, one panel a run, and their means in the last panel.
+
+    Args:
+      records: runs; their panels share both axes.
+    """
+    rows = len(records) // 2 + 1
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 0.45 + 2.05 * rows)
+    grid = figure.add_gridspec(rows, 2)
+    panels: list[Axes] = []
+    parts = [slowest_parts_s(record) for record in records]
+    tops = [np.nansum(run, axis=1).max() for run in parts]
+    unit_s, unit = style.time_unit(max(tops))
+    for index, label in enumerate(style.run_labels(records)):
+        shared = panels[0] if panels else None
+        axes = figure.add_subplot(grid[divmod(index, 2)], sharex=shared, sharey=shared)
+        _stack(axes, records[index].history["round"], parts[index] / unit_s)
+        axes.set_title(label, loc="left")
+        axes.set_ylabel(f"Slowest cluster [{unit}]")
+        style.round_axis(axes)
+        panels.append(axes)
+    panels[0].set_ylim(0.0, 1.05 * max(tops) / unit_s or 1.0)
+    _means(figure.add_subplot(grid[divmod(len(records), 2)]), records, parts, unit_s, unit)
+    handles = [
+        Patch(label=name, edgecolor=_INK, linewidth=0.3, **look._asdict())
+        for name, look in style.PART_LOOKS.items()
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+def _stack(axes: Axes, rounds, parts) -> None:
+    """Stairs, one a part, on top of each other; a cross where the latency is infinite."""
+    edges = np.append(rounds - 0.5, rounds[-1] + 0.5)
+    lower = np.zeros(len(rounds))
+    for name, values in zip(_PARTS, np.nan_to_num(parts).T, strict=True):
+        look = style.PART_LOOKS[name]
+        axes.stairs(
+            lower + values,
+            edges,
+            baseline=lower.copy(),
+            fill=True,
+            edgecolor=_INK,
+            linewidth=0.25,
+            **look._asdict(),
+        )
+        lower += values
+    endless = np.isnan(parts).any(axis=1)
+    axes.plot(rounds[endless], np.zeros(endless.sum()), "x", color=style.BLACK, clip_on=False)
+
+
+def _means(axes: Axes, records, parts, unit_s: float, unit: str) -> None:
+    """Mean of every part over the rounds of finite latency, one marker a run.
+
+    On a logarithmic axis, for parts differ by orders of magnitude; a part that takes no
+    time has no marker.
+    """
+    heights = np.arange(len(_PARTS))[::-1]
+    offsets = 0.5 * (np.arange(len(records)) - (len(records) - 1) / 2) / max(len(records), 3)
+    for index, label in enumerate(style.run_labels(records)):
+        finite = parts[index][~np.isnan(parts[index]).any(axis=1)]
+        means = finite.mean(axis=0) / unit_s if finite.size else np.zeros(len(_PARTS))
+        look = style.run_look(index)
+        shown = means > 0
+        axes.plot(
+            means[shown],
+            (heights - offsets[index])[shown],
+            linestyle="none",
+            color=look.color,
+            marker=look.marker,
+            label=label,
+        )
+    axes.set_xscale("log")
+    axes.set_yticks(heights, labels=_PARTS)
+    axes.set_ylim(-0.5, len(_PARTS) - 0.5)
+    axes.set_xlabel(f"Mean over rounds [{unit}]")
+    if len(records) > 1:
+        axes.legend(loc="best", handlelength=1.0)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw the figure from the runs on file."""
+    draw_and_save(argv, __doc__, "latency", draw)
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""Are the long-term constraints kept: energy and divergence over their targets, and queues.
+
+    python -m figures.queues --workdir=RUN [--workdir=RUN2 ...] [--out=DIR]
+
+Writes ``queues.pdf`` and ``queues.png``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from experiments.command_line import run_reporting_errors
+from figures import style
+from figures.command_line import draw_and_save
+
+if TYPE_CHECKING:
+    from collapipe_jax.checkpoint import RunRecord
+
+_STRETCHED_FROM = 10.0  # above this a linear axis would flatten what matters, around 1
+# Which nodes of a cluster belong to a class: node 0 is the control unit.
+_NODE_CLASSES = {
+    "control units": (slice(0, 1), style.LineLook(style.VERMILLION, (0, (4, 1.5)), "s")),
+    "devices": (slice(1, None), style.LineLook(style.BLUE, "-", "o")),
+}
+
+
+def running_mean(values: np.ndarray) -> np.ndarray:
+    """Mean over the rounds so far, along the first axis."""
+    rounds = np.arange(1, len(values) + 1).reshape(-1, *[1] * (values.ndim - 1))
+    return np.cumsum(values, axis=0) / rounds
+
+
+def energy_over_budget(record: RunRecord) -> np.ndarray:
+    """Mean energy so far over the budget of (P1), no unit, ``[R, N, K + 1]``.
+
+    The constraint is kept where the last row is at most 1.
+    """
+    return running_mean(record.history["energy_j"]) / record.constants["energy_budget_j"][None]
+
+
+def divergence_over_target(record: RunRecord) -> np.ndarray:
+    """Mean divergence so far over its target of (P1), no unit, ``[R]``."""
+    return running_mean(record.history["divergence"]) / record.constants["divergence_target"]
+
+
+@style.styled
+def draw(records: Sequence[RunRecord]) -> Figure:
+    """Draw a row of energy panels a run, and a last row of divergence over all runs.
+
+    In the energy panels every node has a thin line, and of each class of nodes the one
+    that ends highest a bold line.
+
+    Args:
+      records: runs; panels of a column share their axes, but for the last row.
+    """
+    rows = len(records) + 1
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 0.5 + 1.6 * rows)
+    panels = figure.subplots(rows, 2, sharex=True, squeeze=False)
+    ratios = [energy_over_budget(record) for record in records]
+    queues = [record.history["energy_queue"] for record in records]
+    for row, label in enumerate(style.run_labels(records)):
+        rounds = records[row].history["round"]
+        _nodes(panels[row, 0], rounds, ratios[row])
+        _nodes(panels[row, 1], rounds, queues[row])
+        panels[row, 0].set_title(label, loc="left")
+        panels[row, 0].set_ylabel("Mean energy\n/ budget [–]")
+        panels[row, 1].set_ylabel("Energy queue [–]")
+    _scale(panels[:-1, 0], ratios, least=1.2)
+    _scale(panels[:-1, 1], queues, least=0.1)
+    _divergence(panels[-1], records)
+    for axes in panels[:, 0]:
+        axes.axhline(1.0, color=style.BLACK, linewidth=0.8, linestyle=(0, (1, 2)))
+    for axes in panels[-1]:
+        style.round_axis(axes)
+    _legend(figure)
+    return figure
+
+
+def _line(axes: Axes, rounds, values, look: style.LineLook, **keywords) -> None:
+    every = max(1, -(-len(rounds) // 8))
+    axes.plot(rounds, values, markevery=every, **look._asdict(), **keywords)
+
+
+def _nodes(axes: Axes, rounds, values) -> None:
+    """Lines of all nodes, ``values [R, N, K + 1]``."""
+    for nodes, look in _NODE_CLASSES.values():
+        lines = values[:, :, nodes].reshape(len(rounds), -1)
+        axes.plot(rounds, lines, color=look.color, linewidth=0.4, alpha=0.5, zorder=1.5)
+        if lines.shape[1]:
+            _line(axes, rounds, lines[:, np.argmax(lines[-1])], look)
+
+
+def _scale(panels: Sequence[Axes], values: Sequence[np.ndarray], least: float) -> None:
+    """One vertical scale from 0: linear, or linear to 1 and logarithmic above.
+
+    Args:
+      panels: axes that get the scale.
+      values: what they show; infinite entries do not count.
+      least: top of the axis where the values stay below it.
+    """
+    top = max(
+        least, *(float(np.max(run, where=np.isfinite(run), initial=0.0)) for run in values)
+    )
+    for axes in panels:
+        if top > _STRETCHED_FROM:
+            axes.set_yscale("symlog", linthresh=1.0, linscale=1.0)
+            axes.set_ylim(0.0, 1.5 * top)
+        else:
+            axes.set_ylim(0.0, 1.08 * top)
+
+
+def _divergence(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
+    """Divergence over target (left) and its queue (right), all runs overlaid."""
+    ratios = [divergence_over_target(record) for record in records]
+    queues = [record.history["divergence_queue"] for record in records]
+    for index, label in enumerate(style.run_labels(records)):
+        look, rounds = style.run_look(index), records[index].history["round"]
+        _line(panels[0], rounds, ratios[index], look, label=label)
+        _line(panels[1], rounds, queues[index], look, label=label)
+    _scale(panels[:1], ratios, least=1.2)
+    _scale(panels[1:], queues, least=0.1)
+    panels[0].set_title("divergence", loc="left")
+    panels[0].set_ylabel("Mean divergence\n/ target [–]")
+    panels[1].set_ylabel("Divergence queue [–]")
+    if len(records) > 1:
+        panels[1].legend(loc="best")
+
+
+def _legend(figure: Figure) -> None:
+    handles = [
+        Line2D([], [], label=f"{name} (worst bold)", **look._asdict())
+        for name, (_, look) in _NODE_CLASSES.items()
+    ]
+    budget = Line2D([], [], color=style.BLACK, linewidth=0.8, linestyle=(0, (1, 2)))
+    budget.set_label("budget, target")
+    figure.legend(handles=[*handles, budget], loc="outside upper center", ncols=3)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw the figure from the runs on file."""
+    draw_and_save(argv, __doc__, "queues", draw)
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

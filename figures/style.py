@@ -1,0 +1,158 @@
+"""The one look of all figures: sizes, colours, units, and how a figure is saved.
+
+Colours are those of Okabe and Ito, which colour-blind readers tell apart; every colour
+comes with a line style and marker, or with a hatch, so that a grey print reads as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+if TYPE_CHECKING:
+    from collapipe_jax.checkpoint import RunRecord
+
+COLUMN_WIDTH_IN = 3.5
+DOUBLE_WIDTH_IN = 7.16
+
+BLACK, GREY = "#000000", "#666666"
+BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
+VERMILLION, ORANGE, YELLOW, PURPLE = "#D55E00", "#E69F00", "#F0E442", "#CC79A7"
+
+ROUND_LABEL = "Round [–]"
+
+_PARAMETERS = {
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine has it
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.linewidth": 0.4,
+    "grid.color": "0.88",
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "hatch.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "figure.constrained_layout.h_pad": 0.04,
+    "figure.constrained_layout.w_pad": 0.04,
+    "pdf.fonttype": 42,  # TrueType, as publishers ask
+    "savefig.dpi": 300,
+}
+
+# Decorator of every function that makes artists: they read the settings when made.
+styled = matplotlib.rc_context(_PARAMETERS)
+
+
+class LineLook(NamedTuple):
+    """Keywords of a line that stands for a run."""
+
+    color: str
+    linestyle: str | tuple
+    marker: str
+
+
+class FillLook(NamedTuple):
+    """Keywords of a filled shape; a hatch of ``None`` is plain."""
+
+    facecolor: str
+    hatch: str | None
+
+
+_RUN_LOOKS = (
+    LineLook(BLUE, "-", "o"),
+    LineLook(VERMILLION, (0, (4, 1.5)), "s"),
+    LineLook(GREEN, (0, (1, 1)), "^"),
+    LineLook(PURPLE, (0, (4, 1, 1, 1)), "D"),
+    LineLook(ORANGE, (0, (6, 1, 1, 1, 1, 1)), "v"),
+    LineLook(BLACK, (0, (2, 1)), "P"),
+    LineLook(SKY, (0, (8, 2)), "X"),
+)
+
+# In the order of RunRecord.history["parts_s"], docs/system-model.md (14).
+PART_LOOKS = {
+    "download": FillLook(SKY, None),
+    "distribute": FillLook(ORANGE, "//////"),
+    "iterations": FillLook(BLUE, None),
+    "collect": FillLook(YELLOW, "\\\\\\\\\\\\"),
+    "upload": FillLook(PURPLE, "......"),
+}
+
+
+def run_look(index: int) -> LineLook:
+    """Look of the run at a position; repeats from the eighth on."""
+    return _RUN_LOOKS[index % len(_RUN_LOOKS)]
+
+
+def run_labels(records: Sequence[RunRecord]) -> list[str]:
+    """Names of runs for legends: the policy, numbered where several runs share one."""
+    names = [record.policy.replace("_", " ") for record in records]
+    shared, seen, labels = Counter(names), Counter(), []
+    for name in names:
+        seen[name] += 1
+        labels.append(f"{name} ({seen[name]})" if shared[name] > 1 else name)
+    return labels
+
+
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """Seconds in the unit in which a duration reads well, and the unit's name."""
+    for seconds, name in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
+        if longest_s >= 2 * seconds:
+            return seconds, name
+    return 1e-3, "ms"
+
+
+@styled
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """Empty figure that lays itself out; made without pyplot, so nothing global changes."""
+    return Figure(figsize=(width_in, height_in), layout="constrained")
+
+
+def round_axis(axes: Axes, label: bool = True) -> None:
+    """Make the horizontal axis one of rounds: whole numbers only."""
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    if label:
+        axes.set_xlabel(ROUND_LABEL)
+
+
+def say_empty(axes: Axes, words: str) -> None:
+    """Tell why a panel shows no data."""
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=GREY)
+
+
+@styled
+def save(figure: Figure, out_dir: str | Path, name: str) -> list[Path]:
+    """Write a figure as vector PDF and as PNG of 300 dots per inch.
+
+    The same figure gives the same bytes: no date is written.
+
+    Args:
+      figure: figure.
+      out_dir: folder, made where missing.
+      name: file name without suffix.
+
+    Returns:
+      The two paths.
+    """
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    pdf, png = folder / f"{name}.pdf", folder / f"{name}.png"
+    figure.savefig(pdf, metadata={"CreationDate": None})
+    figure.savefig(png, metadata={"Software": None})
+    return [pdf, png]

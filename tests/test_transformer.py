@@ -1,0 +1,165 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.models.transformer import (
+    TransformerConfig,
+    TranslationBatch,
+    count_parameters,
+    decode,
+    embed,
+    init_params,
+    logits,
+    source_memory,
+    token_losses,
+)
+
+CONFIG = TransformerConfig(
+    vocabulary_size=13,
+    width=8,
+    heads=2,
+    feed_forward_width=16,
+    encoder_blocks=2,
+    decoder_blocks=2,
+    source_length=5,
+    target_length=4,
+    dropout_rate=0.2,
+    label_smoothing=0.1,
+)
+SIZES = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)}
+BATCH = TranslationBatch(
+    source_ids=jnp.array(
+        [[4, 5, 6, 7, 8], [9, 10, 0, 0, 0], [5, 5, 12, 0, 0], [11, 4, 6, 8, 0]], jnp.int32
+    ),
+    target_ids=jnp.array(
+        [[1, 7, 8, 9, 2], [1, 4, 2, 0, 0], [1, 2, 0, 0, 0], [1, 12, 11, 2, 0]], jnp.int32
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return init_params(jax.random.key(0), CONFIG)
+
+
+def mean_loss(params, batch, key=None, ids=None):
+    loss, tokens = token_losses(params, CONFIG, batch, key, ids)
+    return loss.sum() / tokens.sum()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("heads", 3),
+        ("width", 7),
+        ("width", 0),
+        ("encoder_blocks", 1.5),
+        ("vocabulary_size", 3),
+        ("dropout_rate", 1.0),
+        ("label_smoothing", -0.1),
+        ("dropout_rate", float("nan")),
+    ],
+)
+def test_a_wrong_size_is_named(field, value):
+    with pytest.raises(InputError, match=f"model.{field}"):
+        TransformerConfig(**SIZES | {field: value})
+
+
+def test_parameters_are_counted(params):
+    h, d, v = 8, 16, 13
+    attention, feed_forward = 4 * h * h + 4 * h, 2 * h * d + d + h
+    decoder = v * h + 2 * (2 * attention + feed_forward + 6 * h) + 4 * h
+    assert count_parameters(params["embedding"]) == v * h
+    assert count_parameters(params["encoder"]) == 2 * (attention + feed_forward + 4 * h)
+    assert count_parameters(params["decoder"]) == decoder
+
+
+def test_positions_are_a_rotation_apart():
+    """Sinusoids: moving on by one position is one fixed linear map."""
+    zero = {"embedding": jnp.zeros((13, 8))}
+    table = np.asarray(embed(zero, CONFIG, jnp.zeros((1, 40), jnp.int32))[0])
+    step = np.linalg.lstsq(table[:-1], table[1:], rcond=None)[0]
+    np.testing.assert_allclose(table[:-1] @ step, table[1:], atol=1e-4)
+    np.testing.assert_allclose((table**2).sum(1), 4.0, rtol=1e-4)
+    later = embed(zero, CONFIG, jnp.zeros((1, 3), jnp.int32), start=7)[0]
+    np.testing.assert_allclose(later, table[7:10], atol=1e-5)
+
+
+def test_tokens_enter_scaled(params):
+    zero = embed({"embedding": jnp.zeros((13, 8))}, CONFIG, BATCH.source_ids)
+    x = embed(params["embedding"], CONFIG, BATCH.source_ids)
+    rows = params["embedding"]["embedding"][BATCH.source_ids]
+    np.testing.assert_allclose(x - zero, rows * np.sqrt(8), rtol=1e-4, atol=1e-5)
+
+
+def test_no_position_sees_a_later_target(params):
+    """Causality by gradient, in the embedding of the target tokens."""
+    memory = jax.random.normal(jax.random.key(1), (1, 5, 8))
+    mask = jnp.ones((1, 5), bool)
+    ids = jnp.array([[4, 5, 6, 7]])
+
+    def score(table, position):
+        decoder = params["decoder"] | {"embedding": {"embedding": table}}
+        return (decode(decoder, CONFIG, ids, memory, mask)[0, position] ** 3).sum()
+
+    for position in range(4):
+        gradient = jax.grad(score)(params["decoder"]["embedding"]["embedding"], position)
+        moved = np.abs(np.asarray(gradient)).sum(1)
+        assert np.all(moved[4 : 5 + position] > 0.0)
+        assert np.all(moved[5 + position :] == 0.0)
+
+
+def test_the_loss_is_the_smoothed_cross_entropy(params):
+    losses, tokens = token_losses(params, CONFIG, BATCH)
+    memory = source_memory(params, CONFIG, BATCH.source_ids)
+    mask = BATCH.source_ids != 0
+    hidden = decode(params["decoder"], CONFIG, BATCH.target_ids[:, :-1], memory, mask)
+    log_p = np.asarray(jax.nn.log_softmax(logits(params["decoder"], hidden)), np.float64)
+    for b, row in enumerate(np.asarray(BATCH.target_ids)):
+        real = [i for i in range(4) if row[i + 1] != 0]
+        expected = sum(-0.9 * log_p[b, i, row[i + 1]] - 0.1 * log_p[b, i].mean() for i in real)
+        np.testing.assert_allclose(losses[b], expected, rtol=1e-5)
+        assert tokens[b] == len(real)
+
+
+def test_padding_changes_nothing(params):
+    longer = TranslationBatch(*(jnp.pad(ids, ((0, 0), (0, 3))) for ids in BATCH))
+    for got, expected in zip(
+        token_losses(params, CONFIG, longer), token_losses(params, CONFIG, BATCH), strict=True
+    ):
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("key", [None, jax.random.key(5)], ids=["plain", "dropout"])
+def test_micro_batches_sum_to_the_whole_gradient(params, key):
+    """Token sums, and dropout by example: any cut gives the same gradient."""
+    whole = jax.grad(mean_loss)(params, BATCH, key)
+    total = token_losses(params, CONFIG, BATCH)[1].sum()
+
+    def part(params, rows):
+        micro = jax.tree.map(lambda leaf: leaf[rows], BATCH)
+        return token_losses(params, CONFIG, micro, key, rows)[0].sum() / total
+
+    parts = [jax.grad(part)(params, jnp.array(rows)) for rows in ([3, 0], [1, 2])]
+    summed = jax.tree.map(jnp.add, *parts)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), summed, whole
+    )
+
+
+def test_an_empty_example_counts_nothing_and_stays_finite(params):
+    empty = jax.tree.map(lambda ids: ids.at[1].set(0), BATCH)
+    loss, tokens = token_losses(params, CONFIG, empty)
+    assert loss[1] == 0.0
+    assert tokens[1] == 0.0
+    gradient = jax.grad(mean_loss)(params, empty)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    kept = jax.tree.map(lambda ids: ids[jnp.array([0, 2, 3])], BATCH)
+    expected = jax.grad(mean_loss)(params, kept)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradient, expected
+    )
