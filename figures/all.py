@@ -6,20 +6,15 @@ Writes ``progress``, ``latency`` and ``queues`` over all runs and a ``gantt`` a 
 as PDF and PNG, and prints the paths. Takes a few seconds a figure.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from collapipe_jax.checkpoint import RunRecord
 from experiments.command_line import run_reporting_errors
 from figures import gantt, latency, progress, queues, style
 from figures.command_line import figure_parser, load_runs, out_dir, print_paths
 from figures.schedule import runs_pipeline
-
-if TYPE_CHECKING:
-    from collapipe_jax.checkpoint import RunRecord
 
 
 def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
@@ -38,8 +33,8 @@ def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
         paths += style.save(module.draw(records), folder, name)
     for record, label in zip(records, style.run_labels(records), strict=True):
         if runs_pipeline(record).any():
-            slug = "".join(sign if sign.isalnum() else "_" for sign in label).strip("_")
-            paths += style.save(gantt.draw([record]), folder, f"gantt_{slug}")
+            name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
+            paths += style.save(gantt.draw([record]), folder, name)
     return paths
 
 

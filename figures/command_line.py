@@ -1,18 +1,13 @@
 """What the figure scripts share on the command line: runs in, files out."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
+from collapipe_jax.checkpoint import RunRecord, load_run
 from figures.style import save
-
-if TYPE_CHECKING:
-    from collapipe_jax.checkpoint import RunRecord
 
 
 def figure_parser(description: str | None) -> argparse.ArgumentParser:
@@ -33,9 +28,6 @@ def load_runs(options: argparse.Namespace) -> list[RunRecord]:
     Raises:
       InputError: a folder is missing or holds no run.
     """
-    # Orbax takes seconds to import, and whoever only draws a record needs none of it.
-    from collapipe_jax.checkpoint import load_run
-
     return [load_run(workdir) for workdir in options.workdir]
 
 

@@ -5,23 +5,18 @@
 Writes ``latency.pdf`` and ``latency.png``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from collapipe_jax.checkpoint import RunRecord
 from experiments.command_line import run_reporting_errors
 from figures import style
 from figures.command_line import draw_and_save
-
-if TYPE_CHECKING:
-    from collapipe_jax.checkpoint import RunRecord
 
 _PARTS = tuple(style.PART_LOOKS)
 _INK = "0.2"
@@ -61,11 +56,11 @@ def draw(records: Sequence[RunRecord]) -> Figure:
         axes = figure.add_subplot(grid[divmod(index, 2)], sharex=shared, sharey=shared)
         _stack(axes, records[index].history["round"], parts[index] / unit_s)
         axes.set_title(label, loc="left")
-        axes.set_ylabel(f"Slowest cluster [{unit}]")
+        axes.set_ylabel(f"Round latency [{unit}]")
         style.round_axis(axes)
         panels.append(axes)
-    panels[0].set_ylim(0.0, 1.05 * max(tops) / unit_s or 1.0)
-    _means(figure.add_subplot(grid[divmod(len(records), 2)]), records, parts, unit_s, unit)
+    panels[0].set_ylim(0.0, 1.05 * max(tops) / unit_s or 1.0)  # 1 where no round took time
+    _means(figure.add_subplot(grid[divmod(len(records), 2)]), records, parts)
     handles = [
         Patch(label=name, edgecolor=_INK, linewidth=0.3, **look._asdict())
         for name, look in style.PART_LOOKS.items()
@@ -91,11 +86,12 @@ def _stack(axes: Axes, rounds, parts) -> None:
         )
         lower += values
     endless = np.isnan(parts).any(axis=1)
-    axes.plot(rounds[endless], np.zeros(endless.sum()), "x", color=style.BLACK, clip_on=False)
+    if endless.any():
+        axes.plot(rounds[endless], np.zeros(endless.sum()), "x", color=style.BLACK, clip_on=False)
 
 
-def _means(axes: Axes, records, parts, unit_s: float, unit: str) -> None:
-    """Mean of every part over the rounds of finite latency, one marker a run.
+def _means(axes: Axes, records, parts) -> None:
+    """Mean seconds of every part over the rounds of finite latency, one marker a run.
 
     On a logarithmic axis, for parts differ by orders of magnitude; a part that takes no
     time has no marker.
@@ -104,7 +100,7 @@ def _means(axes: Axes, records, parts, unit_s: float, unit: str) -> None:
     offsets = 0.5 * (np.arange(len(records)) - (len(records) - 1) / 2) / max(len(records), 3)
     for index, label in enumerate(style.run_labels(records)):
         finite = parts[index][~np.isnan(parts[index]).any(axis=1)]
-        means = finite.mean(axis=0) / unit_s if finite.size else np.zeros(len(_PARTS))
+        means = finite.mean(axis=0) if finite.size else np.zeros(len(_PARTS))
         look = style.run_look(index)
         shown = means > 0
         axes.plot(
@@ -116,11 +112,22 @@ def _means(axes: Axes, records, parts, unit_s: float, unit: str) -> None:
             label=label,
         )
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlim(*_decades([line.get_xdata() for line in axes.lines]))
     axes.set_yticks(heights, labels=_PARTS)
     axes.set_ylim(-0.5, len(_PARTS) - 0.5)
-    axes.set_xlabel(f"Mean over rounds [{unit}]")
+    axes.set_xlabel("Mean over rounds [s]")
     if len(records) > 1:
-        axes.legend(loc="best", handlelength=1.0)
+        style.legend_above(axes)
+
+
+def _decades(values: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Powers of ten around positive values; a logarithmic axis numbers only those."""
+    exponents = np.log10(np.concatenate([*values, np.empty(0)]))
+    if not exponents.size:
+        return 0.1, 1.0
+    low, high = np.floor(exponents.min()), np.ceil(exponents.max())
+    return 10.0**low, 10.0 ** max(high, low + 1)
 
 
 def main(argv: Sequence[str]) -> None:

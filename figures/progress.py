@@ -5,23 +5,18 @@
 Writes ``progress.pdf`` and ``progress.png``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from collapipe_jax.checkpoint import RunRecord
 from experiments.command_line import run_reporting_errors
 from figures import style
 from figures.command_line import draw_and_save
-
-if TYPE_CHECKING:
-    from collapipe_jax.checkpoint import RunRecord
 
 _MARKS = 12  # markers along a line, beyond which they hide it
 
@@ -50,7 +45,9 @@ def draw(records: Sequence[RunRecord]) -> Figure:
             style.say_empty(axes, "no evaluation yet")
     panels[0, 0].set_ylabel(f"{records[0].score_name} [points]")
     panels[1, 0].set_ylabel("Loss [nats/token]")
+    panels[0, 0].set_ylim(bottom=0.0)
     style.round_axis(panels[1, 0])
+    panels[1, 1].set_xlim(left=0.0)
     panels[1, 1].set_xlabel(f"Simulated time [{unit}]")
     _legend(figure, records)
     return figure

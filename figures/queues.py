@@ -5,23 +5,18 @@
 Writes ``queues.pdf`` and ``queues.png``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from collapipe_jax.checkpoint import RunRecord
 from experiments.command_line import run_reporting_errors
 from figures import style
 from figures.command_line import draw_and_save
-
-if TYPE_CHECKING:
-    from collapipe_jax.checkpoint import RunRecord
 
 _STRETCHED_FROM = 10.0  # above this a linear axis would flatten what matters, around 1
 # Which nodes of a cluster belong to a class: node 0 is the control unit.
@@ -90,9 +85,12 @@ def _line(axes: Axes, rounds, values, look: style.LineLook, **keywords) -> None:
 
 def _nodes(axes: Axes, rounds, values) -> None:
     """Lines of all nodes, ``values [R, N, K + 1]``."""
+    alone = "." if len(rounds) == 1 else None  # a line through one point shows nothing
     for nodes, look in _NODE_CLASSES.values():
         lines = values[:, :, nodes].reshape(len(rounds), -1)
-        axes.plot(rounds, lines, color=look.color, linewidth=0.4, alpha=0.5, zorder=1.5)
+        axes.plot(
+            rounds, lines, color=look.color, linewidth=0.4, alpha=0.5, marker=alone, zorder=1.5
+        )
         if lines.shape[1]:
             _line(axes, rounds, lines[:, np.argmax(lines[-1])], look)
 
@@ -105,12 +103,11 @@ def _scale(panels: Sequence[Axes], values: Sequence[np.ndarray], least: float) -
       values: what they show; infinite entries do not count.
       least: top of the axis where the values stay below it.
     """
-    top = max(
-        least, *(float(np.max(run, where=np.isfinite(run), initial=0.0)) for run in values)
-    )
+    top = max(least, *(float(np.max(run, where=np.isfinite(run), initial=0.0)) for run in values))
     for axes in panels:
         if top > _STRETCHED_FROM:
             axes.set_yscale("symlog", linthresh=1.0, linscale=1.0)
+            axes.yaxis.set_major_formatter("{x:g}")
             axes.set_ylim(0.0, 1.5 * top)
         else:
             axes.set_ylim(0.0, 1.08 * top)
@@ -130,7 +127,7 @@ def _divergence(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
     panels[0].set_ylabel("Mean divergence\n/ target [–]")
     panels[1].set_ylabel("Divergence queue [–]")
     if len(records) > 1:
-        panels[1].legend(loc="best")
+        style.legend_above(panels[1])
 
 
 def _legend(figure: Figure) -> None:

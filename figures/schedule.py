@@ -1,17 +1,13 @@
 """Bars of a Gantt chart: which resource serves which micro-batch, and when."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.cost.timeline import flow_events
 from collapipe_jax.errors import InputError
-
-if TYPE_CHECKING:
-    from collapipe_jax.checkpoint import RunRecord
 
 FORWARD, BACKWARD, TURN = "forward", "backward", "decoder"
 

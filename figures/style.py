@@ -4,20 +4,17 @@ Colours are those of Okabe and Ito, which colour-blind readers tell apart; every
 comes with a line style and marker, or with a hatch, so that a grey print reads as well.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-if TYPE_CHECKING:
-    from collapipe_jax.checkpoint import RunRecord
+from collapipe_jax.checkpoint import RunRecord
 
 COLUMN_WIDTH_IN = 3.5
 DOUBLE_WIDTH_IN = 7.16
@@ -112,10 +109,10 @@ def run_labels(records: Sequence[RunRecord]) -> list[str]:
 
 def time_unit(longest_s: float) -> tuple[float, str]:
     """Seconds in the unit in which a duration reads well, and the unit's name."""
-    for seconds, name in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
+    for seconds, name in ((3600.0, "h"), (60.0, "min")):
         if longest_s >= 2 * seconds:
             return seconds, name
-    return 1e-3, "ms"
+    return (1.0, "s") if longest_s >= 0.5 else (1e-3, "ms")
 
 
 @styled
@@ -129,6 +126,11 @@ def round_axis(axes: Axes, label: bool = True) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     if label:
         axes.set_xlabel(ROUND_LABEL)
+
+
+def legend_above(axes: Axes, columns: int = 3) -> None:
+    """Legend on top of a panel, where it hides no data."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderaxespad=0.2)
 
 
 def say_empty(axes: Axes, words: str) -> None:

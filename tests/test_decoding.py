@@ -30,9 +30,10 @@ LENGTH = 3
 
 
 def make_params(seed):
-    # Sharper than at initialisation, so that hypotheses differ clearly.
+    # Sharper than at initialisation, so that hypotheses differ clearly and some end.
     params = init_params(jax.random.key(seed), CONFIG)
-    table = params["decoder"]["embedding"]["embedding"] * 3
+    table = params["decoder"]["embedding"]["embedding"]
+    table = 3 * table.at[2].add(table[3:].mean(0) + 0.2 * seed)
     return params | {"decoder": params["decoder"] | {"embedding": {"embedding": table}}}
 
 

@@ -224,7 +224,7 @@ def _local_step(
         token_count=jnp.where(present, token_count, 0.0).sum(),
         erased_fraction=(present * (example_weights == 0.0).mean(1)).sum()
         / jnp.maximum(present.sum(), 1),
-        gradient_norm=optax.global_norm((mean_client_grads, decoder_grads)),
+        gradient_norm=_norm((mean_client_grads, decoder_grads)),
     )
     clients, client_optimizer = select(
         present, (clients, client_optimizer), (local.clients, local.client_optimizer)
@@ -295,6 +295,11 @@ def _scale_gradient_backward(scale: jax.Array, cotangent: jax.Array) -> tuple[ja
 
 
 _scale_gradient.defvjp(_scale_gradient_forward, _scale_gradient_backward)
+
+
+def _norm(tree: Any) -> jax.Array:
+    """Euclidean norm over all leaves."""
+    return jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)))
 
 
 def _replicate(tree: Any, copies: int) -> Any:

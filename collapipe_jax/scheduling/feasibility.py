@@ -49,14 +49,10 @@ def violations(problem: RoundProblem, decision: Decision) -> dict[str, Array]:
     radio = problem.radio
     active = active_nodes(decision.segments)
     present = active[:, 0]
+    allowed = decision.micro_batches[:, None] == problem.workload.micro_batch_choices[None, :]
     return {
         "segments": jnp.any(_wrong_rows(problem, decision)),
-        "micro_batches": jnp.any(
-            present
-            & ~jnp.any(
-                decision.micro_batches[:, None] == problem.workload.micro_batch_choices, axis=1
-            )
-        ),
+        "micro_batches": jnp.any(present & ~jnp.any(allowed, axis=1)),
         "d2d_share": _outside_simplex(decision.d2d_share)
         | jnp.any(~active & (decision.d2d_share > 0)),
         "d2d_power": jnp.any(active & _outside(decision.d2d_power_w, radio.d2d_power_max_w)),

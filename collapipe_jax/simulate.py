@@ -1,0 +1,138 @@
+"""The network over rounds: state, decision, price and queues, with no learning.
+
+One realisation is a pure function of its key; ``jax.vmap`` over keys makes thousands,
+and one ``jax.lax.scan`` runs the rounds.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.round import RoundCost, price
+from collapipe_jax.network.dynamics import (
+    FadingState,
+    fading_power,
+    sample_availability,
+    sample_fading,
+    step_fading,
+)
+from collapipe_jax.scheduling.policies import Policy
+from collapipe_jax.scheduling.queues import Queues, empty_queues, update_queues
+from collapipe_jax.system import EdgeSystem, SystemParams, sample_system
+
+
+class SystemState(NamedTuple):
+    """What changes from round to round."""
+
+    fading: FadingState
+    queues: Queues
+
+
+class SystemRound(NamedTuple):
+    """What happened in a round on the network's side.
+
+    Attributes:
+      decision: of the policy.
+      cost: its price.
+      queues: after the round.
+    """
+
+    decision: Decision
+    cost: RoundCost
+    queues: Queues
+
+
+def initial_state(key: Array, system: EdgeSystem) -> SystemState:
+    """State before the first round: stationary fading, empty queues."""
+    clusters, nodes = system.mean_problem.radio.d2e_gain.shape
+    return SystemState(sample_fading(key, clusters, nodes), empty_queues(clusters, nodes))
+
+
+def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundProblem:
+    """The problem of a round: mean gains with this round's fading, devices that are there.
+
+    Args:
+      key: random key, for availability.
+      system: the network.
+      state: its state.
+    """
+    problem, dynamics = system.mean_problem, system.dynamics
+    clusters, nodes = problem.radio.d2e_gain.shape
+    d2e = fading_power(state.fading.d2e, dynamics.d2e_rician_factor)
+    node = fading_power(state.fading.node, dynamics.d2d_rician_factor)
+    node = node.reshape(clusters, nodes, clusters, nodes)
+    own = jnp.arange(clusters)
+    radio = problem.radio.replace(
+        d2e_gain=problem.radio.d2e_gain * d2e,
+        d2d_gain=problem.radio.d2d_gain * node[own, :, own, :],
+        cross_gain=problem.radio.cross_gain * node,
+    )
+    memory_bytes = problem.compute.memory_bytes
+    there = sample_availability(key, dynamics.availability, memory_bytes.shape)
+    return problem.replace(
+        radio=radio,
+        compute=problem.compute.replace(memory_bytes=jnp.where(there, memory_bytes, 0.0)),
+        control=problem.control.replace(
+            energy_queue=state.queues.energy, divergence_queue=state.queues.divergence
+        ),
+    )
+
+
+def simulate_round(
+    key: Array, system: EdgeSystem, state: SystemState, policy: Policy
+) -> tuple[SystemState, SystemRound]:
+    """One round of one network.
+
+    Args:
+      key: random key of the round.
+      system: the network.
+      state: before the round.
+      policy: who decides.
+
+    Returns:
+      State after the round, and what happened.
+    """
+    there_key, policy_key, fading_key = jax.random.split(key, 3)
+    problem = round_problem(there_key, system, state)
+    decision = policy(policy_key, problem)
+    cost = price(problem, decision)
+    queues = update_queues(state.queues, problem.control, cost.energy_j, cost.divergence)
+    fading = step_fading(fading_key, state.fading, system.dynamics.fading_correlation)
+    return SystemState(fading, queues), SystemRound(decision, cost, queues)
+
+
+def simulate(key: Array, params: SystemParams, policy: Policy, rounds: int) -> SystemRound:
+    """A whole horizon of one network, drawn from the key.
+
+    Args:
+      key: random key of the realisation.
+      params: what the network is drawn from.
+      policy: who decides.
+      rounds: length of the horizon (fixes shapes).
+
+    Returns:
+      Every leaf with a leading axis of rounds.
+    """
+    system_key, state_key, rounds_key = jax.random.split(key, 3)
+    system = sample_system(system_key, params)
+
+    def step(state, round_key):
+        return simulate_round(round_key, system, state, policy)
+
+    _, history = jax.lax.scan(
+        step, initial_state(state_key, system), jax.random.split(rounds_key, rounds)
+    )
+    return history
+
+
+def simulate_batch(keys: Array, params: SystemParams, policy: Policy, rounds: int) -> SystemRound:
+    """Many realisations at once: :func:`simulate` over keys ``[R]``.
+
+    Returns:
+      Every leaf with leading axes ``[R, rounds]``.
+    """
+    return jax.vmap(lambda key: simulate(key, params, policy, rounds))(keys)

@@ -1,0 +1,359 @@
+"""The joint loop: a network decides and is priced, a model learns, on a simulated clock."""
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from collapipe_jax.build import Experiment
+from collapipe_jax.checkpoint import Checkpoints, RunRecord, load_run, open_workdir, write_text
+from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
+from collapipe_jax.evaluation import held_out_loss, held_out_score
+from collapipe_jax.federated.local_steps import (
+    Erasures,
+    LearnerState,
+    RoundLearning,
+    init_learner,
+    train_round,
+)
+from collapipe_jax.models.transformer import TranslationBatch
+from collapipe_jax.simulate import SystemRound, SystemState, initial_state, simulate_round
+from collapipe_jax.tasks.sampling import sample_round
+from collapipe_jax.tasks.scores import copy_baseline
+
+
+class RunState(NamedTuple):
+    """What the next round needs.
+
+    Attributes:
+      learner: parameters and optimisers.
+      system: fading and queues.
+    """
+
+    learner: LearnerState
+    system: SystemState
+
+
+def train(
+    experiment: Experiment,
+    workdir: str | os.PathLike,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
+) -> RunRecord:
+    """Train a model over a simulated network.
+
+    Every round is a pure function of the state and of keys folded from the seed and the
+    round's number, so a run that was killed ends, resumed, with the same numbers.
+
+    Args:
+      experiment: what to run.
+      workdir: where metrics and checkpoints go.
+      resume: go on with what is in ``workdir``.
+      console: where progress is shown; None is the terminal.
+
+    Returns:
+      The record of the whole run.
+
+    Raises:
+      InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged.
+    """
+    path = open_workdir(workdir, experiment.config, resume)
+    with Checkpoints(path) as checkpoints:
+        state, history, done = _start(experiment, checkpoints)
+        constants = run_constants(experiment)
+        _write_metrics(path / "metrics.jsonl", history)
+        rounds = experiment.config["training"]["rounds"]
+        with _progress(console) as progress:
+            bar = progress.add_task("rounds", total=rounds, completed=done, status="")
+            for index in range(done, rounds):
+                state, metrics = run_round(experiment, state, index)
+                metrics |= _evaluate_when_due(experiment, state, index)
+                metrics["simulated_time_s"] = _clock_after(history, metrics)
+                history = _append(history, metrics)
+                _append_line(path / "metrics.jsonl", metrics)
+                if _is_due(index, experiment.config["checkpoint_every_rounds"], rounds):
+                    checkpoints.save(index + 1, state, {"history": history, "constants": constants})
+                progress.update(bar, advance=1, status=_status(history, constants))
+    summary = path / "summary.json"
+    if not summary.exists():
+        write_text(summary, json.dumps(summarise(experiment, state, history), indent=1) + "\n")
+    return load_run(path)
+
+
+def _start(
+    experiment: Experiment, checkpoints: Checkpoints
+) -> tuple[RunState, dict[str, np.ndarray], int]:
+    """State, history and number of rounds done: fresh, or from the newest checkpoint."""
+    state = initial_run_state(experiment)
+    step = checkpoints.latest()
+    if step is None:
+        return state, {}, 0
+    state, record = checkpoints.load(step, state)
+    return state, record["history"], step
+
+
+def initial_run_state(experiment: Experiment) -> RunState:
+    """State before the first round."""
+    learner_key, system_key = jax.random.split(_key(experiment, 1))
+    optimizers = experiment.optimizers
+    learner = init_learner(
+        learner_key,
+        experiment.model,
+        len(experiment.cluster_indices),
+        optimizers.client,
+        optimizers.decoder,
+        optimizers.server,
+    )
+    return RunState(learner, initial_state(system_key, experiment.system))
+
+
+def _key(experiment: Experiment, purpose: int) -> Array:
+    """A key of the experiment's seed; purpose 0 draws the network."""
+    return jax.random.fold_in(jax.random.key(experiment.config["seed"]), purpose)
+
+
+def run_round(
+    experiment: Experiment, state: RunState, index: int
+) -> tuple[RunState, dict[str, np.ndarray]]:
+    """One round: network state, decision, price, queues, local steps, aggregation.
+
+    Args:
+      experiment: what runs.
+      state: before the round.
+      index: number of the round, from 0.
+
+    Returns:
+      State after the round, and its metrics by name.
+    """
+    network_key, learning_key = jax.random.split(jax.random.fold_in(_key(experiment, 2), index))
+    system_state, happened = _simulate_round(
+        network_key, experiment.system, state.system, policy=experiment.policy
+    )
+    learner, learning = train_round(
+        state.learner,
+        round_batches(experiment, index),
+        erasures_of(happened),
+        jnp.asarray(experiment.cluster_weight, jnp.float32),
+        learning_key,
+        config=experiment.model,
+        client_tx=experiment.optimizers.client,
+        decoder_tx=experiment.optimizers.decoder,
+        server_tx=experiment.optimizers.server,
+    )
+    return RunState(learner, system_state), round_metrics(index, happened, learning)
+
+
+_simulate_round = functools.partial(jax.jit, static_argnames="policy")(simulate_round)
+
+
+def erasures_of(happened: SystemRound) -> Erasures:
+    """What a round's decision and channel do to learning."""
+    return Erasures(
+        micro_batches=happened.decision.micro_batches,
+        loss_probability=happened.cost.loss_probability,
+        present=~happened.cost.absent,
+    )
+
+
+def round_batches(experiment: Experiment, index: int) -> TranslationBatch:
+    """Mini-batches of a round, leaves ``[H, N, B, ...]``: a function of seed and round."""
+    training = experiment.config["training"]
+    rows = sample_round(
+        experiment.config["seed"],
+        experiment.cluster_indices,
+        index,
+        training["local_steps"],
+        training["batch"],
+    )
+    arrays = experiment.data.train
+    return TranslationBatch(arrays.source_ids[rows], arrays.target_ids[rows])
+
+
+def round_metrics(
+    index: int, happened: SystemRound, learning: RoundLearning
+) -> dict[str, np.ndarray]:
+    """All numbers of a round by name; shapes as in the structs they come from."""
+    cost, decision = happened.cost, happened.decision
+    metrics = {
+        "round": np.int32(index),
+        "latency_s": cost.latency_s,
+        "compute_latency_s": cost.compute_latency_s,
+        "cluster_latency_s": cost.cluster_latency_s,
+        "parts_s": jnp.stack(cost.parts, axis=-1),
+        "energy_j": cost.energy_j,
+        "energy_queue": happened.queues.energy,
+        "divergence": cost.divergence,
+        "divergence_queue": happened.queues.divergence,
+        "loss_probability": cost.loss_probability,
+        "memory_bytes": cost.memory_bytes,
+        "objective": cost.objective,
+        "absent": cost.absent,
+        "forward_flow_s": forward_flow_s(cost.stages),
+        "backward_flow_s": backward_flow_s(cost.stages),
+        "train_loss": learning.loss,
+        "erased_fraction": learning.erased_fraction,
+        "gradient_norm": learning.gradient_norm,
+    }
+    metrics |= {
+        name: getattr(decision, name)
+        for name in (
+            "segments",
+            "micro_batches",
+            "d2d_share",
+            "d2d_power_w",
+            "d2e_share",
+            "d2e_power_w",
+        )
+    }
+    return {name: np.asarray(value) for name, value in jax.device_get(metrics).items()}
+
+
+def _evaluate_when_due(
+    experiment: Experiment, state: RunState, index: int
+) -> dict[str, np.ndarray]:
+    """Loss and greedy score on the validation set; not a number in rounds without."""
+    config = experiment.config
+    loss, score = np.nan, np.nan
+    if _is_due(index, config["evaluation"]["every_rounds"], config["training"]["rounds"]):
+        data, params = experiment.data, model_params(state.learner)
+        loss = held_out_loss(params, experiment.model, data.validation)
+        score = held_out_score(
+            params, experiment.model, data.tokenizer, data.validation, data.validation_text
+        ).value
+    return {"validation_loss": np.float32(loss), "score": np.float32(score)}
+
+
+def model_params(learner: LearnerState) -> dict[str, Any]:
+    """Parameters of the whole model: aggregated clients and the server's decoder."""
+    return {**learner.client, "decoder": learner.decoder}
+
+
+def _is_due(index: int, every: int, rounds: int) -> bool:
+    return (index + 1) % every == 0 or index + 1 == rounds
+
+
+def _clock_after(history: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) -> np.ndarray:
+    """Simulated time at the end of a round."""
+    before = history["simulated_time_s"][-1] if history else np.float64(0.0)
+    return np.float64(before + metrics["latency_s"])
+
+
+def _append(
+    history: dict[str, np.ndarray], metrics: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """History with one more round."""
+    rows = {name: np.asarray(value)[None] for name, value in metrics.items()}
+    if not history:
+        return rows
+    return {name: np.concatenate([history[name], row]) for name, row in rows.items()}
+
+
+def _write_metrics(path: Path, history: dict[str, np.ndarray]) -> None:
+    """Write the metrics file anew: lines after the newest checkpoint are to come again."""
+    rounds = len(history["round"]) if history else 0
+    lines = [
+        metrics_line({name: values[i] for name, values in history.items()}) for i in range(rounds)
+    ]
+    write_text(path, "".join(lines))
+
+
+def _append_line(path: Path, metrics: dict[str, np.ndarray]) -> None:
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(metrics_line(metrics))
+
+
+def metrics_line(metrics: dict[str, np.ndarray]) -> str:
+    """One round as a line of JSON, keys in order; what is not finite becomes ``null``."""
+
+    def plain(value):
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        return None if isinstance(value, float) and not np.isfinite(value) else value
+
+    row = {name: plain(np.asarray(metrics[name]).tolist()) for name in sorted(metrics)}
+    return json.dumps(row, allow_nan=False) + "\n"
+
+
+def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
+    """Budgets, limits and baselines that the figures draw as lines."""
+    problem = experiment.system.mean_problem
+    text = experiment.data.validation_text
+    return {
+        "energy_budget_j": np.asarray(problem.control.energy_budget_j),
+        "divergence_target": np.asarray(problem.control.divergence_target),
+        "memory_limit_bytes": np.asarray(problem.compute.memory_bytes),
+        "reference_latency_s": np.asarray(problem.control.reference_latency_s),
+        "copy_baseline_score": np.float32(copy_baseline(text.sources, text.references).value),
+    }
+
+
+def summarise(
+    experiment: Experiment, state: RunState, history: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    """Final scores on the test set and means over the rounds, as plain numbers."""
+    data, params = experiment.data, model_params(state.learner)
+    evaluation = experiment.config["evaluation"]
+    scores = {
+        name: held_out_score(
+            params, experiment.model, data.tokenizer, data.test, data.test_text, **options
+        )
+        for name, options in {
+            "greedy": {},
+            "beam": {
+                "beams": evaluation["beams"],
+                "length_penalty": evaluation["length_penalty"],
+            },
+        }.items()
+    }
+    budget_j = np.asarray(experiment.system.mean_problem.control.energy_budget_j)
+    return {
+        "policy": experiment.config["policy"]["name"],
+        "test_bleu_greedy": scores["greedy"].value,
+        "test_bleu_beam": scores["beam"].value,
+        "test_bleu_copy": copy_baseline(data.test_text.sources, data.test_text.references).value,
+        "bleu_signature": scores["greedy"].signature,
+        "test_loss": held_out_loss(params, experiment.model, data.test),
+        "dropped_pairs": data.dropped._asdict(),
+        "simulated_time_s": float(history["simulated_time_s"][-1]),
+        "mean_latency_s": float(history["latency_s"].mean()),
+        "mean_compute_latency_s": float(history["compute_latency_s"].mean()),
+        "mean_energy_j": float(history["energy_j"].sum(axis=(1, 2)).mean()),
+        "worst_energy_over_budget": float((history["energy_j"].mean(axis=0) / budget_j).max()),
+        "mean_divergence_over_target": float(
+            history["divergence"].mean()
+            / np.asarray(experiment.system.mean_problem.control.divergence_target)
+        ),
+        "peak_device_memory_bytes": float(history["memory_bytes"].max()),
+        "rounds_with_absent_clusters": int(history["absent"].any(axis=1).sum()),
+    }
+
+
+def _progress(console: Console | None) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[status]}"),
+        console=console,
+    )
+
+
+def _status(history: dict[str, np.ndarray], constants: dict[str, np.ndarray]) -> str:
+    """Score, simulated time and worst mean energy over budget, for the progress bar."""
+    scores = history["score"][np.isfinite(history["score"])]
+    score = f"{scores[-1]:.1f}" if len(scores) else "-"
+    over = (history["energy_j"].mean(axis=0) / constants["energy_budget_j"]).max()
+    return (
+        f"BLEU {score} | loss {history['train_loss'][-1]:.2f} | "
+        f"simulated {history['simulated_time_s'][-1]:.0f} s | energy/budget {over:.2f}"
+    )

@@ -1,0 +1,154 @@
+"""Every key, with its unit in its name, its value and the reason for it.
+
+    python -m experiments.train --config=configs/default.py --workdir=runs/default
+
+Other configurations start from this one and change some keys. Trains a Transformer of 6 + 2
+blocks on synthetic text over 4 clusters of 5 devices. About 20 minutes on 2 cores.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The default configuration."""
+    config = ml_collections.ConfigDict()
+    config.seed = 0  # of everything random: network, data order, erasures, parameters
+
+    config.network = ml_collections.ConfigDict(
+        {
+            "clusters": 4,  # N
+            "devices": 5,  # K per cluster, besides its control unit
+            "cell_radius_m": 500.0,  # macro cell; papers use 300 to 500 m
+            "cluster_radius_m": 50.0,  # a building; papers use 25 to 50 m
+            "d2e_min_distance_m": 35.0,  # 3GPP TR 36.814: nobody stands under the mast
+            "d2d_min_distance_m": 3.0,
+        }
+    )
+    config.propagation = ml_collections.ConfigDict(
+        {
+            "d2e_path_loss": "macro_2ghz",  # 3GPP TR 36.814
+            "d2d_path_loss": "d2d_outdoor",  # 3GPP TR 36.843, pessimistic; see also winner_b1_sight
+            "d2e_shadowing_db": 8.0,  # 3GPP TR 36.814
+            "d2d_shadowing_db": 4.0,  # the law's companion value for sight and none, mixed
+            "d2e_shadowing_distance_m": 50.0,  # Gudmundson 1991, suburban macro cell
+        }
+    )
+    config.dynamics = ml_collections.ConfigDict(
+        {
+            # J0(2 pi f_d t) is near 0 at walking speed and rounds of seconds: drawn anew.
+            "fading_correlation": 0.0,
+            "d2e_rician_factor": 0.0,  # Rayleigh: no direct path
+            "d2d_rician_factor": 0.0,
+            "availability": 1.0,  # probability that a device is there in a round
+        }
+    )
+    config.devices = ml_collections.ConfigDict(
+        {
+            "control_unit": "jetson_orin_nano",  # the strongest of the catalogue
+            "kinds": ("jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano"),
+            "utilisation": 0.3,  # training reaches 0.2 to 0.4 of a device's peak
+            "memory_share": 0.5,  # the rest is the system's and other programs'
+            "es_flops_per_s": 6e12,  # one A100: 19.5 TFLOP/s in single precision, 0.3 of it used
+            "block_overhead_s": 0.002,  # some tens of kernel launches on an embedded board
+            "link_overhead_s": 0.01,  # scheduling request and grant in LTE
+        }
+    )
+    config.radio = ml_collections.ConfigDict(
+        {
+            "d2e_bandwidth_hz": 20e6,  # one LTE carrier
+            "d2d_bandwidth_hz": 10e6,  # reused by every cluster
+            "noise_density_dbm_per_hz": -174.0,  # thermal, 290 K
+            "bs_noise_figure_db": 5.0,  # 3GPP TR 36.814
+            "node_noise_figure_db": 9.0,
+            "d2e_interference_w": 1e-13,  # other cells, as strong as the noise on 20 MHz
+            "d2d_activity": 0.5,  # a sender of another cluster is on air half of the time
+            "snr_gap_db": 0.0,  # capacity-achieving code; 3 dB is cautious
+            "max_spectral_efficiency": 7.4,  # 256-QAM at rate 0.93
+            "bs_power_dbm": 46.0,  # macro base station
+            "d2e_power_max_dbm": 23.0,  # handset, power class 3
+            "d2d_power_max_dbm": 20.0,  # 0.1 W
+            "control_unit_power_max_dbm": 20.0,
+            "outage_threshold_db": 0.0,  # SINR that the most robust transport format needs
+            "harq_attempts": 4,  # LTE's usual limit
+            "transport_block_bits": 1e5,  # order of the largest LTE transport block
+            "rate_law": "mean",  # or "ergodic": averaged over fading inside the round
+        }
+    )
+    config.payload = ml_collections.ConfigDict(
+        {
+            "activation_number_bits": 16,  # half precision on the links
+            "parameter_number_bits": 16,
+            "token_bits": 16,  # targets travel as token numbers
+        }
+    )
+    config.learning = ml_collections.ConfigDict(
+        {
+            "gradient_variance": 1.0,  # only its ratio to the next matters to the decision
+            "gradient_heterogeneity": 0.5,
+        }
+    )
+    config.control = ml_collections.ConfigDict(
+        {
+            "v": 10.0,  # a round as slow as the static pipeline's weighs 10 mean debts
+            "control_unit_budget_j": 20.0,  # per round, time average
+            "device_budget_j": 30.0,
+            "divergence_ratio": 1.2,  # target over the divergence of a loss-free round, > 1
+        }
+    )
+    config.policy = ml_collections.ConfigDict(
+        {
+            "name": "dssra",  # or "static_pipeline"
+            "micro_batches": 8,  # of policies that fix it, and of the reference latency
+        }
+    )
+    config.model = ml_collections.ConfigDict(
+        {
+            "width": 128,
+            "heads": 4,
+            "feed_forward_width": 512,  # 4 x width, Vaswani et al. 2017
+            "encoder_blocks": 6,  # L
+            "decoder_blocks": 2,  # a deep encoder with a shallow decoder loses little
+            "dropout_rate": 0.1,
+            "label_smoothing": 0.1,
+            "rematerialise": False,  # recompute activations: less memory, a third more work
+        }
+    )
+    config.task = ml_collections.ConfigDict(
+        {
+            "corpus": "synthetic",  # a path, absolute or below $COLLAPIPE_DATA; "A|B" for two
+            "reverse": False,  # translate from the second column to the first
+            "pairs": 20_000,  # in all, split by source sentence
+            "validation_pairs": 200,
+            "test_pairs": 500,
+            "vocabulary_size": 600,
+            "source_length": 24,  # tokens; longer pairs are dropped and counted
+            "target_length": 28,
+            "split": "iid",  # or "dirichlet", over length of the source
+            "concentration": 0.5,  # of the Dirichlet split
+        }
+    )
+    config.training = ml_collections.ConfigDict(
+        {
+            "rounds": 200,
+            "local_steps": 4,  # H
+            "batch": 32,  # B, samples of a cluster's mini-batch
+            "micro_batch_choices": (1, 2, 4, 8, 16, 32),  # divisors of the batch
+            "client_optimizer": "adam",
+            "decoder_optimizer": "adam",
+            "learning_rate": 3e-3,
+            "schedule": "cosine",
+            "warmup_steps": 80,
+            "clip_norm": 1.0,
+            "server_optimizer": "sgd",  # sgd with rate 1 is federated averaging
+            "server_learning_rate": 1.0,
+        }
+    )
+    config.evaluation = ml_collections.ConfigDict(
+        {
+            "every_rounds": 20,
+            "beams": 4,  # of the final score; scores on the way are greedy
+            "length_penalty": 0.6,  # Wu et al. 2016
+        }
+    )
+    config.checkpoint_every_rounds = 20
+    return config

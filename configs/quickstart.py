@@ -1,0 +1,24 @@
+"""The embedded default: a small Transformer on synthetic text, no download.
+
+    make quickstart
+
+runs it twice, with DSSRA and with the static pipeline. See the README for what to expect.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import default
+
+
+def get_config() -> ConfigDict:
+    """The quickstart's configuration."""
+    config = default.get_config()
+    config.network.update({"clusters": 3, "devices": 4})
+    config.model.update({"width": 64, "feed_forward_width": 256, "encoder_blocks": 4})
+    config.model.update({"decoder_blocks": 1, "dropout_rate": 0.0})
+    config.task.update({"pairs": 8_000, "validation_pairs": 100, "test_pairs": 200})
+    config.training.update({"rounds": 60, "local_steps": 4, "batch": 32, "warmup_steps": 40})
+    config.training.learning_rate = 4e-3
+    config.evaluation.every_rounds = 10
+    config.checkpoint_every_rounds = 20
+    return config

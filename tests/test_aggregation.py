@@ -1,0 +1,87 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collapipe_jax.federated.aggregation import aggregate, present_shares, server_update
+
+CLUSTERS = 4
+ALL = jnp.ones(CLUSTERS, bool)
+numbers = st.lists(st.floats(0.125, 10.0, width=32), min_size=CLUSTERS, max_size=CLUSTERS)
+flags = st.lists(st.booleans(), min_size=CLUSTERS, max_size=CLUSTERS)
+
+
+@pytest.fixture(scope="module")
+def clients():
+    keys = jax.random.split(jax.random.key(0))
+    return {
+        "a": jax.random.normal(keys[0], (CLUSTERS, 3, 2)),
+        "b": jax.random.normal(keys[1], (CLUSTERS,)),
+    }
+
+
+@pytest.fixture(scope="module")
+def previous():
+    return {"a": jnp.full((3, 2), 7.0), "b": jnp.array(-3.0)}
+
+
+@given(weights=numbers, present=flags)
+def test_shares_sum_to_one_over_the_present(weights, present):
+    shares = np.asarray(present_shares(jnp.array(weights), jnp.array(present)))
+    assert np.isclose(shares.sum(), float(any(present)))
+    assert np.all((shares > 0) == np.array(present))
+
+
+@given(weights=numbers, present=flags)
+def test_aggregation_is_the_weighted_mean_over_the_present(clients, previous, weights, present):
+    got = aggregate(clients, jnp.array(weights), jnp.array(present), previous)
+    for name, leaf in clients.items():
+        expected = previous[name]
+        if any(present):
+            expected = np.average(leaf, axis=0, weights=np.where(present, weights, 0.0))
+        np.testing.assert_allclose(got[name], expected, rtol=1e-5, atol=1e-6)
+
+
+@given(weights=numbers, scale=st.floats(0.125, 10.0, width=32))
+def test_identical_clients_aggregate_to_themselves(previous, weights, scale):
+    copies = jax.tree.map(lambda leaf: jnp.stack([leaf * scale] * CLUSTERS), previous)
+    got = aggregate(copies, jnp.array(weights), ALL, previous)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b * scale, rtol=1e-5), got, previous)
+
+
+def test_what_an_absent_cluster_holds_is_never_read(clients, previous):
+    broken = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), clients)
+    present = ALL.at[1].set(False)
+    weights = jnp.array([0.1, 0.4, 0.2, 0.3])
+    expected = aggregate(clients, weights, present, previous)
+    got = aggregate(broken, weights, present, previous)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+@pytest.mark.parametrize(("weights", "present"), [(1.0, False), (0.0, True)])
+def test_without_anybody_the_previous_parameters_stay(clients, previous, weights, present):
+    got = aggregate(clients, jnp.full(CLUSTERS, weights), jnp.full(CLUSTERS, present), previous)
+    jax.tree.map(np.testing.assert_array_equal, got, previous)
+
+
+def test_sgd_of_one_is_plain_averaging(clients, previous):
+    mean = aggregate(clients, jnp.ones(CLUSTERS), ALL, previous)
+    tx = optax.sgd(1.0)
+    got, _ = server_update(previous, mean, tx.init(previous), tx)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, mean)
+
+
+def test_server_momentum_continues_the_move_and_rests_when_nobody_came(clients, previous):
+    tx = optax.sgd(1.0, momentum=0.5)
+    mean = aggregate(clients, jnp.ones(CLUSTERS), ALL, previous)
+    first, state = server_update(previous, mean, tx.init(previous), tx)
+    again, _ = server_update(first, first, state, tx)
+    still, rested = server_update(first, first, state, tx, anyone=False)
+    for name in previous:
+        move = np.asarray(first[name] - previous[name])
+        np.testing.assert_allclose(again[name] - first[name], 0.5 * move, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(still[name], first[name])
+    jax.tree.map(np.testing.assert_array_equal, rested, state)

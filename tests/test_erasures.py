@@ -1,0 +1,65 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from collapipe_jax.federated.erasures import sample_example_weights
+
+DRAWS = 100_000
+
+
+@pytest.mark.parametrize(("micro_batches", "loss"), [(1, 0.4), (4, 0.25), (8, 0.05), (2, 0.0)])
+def test_the_gradient_is_unbiased_with_the_variance_of_17(x64, micro_batches, loss):
+    """docs/system-model.md (17) on a least-squares gradient, against 100 000 draws."""
+    rng = np.random.default_rng(0)
+    batch_size, population = 8, 5
+    features, labels = rng.normal(size=(population, 3)), rng.normal(size=population)
+    model = jnp.array([0.4, -0.3, 0.8])
+    per_sample = jax.vmap(jax.grad(lambda w, x, y: 0.5 * (w @ x - y) ** 2), (None, 0, 0))(
+        model, jnp.array(features), jnp.array(labels)
+    )
+    mean = per_sample.mean(0)
+    sigma2 = ((per_sample - mean[None]) ** 2).sum(1).mean()
+
+    def draw(key):
+        data_key, erasure_key = jax.random.split(key)
+        rows = jax.random.randint(data_key, (batch_size,), 0, population)
+        weights = sample_example_weights(
+            erasure_key, batch_size, jnp.int32(micro_batches), jnp.float64(loss)
+        )
+        return weights @ per_sample[rows] / batch_size
+
+    gradients = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(1), DRAWS)))
+    a = loss / (micro_batches * (1 - loss))
+    expected = float(sigma2 / (batch_size * (1 - loss)) + a * (mean @ mean))
+    squares = ((gradients - np.asarray(mean)) ** 2).sum(1)
+    error = squares.std() / np.sqrt(DRAWS)
+    assert abs(squares.mean() - expected) < 4.5 * error
+    assert error < 0.02 * expected
+    bias = gradients.mean(0) - np.asarray(mean)
+    assert np.all(np.abs(bias) < 4.5 * gradients.std(0) / np.sqrt(DRAWS))
+
+
+def test_micro_batches_stand_and_fall_together_in_one_compilation():
+    draw = jax.jit(jax.vmap(sample_example_weights, (0, None, None, None)), static_argnums=1)
+    keys = jax.random.split(jax.random.key(0), 200)
+    for micro_batches in (1, 2, 4, 8):
+        weights = np.asarray(draw(keys, 8, jnp.int32(micro_batches), jnp.float32(0.5)))
+        blocks = weights.reshape(200, micro_batches, -1)
+        assert np.all(blocks == blocks[:, :, :1])
+        assert set(np.unique(weights)) == {0.0, 2.0}
+        # And not more together than that: all micro-batch patterns are seen.
+        if micro_batches == 4:
+            assert len(np.unique(blocks[:, :, 0], axis=0)) == 16
+    assert draw._cache_size() == 1
+
+
+@pytest.mark.parametrize("loss", [0.0, 1e-7, 1 - 1e-7, np.nextafter(1, 0, dtype=np.float32), 1.0])
+def test_the_edges_stay_finite(loss):
+    draw = jax.vmap(lambda key: sample_example_weights(key, 8, jnp.int32(4), jnp.float32(loss)))
+    weights = np.asarray(draw(jax.random.split(jax.random.key(0), 500)))
+    assert np.isfinite(weights).all()
+    if loss == 0.0:
+        assert np.all(weights == 1.0)
+    if loss == 1.0:
+        assert np.all(weights == 0.0)

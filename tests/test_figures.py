@@ -1,0 +1,398 @@
+import re
+from itertools import pairwise
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.ticker import FixedLocator
+
+from collapipe_jax.checkpoint import Checkpoints, RunRecord, open_workdir
+from collapipe_jax.cost.timeline import flow_time_s
+from collapipe_jax.errors import InputError
+from experiments.command_line import run_reporting_errors
+from figures import all as all_figures
+from figures import command_line, gantt, latency, progress, queues, style
+from figures.schedule import BACKWARD, TURN, first_step, pick, runs_pipeline
+
+CLUSTERS, DEVICES = 3, 4
+DRAWS = {"progress": progress, "latency": latency, "queues": queues, "gantt": gantt}
+
+
+def flow_s(stages, micro_batches):
+    return np.asarray(flow_time_s(jnp.asarray(stages), jnp.asarray(micro_batches)))
+
+
+def stage_flows(rng, segments, micro_batches):
+    """Random stage times of one cluster, zero where a device is skipped or all sit out."""
+    active = np.concatenate([[segments.any()], segments > 0])
+    blocks = np.concatenate([[1], segments])
+    nodes = active * blocks * rng.uniform(0.02, 0.1, active.size)
+    hops = active * rng.uniform(0.01, 0.12, active.size)
+    turn = active[0] * rng.uniform(0.02, 0.2, 3)
+    forward = np.append(np.stack([nodes, hops], 1), turn[:2])
+    backward = np.append(turn[2], np.stack([2 * nodes, 1.1 * hops], 1).ravel()[::-1])
+    return forward / micro_batches, backward / micro_batches
+
+
+def queue_of(ratio):
+    backlog, states = np.zeros(ratio.shape[1:]), []
+    for row in ratio:
+        backlog = np.maximum(backlog + row - 1, 0)
+        states.append(backlog)
+    return np.stack(states)
+
+
+def make_record(
+    policy="dssra",
+    rounds=12,
+    *,
+    micro_batches=8,
+    absent=True,
+    evaluated=3,
+    local_steps=5,
+    pipeline=True,
+    load=1.0,
+    seed=0,
+):
+    """A run of random numbers that keep the relations of a real one."""
+    rng = np.random.default_rng(seed)
+    shape = (rounds, CLUSTERS)
+    segments = rng.multinomial(8, [0.4, 0.0, 0.35, 0.25], size=shape)
+    micro = np.full(shape, micro_batches)
+    if absent:
+        segments[:: max(1, rounds // 3), 1] = 0
+    present = segments.any(-1)
+    flows = [stage_flows(rng, segments[at], micro[at]) for at in np.ndindex(shape)]
+    forward = np.stack([flow[0] for flow in flows]).reshape(*shape, -1)
+    backward = np.stack([flow[1] for flow in flows]).reshape(*shape, -1)
+    parts = rng.uniform(0.5, 1.5, (*shape, 5)) * [0.4, 0.2, 6.0, 0.1, 0.9] * load
+    if pipeline:
+        parts[..., 2] = local_steps * (flow_s(forward, micro) + flow_s(backward, micro))
+    else:
+        forward, backward = 0 * forward, 0 * backward
+        parts[..., [1, 3]] = 0
+    parts *= present[..., None]
+    cluster_latency = parts.sum(-1)
+    budget = rng.uniform(5, 20, (CLUSTERS, DEVICES + 1))
+    energy = load * budget * rng.lognormal(0, 0.4, (*shape, DEVICES + 1)) * present[..., None]
+    divergence = rng.lognormal(0, 0.3, rounds)
+    progress_made = 1 - np.exp(-(np.arange(rounds) + 1) / 6)
+    is_evaluated = np.zeros(rounds, bool)
+    if evaluated:
+        is_evaluated[evaluated - 1 :: evaluated] = True
+    return RunRecord(
+        config={"seed": seed},
+        policy=policy,
+        score_name="BLEU",
+        constants={
+            "energy_budget_j": budget,
+            "divergence_target": np.asarray(1.1),
+            "memory_limit_bytes": np.full((CLUSTERS, DEVICES), 4e9),
+            "copy_baseline_score": np.asarray(3.2),
+        },
+        history={
+            "round": np.arange(1, rounds + 1),
+            "latency_s": cluster_latency.max(-1),
+            "simulated_time_s": np.cumsum(cluster_latency.max(-1)),
+            "compute_latency_s": 0.5 * cluster_latency.max(-1),
+            "cluster_latency_s": cluster_latency,
+            "parts_s": parts,
+            "energy_j": energy,
+            "energy_queue": queue_of(energy / budget),
+            "divergence": divergence,
+            "divergence_queue": queue_of(divergence / 1.1),
+            "loss_probability": rng.uniform(0, 0.1, shape),
+            "memory_bytes": 1e8 * segments,
+            "segments": segments,
+            "micro_batches": micro,
+            "absent": ~present,
+            "forward_flow_s": forward,
+            "backward_flow_s": backward,
+            "train_loss": 6 - 4 * progress_made + rng.normal(0, 0.15, rounds),
+            "erased_fraction": rng.uniform(0, 0.1, rounds),
+            "validation_loss": np.where(is_evaluated, 6.1 - 3.8 * progress_made, np.nan),
+            "score": np.where(is_evaluated, 30 * progress_made, np.nan),
+        },
+    )
+
+
+def rendered(figure):
+    FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    return figure
+
+
+def panels_of(figure):
+    return [axes for axes in figure.axes if axes.get_visible()]
+
+
+def assert_units(figure):
+    """Every axis that shows numbers names its unit in brackets."""
+    for axes in panels_of(figure):
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_locator(), FixedLocator):
+                continue
+            shows_numbers = any(tick.label1.get_visible() for tick in axis.get_major_ticks())
+            if shows_numbers or axis.get_label_text():
+                assert re.search(r"\[\S.*\]$", axis.get_label_text()), axis.get_label_text()
+
+
+def line_values(axes):
+    return [np.asarray(line.get_ydata(), float) for line in axes.lines]
+
+
+CASES = {
+    "one": lambda: [make_record()],
+    "two": lambda: [make_record(), make_record("static_pipeline", load=3.0, seed=1)],
+    "one_round": lambda: [make_record(rounds=1, evaluated=1, absent=False)],
+    "no_evaluation": lambda: [make_record(evaluated=0)],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_with_units(name, case):
+    figure = rendered(DRAWS[name].draw(CASES[case]()))
+    assert_units(figure)
+    assert figure.get_figwidth() in (style.COLUMN_WIDTH_IN, style.DOUBLE_WIDTH_IN)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_no_text_is_smaller_than_7_points(name):
+    from matplotlib.text import Text
+
+    figure = rendered(DRAWS[name].draw(CASES["two"]()))
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+    assert min(sizes) >= 7
+
+
+def test_progress_joins_evaluated_rounds_only():
+    record = make_record(rounds=12, evaluated=4)
+    figure = progress.draw([record])
+    score = figure.axes[0].lines[0]
+    np.testing.assert_array_equal(score.get_xdata(), [4, 8, 12])
+    np.testing.assert_array_equal(score.get_ydata(), record.history["score"][3::4])
+    assert any(np.all(values == 3.2) for values in line_values(figure.axes[0]))
+
+
+def test_progress_time_axis_is_the_simulated_clock():
+    record = make_record(rounds=12)
+    figure = progress.draw([record])
+    unit = re.search(r"\[(.*)\]", figure.axes[3].get_xlabel())[1]
+    seconds = {"ms": 1e-3, "s": 1, "min": 60, "h": 3600}[unit]
+    training = figure.axes[3].lines[0]
+    np.testing.assert_allclose(training.get_xdata() * seconds, record.history["simulated_time_s"])
+
+
+def test_progress_says_when_nothing_was_evaluated():
+    figure = progress.draw([make_record(evaluated=0)])
+    assert [text.get_text() for text in figure.axes[0].texts] == ["no evaluation yet"]
+    assert not progress.draw([make_record()]).axes[0].texts
+
+
+def test_slowest_parts_sum_to_the_latency():
+    record = make_record(rounds=30)
+    np.testing.assert_allclose(
+        latency.slowest_parts_s(record).sum(1), record.history["latency_s"], rtol=1e-12
+    )
+
+
+def test_infinite_latency_is_crossed_not_stacked():
+    record = make_record(rounds=4)
+    record.history["latency_s"][2] = np.inf
+    record.history["cluster_latency_s"][2, 0] = np.inf
+    record.history["parts_s"][2, 0, 4] = np.inf
+    parts = latency.slowest_parts_s(record)
+    assert np.isnan(parts[2]).all()
+    assert np.isfinite(parts[[0, 1, 3]]).all()
+    figure = rendered(latency.draw([record]))
+    crosses = figure.axes[0].lines[0]
+    np.testing.assert_array_equal(crosses.get_xdata(), [3])
+
+
+def test_latency_panels_share_axes():
+    figure = latency.draw(CASES["two"]())
+    first, second = figure.axes[:2]
+    assert first.get_ylim() == second.get_ylim()
+    tallest_s = max(record.history["latency_s"].max() for record in CASES["two"]())
+    assert first.get_ylim()[1] >= tallest_s
+
+
+def test_all_sit_out_in_one_round():
+    record = make_record(rounds=3)
+    for name in ("parts_s", "cluster_latency_s", "latency_s", "forward_flow_s", "backward_flow_s"):
+        record.history[name][2] = 0
+    for module in DRAWS.values():
+        rendered(module.draw([record]))
+    assert pick(record, None, None)[0] == 1
+
+
+def test_ratios_at_the_last_round_are_time_averages_over_budget():
+    record = make_record(rounds=9)
+    expected = record.history["energy_j"].mean(0) / record.constants["energy_budget_j"]
+    np.testing.assert_allclose(queues.energy_over_budget(record)[-1], expected)
+    np.testing.assert_allclose(
+        queues.divergence_over_target(record)[-1], record.history["divergence"].mean() / 1.1
+    )
+
+
+def test_worst_node_of_each_class_is_bold():
+    record = make_record()
+    axes = queues.draw([record]).axes[0]
+    bold = [line for line in axes.lines if line.get_linewidth() > 1]
+    ratio = queues.energy_over_budget(record)[-1]
+    worst = sorted([ratio[:, 0].max(), ratio[:, 1:].max()])
+    np.testing.assert_allclose(sorted(line.get_ydata()[-1] for line in bold), worst)
+    thin = [line for line in axes.lines if line.get_linewidth() < 0.5]
+    assert len(thin) == CLUSTERS * (DEVICES + 1)
+
+
+@pytest.mark.parametrize("load", [1.0, 200.0])
+def test_queue_axes_hold_everything(load):
+    figure = rendered(queues.draw([make_record(), make_record("random", load=load)]))
+    for axes in panels_of(figure):
+        highest = max(values.max() for values in line_values(axes))
+        assert axes.get_ylim()[1] >= highest
+        assert axes.get_ylim()[0] == 0
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 7, 32])
+@pytest.mark.parametrize("cluster", [0, 2])
+def test_bars_fill_resources_without_overlap(micro_batches, cluster):
+    record = make_record(rounds=2, micro_batches=micro_batches, absent=False)
+    step = first_step(record, 1, cluster)
+    stages = [record.history[f"{way}_flow_s"][1, cluster] for way in ("forward", "backward")]
+    makespan_s = sum(flow_s(stage_s, micro_batches) for stage_s in stages)
+    assert step.finish_s == pytest.approx(makespan_s, rel=1e-5)
+    assert max(bar.finish_s for bar in step.bars) == pytest.approx(makespan_s, rel=1e-5)
+    assert len(step.bars) == micro_batches * sum((stage_s > 0).sum() for stage_s in stages)
+    busy_s = sum(bar.finish_s - bar.start_s for bar in step.bars)
+    assert busy_s == pytest.approx(micro_batches * sum(s.sum() for s in stages), rel=1e-4)
+    for resource in step.resources:
+        bars = sorted(
+            (bar for bar in step.bars if bar.resource == resource), key=lambda bar: bar.start_s
+        )
+        gaps = [after.start_s - before.finish_s for before, after in pairwise(bars)]
+        assert min(gaps, default=0.0) >= -1e-5 * makespan_s
+
+
+def test_backward_flow_waits_for_the_last_decoder_pass():
+    step = first_step(make_record(rounds=1, absent=False), 0, 0)
+    last_turn = max(bar.finish_s for bar in step.bars if bar.direction == TURN)
+    assert last_turn == pytest.approx(step.turned_s)
+    first_back = min(bar.start_s for bar in step.bars if bar.direction == BACKWARD)
+    assert first_back >= step.turned_s
+
+
+def test_micro_batches_pass_resources_in_order():
+    step = first_step(make_record(rounds=1, absent=False), 0, 0)
+    forward = [name for name in step.resources if name != "downlink"]
+    for direction, order in (("forward", forward[:-1]), (BACKWARD, ["downlink", *forward[-3::-1]])):
+        for micro in range(step.micro_batches):
+            bars = {
+                bar.resource: bar
+                for bar in step.bars
+                if bar.micro_batch == micro and bar.direction == direction
+            }
+            assert list(bars) == order
+            for before, after in pairwise(order):
+                assert bars[after].start_s >= bars[before].finish_s - 1e-6
+
+
+def test_rows_name_the_active_devices_and_their_hops():
+    record = make_record(rounds=1, absent=False)
+    record.history["forward_flow_s"][0, 0] = [1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1]
+    record.history["backward_flow_s"][0, 0] = [1, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1]
+    assert first_step(record, 0, 0).resources == [
+        "control unit",
+        "CU ↔ device 2",
+        "device 2",
+        "device 2 ↔ device 4",
+        "device 4",
+        "device 4 ↔ CU",
+        "uplink",
+        "decoder",
+        "downlink",
+    ]
+
+
+def test_pick_takes_the_slowest_cluster_of_the_last_round():
+    record = make_record(rounds=5, absent=False)
+    assert pick(record, None, None) == (4, record.history["cluster_latency_s"][4].argmax())
+    assert pick(record, 2, 1) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "key"), [((99, None), "--round"), ((None, 7), "--cluster"), ((1, 1), "--cluster")]
+)
+def test_pick_refuses_what_did_not_run(chosen, key):
+    with pytest.raises(InputError) as caught:
+        gantt.draw([make_record()], *chosen)
+    assert caught.value.key == key
+
+
+def test_data_parallel_run_has_no_gantt():
+    record = make_record("vanilla_fl", pipeline=False)
+    assert not runs_pipeline(record).any()
+    with pytest.raises(InputError, match="vanilla_fl"):
+        gantt.draw([record])
+
+
+def test_all_figures_in_both_formats(tmp_path, monkeypatch, capsys):
+    runs = {
+        "a": make_record(rounds=3),
+        "b": make_record("vanilla_fl", rounds=3, pipeline=False),
+    }
+    monkeypatch.setattr(command_line, "load_run", runs.get)
+    arguments = ["--workdir=a", "--workdir=b", f"--out={tmp_path}"]
+    assert run_reporting_errors(all_figures.main, arguments) == 0
+    written = sorted(path.name for path in tmp_path.iterdir())
+    stems = ["gantt_dssra", "latency", "progress", "queues"]
+    assert written == [f"{stem}{suffix}" for stem in stems for suffix in (".pdf", ".png")]
+    printed = re.findall(r"written: (.*)", capsys.readouterr().out)
+    assert sorted(printed) == sorted(str(tmp_path / name) for name in written)
+
+
+def test_files_are_reproducible_and_embed_truetype(tmp_path):
+    paths = [style.save(progress.draw([make_record()]), tmp_path / at, "p") for at in ("a", "b")]
+    for first, second in zip(*paths, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+    pdf = paths[0][0].read_bytes()
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+
+
+def test_default_folder_is_in_the_first_run():
+    options = command_line.figure_parser(None).parse_args(["--workdir=x", "--workdir=y"])
+    assert str(command_line.out_dir(options)) == "x/figures"
+
+
+def test_figure_from_a_checkpoint(tmp_path):
+    record = make_record("titanic", rounds=3)
+    workdir = open_workdir(tmp_path / "run", {"policy": {"name": "titanic"}}, resume=False)
+    with Checkpoints(workdir) as checkpoints:
+        saved = {"constants": record.constants, "history": record.history}
+        checkpoints.save(3, {"weights": np.zeros(2)}, saved)
+    assert run_reporting_errors(all_figures.main, [f"--workdir={workdir}"]) == 0
+    names = {path.name for path in (workdir / "figures").iterdir()}
+    assert {"gantt_titanic.pdf", "queues.png"} <= names
+    loaded = command_line.load_run(workdir)
+    np.testing.assert_array_equal(latency.slowest_parts_s(loaded), latency.slowest_parts_s(record))
+
+
+def test_missing_run_is_reported(tmp_path, capsys):
+    assert run_reporting_errors(gantt.main, [f"--workdir={tmp_path / 'nowhere'}"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_labels_number_shared_policies():
+    records = [make_record("a_b"), make_record("c"), make_record("a_b")]
+    assert style.run_labels(records) == ["a b (1)", "c", "a b (2)"]
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "unit"), [(0.3, "ms"), (3, "s"), (119, "s"), (600, "min"), (9000, "h")]
+)
+def test_time_unit(longest_s, unit):
+    assert style.time_unit(longest_s)[1] == unit

@@ -1,0 +1,191 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from collapipe_jax.federated.local_steps import Erasures, init_learner, train_round
+from collapipe_jax.federated.optimizers import make_optimizer
+from collapipe_jax.models.transformer import TransformerConfig, TranslationBatch, token_losses
+
+CONFIG = TransformerConfig(
+    vocabulary_size=12,
+    width=8,
+    heads=2,
+    feed_forward_width=16,
+    encoder_blocks=2,
+    decoder_blocks=1,
+    source_length=5,
+    target_length=4,
+    label_smoothing=0.1,
+)
+STEPS, CLUSTERS, BATCH = 2, 3, 4
+TX = make_optimizer("momentum", 0.3, clip_norm=1.0)
+SERVER = make_optimizer("momentum", 1.0, momentum=0.5)
+SETTINGS = {"config": CONFIG, "client_tx": TX, "decoder_tx": TX, "server_tx": SERVER}
+WEIGHTS = jnp.array([0.5, 0.2, 0.3])
+KEY = jax.random.key(9)
+
+
+def make_batches(seed, clusters=CLUSTERS):
+    rng = np.random.default_rng(seed)
+
+    def ids(length):
+        tokens = rng.integers(4, 12, (STEPS, clusters, BATCH, length))
+        lengths = rng.integers(2, length + 1, (STEPS, clusters, BATCH, 1))
+        return jnp.array(np.where(np.arange(length) < lengths, tokens, 0), jnp.int32)
+
+    return TranslationBatch(ids(5), ids(5).at[..., 0].set(1))
+
+
+def make_erasures(loss=0.0, present=(True,) * CLUSTERS, micro_batches=2):
+    return Erasures(
+        micro_batches=jnp.full(len(present), micro_batches),
+        loss_probability=jnp.full(len(present), loss),
+        present=jnp.array(present),
+    )
+
+
+@pytest.fixture(scope="module")
+def state():
+    return init_learner(jax.random.key(0), CONFIG, CLUSTERS, TX, TX, SERVER)
+
+
+@jax.jit
+def cluster_gradient(client, decoder, batch):
+    def loss(client, decoder):
+        losses, tokens = token_losses(client | {"decoder": decoder}, CONFIG, batch)
+        return losses.sum() / tokens.sum()
+
+    return jax.grad(loss, argnums=(0, 1))(client, decoder)
+
+
+def by_hand(state, batches, weights, present):
+    """The same round in Python loops, one cluster and one step at a time."""
+    shares = np.where(present, weights, 0.0)
+    shares = shares / shares.sum()
+    clients = [state.client] * CLUSTERS
+    states = [jax.tree.map(lambda s, n=n: s[n], state.client_optimizer) for n in range(CLUSTERS)]
+    decoder, decoder_state = state.decoder, state.decoder_optimizer
+    norms = []
+    for step in range(STEPS):
+        mean = jax.tree.map(jnp.zeros_like, (state.client, decoder))
+        for n in np.flatnonzero(present):
+            batch = jax.tree.map(lambda leaf, n=n, s=step: leaf[s, n], batches)
+            both = cluster_gradient(clients[n], decoder, batch)
+            gradient = both[0]
+            update, states[n] = TX.update(gradient, states[n], clients[n])
+            clients[n] = optax.apply_updates(clients[n], update)
+            mean = jax.tree.map(lambda m, g, n=n: m + shares[n] * g, mean, both)
+        update, decoder_state = TX.update(mean[1], decoder_state, decoder)
+        decoder = optax.apply_updates(decoder, update)
+        norms.append(norm(mean))
+    mean = jax.tree.map(
+        lambda *leaves: sum(s * leaf for s, leaf in zip(shares, leaves, strict=True)), *clients
+    )
+    pseudo = jax.tree.map(jnp.subtract, state.client, mean)
+    update, server = SERVER.update(pseudo, state.server_optimizer, state.client)
+    client_states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    after = state._replace(
+        client=optax.apply_updates(state.client, update),
+        client_optimizer=client_states,
+        decoder=decoder,
+        decoder_optimizer=decoder_state,
+        server_optimizer=server,
+    )
+    return after, np.mean(norms)
+
+
+def norm(tree):
+    return np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def assert_close(got, expected, tolerance=2e-5):
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("present", [(True, True, True), (True, False, True)])
+def test_a_round_equals_the_loop_written_out(state, present):
+    second = state
+    for seed in (1, 2):  # the second round starts from optimisers that have a past
+        batches = make_batches(seed)
+        expected, gradient_norm = by_hand(second, batches, WEIGHTS, present)
+        second, report = train_round(
+            second, batches, make_erasures(present=present), WEIGHTS, KEY, **SETTINGS
+        )
+        assert_close(second, expected)
+        assert report.erased_fraction == 0.0
+        np.testing.assert_allclose(report.gradient_norm, gradient_norm, rtol=1e-4)
+    assert np.abs(second.decoder["norm"]["scale"] - 1.0).max() > 1e-3
+
+
+def test_when_all_is_erased_nobody_moves_and_the_loss_is_still_told(state):
+    batches, present = make_batches(3), (True, False, True)
+    after, report = train_round(
+        state, batches, make_erasures(1.0, present), WEIGHTS, KEY, **SETTINGS
+    )
+    assert_close((after.client, after.decoder), (state.client, state.decoder), 1e-6)
+    assert report.erased_fraction == 1.0
+    assert report.gradient_norm == 0.0
+    held = jax.tree.map(lambda leaf: leaf[:, [0, 2]].reshape(STEPS * 2 * BATCH, -1), batches)
+    loss, tokens = token_losses(state.client | {"decoder": state.decoder}, CONFIG, held)
+    np.testing.assert_allclose(report.loss, loss.sum() / tokens.sum(), rtol=1e-5)
+
+
+def test_identical_clusters_are_one_cluster(state):
+    one = make_batches(4, clusters=1)
+    same = jax.tree.map(lambda leaf: jnp.tile(leaf, (1, CLUSTERS, *[1] * (leaf.ndim - 2))), one)
+    results = [
+        train_round(state, same, make_erasures(present=present), WEIGHTS, KEY, **SETTINGS)
+        for present in ((True, True, True), (False, True, False))
+    ]
+    (a, report_a), (b, report_b) = results
+    assert_close((a.client, a.decoder, report_a), (b.client, b.decoder, report_b))
+
+
+def test_without_anybody_nothing_changes(state):
+    warm, _ = train_round(state, make_batches(1), make_erasures(), WEIGHTS, KEY, **SETTINGS)
+    nobody = make_erasures(present=(False,) * CLUSTERS)
+    for erasures, weights in ((nobody, WEIGHTS), (make_erasures(), jnp.zeros(CLUSTERS))):
+        after, report = train_round(warm, make_batches(2), erasures, weights, KEY, **SETTINGS)
+        jax.tree.map(np.testing.assert_array_equal, after, warm)
+        assert np.isnan(report.loss)
+
+
+def test_an_absent_cluster_could_hold_anything(state):
+    present = (True, False, True)
+    batches = make_batches(1)
+    other = jax.tree.map(lambda leaf: leaf.at[:, 1].set(leaf[:, 1, ::-1] % 5), batches)
+    a, b = (
+        train_round(state, data, make_erasures(present=present), WEIGHTS, KEY, **SETTINGS)
+        for data in (batches, other)
+    )
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_new_decisions_cost_no_compilation(state):
+    batches = make_batches(1)
+    train_round(state, batches, make_erasures(), WEIGHTS, KEY, **SETTINGS)
+    before = train_round._cache_size()
+    for m, loss, present in ((1, 0.3, (True,) * 3), (4, 0.0, (False, True, True))):
+        erasures = make_erasures(loss, present, m)
+        _, report = train_round(state, batches, erasures, WEIGHTS[::-1], KEY, **SETTINGS)
+        assert np.isfinite(report.loss)
+    assert train_round._cache_size() == before
+
+
+def test_training_learns_to_copy(state):
+    rng, losses = np.random.default_rng(0), []
+    for step in range(60):
+        text = rng.integers(4, 12, (STEPS, CLUSTERS, BATCH, 3))
+        source = jnp.array(np.pad(text, [(0, 0)] * 3 + [(0, 2)]), jnp.int32)
+        target = np.pad(text, [(0, 0)] * 3 + [(1, 1)], constant_values=((0, 0),) * 3 + ((1, 2),))
+        batches = TranslationBatch(source, jnp.array(target, jnp.int32))
+        key = jax.random.fold_in(KEY, step)
+        state, report = train_round(state, batches, make_erasures(0.1), WEIGHTS, key, **SETTINGS)
+        losses.append(float(report.loss))
+    print(losses[::6])
+    assert losses[0] > 2.2
+    assert np.mean(losses[-5:]) < 1.7

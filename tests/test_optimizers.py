@@ -1,0 +1,86 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.federated.optimizers import make_optimizer, state_bytes_per_parameter
+
+
+def moves(tx, steps, gradient=1.0):
+    """Sizes of the first steps under a constant gradient."""
+    params, sizes = jnp.zeros(()), []
+    state = tx.init(params)
+    for _ in range(steps):
+        update, state = tx.update(jnp.float32(gradient), state, params)
+        sizes.append(-float(update))
+    return np.array(sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("sgd", 8), ("momentum", 12), ("adam", 16), ("adamw", 16)]
+)
+def test_bytes_are_those_of_the_real_state(name, expected):
+    params = {"w": jnp.zeros(1000)}
+    state = make_optimizer(name, 0.1).init(params)
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(state) if leaf.size > 1)
+    assert state_bytes_per_parameter(name) == expected
+    assert (held + 2 * params["w"].nbytes) // 1000 == expected
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1]),
+        ("inverse_sqrt", [0.25, 0.5, 0.75, 1, *(4 / (4 + np.arange(5))) ** 0.5]),
+        ("cosine", [0.25, 0.5, 0.75, 1, *(0.5 + 0.5 * np.cos(np.pi * np.arange(5) / 4))]),
+    ],
+)
+def test_schedules_warm_up_then_decay(schedule, expected):
+    tx = make_optimizer("sgd", 2.0, schedule=schedule, warmup_steps=4, total_steps=8)
+    np.testing.assert_allclose(moves(tx, 9), 2 * np.array(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_without_warm_up_the_first_step_is_at_the_peak():
+    for schedule in ("constant", "inverse_sqrt", "cosine"):
+        tx = make_optimizer("sgd", 2.0, schedule=schedule, total_steps=8)
+        np.testing.assert_allclose(moves(tx, 1), [2.0], rtol=1e-6)
+
+
+def test_each_name_is_its_rule():
+    np.testing.assert_allclose(moves(make_optimizer("momentum", 1.0), 3), [1, 1.9, 2.71], rtol=1e-5)
+    np.testing.assert_allclose(moves(make_optimizer("adam", 0.1), 3, 50.0), 0.1, rtol=1e-4)
+    params = jnp.ones(())
+    tx = make_optimizer("adamw", 0.1, weight_decay=0.5)
+    update, _ = tx.update(jnp.zeros(()), tx.init(params), params)
+    np.testing.assert_allclose(update, -0.05, rtol=1e-5)
+
+
+def test_clipping_bounds_the_whole_gradient():
+    params = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
+    gradient = jax.tree.map(lambda p: jnp.full_like(p, 10.0), params)
+    for clip_norm, expected in ((0.5, 0.5), (0.0, 10 * 5**0.5)):
+        tx = make_optimizer("sgd", 1.0, clip_norm=clip_norm)
+        update, _ = tx.update(gradient, tx.init(params), params)
+        norm = np.linalg.norm(np.concatenate(jax.tree.leaves(update)))
+        np.testing.assert_allclose(norm, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"name": "sdg"}, "name"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"schedule": "linear"}, "schedule"),
+        ({"warmup_steps": -1}, "warmup_steps"),
+        ({"clip_norm": -1.0}, "clip_norm"),
+        ({"schedule": "cosine"}, "total_steps"),
+        ({"schedule": "cosine", "warmup_steps": 5, "total_steps": 5}, "total_steps"),
+    ],
+)
+def test_wrong_settings_are_named(settings, key):
+    with pytest.raises(InputError, match=rf"optimizer\.{key}"):
+        make_optimizer(**{"name": "sgd", "learning_rate": 0.1} | settings)
+    with pytest.raises(InputError, match=r"optimizer\.name"):
+        state_bytes_per_parameter("sdg")
