@@ -151,7 +151,14 @@ def _to_problem(sections: dict[str, dict[str, np.ndarray]]) -> RoundProblem:
 
 
 def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
-    """Write a round's problem, readable by :func:`read_network`."""
+    """Write a round's problem, readable by :func:`read_network`.
+
+    Raises:
+      InputError: if the rate law is not the mean one: the format has no place for it.
+    """
+    if problem.radio.rate_law != "mean":
+        law = problem.radio.rate_law
+        raise InputError("radio.rate_law", law, "not written on file", "Use the law 'mean'")
     document: dict[str, Any] = {
         "format": NETWORK_FORMAT,
         "clusters": problem.clusters,
@@ -245,7 +252,12 @@ def _read_number(value, entry: Entry, key: str, axes: dict[str, int]) -> np.ndar
     """One number or nested list of numbers, checked, as float64 or int64."""
     wanted = tuple(None if letter == "*" else axes[letter] for letter in entry.shape)
     _check_shape(value, wanted, key)
-    array = np.array(value, dtype=np.float64)
+    try:
+        array = np.array(value, dtype=np.float64)
+    except OverflowError:  # JSON sets no bound to an integer, a float does
+        raise InputError(
+            key, "an integer of hundreds of digits", "not a finite number", "Give a number"
+        ) from None
     _refuse(~np.isfinite(array), array, key, "not a finite number", "Give a number")
     _refuse(array < 0, array, key, "negative", "Give a number from 0 on")
     if entry.positive:

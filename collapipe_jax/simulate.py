@@ -77,7 +77,8 @@ def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundPr
         radio=radio,
         compute=problem.compute.replace(memory_bytes=jnp.where(there, memory_bytes, 0.0)),
         control=problem.control.replace(
-            energy_queue=state.queues.energy, divergence_queue=state.queues.divergence
+            energy_queue=state.queues.energy,
+            divergence_queue=jnp.maximum(state.queues.divergence, system.divergence_reserve),
         ),
     )
 

@@ -53,6 +53,9 @@ class ControlParams:
       v: weight of latency against queues.
       control_unit_budget_j, device_budget_j: time-average energy of a round.
       divergence_ratio: target over the divergence of a round without any loss, above 1.
+      divergence_reserve: least price of divergence, in units of its queue. Divergence has
+        no bound, so with an empty queue one round could spend more than all others save;
+        the policy sees ``max(z, reserve)``, while the queue itself follows (20).
       reference_micro_batches: of the static pipeline whose latency is the reference.
     """
 
@@ -60,6 +63,7 @@ class ControlParams:
     control_unit_budget_j: Array
     device_budget_j: Array
     divergence_ratio: Array
+    divergence_reserve: Array
     reference_micro_batches: int = struct.field(pytree_node=False)
 
 
@@ -85,10 +89,12 @@ class EdgeSystem:
       mean_problem: the round's problem at mean gains, with empty queues and every device
         there.
       dynamics: how the network changes.
+      divergence_reserve: as in :class:`ControlParams`.
     """
 
     mean_problem: RoundProblem
     dynamics: DynamicsParams
+    divergence_reserve: Array
 
 
 def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
@@ -115,7 +121,11 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
     )
     static = price(problem, static_pipeline(problem, params.control.reference_micro_batches))
     control = problem.control.replace(reference_latency_s=static.latency_s)
-    return EdgeSystem(mean_problem=problem.replace(control=control), dynamics=params.dynamics)
+    return EdgeSystem(
+        mean_problem=problem.replace(control=control),
+        dynamics=params.dynamics,
+        divergence_reserve=jnp.asarray(params.control.divergence_reserve),
+    )
 
 
 def _with_gains(params: RadioParams, d2e_gain: Array, node_gain: Array) -> Radio:

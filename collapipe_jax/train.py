@@ -103,17 +103,22 @@ def _start(
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    learner_key, system_key = jax.random.split(_key(experiment, 1))
-    optimizers = experiment.optimizers
-    learner = init_learner(
-        learner_key,
-        experiment.model,
-        len(experiment.cluster_indices),
-        optimizers.client,
-        optimizers.decoder,
-        optimizers.server,
-    )
-    return RunState(learner, initial_state(system_key, experiment.system))
+
+    @jax.jit
+    def draw(key, system):
+        learner_key, system_key = jax.random.split(key)
+        optimizers = experiment.optimizers
+        learner = init_learner(
+            learner_key,
+            experiment.model,
+            len(experiment.cluster_indices),
+            optimizers.client,
+            optimizers.decoder,
+            optimizers.server,
+        )
+        return RunState(learner, initial_state(system_key, system))
+
+    return draw(_key(experiment, 1), experiment.system)
 
 
 def _key(experiment: Experiment, purpose: int) -> Array:
@@ -292,7 +297,9 @@ def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
         "divergence_target": np.asarray(problem.control.divergence_target),
         "memory_limit_bytes": np.asarray(problem.compute.memory_bytes),
         "reference_latency_s": np.asarray(problem.control.reference_latency_s),
-        "copy_baseline_score": np.float32(copy_baseline(text.sources, text.references).value),
+        "copy_baseline_score": np.asarray(
+            copy_baseline(text.sources, text.references).value, np.float32
+        ),
     }
 
 

@@ -27,7 +27,7 @@ def bytes_to_bits(size_bytes: ArrayLike) -> ArrayLike:
 
 def gib_to_bytes(size_gib: float) -> float:
     """Bytes from GiB (2^30 bytes)."""
-    return size_gib * 2**30
+    return size_gib * 2.0**30
 
 
 def bytes_to_mib(size_bytes: ArrayLike) -> ArrayLike:

@@ -47,7 +47,9 @@ def get_config() -> ml_collections.ConfigDict:
             "control_unit": "jetson_orin_nano",  # the strongest of the catalogue
             "kinds": ("jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano"),
             "utilisation": 0.3,  # training reaches 0.2 to 0.4 of a device's peak
-            "memory_share": 0.5,  # the rest is the system's and other programs'
+            # Scaled down with the model, so that a device holds as many of its blocks as it
+            # would of BERT-base at batch 32 (0.7 GB a block in single precision).
+            "memory_share": 0.005,
             "es_flops_per_s": 6e12,  # one A100: 19.5 TFLOP/s in single precision, 0.3 of it used
             "block_overhead_s": 0.002,  # some tens of kernel launches on an embedded board
             "link_overhead_s": 0.01,  # scheduling request and grant in LTE
@@ -90,9 +92,10 @@ def get_config() -> ml_collections.ConfigDict:
     config.control = ml_collections.ConfigDict(
         {
             "v": 10.0,  # a round as slow as the static pipeline's weighs 10 mean debts
-            "control_unit_budget_j": 20.0,  # per round, time average
-            "device_budget_j": 30.0,
+            "control_unit_budget_j": 1.0,  # per round, time average: twice a typical round
+            "device_budget_j": 0.8,  # about twice the floor, so devices must take turns
             "divergence_ratio": 1.2,  # target over the divergence of a loss-free round, > 1
+            "divergence_reserve": 1.0,  # least price of divergence; see docs/system-model.md
         }
     )
     config.policy = ml_collections.ConfigDict(

@@ -19,6 +19,8 @@ def get_config() -> ConfigDict:
     config.task.update({"pairs": 8_000, "validation_pairs": 100, "test_pairs": 200})
     config.training.update({"rounds": 60, "local_steps": 4, "batch": 32, "warmup_steps": 40})
     config.training.learning_rate = 4e-3
+    config.devices.memory_share = 0.001  # scaled down with the model; see default.py
+    config.control.update({"control_unit_budget_j": 0.2, "device_budget_j": 0.2})
     config.evaluation.every_rounds = 10
     config.checkpoint_every_rounds = 20
     return config

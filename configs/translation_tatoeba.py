@@ -17,7 +17,14 @@ def get_config() -> ConfigDict:
             "pairs": 30_000,
             "validation_pairs": 500,
             "test_pairs": 1_000,
-            "vocabulary_size": 4_000,
+            "vocabulary_size": 3_000,
+            "source_length": 20,
+            "target_length": 24,
         }
     )
+    config.model.update({"encoder_blocks": 4, "decoder_blocks": 1})
+    config.training.update({"rounds": 600, "batch": 16, "micro_batch_choices": (1, 2, 4, 8, 16)})
+    config.training.update({"learning_rate": 2e-3, "warmup_steps": 200})
+    config.evaluation.every_rounds = 100
+    config.checkpoint_every_rounds = 50
     return config

@@ -26,7 +26,7 @@ from figures.schedule import BACKWARD, FORWARD, TURN, Step, first_step, pick
 _SHADES = {
     FORWARD: ("#74BDE9", "#AEDAF4"),
     TURN: ("#E9C94A", "#F4E08E"),
-    BACKWARD: ("#A84A00", "#CC6A1E"),
+    BACKWARD: ("#A84A00", "#C4621A"),
 }
 _NUMBER_COLOR = {FORWARD: style.BLACK, TURN: style.BLACK, BACKWARD: "#FFFFFF"}
 _LEGEND = {FORWARD: "forward", TURN: "decoder (both ways)", BACKWARD: "backward"}

@@ -41,31 +41,35 @@ def slowest_parts_s(record: RunRecord) -> np.ndarray:
 def draw(records: Sequence[RunRecord]) -> Figure:
     """Draw the parts round by round, one panel a run, and their means in the last panel.
 
+    One run makes a figure of column width, several one of double width.
+
     Args:
       records: runs; their panels share both axes.
     """
-    rows = len(records) // 2 + 1
-    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 0.45 + 2.05 * rows)
-    grid = figure.add_gridspec(rows, 2)
+    columns = min(len(records), 2)
+    rows = len(records) // columns + 1
+    width_in = style.DOUBLE_WIDTH_IN if columns == 2 else style.COLUMN_WIDTH_IN
+    figure = style.new_figure(width_in, 0.45 + 1.9 * rows)
+    grid = figure.add_gridspec(rows, columns)
     panels: list[Axes] = []
     parts = [slowest_parts_s(record) for record in records]
     tops = [np.nansum(run, axis=1).max() for run in parts]
     unit_s, unit = style.time_unit(max(tops))
     for index, label in enumerate(style.run_labels(records)):
         shared = panels[0] if panels else None
-        axes = figure.add_subplot(grid[divmod(index, 2)], sharex=shared, sharey=shared)
+        axes = figure.add_subplot(grid[divmod(index, columns)], sharex=shared, sharey=shared)
         _stack(axes, records[index].history["round"], parts[index] / unit_s)
         axes.set_title(label, loc="left")
         axes.set_ylabel(f"Round latency [{unit}]")
         style.round_axis(axes)
         panels.append(axes)
     panels[0].set_ylim(0.0, 1.05 * max(tops) / unit_s or 1.0)  # 1 where no round took time
-    _means(figure.add_subplot(grid[divmod(len(records), 2)]), records, parts)
+    _means(figure.add_subplot(grid[-1, len(records) % columns :]), records, parts)
     handles = [
         Patch(label=name, edgecolor=_INK, linewidth=0.3, **look._asdict())
         for name, look in style.PART_LOOKS.items()
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    figure.legend(handles=handles, loc="outside upper center", ncols=5 if columns == 2 else 3)
     return figure
 
 
@@ -103,10 +107,14 @@ def _means(axes: Axes, records, parts) -> None:
         means = finite.mean(axis=0) if finite.size else np.zeros(len(_PARTS))
         look = style.run_look(index)
         shown = means > 0
+        if not shown.any():
+            continue
         axes.plot(
             means[shown],
             (heights - offsets[index])[shown],
             linestyle="none",
+            clip_on=False,
+            zorder=3,
             color=look.color,
             marker=look.marker,
             label=label,
@@ -117,7 +125,7 @@ def _means(axes: Axes, records, parts) -> None:
     axes.set_yticks(heights, labels=_PARTS)
     axes.set_ylim(-0.5, len(_PARTS) - 0.5)
     axes.set_xlabel("Mean over rounds [s]")
-    if len(records) > 1:
+    if len(records) > 1 and axes.lines:
         style.legend_above(axes)
 
 

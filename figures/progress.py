@@ -60,7 +60,9 @@ def _every(count: int) -> int:
 def _evaluated(axes: Axes, position, values, look: style.LineLook) -> None:
     """Line through the rounds that hold a value."""
     known = np.isfinite(values)
-    axes.plot(position[known], values[known], markevery=_every(known.sum()), **look._asdict())
+    every = _every(known.sum())
+    if known.any():  # a point on the frame, as a score of 0, is drawn whole
+        axes.plot(position[known], values[known], markevery=every, clip_on=False, **look._asdict())
 
 
 def _score(axes: Axes, position, record: RunRecord, look: style.LineLook) -> None:
@@ -71,7 +73,8 @@ def _losses(axes: Axes, position, record: RunRecord, look: style.LineLook) -> No
     """Training loss thin and pale, validation loss bold with markers."""
     alone = "." if len(position) == 1 else None  # a line through one point shows nothing
     training = record.history["train_loss"]
-    axes.plot(position, training, color=look.color, linewidth=0.7, alpha=0.6, marker=alone)
+    thin = look._replace(marker=alone)._asdict()
+    axes.plot(position, training, linewidth=0.7, alpha=0.6, **thin)
     _evaluated(axes, position, record.history["validation_loss"], look)
 
 

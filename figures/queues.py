@@ -19,6 +19,7 @@ from figures import style
 from figures.command_line import draw_and_save
 
 _STRETCHED_FROM = 10.0  # above this a linear axis would flatten what matters, around 1
+_PLAIN_BELOW = 1e5  # from here on ticks are written as powers
 # Which nodes of a cluster belong to a class: node 0 is the control unit.
 _NODE_CLASSES = {
     "control units": (slice(0, 1), style.LineLook(style.VERMILLION, (0, (4, 1.5)), "s")),
@@ -80,7 +81,7 @@ def draw(records: Sequence[RunRecord]) -> Figure:
 
 def _line(axes: Axes, rounds, values, look: style.LineLook, **keywords) -> None:
     every = max(1, -(-len(rounds) // 8))
-    axes.plot(rounds, values, markevery=every, **look._asdict(), **keywords)
+    axes.plot(rounds, values, markevery=every, clip_on=False, **look._asdict(), **keywords)
 
 
 def _nodes(axes: Axes, rounds, values) -> None:
@@ -107,8 +108,10 @@ def _scale(panels: Sequence[Axes], values: Sequence[np.ndarray], least: float) -
     for axes in panels:
         if top > _STRETCHED_FROM:
             axes.set_yscale("symlog", linthresh=1.0, linscale=1.0)
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.set_ylim(0.0, 1.5 * top)
+            axes.yaxis.get_major_locator().set_params(numticks=6)
+            if top < _PLAIN_BELOW:
+                axes.yaxis.set_major_formatter("{x:g}")
+            axes.set_ylim(0.0, 2.0 * top)
         else:
             axes.set_ylim(0.0, 1.08 * top)
 

@@ -62,7 +62,7 @@ class LineLook(NamedTuple):
 
     color: str
     linestyle: str | tuple
-    marker: str
+    marker: str | None
 
 
 class FillLook(NamedTuple):

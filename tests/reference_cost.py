@@ -5,6 +5,7 @@ numbers and NumPy arrays. Nothing here uses the package but the two converters a
 """
 
 import math
+from itertools import pairwise
 
 import numpy as np
 from scipy.special import exp1
@@ -124,7 +125,7 @@ def price_cluster(network, decision, n) -> dict:
     # Every message of a trip: who sends it, its rate and its SINR.
     route = [0, *chain, 0]
     hops = []
-    for here, there in zip(route[:-1], route[1:], strict=True):
+    for here, there in pairwise(route):
         share = decision["d2d_share"][n][here]
         forward = d2d_link(network, decision, n, here, there, share)
         backward = d2d_link(network, decision, n, there, here, share)

@@ -78,7 +78,7 @@ def test_spectral_efficiency_is_linear_at_the_smallest_sinr():
 
 @pytest.mark.usefixtures("x64")
 def test_the_ergodic_rate_is_the_mean_over_rayleigh_fading():
-    x = np.array([1e-4, 1e-2, 0.0499, 0.0501, 0.3, 1.0, 20.0, 1e3, 1e6])
+    x = np.array([1e-4, 1e-2, 0.3, 0.999, 1.0, 1.001, 20.0, 1e3, 1e6])
     expected = [
         quad(lambda h, x=x: math.log2(1 + x * h) * math.exp(-h), 0, 1, epsabs=0, epsrel=1e-11)[0]
         + quad(lambda h, x=x: math.log2(1 + x * h) * math.exp(-h), 1, 60, epsabs=0, epsrel=1e-11)[0]
@@ -93,7 +93,8 @@ def test_the_ergodic_rate_lies_under_the_rate_of_the_mean():
     ergodic = np.asarray(mean_log2_one_plus(x))
     assert np.all(np.diff(ergodic) > 0)
     assert np.all(ergodic < np.log1p(x) / np.log(2))  # Jensen
-    assert np.all(ergodic > 0.5 * np.log2(1 + 2 * x))  # a known lower bound on e^u E1(u)
+    apart = x > 1e-3  # Abramowitz and Stegun 5.1.20; below, both sides agree in all digits
+    assert np.all((ergodic > 0.5 * np.log2(1 + 2 * x))[apart])
 
 
 def test_the_ergodic_rate_has_finite_slopes_in_single_precision():
@@ -205,7 +206,7 @@ def test_more_attempts_lose_less():
 
 def test_losses_compose_by_adding_hazards():
     a, b = 0.3, 1.1
-    both = 1 - (1 - loss_probability(a)) * (1 - loss_probability(b))
+    both = float(1 - (1 - loss_probability(a)) * (1 - loss_probability(b)))
     assert loss_probability(jnp.float32(a + b)) == pytest.approx(both, rel=1e-5)
     assert loss_probability(jnp.float32(1e-12)) == pytest.approx(1e-12)
     assert loss_probability(jnp.inf) == 1

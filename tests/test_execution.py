@@ -45,6 +45,8 @@ def test_every_partition_equals_the_stack_in_one_compilation(problem):
     """All partitions of 4 blocks over 3 devices, idle devices included."""
     params, x, mask = problem
     (_, expected), gradient = value_and_gradient(params, x, mask, None, "sequential")
+    # The scale of rounding: a key's bias has gradient 0 (softmax ignores a shift), all noise.
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient))
     before = value_and_gradient._cache_size()
     partitions = [p for p in itertools.product(range(5), repeat=3) if sum(p) == 4]
     assert len(partitions) == 15
@@ -53,7 +55,7 @@ def test_every_partition_equals_the_stack_in_one_compilation(problem):
         (_, got), got_gradient = value_and_gradient(params, x, mask, segments, "segmented")
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
         for a, b in zip(jax.tree.leaves(got_gradient), jax.tree.leaves(gradient), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * float(jnp.abs(b).max()))
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * largest)
     assert value_and_gradient._cache_size() == before + 1
 
 

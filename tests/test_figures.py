@@ -374,9 +374,9 @@ def test_figure_from_a_checkpoint(tmp_path):
     with Checkpoints(workdir) as checkpoints:
         saved = {"constants": record.constants, "history": record.history}
         checkpoints.save(3, {"weights": np.zeros(2)}, saved)
-    assert run_reporting_errors(all_figures.main, [f"--workdir={workdir}"]) == 0
+    assert run_reporting_errors(gantt.main, [f"--workdir={workdir}"]) == 0
     names = {path.name for path in (workdir / "figures").iterdir()}
-    assert {"gantt_titanic.pdf", "queues.png"} <= names
+    assert names == {"gantt.pdf", "gantt.png"}
     loaded = command_line.load_run(workdir)
     np.testing.assert_array_equal(latency.slowest_parts_s(loaded), latency.slowest_parts_s(record))
 
@@ -396,3 +396,14 @@ def test_labels_number_shared_policies():
 )
 def test_time_unit(longest_s, unit):
     assert style.time_unit(longest_s)[1] == unit
+
+
+def test_a_broken_cluster_breaks_no_figure():
+    record = make_record(rounds=4)
+    for name in ("parts_s", "cluster_latency_s", "energy_j", "energy_queue", "forward_flow_s"):
+        record.history[name][3, 0] = np.inf
+    for name in ("latency_s", "simulated_time_s", "divergence", "divergence_queue"):
+        record.history[name][3] = np.inf
+    for module in DRAWS.values():
+        rendered(module.draw([record]))
+    assert not runs_pipeline(record)[3, 0]

@@ -176,16 +176,18 @@ def test_new_decisions_cost_no_compilation(state):
     assert train_round._cache_size() == before
 
 
-def test_training_learns_to_copy(state):
+def test_training_learns_to_copy_a_word(state):
+    """Blind to the source, no model could go below (log 8 + 0) / 2 nats a token."""
     rng, losses = np.random.default_rng(0), []
-    for step in range(60):
-        text = rng.integers(4, 12, (STEPS, CLUSTERS, BATCH, 3))
-        source = jnp.array(np.pad(text, [(0, 0)] * 3 + [(0, 2)]), jnp.int32)
-        target = np.pad(text, [(0, 0)] * 3 + [(1, 1)], constant_values=((0, 0),) * 3 + ((1, 2),))
-        batches = TranslationBatch(source, jnp.array(target, jnp.int32))
+    for step in range(150):
+        word = jnp.array(rng.integers(4, 12, (STEPS, CLUSTERS, BATCH)), jnp.int32)
+        empty = jnp.zeros_like(word)
+        batches = TranslationBatch(
+            jnp.stack([word, empty, empty, empty, empty], -1),
+            jnp.stack([empty + 1, word, empty + 2, empty, empty], -1),
+        )
         key = jax.random.fold_in(KEY, step)
         state, report = train_round(state, batches, make_erasures(0.1), WEIGHTS, key, **SETTINGS)
         losses.append(float(report.loss))
-    print(losses[::6])
     assert losses[0] > 2.2
-    assert np.mean(losses[-5:]) < 1.7
+    assert np.mean(losses[-5:]) < 0.5 * np.log(8)

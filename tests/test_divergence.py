@@ -1,0 +1,112 @@
+"""(19) against (17), its tangent, and its slopes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from collapipe_jax.cost.divergence import (
+    Learning,
+    cluster_divergence,
+    excess_inverse_survival,
+    loss_free_divergence,
+    present_weight,
+    round_divergence,
+)
+from collapipe_jax.network.channel import loss_probability
+
+WEIGHT = [0.5, 0.3, 0.2]
+
+
+def make_learning(variance=3.7, heterogeneity=0.9):
+    return Learning(
+        cluster_weight=jnp.array(WEIGHT),
+        gradient_variance=jnp.asarray(variance),
+        gradient_heterogeneity=jnp.asarray(heterogeneity),
+    )
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_two_forms_of_the_divergence_agree():
+    hazard = jnp.array([0.0, 1e-3, 0.4, 3.0])
+    micro_batches, batch = jnp.array([2, 3, 6, 12]), 24
+    lost = loss_probability(hazard)
+    erased = lost / (micro_batches * (1 - lost))
+    expected = 3.7 / (batch * (1 - lost)) + 2 * 0.9 * erased
+    got = cluster_divergence(hazard, micro_batches, batch, make_learning())
+    np.testing.assert_allclose(got, expected, 1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_variance_of_the_reweighted_gradient_by_drawing_erasures():
+    """(17): survivors over the expected number of survivors is unbiased, with this variance."""
+    rng = np.random.default_rng(0)
+    count, samples, lost, mean, sigma = 4, 3, 0.35, 1.7, 0.8
+    gradient = rng.normal(mean, sigma / np.sqrt(samples), (400_000, count))
+    survives = rng.random(gradient.shape) > lost
+    estimate = np.sum(gradient * survives, axis=1) / (count * (1 - lost))
+    hazard = jnp.array([-np.log1p(-lost)])
+    # Half the heterogeneity of (19) is the squared mean gradient of (17).
+    learning = make_learning(sigma**2, mean**2 / 2)
+    expected = cluster_divergence(hazard, jnp.array([count]), count * samples, learning)
+    assert estimate.mean() == pytest.approx(mean, rel=5e-3)
+    assert estimate.var() == pytest.approx(float(expected[0]), rel=1e-2)
+
+
+@pytest.mark.usefixtures("x64")
+def test_beyond_fifty_the_tangent_goes_on():
+    assert excess_inverse_survival(jnp.float64(49.0)) == pytest.approx(np.expm1(49.0), rel=1e-14)
+    hazard = np.array([50.0, 51.0, 60.0, 1e4])
+    expected = np.exp(50.0) * (hazard - 49) - 1
+    np.testing.assert_allclose(excess_inverse_survival(hazard), expected, 1e-13)
+
+
+@pytest.mark.usefixtures("x64")
+def test_continuous_convex_and_increasing_across_the_joint():
+    slope = jax.vmap(jax.grad(excess_inverse_survival))
+    hazard = jnp.linspace(45, 55, 401)
+    slopes = np.asarray(slope(hazard))
+    assert np.all(np.diff(slopes) >= 0)
+    # away from the joint itself, where autodiff may split the tie of minimum and maximum
+    around = slope(jnp.array([50 - 1e-9, 50 + 1e-9]))
+    np.testing.assert_allclose(around, np.exp(50.0), 1e-8)
+    assert slope(jnp.array([50.0]))[0] == pytest.approx(np.exp(50.0), rel=1e-12)
+
+
+def test_small_hazards_keep_their_digits_and_large_ones_their_slopes():
+    assert excess_inverse_survival(jnp.float32(1e-9)) == pytest.approx(1e-9)
+    for hazard in (0.0, 1e-6, 30.0, 80.0, 1e10):
+        slope = jax.grad(excess_inverse_survival)(hazard)
+        assert np.isfinite(slope)
+        assert slope > 0
+
+
+def test_fewer_larger_micro_batches_diverge_more():
+    learning = make_learning()
+    values = [cluster_divergence(jnp.array([0.7]), jnp.array([m]), 24, learning) for m in (2, 3, 6)]
+    assert np.all(np.diff(np.ravel(values)) < 0)
+    even = make_learning(heterogeneity=0.0)  # without heterogeneity the number is all one
+    values = [cluster_divergence(jnp.array([0.7]), jnp.array([m]), 24, even) for m in (2, 3, 6)]
+    assert np.all(np.diff(np.ravel(values)) == 0)
+
+
+def test_weights_of_those_present_sum_to_one():
+    got = present_weight(jnp.array(WEIGHT), jnp.array([True, False, True]))
+    np.testing.assert_allclose(got, [5 / 7, 0, 2 / 7], 1e-6)
+    assert not present_weight(jnp.array(WEIGHT), jnp.zeros(3, bool)).any()
+
+
+def test_the_round_weighs_by_squares_and_skips_the_absent():
+    learning, cluster = make_learning(), jnp.array([2.0, jnp.inf, 3.0])
+    got = round_divergence(cluster, jnp.array([True, False, True]), learning)
+    assert got == pytest.approx((25 * 2 + 4 * 3) / 49)
+    slope = jax.grad(round_divergence)(cluster, jnp.array([True, False, True]), learning)
+    np.testing.assert_allclose(slope, [25 / 49, 0, 4 / 49], 1e-6)
+
+
+def test_the_floor_is_what_no_loss_costs():
+    learning, present = make_learning(), jnp.ones(3, bool)
+    cluster = cluster_divergence(jnp.zeros(3), jnp.array([2, 3, 4]), 24, learning)
+    floor = loss_free_divergence(learning, 24)
+    assert floor == pytest.approx(0.38 * 3.7 / 24, rel=1e-6)
+    assert round_divergence(cluster, present, learning) == pytest.approx(float(floor), rel=1e-6)

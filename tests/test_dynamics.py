@@ -1,0 +1,79 @@
+"""Fading over rounds: stationary, Gauss-Markov, reciprocal; Rician by its moments."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from collapipe_jax.network.dynamics import (
+    fading_power,
+    sample_availability,
+    sample_fading,
+    step_fading,
+)
+
+CLUSTERS, NODES = 3, 4
+
+
+def draw(rho, realisations=3000):
+    def one(key):
+        keys = jax.random.split(key, 4)
+        states = [sample_fading(keys[0], CLUSTERS, NODES)]
+        for step_key in keys[1:]:
+            states.append(step_fading(step_key, states[-1], rho))
+        return states
+
+    keys = jax.random.split(jax.random.key(2), realisations)
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(keys))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.7])
+def test_the_field_stays_unit_power_complex_normal(rho):
+    for state in draw(rho):
+        parts = state.d2e.reshape(-1, 2)
+        np.testing.assert_allclose(parts.mean(axis=0), 0, atol=0.02)
+        np.testing.assert_allclose(np.cov(parts.T), 0.5 * np.eye(2), atol=0.02)
+        power = fading_power(jnp.array(parts), 0.0)
+        assert np.mean(np.asarray(power) > 1) == pytest.approx(np.exp(-1), abs=0.01)  # Exp(1)
+
+
+def test_correlation_over_rounds_is_geometric():
+    rho = 0.7
+    states = draw(rho)
+    for lag in (1, 2, 3):
+        a, b = (state.d2e.reshape(3000, -1) for state in (states[0], states[lag]))
+        measured = np.mean(a * b) / np.mean(a * a)
+        assert measured == pytest.approx(rho**lag, abs=0.02)
+
+
+def test_the_field_between_nodes_is_reciprocal_in_every_round():
+    for state in draw(0.7, 5):
+        assert state.node.shape == (5, 12, 12, 2)
+        np.testing.assert_array_equal(state.node, state.node.swapaxes(1, 2))
+        assert len(np.unique(state.node)) == 5 * 2 * 78  # nothing else is equal
+
+
+def test_correlation_one_freezes_and_zero_forgets():
+    state = sample_fading(jax.random.key(0), CLUSTERS, NODES)
+    frozen = step_fading(jax.random.key(1), state, jnp.float32(1.0))
+    np.testing.assert_array_equal(frozen.d2e, state.d2e)
+    anew = step_fading(jax.random.key(1), state, jnp.float32(0.0))
+    expected = sample_fading(jax.random.key(1), CLUSTERS, NODES)
+    np.testing.assert_allclose(anew.node, expected.node, 1e-6)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 4.0, 30.0])
+def test_rician_power_has_mean_one_and_the_variance_of_its_factor(factor):
+    field = jax.random.normal(jax.random.key(3), (200_000, 2)) * np.sqrt(0.5)
+    power = np.asarray(fading_power(field, factor))
+    assert power.mean() == pytest.approx(1, abs=0.01)
+    assert power.var() == pytest.approx((1 + 2 * factor) / (1 + factor) ** 2, rel=0.02)
+    assert power.min() >= 0
+
+
+def test_availability_is_its_probability():
+    there = sample_availability(jax.random.key(0), 0.8, (3, 10_000))
+    assert there.dtype == bool
+    np.testing.assert_allclose(np.mean(there, axis=1), 0.8, atol=0.02)
+    assert sample_availability(jax.random.key(0), 1.0, (100,)).all()
+    assert not sample_availability(jax.random.key(0), 0.0, (100,)).any()

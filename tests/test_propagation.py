@@ -1,0 +1,100 @@
+"""Path loss by its closed form; shadowing by its moments."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from collapipe_jax.network.propagation import (
+    PATH_LOSS_LAWS,
+    PropagationParams,
+    path_loss_db,
+    sample_large_scale_gain,
+    symmetric,
+)
+from collapipe_jax.network.topology import TopologyParams
+
+TOPOLOGY = TopologyParams(
+    clusters=2,
+    devices=2,
+    cell_radius_m=400.0,
+    cluster_radius_m=40.0,
+    d2e_min_distance_m=35.0,
+    d2d_min_distance_m=3.0,
+)
+PARAMS = PropagationParams(
+    d2e_path_loss="macro_2ghz",
+    d2d_path_loss="d2d_outdoor",
+    d2e_shadowing_db=8.0,
+    d2d_shadowing_db=4.0,
+    d2e_shadowing_distance_m=50.0,
+)
+# Two nodes 20 m apart, a third 140 m away, a fourth beside the first, ... all over 35 m out.
+POSITION_M = np.array(
+    [[[100.0, 0.0], [120.0, 0.0], [100.0, 140.0]], [[-200.0, 50.0], [-200.0, 55.0], [0.0, -300.0]]]
+)
+
+
+def draw(params, realisations=4000):
+    keys = jax.random.split(jax.random.key(1), realisations)
+    one = lambda key: sample_large_scale_gain(key, jnp.array(POSITION_M), TOPOLOGY, params)  # noqa: E731
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(keys))
+
+
+@pytest.mark.parametrize(
+    ("name", "distance_m", "expected_db"),
+    [
+        ("macro_2ghz", 1000, 128.1),
+        ("macro_2ghz", 100, 90.5),
+        ("d2d_outdoor", 1000, 148),
+        ("d2d_outdoor", 10, 68),
+        # 41 + 20 log10(2 / 5) + 22.7 log10 d_m
+        ("winner_b1_sight", 50, 41 + 20 * np.log10(0.4) + 22.7 * np.log10(50)),
+        # (4 pi d f / c)^2 at 2 GHz
+        ("free_space_2ghz", 100, 20 * np.log10(4 * np.pi * 100 * 2e9 / 299792458)),
+    ],
+)
+def test_path_loss_laws(name, distance_m, expected_db):
+    got = path_loss_db(jnp.float32(distance_m), PATH_LOSS_LAWS[name])
+    assert got == pytest.approx(expected_db, abs=0.01)
+
+
+def test_without_shadowing_a_gain_is_its_path_loss():
+    still = draw(PARAMS.replace(d2e_shadowing_db=0.0, d2d_shadowing_db=0.0), 1)
+    for n, i in np.ndindex(2, 3):
+        d_km = np.hypot(*POSITION_M[n, i]) / 1000
+        loss_db = 128.1 + 37.6 * np.log10(d_km)
+        np.testing.assert_allclose(still.d2e[0, n, i], 10 ** (-loss_db / 10), 1e-4)
+        for m, j in np.ndindex(2, 3):
+            d_km = max(np.hypot(*(POSITION_M[n, i] - POSITION_M[m, j])), 3.0) / 1000
+            loss_db = 148 + 40 * np.log10(d_km)
+            np.testing.assert_allclose(still.node[0, n, i, m, j], 10 ** (-loss_db / 10), 1e-4)
+
+
+def test_shadowing_has_its_deviation_and_its_correlation_over_distance():
+    gain = draw(PARAMS)
+    still = draw(PARAMS.replace(d2e_shadowing_db=0.0, d2d_shadowing_db=0.0), 1)
+    shadow_db = 10 * np.log10(gain.d2e / still.d2e).reshape(-1, 6)
+    np.testing.assert_allclose(shadow_db.mean(axis=0), 0, atol=0.5)
+    np.testing.assert_allclose(shadow_db.std(axis=0), 8, rtol=0.05)
+    flat = POSITION_M.reshape(6, 2)
+    distance_m = np.linalg.norm(flat[:, None] - flat[None], axis=-1)
+    np.testing.assert_allclose(np.corrcoef(shadow_db.T), np.exp(-distance_m / 50), atol=0.06)
+
+
+def test_shadowing_between_nodes_is_reciprocal_and_independent():
+    gain = draw(PARAMS)
+    still = draw(PARAMS.replace(d2e_shadowing_db=0.0, d2d_shadowing_db=0.0), 1)
+    node = gain.node.reshape(-1, 6, 6)
+    np.testing.assert_array_equal(node, node.swapaxes(1, 2))
+    shadow_db = 10 * np.log10(node / still.node.reshape(1, 6, 6))
+    links = shadow_db[:, *np.triu_indices(6, 1)]
+    np.testing.assert_allclose(links.std(axis=0), 4, rtol=0.05)
+    np.testing.assert_allclose(np.corrcoef(links.T), np.eye(15), atol=0.07)
+
+
+def test_symmetric_mirrors_the_upper_half_with_trailing_axes():
+    matrix = np.random.default_rng(0).normal(size=(4, 4, 2)).astype(np.float32)
+    got = np.asarray(symmetric(jnp.array(matrix)))
+    np.testing.assert_array_equal(got, got.swapaxes(0, 1))
+    np.testing.assert_array_equal(got[np.triu_indices(4)], matrix[np.triu_indices(4)])
