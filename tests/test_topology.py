@@ -48,7 +48,7 @@ def test_clusters_and_devices_stand_independently():
     offset = position_m[:, :, 1:] - position_m[:, :, :1]
     for a, b in ((position_m[:, 0, 0], position_m[:, 1, 0]), (offset[:, 0, 0], offset[:, 0, 1])):
         assert abs(np.corrcoef(a[:, 0], b[:, 0])[0, 1]) < 0.1
-    assert len(np.unique(position_m[..., 0])) == 15 * 1000
+    assert len(np.unique(position_m[..., 0])) > 0.999 * position_m[..., 0].size
 
 
 def test_distances_are_euclidean_above_their_floors():

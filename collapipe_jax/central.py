@@ -1,0 +1,68 @@
+"""The same model trained in one place: the reference for what collaboration costs.
+
+Every mini-batch is what all clusters together would have taken in that local step, no
+message is lost, and nothing is aggregated. Samples, their order, steps, learning rates
+and initial parameters are those of the collaborative run of the same seed.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from collapipe_jax.build import Experiment
+from collapipe_jax.federated.local_steps import (
+    Erasures,
+    LearnerState,
+    RoundLearning,
+    init_learner,
+    train_round,
+)
+from collapipe_jax.models.transformer import TranslationBatch
+from collapipe_jax.train import initial_run_state, round_batches
+
+
+def initial_central_state(experiment: Experiment) -> LearnerState:
+    """One learner with the initial parameters of the collaborative run."""
+    shared = initial_run_state(experiment).learner
+    optimizers = experiment.optimizers
+    alone = init_learner(
+        jax.random.key(0),
+        experiment.model,
+        1,
+        optimizers.client,
+        optimizers.decoder,
+        optimizers.server,
+    )
+    return alone._replace(client=shared.client, decoder=shared.decoder)
+
+
+def central_round(
+    experiment: Experiment, state: LearnerState, index: int
+) -> tuple[LearnerState, RoundLearning]:
+    """``H`` steps on merged mini-batches of ``N B`` samples.
+
+    Args:
+      experiment: what the collaborative run would use.
+      state: before.
+      index: number of the round, which fixes samples and keys.
+    """
+    batches = round_batches(experiment, index)
+    merged = TranslationBatch(
+        *(leaf.reshape(leaf.shape[0], 1, -1, leaf.shape[-1]) for leaf in batches)
+    )
+    nothing_lost = Erasures(
+        micro_batches=jnp.ones(1, jnp.int32),
+        loss_probability=jnp.zeros(1),
+        present=jnp.ones(1, bool),
+    )
+    key = jax.random.fold_in(jax.random.key(experiment.config["seed"]), 3)
+    return train_round(
+        state,
+        merged,
+        nothing_lost,
+        jnp.ones(1),
+        jax.random.fold_in(key, index),
+        config=experiment.model,
+        client_tx=experiment.optimizers.client,
+        decoder_tx=experiment.optimizers.decoder,
+        server_tx=experiment.optimizers.server,
+    )

@@ -1,0 +1,113 @@
+"""How much collaboration costs in score: collaborative against central training.
+
+    python -m experiments.central_gap --config=configs/translation_tatoeba.py \
+        --workdir=runs/gap --seeds=3
+
+Trains both for every seed on the same number of samples, and prints scores, their
+paired difference and its 95 % confidence interval. Goes on where it stopped.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from collapipe_jax.build import Experiment, build_experiment
+from collapipe_jax.central import central_round, initial_central_state
+from collapipe_jax.checkpoint import write_text
+from collapipe_jax.errors import InputError
+from collapipe_jax.evaluation import held_out_loss, held_out_score
+from collapipe_jax.train import model_params, train
+from configs import default
+from experiments.command_line import run_reporting_errors
+from experiments.configuration import read_config
+
+# Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1 on.
+_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train both ways for every seed and print what came out."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", required=True, help="a file with get_config()")
+    parser.add_argument("--workdir", required=True, help="where results go")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, 2 to 10")
+    options, overrides = parser.parse_known_args(argv)
+    if not 2 <= options.seeds <= len(_T_95) + 1:
+        raise InputError("--seeds", options.seeds, "too few or too many", "Give 2 to 10")
+
+    console = Console()
+    root = Path(options.workdir)
+    rows = []
+    for seed in range(options.seeds):
+        config = read_config(options.config, [*overrides, f"--config.seed={seed}"])
+        experiment = build_experiment(config, default.get_config())
+        console.print(f"seed {seed}: collaborative")
+        folder = root / f"seed{seed}"
+        train(experiment, folder, resume=True, console=console)
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        central = _train_centrally(experiment, root / f"seed{seed}_central.json", console)
+        rows.append(
+            {
+                "seed": seed,
+                "collaborative": summary["test_bleu_greedy"],
+                "central": central["test_bleu_greedy"],
+                "copy": summary["test_bleu_copy"],
+                "collaborative_beam": summary["test_bleu_beam"],
+                "simulated_time_s": summary["simulated_time_s"],
+            }
+        )
+        console.print(rows[-1])
+    report = _report(rows)
+    write_text(root / "central_gap.json", json.dumps(report, indent=1) + "\n")
+    console.print(report["difference"])
+
+
+def _train_centrally(experiment: Experiment, path: Path, console: Console) -> dict:
+    """Scores of central training, from file if they are there already."""
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["config"] == json.loads(json.dumps(experiment.config)):
+            return found
+        raise InputError(
+            "workdir", str(path), "belongs to another configuration", "Choose another workdir"
+        )
+    state = initial_central_state(experiment)
+    rounds = experiment.config["training"]["rounds"]
+    for index in track(range(rounds), description="central", console=console):
+        state, _ = central_round(experiment, state, index)
+    params, data = model_params(state), experiment.data
+    score = held_out_score(params, experiment.model, data.tokenizer, data.test, data.test_text)
+    result = {
+        "test_bleu_greedy": score.value,
+        "bleu_signature": score.signature,
+        "test_loss": held_out_loss(params, experiment.model, data.test),
+        "config": experiment.config,
+    }
+    write_text(path, json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def _report(rows: list[dict]) -> dict:
+    """Means, and the paired difference with its confidence interval."""
+    difference = np.array([row["collaborative"] - row["central"] for row in rows])
+    half = _T_95[len(rows) - 2] * difference.std(ddof=1) / math.sqrt(len(rows))
+    return {
+        "seeds": rows,
+        "collaborative": float(np.mean([row["collaborative"] for row in rows])),
+        "central": float(np.mean([row["central"] for row in rows])),
+        "copy": float(np.mean([row["copy"] for row in rows])),
+        "difference": {"mean": float(difference.mean()), "ci95": float(half)},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

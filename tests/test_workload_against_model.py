@@ -1,0 +1,94 @@
+"""The priced workload against the model that is trained: parameters, FLOPs and shapes."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from collapipe_jax.cost import workload
+from collapipe_jax.models.encoder import encoder_block, init_encoder
+from collapipe_jax.models.transformer import (
+    TransformerConfig,
+    TranslationBatch,
+    count_parameters,
+    init_params,
+    memory_losses,
+)
+
+BATCH = 4
+
+
+def make_config(width: int, feed_forward_width: int, **changes) -> TransformerConfig:
+    sizes = {
+        "vocabulary_size": 512,
+        "width": width,
+        "heads": 4,
+        "feed_forward_width": feed_forward_width,
+        "encoder_blocks": 3,
+        "decoder_blocks": 2,
+        "source_length": 64,
+        "target_length": 48,
+    }
+    return TransformerConfig(**(sizes | changes))
+
+
+def flops_of(function, *arguments) -> float:
+    """FLOPs that XLA counts in a compiled function."""
+    return jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize(("width", "feed_forward_width"), [(32, 128), (48, 80)])
+def test_parameters_are_those_of_the_model(width, feed_forward_width):
+    config = make_config(width, feed_forward_width)
+    params = init_params(jax.random.key(0), config)
+    block = jax.tree.map(lambda leaf: leaf[0], params["encoder"])
+    assert count_parameters(block) == workload.block_parameters(width, feed_forward_width)
+    assert count_parameters(params["encoder"]) == 3 * count_parameters(block)
+    assert count_parameters(params["embedding"]) == workload.embedding_parameters(512, width)
+
+
+@pytest.mark.parametrize(
+    ("width", "feed_forward_width", "sequence"), [(256, 1024, 128), (384, 768, 64)]
+)
+def test_block_flops_are_those_that_xla_counts(width, feed_forward_width, sequence):
+    config = make_config(width, feed_forward_width, encoder_blocks=1, source_length=sequence)
+    params = jax.tree.map(lambda leaf: leaf[0], init_encoder(jax.random.key(0), config))
+    x = jnp.ones((BATCH, sequence, width))
+    mask = jnp.ones((BATCH, sequence), bool)
+
+    def forward(params, x):
+        return encoder_block(params, config, x, mask)
+
+    def forward_and_backward(params, x, cotangent):
+        y, pull_back = jax.vjp(forward, params, x)
+        return y, pull_back(cotangent)
+
+    counted = flops_of(forward, params, x) / BATCH
+    both = flops_of(forward_and_backward, params, x, x) / BATCH
+    stated = workload.block_flops(sequence, width, feed_forward_width)
+    assert counted == pytest.approx(stated, rel=0.05)
+    assert both - counted == pytest.approx(2.0 * stated, rel=0.05)
+
+
+def test_decoder_flops_are_those_that_xla_counts():
+    # As many blocks as are unrolled, since XLA counts the body of a loop once.
+    config = make_config(256, 1024, vocabulary_size=2000)
+    params = init_params(jax.random.key(0), config)["decoder"]
+    memory = jnp.ones((BATCH, config.source_length, config.width))
+    batch = TranslationBatch(
+        jnp.ones((BATCH, config.source_length), jnp.int32),
+        jnp.ones((BATCH, config.target_length + 1), jnp.int32),
+    )
+
+    def loss(params, memory):
+        return memory_losses(params, config, memory, batch)[0].sum()
+
+    counted = flops_of(jax.value_and_grad(loss, argnums=(0, 1)), params, memory) / BATCH
+    stated = workload.decoder_flops(
+        source_length=config.source_length,
+        target_length=config.target_length,
+        width=config.width,
+        feed_forward_width=config.feed_forward_width,
+        blocks=config.decoder_blocks,
+        vocabulary_size=config.vocabulary_size,
+    )
+    assert counted == pytest.approx(stated, rel=0.05)
