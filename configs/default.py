@@ -37,8 +37,11 @@ def get_config() -> ml_collections.ConfigDict:
         {
             # J0(2 pi f_d t) is near 0 at walking speed and rounds of seconds: drawn anew.
             "fading_correlation": 0.0,
-            "d2e_rician_factor": 0.0,  # Rayleigh: no direct path
-            "d2d_rician_factor": 0.0,
+            # A gain is a mean over its round, and Rayleigh fading inside the round is part of
+            # the loss (6); what is left from round to round is small. 10 means 2 dB; 0 would
+            # be Rayleigh.
+            "d2e_rician_factor": 10.0,
+            "d2d_rician_factor": 10.0,
             "availability": 1.0,  # probability that a device is there in a round
         }
     )
@@ -70,7 +73,7 @@ def get_config() -> ml_collections.ConfigDict:
             "d2e_power_max_dbm": 23.0,  # handset, power class 3
             "d2d_power_max_dbm": 20.0,  # 0.1 W
             "control_unit_power_max_dbm": 20.0,
-            "outage_threshold_db": 0.0,  # SINR that the most robust transport format needs
+            "outage_threshold_db": -6.7,  # SINR that LTE's most robust format (CQI 1) needs
             "harq_attempts": 4,  # LTE's usual limit
             "transport_block_bits": 1e5,  # order of the largest LTE transport block
             "rate_law": "mean",  # or "ergodic": averaged over fading inside the round
