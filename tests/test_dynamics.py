@@ -1,6 +1,6 @@
 """Fading over rounds: stationary, Gauss-Markov, reciprocal; Rician by its moments."""
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,25 @@ from collapipe_jax.network.dynamics import (
 CLUSTERS, NODES = 3, 4
 
 
+@jax.jit
+@jax.vmap
+def start(key):
+    return sample_fading(key, CLUSTERS, NODES)
+
+
+@jax.jit
+@partial(jax.vmap, in_axes=(0, 0, None))
+def step(key, state, rho):
+    return step_fading(key, state, rho)
+
+
 @cache
-def draw(rho, realisations=3000):
+def draw(rho, realisations=2000):
+    """Four rounds in a row of many realisations."""
     first, *later = jax.random.split(jax.random.key(2), (4, realisations))
-    start = jax.jit(jax.vmap(lambda key: sample_fading(key, CLUSTERS, NODES)))
-    step = jax.jit(jax.vmap(lambda key, state: step_fading(key, state, rho)))
     states = [start(first)]
     for keys in later:
-        states.append(step(keys, states[-1]))
+        states.append(step(keys, states[-1], rho))
     return jax.tree.map(np.asarray, states)
 
 
@@ -42,25 +53,23 @@ def test_correlation_over_rounds_is_geometric():
     rho = 0.7
     states = draw(rho)
     for lag in (1, 2, 3):
-        a, b = (state.d2e.reshape(3000, -1) for state in (states[0], states[lag]))
+        a, b = (state.d2e.reshape(2000, -1) for state in (states[0], states[lag]))
         measured = np.mean(a * b) / np.mean(a * a)
         assert measured == pytest.approx(rho**lag, abs=0.02)
 
 
 def test_the_field_between_nodes_is_reciprocal_in_every_round():
     for state in draw(0.7):
-        assert state.node.shape == (3000, 12, 12, 2)
+        assert state.node.shape == (2000, 12, 12, 2)
         np.testing.assert_array_equal(state.node, state.node.swapaxes(1, 2))
         assert len(np.unique(state.node[0])) == 2 * 78  # nothing else is equal
 
 
 def test_correlation_one_freezes_and_zero_forgets():
-    state = sample_fading(jax.random.key(0), CLUSTERS, NODES)
-    frozen = step_fading(jax.random.key(1), state, jnp.float32(1.0))
-    np.testing.assert_array_equal(frozen.d2e, state.d2e)
-    anew = step_fading(jax.random.key(1), state, jnp.float32(0.0))
-    expected = sample_fading(jax.random.key(1), CLUSTERS, NODES)
-    np.testing.assert_allclose(anew.node, expected.node, 1e-6)
+    old, new = jax.random.split(jax.random.key(0), (2, 2000))
+    state = start(old)
+    np.testing.assert_array_equal(step(new, state, 1.0).d2e, state.d2e)
+    np.testing.assert_allclose(step(new, state, 0.0).node, start(new).node, 1e-6)
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 4.0, 30.0])

@@ -17,6 +17,7 @@ from reference_cost import (
     reference_violations,
 )
 
+from collapipe_jax.cost.links import message_links, micro_batch_hazard
 from collapipe_jax.cost.round import price
 from collapipe_jax.scheduling.feasibility import violations
 
@@ -35,6 +36,7 @@ COMPARED = (
 
 priced = jax.jit(price)
 judged = jax.jit(violations)
+hazards = jax.jit(lambda *parts: micro_batch_hazard(*parts, message_links(*parts)))
 
 
 def assert_priced_alike(network, decision, rtol=1e-9):
@@ -218,6 +220,10 @@ def test_a_cluster_that_sits_out_costs_nothing_and_weighs_nothing():
     assert cost["absent"].tolist() == [False, True, False]
     assert cost["cluster_latency_s"][1] == 0
     assert not cost["energy_j"][1].any()
+    parts = as_problem(network), as_decision(decision)
+    hazard = hazards(*parts)  # of a loss that is infinite for want of a share
+    assert hazard[1] == 0
+    assert hazard[0] > 0
     network["learning"]["cluster_weight"] *= [2.0, 7.0, 2.0]  # only those present count
     assert reference_cost(network, decision)["divergence"] == pytest.approx(cost["divergence"])
     assert_priced_alike(network, decision)

@@ -45,7 +45,7 @@ def split_equally(capacity: Array, blocks: int) -> Array:
       ``[N, K]``; a row of zeros where the devices cannot hold the blocks together.
     """
     devices = capacity.shape[1]
-    equal = blocks // devices + (jnp.arange(devices) < blocks % devices)
+    equal = blocks // devices + (jnp.arange(devices) < blocks % devices)[None]
     held = jnp.minimum(equal, capacity)
     room = capacity - held
     homeless = blocks - jnp.sum(held, axis=1, keepdims=True)

@@ -1,0 +1,45 @@
+"""The README's Python runs as printed."""
+
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from collapipe_jax.build import build_system_params
+from collapipe_jax.scheduling.feasibility import is_feasible
+from collapipe_jax.scheduling.policies import POLICIES, make_policy
+from collapipe_jax.system import sample_system
+from configs import default
+
+README = pathlib.Path(__file__).parents[1] / "README.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Run the policy's block against a registry that is thrown away."""
+    monkeypatch.setattr("collapipe_jax.scheduling.policies.POLICIES", dict(POLICIES))
+    (block,) = [block for block in BLOCKS if "POLICIES[" in block]
+    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    return make_policy("fastest_first")
+
+
+def test_the_example_policy_is_feasible_on_every_network(registered):
+    params = build_system_params(default.get_config(), np.full(4, 0.25))
+
+    def decide(key):
+        problem = sample_system(key, params).mean_problem
+        decision = registered(key, problem)
+        return is_feasible(problem, decision), decision.segments
+
+    feasible, segments = jax.jit(jax.vmap(decide))(jax.random.split(jax.random.key(1), 50))
+    assert np.all(feasible)
+    assert np.all(np.sum(segments, axis=2) == 6)
+
+
+def test_the_example_simulation_runs(capsys):
+    (block,) = [block for block in BLOCKS if "simulate_batch" in block]
+    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    assert capsys.readouterr().out == "(64, 50)\n"
