@@ -95,7 +95,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.control = ml_collections.ConfigDict(
         {
             "v": 10.0,  # a round as slow as the static pipeline's weighs 10 mean debts
-            "control_unit_budget_j": 1.0,  # per round, time average: twice a typical round
+            "control_unit_budget_j": 2.0,  # per round, time average: what the edge of the cell needs
             "device_budget_j": 0.8,  # about twice the floor, so devices must take turns
             "divergence_ratio": 1.2,  # target over the divergence of a loss-free round, > 1
             "divergence_reserve": 1.0,  # least price of divergence; see docs/system-model.md
