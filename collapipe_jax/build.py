@@ -3,9 +3,10 @@
 Everything a configuration can get wrong is found here, before any work starts.
 """
 
+import contextlib
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -37,6 +38,11 @@ from collapipe_jax.system import (
 from collapipe_jax.tasks.split import split_samples
 from collapipe_jax.tasks.translation import TranslationData, load_translation
 from collapipe_jax.units import db_to_linear, dbm_to_w
+
+_LARGEST_INT = 2**31 - 1
+_LARGEST_FLOAT = 1e30
+_LARGEST_LEVEL_DB = 300.0
+_LONGEST_ROUND_S = 1e9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +89,7 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     Raises:
       InputError: naming key, value and remedy.
     """
-    check_keys(config.to_dict(), default.to_dict())
+    config = ConfigDict(typed_values(config.to_dict(), default.to_dict()))
     check_training(config)
     model = build_model(config)  # cheap checks first, the corpus last
     policy = make_policy(config.policy.name, config.policy.micro_batches)
@@ -113,8 +119,11 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     )
 
 
-def check_keys(found: Mapping, expected: Mapping, prefix: str = "") -> None:
-    """Check that a configuration has the keys of another, with values of the same type.
+def typed_values(found: Mapping, expected: Mapping, prefix: str = "") -> dict[str, Any]:
+    """The values of a configuration, under the keys and with the types of another.
+
+    Returns:
+      The values; an integer is made a float and a list a tuple where the other has one.
 
     Raises:
       InputError: on an unknown or missing key or a wrong type, with the nearest name.
@@ -124,6 +133,7 @@ def check_keys(found: Mapping, expected: Mapping, prefix: str = "") -> None:
             near = difflib.get_close_matches(key, expected, n=1)
             remedy = f"Did you mean {prefix}{near[0]}" if near else "Remove it"
             raise InputError(prefix + key, found[key], "unknown key", remedy)
+    values = {}
     for key, value in expected.items():
         name = prefix + key
         if key not in found:
@@ -131,22 +141,34 @@ def check_keys(found: Mapping, expected: Mapping, prefix: str = "") -> None:
         if isinstance(value, Mapping):
             if not isinstance(found[key], Mapping):
                 raise InputError(name, found[key], "not a section", "Give its keys")
-            check_keys(found[key], value, name + ".")
+            values[key] = typed_values(found[key], value, name + ".")
         else:
-            _check_value(name, found[key], value)
+            values[key] = _typed_value(name, found[key], value)
+    return values
 
 
-def _check_value(name: str, found: Any, default: Any) -> None:
-    """Type of the default; numbers finite and not negative."""
-    kinds = {float: (int, float), int: int, tuple: (tuple, list)}
-    wanted = kinds.get(type(default), type(default))
-    is_bool_mixed = isinstance(found, bool) != isinstance(default, bool)
-    if is_bool_mixed or not isinstance(found, wanted):
-        kind = type(default).__name__
-        raise InputError(name, found, f"not of type {kind}", f"Give a value like {default!r}")
+def _typed_value(name: str, found: Any, default: Any) -> Any:
+    """A value as the type of its default; numbers within what single precision can hold."""
+    kinds = {float: (int, float), tuple: (tuple, list)}
+    kind = type(default)
+    is_bool_mixed = isinstance(found, bool) != (kind is bool)
+    if is_bool_mixed or not isinstance(found, kinds.get(kind, kind)):
+        problem = f"not of type {kind.__name__}"
+        raise InputError(name, found, problem, f"Give a value like {default!r}")
+    if kind is tuple:
+        return tuple(_typed_value(name, item, default[0]) for item in found)
+    if kind in (int, float):
+        _check_range(name, found, default)
+    return kind(found)
+
+
+def _check_range(name: str, number: float, default: float) -> None:
     is_level = name.endswith(("_db", "_dbm", "_dbm_per_hz"))
-    if isinstance(found, float | int) and not (is_level or 0 <= found < float("inf")):
-        raise InputError(name, found, "negative or not finite", f"Give a number like {default!r}")
+    largest = _LARGEST_INT if isinstance(default, int) else _LARGEST_FLOAT
+    least, most = (-_LARGEST_LEVEL_DB, _LARGEST_LEVEL_DB) if is_level else (0, largest)
+    if not least <= number <= most:  # so written, it refuses what is not a number
+        problem = f"outside {least:g} to {most:g}"
+        raise InputError(name, number, problem, f"Give a number like {default!r}")
 
 
 def check_training(config: ConfigDict) -> None:
@@ -156,13 +178,28 @@ def check_training(config: ConfigDict) -> None:
       InputError: naming the first that does not.
     """
     positive = {
-        "network": ("clusters", "devices", "cell_radius_m", "cluster_radius_m"),
+        "network": (
+            "clusters",
+            "devices",
+            "cell_radius_m",
+            "cluster_radius_m",
+            "d2e_min_distance_m",
+            "d2d_min_distance_m",
+        ),
+        "propagation": ("d2e_shadowing_distance_m",),
+        "policy": ("micro_batches",),
         "model": ("encoder_blocks", "decoder_blocks"),
         "training": ("rounds", "local_steps", "batch", "learning_rate", "server_learning_rate"),
         "evaluation": ("every_rounds", "beams"),
         "control": ("control_unit_budget_j", "device_budget_j"),
         "devices": ("utilisation", "memory_share", "es_flops_per_s"),
-        "radio": ("d2e_bandwidth_hz", "d2d_bandwidth_hz", "transport_block_bits", "harq_attempts"),
+        "radio": (
+            "d2e_bandwidth_hz",
+            "d2d_bandwidth_hz",
+            "max_spectral_efficiency",
+            "transport_block_bits",
+            "harq_attempts",
+        ),
         "payload": ("activation_number_bits", "parameter_number_bits"),
         "task": ("validation_pairs", "test_pairs"),
         "learning": ("gradient_variance",),
@@ -170,7 +207,9 @@ def check_training(config: ConfigDict) -> None:
     for section, keys in positive.items():
         for key in keys:
             if config[section][key] <= 0:
-                raise InputError(f"{section}.{key}", config[section][key], "not positive", "Raise")
+                raise InputError(
+                    f"{section}.{key}", config[section][key], "not positive", "Raise it"
+                )
     if config.checkpoint_every_rounds <= 0:
         value = config.checkpoint_every_rounds
         raise InputError("checkpoint_every_rounds", value, "not positive", "Give 1 or more")
@@ -178,13 +217,21 @@ def check_training(config: ConfigDict) -> None:
     if not choices:
         raise InputError("training.micro_batch_choices", choices, "empty", "Give divisors of batch")
     for choice in choices:
-        if not isinstance(choice, int) or choice <= 0 or batch % choice:
+        if choice <= 0 or batch % choice:
             raise InputError(
                 "training.micro_batch_choices",
                 choice,
                 f"the batch of {batch} is not divisible by it",
                 "Give divisors of training.batch",
             )
+    steps = config.training.rounds * config.training.local_steps
+    if config.training.schedule == "cosine" and config.training.warmup_steps >= steps:
+        raise InputError(
+            "training.warmup_steps",
+            config.training.warmup_steps,
+            f"no less than the {steps} steps of the run (rounds times local steps)",
+            f"Lower it under {steps}",
+        )
     if config.control.divergence_ratio <= 1.0:
         raise InputError(
             "control.divergence_ratio",
@@ -200,36 +247,51 @@ def check_training(config: ConfigDict) -> None:
             raise InputError(f"{section}.{key}", config[section][key], "above 1", "Give 0 to 1")
 
 
+@contextlib.contextmanager
+def _under_keys(names: Mapping[str, str]) -> Iterator[None]:
+    """Report what a lower module refuses under the configuration's keys."""
+    try:
+        yield
+    except InputError as error:
+        key = names.get(error.key, error.key)
+        raise InputError(key, error.value, error.problem, error.remedy) from None
+
+
 def build_model(config: ConfigDict) -> TransformerConfig:
-    """Sizes of the model."""
-    task = config.task
-    return TransformerConfig(
-        vocabulary_size=task.vocabulary_size,
-        source_length=task.source_length,
-        target_length=task.target_length,
-        **config.model.to_dict(),
-    )
+    """Sizes of the model.
+
+    Raises:
+      InputError: if they do not fit each other.
+    """
+    sizes = ("vocabulary_size", "source_length", "target_length")
+    with _under_keys({f"model.{key}": f"task.{key}" for key in sizes}):
+        return TransformerConfig(
+            **{key: config.task[key] for key in sizes}, **config.model.to_dict()
+        )
 
 
 def build_optimizers(config: ConfigDict) -> Optimizers:
-    """Optimisers of clients, decoder and server."""
+    """Optimisers of clients, decoder and server.
+
+    Raises:
+      InputError: on an unknown optimiser or schedule, or numbers that it refuses.
+    """
     training = config.training
-    steps = training.rounds * training.local_steps
 
-    def local(name: str) -> optax.GradientTransformation:
-        return make_optimizer(
-            name,
-            training.learning_rate,
-            schedule=training.schedule,
-            warmup_steps=training.warmup_steps,
-            total_steps=steps,
-            clip_norm=training.clip_norm,
-        )
+    def make(key: str, learning_rate: float, **options: Any) -> optax.GradientTransformation:
+        with _under_keys({"optimizer.name": key, "optimizer.schedule": "training.schedule"}):
+            return make_optimizer(training[key.removeprefix("training.")], learning_rate, **options)
 
+    local = {
+        "schedule": training.schedule,
+        "warmup_steps": training.warmup_steps,
+        "total_steps": training.rounds * training.local_steps,
+        "clip_norm": training.clip_norm,
+    }
     return Optimizers(
-        client=local(training.client_optimizer),
-        decoder=local(training.decoder_optimizer),
-        server=make_optimizer(training.server_optimizer, training.server_learning_rate),
+        client=make("training.client_optimizer", training.learning_rate, **local),
+        decoder=make("training.decoder_optimizer", training.learning_rate, **local),
+        server=make("training.server_optimizer", training.server_learning_rate),
     )
 
 
@@ -258,12 +320,14 @@ def build_system(config: ConfigDict, cluster_weight: np.ndarray) -> EdgeSystem:
       cluster_weight: ``[N]``.
 
     Raises:
-      InputError: if no cluster can hold the encoder, or a budget is under its floor.
+      InputError: if no cluster can hold the encoder, a round never ends, or a budget is
+        under its floor.
     """
     system = jax.jit(sample_system)(
         system_key(config.seed), build_system_params(config, cluster_weight)
     )
     check_can_run(system)
+    check_latency(system)
     check_budgets(system)
     return system
 
@@ -288,6 +352,22 @@ def check_can_run(system: EdgeSystem) -> None:
             problem.workload.blocks,
             f"no cluster can ever hold the encoder; the largest has room for {most} blocks",
             "Shrink the model or the batch, or raise devices.memory_share or network.devices",
+        )
+
+
+def check_latency(system: EdgeSystem) -> None:
+    """Check that the static pipeline ends a round at mean gains, within thirty years.
+
+    Raises:
+      InputError: otherwise.
+    """
+    latency_s = float(system.mean_problem.control.reference_latency_s)
+    if not 0.0 < latency_s < _LONGEST_ROUND_S:
+        raise InputError(
+            "radio",
+            f"a round of {latency_s:.3g} s",
+            "no round ever ends: a rate of a link or the speed of a device is out of all bounds",
+            "Correct a power, bandwidth, noise, distance or speed",
         )
 
 
@@ -356,7 +436,8 @@ def _build_devices(devices: ConfigDict) -> DeviceParams:
 
 def _build_radio(radio: ConfigDict) -> RadioParams:
     if radio.rate_law not in RATE_LAWS:
-        raise InputError("radio.rate_law", radio.rate_law, "unknown law", f"Give {RATE_LAWS}")
+        known = ", ".join(RATE_LAWS)
+        raise InputError("radio.rate_law", radio.rate_law, "unknown law", f"Choose among: {known}")
     density_w_per_hz = dbm_to_w(radio.noise_density_dbm_per_hz)
     return RadioParams(
         d2e_bandwidth_hz=jnp.asarray(radio.d2e_bandwidth_hz),
@@ -384,8 +465,14 @@ def _build_control(config: ConfigDict) -> ControlParams:
 
 
 def build_workload(config: ConfigDict) -> Workload:
-    """Work of a round, from the sizes of the model that is trained."""
+    """Work of a round, from the sizes of the model that is trained.
+
+    Raises:
+      InputError: on an unknown optimiser.
+    """
     model, task, training = config.model, config.task, config.training
+    with _under_keys({"optimizer.name": "training.client_optimizer"}):
+        state_bytes = state_bytes_per_parameter(training.client_optimizer)
     plain = transformer_workload(
         vocabulary_size=task.vocabulary_size,
         width=model.width,
@@ -400,7 +487,7 @@ def build_workload(config: ConfigDict) -> Workload:
         batch=training.batch,
         local_steps=training.local_steps,
         micro_batch_choices=jnp.array(training.micro_batch_choices),
-        state_bytes_per_parameter=state_bytes_per_parameter(training.client_optimizer),
+        state_bytes_per_parameter=state_bytes,
         **config.payload,
     )
     return jax.tree.map(jnp.asarray, plain)

@@ -1,11 +1,13 @@
 """Checkpoints of a run: the only file that knows Orbax.
 
-A workdir holds ``config.json``, ``metrics.jsonl`` (one line a round) and
-``checkpoints/`` with the last two. A checkpoint carries the state, the whole history and
-the constants that the figures need, so a figure is drawn from it alone. The newest
-checkpoint is the truth; the metrics file is written again from its history on resuming.
+A workdir holds ``config.json``, ``metrics.jsonl`` (one line a round), ``checkpoints/`` with
+the last two and ``checksums.json`` with the digests of their files. A checkpoint carries the
+state, the whole history and the constants that the figures need, so a figure is drawn from it
+alone. The newest checkpoint is the truth; the metrics file is written again from its history
+on resuming.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -48,10 +50,11 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
 
     Raises:
       InputError: if another configuration's results are there, or results of this one
-        and ``resume`` is not set.
+        and ``resume`` is not set, or if no such folder can be made.
     """
     path = Path(workdir).absolute()
     saved = path / "config.json"
+    _make_folder(path)
     config = json.loads(json.dumps(config))
     if saved.exists():
         found = _read_config(path)
@@ -66,28 +69,45 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
             raise InputError(
                 "workdir", str(workdir), "holds results already", "Add --resume, or choose another"
             )
-    elif path.exists() and any(path.iterdir()):
+    elif any(entry != _partial(saved) for entry in path.iterdir()):
         raise InputError(
             "workdir", str(workdir), "holds files that no run wrote", "Choose an empty folder"
         )
     else:
-        path.mkdir(parents=True, exist_ok=True)
         write_text(saved, json.dumps(config, indent=1, sort_keys=True) + "\n")
     return path
 
 
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            "workdir", str(path), f"no folder ({error.strerror})", "Choose a path for a folder"
+        ) from None
+
+
 def _read_config(workdir: Path) -> dict[str, Any]:
     saved = workdir / "config.json"
-    try:
-        return json.loads(saved.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not saved.is_file():
         raise InputError(
             "workdir", str(workdir), "holds no run", "Name the workdir of a training run"
-        ) from None
-    except json.JSONDecodeError:
+        )
+    found = _read_object(saved)
+    if found is None:
         raise InputError(
             "workdir", str(workdir), "its config.json is damaged", "Start anew in another workdir"
-        ) from None
+        )
+    return found
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object on file; None if it is damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # not UTF-8, or not JSON
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _first_difference(found: Mapping, wanted: Mapping, prefix: str = "") -> str:
@@ -104,7 +124,7 @@ def _first_difference(found: Mapping, wanted: Mapping, prefix: str = "") -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file at once or not at all, also when the program is killed."""
-    partial = path.with_name(path.name + ".partial")
+    partial = _partial(path)
     with partial.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
@@ -112,15 +132,33 @@ def write_text(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-class Checkpoints:
-    """The checkpoints of one workdir; use as a context manager."""
+def _partial(path: Path) -> Path:
+    """Where a file stands while it is written."""
+    return path.with_name(path.name + ".partial")
 
-    def __init__(self, workdir: Path):
+
+class Checkpoints:
+    """The checkpoints of one workdir; use as a context manager.
+
+    Args:
+      workdir: with a run.
+      writable: whether to sweep what a killed run left half written; a reader must not,
+        since the run may still be writing it.
+
+    Raises:
+      InputError: if the newest checkpoint is damaged.
+    """
+
+    def __init__(self, workdir: Path, *, writable: bool = True):
         self._directory = workdir / "checkpoints"
+        self._checksums = workdir / "checksums.json"
+        newest = _newest_step(self._directory)
+        if newest is not None:
+            self._check_files(newest)
         self._orbax = ocp.training.Checkpointer(
             self._directory,
             preservation_policy=ocp.training.preservation_policies.LatestN(_KEPT),
-            cleanup_tmp_directories=True,
+            cleanup_tmp_directories=writable,
         )
 
     def __enter__(self) -> "Checkpoints":
@@ -137,7 +175,9 @@ class Checkpoints:
           state: what the next round needs.
           record: nested dictionary of arrays for the figures.
         """
+        self._keep_digests({})  # not those of a folder of this name that was deleted since
         self._orbax.save_checkpointables(step, {"state": state, "record": dict(record)})
+        self._keep_digests({str(step): _file_digests(self._directory / str(step))})
 
     def latest(self) -> int | None:
         """Rounds done at the newest checkpoint, or None."""
@@ -162,15 +202,68 @@ class Checkpoints:
         return self._load(step, {"record": None})["record"]
 
     def _load(self, step: int, wanted: dict[str, Any]) -> dict[str, Any]:
+        self._check_files(step)
         try:
             return self._orbax.load_checkpointables(step, wanted)
         except Exception as error:  # Orbax tells damage by errors of many kinds
+            raise self._damaged(step, f"cannot be read ({type(error).__name__})") from error
+
+    def _check_files(self, step: int) -> None:
+        """Find damage before Orbax does, which may read zeros or print its own errors.
+
+        A run killed right after a checkpoint leaves it without digests: it is trusted,
+        for Orbax renames what is complete.
+        """
+        expected = self._known_digests().get(str(step))
+        if expected is None:
+            return
+        found = _file_digests(self._directory / str(step))
+        if found != expected:
+            names = sorted(set(found) | set(expected))
+            wrong = next(name for name in names if found.get(name) != expected.get(name))
+            raise self._damaged(step, f"its file {wrong} is damaged")
+
+    def _keep_digests(self, new: Mapping[str, dict[str, str]]) -> None:
+        """Write the digests of the checkpoints that are there, with new ones."""
+        known = self._known_digests()
+        kept = {name: known[name] for name in known if (self._directory / name).exists()} | dict(
+            new
+        )
+        if kept != known:
+            write_text(self._checksums, json.dumps(kept, indent=1) + "\n")
+
+    def _known_digests(self) -> dict[str, dict[str, str]]:
+        if not self._checksums.exists():
+            return {}
+        digests = _read_object(self._checksums)
+        if digests is None:
             raise InputError(
-                "checkpoint",
-                str(self._directory / str(step)),
-                f"cannot be read, some of its files are damaged ({type(error).__name__})",
-                "Delete this folder to go on from the checkpoint before it",
-            ) from error
+                "checkpoint", str(self._checksums), "is damaged", "Delete it to do without checks"
+            )
+        return digests
+
+    def _damaged(self, step: int, problem: str) -> InputError:
+        folder = str(self._directory / str(step))
+        remedy = "Delete this folder to go on from the checkpoint before it"
+        return InputError("checkpoint", folder, problem, remedy)
+
+
+def _newest_step(directory: Path) -> int | None:
+    """Largest step among the checkpoints of a folder, if there is any."""
+    if not directory.is_dir():
+        return None
+    return max(
+        (int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=None
+    )
+
+
+def _file_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below a folder, by relative path."""
+    return {
+        file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
 def load_run(workdir: str | os.PathLike) -> RunRecord:
@@ -181,12 +274,12 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
     """
     path = Path(workdir).absolute()
     config = _read_config(path)
-    with Checkpoints(path) as checkpoints:
-        step = checkpoints.latest()
-        if step is None:
-            raise InputError(
-                "workdir", str(workdir), "has no checkpoint yet", "Let its run go on with --resume"
-            )
+    step = _newest_step(path / "checkpoints")
+    if step is None:
+        raise InputError(
+            "workdir", str(workdir), "has no checkpoint yet", "Let its run go on with --resume"
+        )
+    with Checkpoints(path, writable=False) as checkpoints:
         record = checkpoints.load_record(step)
     return RunRecord(
         config=config,

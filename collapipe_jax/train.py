@@ -103,22 +103,25 @@ def _start(
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
+    optimizers = experiment.optimizers
+    state = _draw_run_state(
+        _key(experiment, 1),
+        experiment.system,
+        model=experiment.model,
+        client_tx=optimizers.client,
+        decoder_tx=optimizers.decoder,
+        server_tx=optimizers.server,
+    )
+    # Committed to a device as a checkpoint's arrays are: both run in one compilation.
+    return jax.device_put(state, jax.local_devices()[0])
 
-    @jax.jit
-    def draw(key, system):
-        learner_key, system_key = jax.random.split(key)
-        optimizers = experiment.optimizers
-        learner = init_learner(
-            learner_key,
-            experiment.model,
-            len(experiment.cluster_indices),
-            optimizers.client,
-            optimizers.decoder,
-            optimizers.server,
-        )
-        return RunState(learner, initial_state(system_key, system))
 
-    return draw(_key(experiment, 1), experiment.system)
+@functools.partial(jax.jit, static_argnames=("model", "client_tx", "decoder_tx", "server_tx"))
+def _draw_run_state(key, system, *, model, client_tx, decoder_tx, server_tx):
+    learner_key, system_key = jax.random.split(key)
+    clusters = system.mean_problem.clusters
+    learner = init_learner(learner_key, model, clusters, client_tx, decoder_tx, server_tx)
+    return RunState(learner, initial_state(system_key, system))
 
 
 def _key(experiment: Experiment, purpose: int) -> Array:

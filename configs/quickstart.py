@@ -17,10 +17,11 @@ def get_config() -> ConfigDict:
     config.model.update({"width": 64, "feed_forward_width": 256, "encoder_blocks": 4})
     config.model.update({"decoder_blocks": 1, "dropout_rate": 0.0})
     config.task.update({"pairs": 8_000, "validation_pairs": 100, "test_pairs": 200})
-    config.training.update({"rounds": 60, "local_steps": 4, "batch": 32, "warmup_steps": 40})
+    config.training.update({"rounds": 80, "batch": 16, "micro_batch_choices": (1, 2, 4, 8, 16)})
+    config.training.warmup_steps = 60
     config.training.learning_rate = 4e-3
     config.devices.memory_share = 0.001  # scaled down with the model; see default.py
-    config.control.update({"control_unit_budget_j": 0.2, "device_budget_j": 0.2})
-    config.evaluation.every_rounds = 10
+    config.control.update({"control_unit_budget_j": 0.4, "device_budget_j": 0.1})
+    config.evaluation.every_rounds = 20
     config.checkpoint_every_rounds = 20
     return config

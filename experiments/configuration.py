@@ -28,8 +28,15 @@ def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     if spec is None or spec.loader is None:
         raise InputError("--config", path, "not a Python file", "Name a .py file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config = module.get_config()
+    try:
+        spec.loader.exec_module(module)
+        config = module.get_config()
+    except Exception as error:  # whatever its author wrote
+        problem = f"the file fails with {type(error).__name__}: {error}".splitlines()[0]
+        raise InputError("--config", path, problem, "Correct it") from error
+    if not isinstance(config, ConfigDict):
+        problem = f"its get_config() returns {type(config).__name__}"
+        raise InputError("--config", path, problem, "Return an ml_collections.ConfigDict")
     for override in overrides:
         _apply(config, override)
     return config
@@ -43,7 +50,9 @@ def _apply(config: ConfigDict, override: str) -> None:
     name = name.removeprefix("--config.")
     known = _flat_keys(config)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+        last = name.rpartition(".")[2]
+        elsewhere = [other for other in known if other.rpartition(".")[2] == last]
+        near = elsewhere or difflib.get_close_matches(name, known, n=1)
         remedy = f"Did you mean {near[0]}" if near else "See configs/default.py for all keys"
         raise InputError(name, text, "unknown key", remedy)
     *sections, key = name.split(".")
@@ -54,19 +63,25 @@ def _apply(config: ConfigDict, override: str) -> None:
     value = text if isinstance(default, str) else _parse(text)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
+    # ConfigDict itself would take None for anything and True for 1.0.
+    if value is None or isinstance(value, bool) != isinstance(default, bool):
+        raise _wrong_type(name, text, default)
     try:
         section[key] = value
     except TypeError:
-        kind = type(default).__name__
-        raise InputError(
-            name, text, f"not of type {kind}", f"Give a value like {default!r}"
-        ) from None
+        raise _wrong_type(name, text, default) from None
+
+
+def _wrong_type(name: str, text: str, default: object) -> InputError:
+    problem = f"not of type {type(default).__name__}"
+    return InputError(name, text, problem, f"Give a value like {default!r}")
 
 
 def _parse(text: str):
+    """A Python literal, or the text itself."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
 
 

@@ -11,6 +11,7 @@ def get_config() -> ConfigDict:
     config.network.update({"clusters": 2, "devices": 2})
     config.model.update({"width": 16, "heads": 2, "feed_forward_width": 32})
     config.model.update({"encoder_blocks": 2, "decoder_blocks": 1})
+    config.dynamics.availability = 0.6  # clusters sit out now and then
     config.task.update({"pairs": 400, "validation_pairs": 20, "test_pairs": 30})
     config.task.update({"vocabulary_size": 200, "source_length": 32, "target_length": 40})
     config.training.update({"rounds": 6, "local_steps": 2, "batch": 4})

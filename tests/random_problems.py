@@ -1,0 +1,37 @@
+"""Stacks of random problems of one shape, for tests that sweep in one compiled call."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from reference_cost import as_problem, random_network
+
+
+def stack(problems):
+    """Problems of one shape with a leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems)
+
+
+def pick(tree, index):
+    """One element of a stack."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def random_problems(count, clusters, devices, blocks, change=None, seed=0):
+    """Random networks, stacked; ``change(index, rng, network)`` edits one in place."""
+    problems = []
+    for index in range(count):
+        rng = np.random.default_rng([seed, index])
+        network = random_network(rng, clusters, devices, blocks)
+        if change is not None:
+            change(index, rng, network)
+        problems.append(as_problem(network))
+    return stack(problems)
+
+
+def plain_problems(count, clusters, devices, blocks, seed=0):
+    """Networks with room for every layout."""
+
+    def roomy(_, __, network):
+        network["compute"]["memory_bytes"] *= 1e3
+
+    return random_problems(count, clusters, devices, blocks, roomy, seed)

@@ -1,0 +1,416 @@
+import copy
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny_run
+from ml_collections import ConfigDict
+
+from collapipe_jax import build
+from collapipe_jax.errors import InputError
+from configs import default
+
+DEFAULT = default.get_config().to_dict()
+TINY = tiny_run.get_config()
+
+
+def leaves(tree, prefix=""):
+    """Dotted names and values of a nested dictionary."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+KEYS = dict(leaves(DEFAULT))
+SECTIONS = [key for key, value in DEFAULT.items() if isinstance(value, dict)]
+
+
+def changed(name, value, base=TINY):
+    """A copy of a configuration with one value set, whatever its type."""
+    tree = copy.deepcopy(base.to_dict())
+    *sections, key = name.split(".")
+    place = tree
+    for section in sections:
+        place = place[section]
+    place[key] = value
+    return ConfigDict(tree)
+
+
+def without(name):
+    tree = copy.deepcopy(TINY.to_dict())
+    *sections, key = name.split(".")
+    place = tree
+    for section in sections:
+        place = place[section]
+    del place[key]
+    return ConfigDict(tree)
+
+
+@pytest.fixture(autouse=True)
+def no_data(monkeypatch):
+    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """Fail as soon as anything is drawn or read."""
+
+    def work(*_, **__):
+        raise AssertionError("work has started")
+
+    monkeypatch.setattr(build, "sample_system", work)
+    monkeypatch.setattr(build, "load_translation", work)
+
+
+def refusal(config) -> InputError:
+    with pytest.raises(InputError) as told:
+        build.build_experiment(config, default.get_config())
+    message = str(told.value)
+    assert told.value.key in message
+    assert repr(told.value.value) in message
+    assert told.value.remedy
+    assert told.value.remedy in message
+    assert "\n" not in message
+    return told.value
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize("name", [*KEYS, *SECTIONS])
+def test_missing_key_or_section_is_named(name):
+    assert refusal(without(name)).key == name
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize("section", ["", *SECTIONS])
+def test_unknown_key_is_named_with_the_nearest(section):
+    keys = [key for key in (DEFAULT[section] if section else DEFAULT) if key not in SECTIONS]
+    prefix = f"{section}." if section else ""
+    misspelt = keys[0] + "s" if not keys[0].endswith("s") else keys[0] + "x"
+    error = refusal(changed(prefix + misspelt, 1))
+    assert error.key == prefix + misspelt
+    assert error.remedy == f"Did you mean {prefix}{keys[0]}"
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("wrong", [None, object, {"a": 1}], ids=["none", "class", "section"])
+def test_wrong_type_is_named(name, wrong):
+    assert refusal(changed(name, wrong)).key == name
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize("name", KEYS)
+def test_near_types_are_told_apart(name):
+    value = KEYS[name]
+    near = {
+        bool: (1, "True", 0.0),
+        int: (True, 2.0, "2"),
+        float: (True, "1.0", (1.0,)),
+        str: (3, b"name", ("name",)),
+        tuple: ("name", {1, 2}, (1.5,), (None,)),
+    }
+    for wrong in near[type(value)]:
+        assert refusal(changed(name, wrong)).key == name
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize(
+    "name", [name for name, value in KEYS.items() if type(value) in (int, float)]
+)
+def test_numbers_out_of_range_are_named(name):
+    is_level = name.endswith(("_db", "_dbm", "_dbm_per_hz"))
+    kind = type(KEYS[name])
+    wrong = [-301.0 if is_level else kind(-1)]
+    wrong += [2**31, 2**80] if kind is int else [float("nan"), float("inf"), 1e300]
+    for number in wrong:
+        assert refusal(changed(name, number)).key == name
+
+
+def test_integers_become_floats_and_lists_tuples():
+    config = changed("radio.d2e_bandwidth_hz", 20_000_000)
+    config = changed("training.micro_batch_choices", [1, 2, 4], config)
+    experiment = build.typed_values(config.to_dict(), DEFAULT)
+    assert type(experiment["radio"]["d2e_bandwidth_hz"]) is float
+    assert experiment["training"]["micro_batch_choices"] == (1, 2, 4)
+    assert experiment == TINY.to_dict()
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("network.clusters", 0, ""),
+        ("network.d2d_min_distance_m", 0.0, ""),
+        ("propagation.d2e_shadowing_distance_m", 0.0, ""),
+        ("dynamics.availability", 1.5, "0 to 1"),
+        ("dynamics.fading_correlation", 1.01, "0 to 1"),
+        ("devices.memory_share", 1.5, "share"),
+        ("devices.utilisation", 0.0, ""),
+        ("devices.control_unit", "pocket_calculator", "jetson_nano"),
+        ("devices.kinds", (), "jetson_nano"),
+        ("radio.d2d_bandwidth_hz", 0.0, ""),
+        ("radio.max_spectral_efficiency", 0.0, ""),
+        ("radio.rate_law", "shannon", "ergodic"),
+        ("radio.harq_attempts", 0, ""),
+        ("propagation.d2e_path_loss", "hata", "macro_2ghz"),
+        ("propagation.d2d_path_loss", "hata", "d2d_outdoor"),
+        ("control.divergence_ratio", 1.0, "above 1"),
+        ("control.divergence_ratio", 0.5, "above 1"),
+        ("control.device_budget_j", 0.0, ""),
+        ("policy.name", "best", "dssra, static_pipeline"),
+        ("policy.micro_batches", 0, ""),
+        ("model.heads", 3, "divisor of model.width"),
+        ("model.width", 15, "even"),
+        ("model.encoder_blocks", 0, ""),
+        ("model.dropout_rate", 1.0, "below 1"),
+        ("model.label_smoothing", 1.0, "below 1"),
+        ("task.vocabulary_size", 3, "at least 4"),
+        ("task.source_length", 0, "at least 1"),
+        ("task.validation_pairs", 0, ""),
+        ("training.micro_batch_choices", (), "divisors"),
+        ("training.rounds", 0, ""),
+        ("training.client_optimizer", "adagrad", "adam"),
+        ("training.decoder_optimizer", "adagrad", "adam"),
+        ("training.server_optimizer", "adagrad", "adam"),
+        ("training.schedule", "linear", "cosine"),
+        ("training.warmup_steps", 12, "under 12"),
+        ("training.learning_rate", 0.0, ""),
+        ("evaluation.every_rounds", 0, ""),
+        ("evaluation.beams", 0, ""),
+        ("checkpoint_every_rounds", 0, "1 or more"),
+    ],
+)
+def test_value_that_cannot_be_is_refused_before_any_work(name, value, remedy):
+    error = refusal(changed(name, value))
+    assert error.key == name
+    assert error.value == value
+    assert remedy in error.remedy
+
+
+@pytest.mark.usefixtures("no_work")
+def test_one_wrong_entry_of_a_list_is_told():
+    error = refusal(changed("training.micro_batch_choices", (1, 3)))
+    assert (error.key, error.value) == ("training.micro_batch_choices", 3)
+    assert "4" in error.problem
+    error = refusal(changed("devices.kinds", ("jetson_nano", "abacus")))
+    assert (error.key, error.value) == ("devices.kinds", "abacus")
+
+
+def test_network_that_holds_no_encoder():
+    error = refusal(changed("devices.memory_share", 1e-7))
+    assert (error.key, error.value) == ("model.encoder_blocks", 2)
+    assert "devices.memory_share" in error.remedy
+
+
+@pytest.mark.parametrize("key", ["control.control_unit_budget_j", "control.device_budget_j"])
+def test_budget_under_its_floor_names_the_floor(key):
+    error = refusal(changed(key, 1e-6))
+    assert error.key == key
+    floor = float(error.remedy.rpartition(" ")[2])
+    assert str(f"{floor:.4g}") in error.problem
+    weight = np.full(2, 0.5)
+    build.build_system(changed(key, 1.01 * floor), weight)
+    with pytest.raises(InputError, match=key):
+        build.build_system(changed(key, 0.99 * floor), weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("radio.d2d_power_max_dbm", -300.0), ("network.cell_radius_m", 1e25)],
+)
+def test_network_whose_rounds_never_end(name, value):
+    assert refusal(changed(name, value)).key == "radio"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "key"),
+    [
+        ("task.split", "by_author", "task.split"),
+        ("task.pairs", 50, "task.pairs"),
+        ("task.vocabulary_size", 20, "task.vocabulary_size"),
+        ("task.corpus", "no_such_file.txt", "task.corpus"),
+        ("task.corpus", "left.txt|right.txt", "task.corpus"),
+        ("network.clusters", 200, "network.clusters"),
+    ],
+)
+def test_data_that_cannot_be_is_refused(name, value, key, monkeypatch):
+    monkeypatch.setattr(build, "build_system", lambda *_: None)
+    error = refusal(changed(name, value))
+    assert error.key == key
+    if name == "task.corpus":
+        assert "COLLAPIPE_DATA" in error.remedy
+
+
+def test_lengths_that_fit_no_sentence(monkeypatch):
+    monkeypatch.setattr(build, "build_system", lambda *_: None)
+    error = refusal(changed("task.source_length", 2))
+    assert "task.source_length" in error.key
+    assert "task.vocabulary_size" in error.remedy
+
+
+def test_misaligned_and_missing_text_below_the_data_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLLAPIPE_DATA", str(tmp_path))
+    monkeypatch.setattr(build, "build_system", lambda *_: None)
+    (tmp_path / "left.txt").write_text("one\ntwo\n")
+    (tmp_path / "right.txt").write_text("eins\n")
+    (tmp_path / "latin.txt").write_bytes(b"gr\xfcn\tgreen\n")
+    for corpus, part in {
+        "left.txt|right.txt": "2 and 1 lines",
+        "left.txt|middle.txt": str(tmp_path),
+        "left.txt": "no tab",
+        "latin.txt": "UTF-8",
+    }.items():
+        error = refusal(changed("task.corpus", corpus))
+        assert error.key == "task.corpus"
+        assert part in error.problem
+
+
+def tree_of(params):
+    flat, structure = jax.tree.flatten(params)
+    return [np.asarray(leaf).tolist() for leaf in flat], structure
+
+
+OTHER = {
+    "devices.control_unit": "jetson_tx2",
+    "devices.kinds": ("jetson_nano",),
+    "radio.rate_law": "ergodic",
+    "propagation.d2e_path_loss": "free_space_2ghz",
+    "propagation.d2d_path_loss": "winner_b1_sight",
+    "model.rematerialise": True,
+    "model.dropout_rate": 0.0,
+    "training.micro_batch_choices": (1, 2),
+    "training.client_optimizer": "sgd",
+    "training.decoder_optimizer": "sgd",
+    "training.server_optimizer": "momentum",
+    "training.schedule": "constant",
+    "training.clip_norm": 4.0,
+    "task.corpus": "left|right",
+    "task.reverse": True,
+}
+
+
+def other(name):
+    """Another value for a key."""
+    if name in OTHER:
+        return OTHER[name]
+    value = dict(leaves(TINY.to_dict()))[name]
+    return value + 1 if isinstance(value, int) else value * 0.5 + 0.1
+
+
+IN_SYSTEM = [
+    *(
+        name
+        for name in KEYS
+        if name.split(".")[0]
+        in ("network", "propagation", "dynamics", "devices", "radio", "payload", "learning")
+    ),
+    *(name for name in KEYS if name.startswith("control.")),
+    *("model." + key for key in ("width", "heads", "feed_forward_width", "encoder_blocks")),
+    *("model." + key for key in ("decoder_blocks", "dropout_rate", "rematerialise")),
+    *("task." + key for key in ("vocabulary_size", "source_length", "target_length")),
+    *("training." + key for key in ("local_steps", "batch", "micro_batch_choices")),
+    "training.client_optimizer",
+    "policy.micro_batches",
+]
+
+
+@pytest.mark.parametrize("name", IN_SYSTEM)
+def test_every_key_of_the_network_changes_what_is_drawn_from(name):
+    weight = np.full(2, 0.5)
+    before = tree_of(build.build_system_params(TINY, weight))
+    after = tree_of(build.build_system_params(changed(name, other(name)), weight))
+    assert before != after
+
+
+@pytest.mark.parametrize("name", [name for name in KEYS if name.startswith("model.")])
+def test_every_key_of_the_model_changes_it(name):
+    value = {"model.heads": 4, "model.width": 18, "model.label_smoothing": 0.3}.get(name)
+    value = other(name) if value is None else value
+    assert build.build_model(changed(name, value)) != build.build_model(TINY)
+
+
+def updates(config):
+    """What the optimisers do to one weight over four steps of a large gradient."""
+    optimizers = build.build_optimizers(config)
+    found = []
+    for tx in (optimizers.client, optimizers.decoder, optimizers.server):
+        params, state = jnp.ones(2), tx.init(jnp.ones(2))
+        for gradient in (3.0, -1.0, 2.0, 5.0):
+            step, state = tx.update(jnp.array([gradient, 1.0]), state, params)
+            params = optax.apply_updates(params, step)
+        found.append(np.asarray(params).tolist())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "moved"),
+    [
+        ("training.client_optimizer", (True, False, False)),
+        ("training.decoder_optimizer", (False, True, False)),
+        ("training.server_optimizer", (False, False, True)),
+        ("training.learning_rate", (True, True, False)),
+        ("training.server_learning_rate", (False, False, True)),
+        ("training.schedule", (True, True, False)),
+        ("training.warmup_steps", (True, True, False)),
+        ("training.clip_norm", (True, True, False)),
+        ("training.rounds", (True, True, False)),
+        ("training.local_steps", (True, True, False)),
+    ],
+)
+def test_every_key_of_the_optimisers_moves_only_its_own(name, moved):
+    base, after = updates(TINY), updates(changed(name, other(name)))
+    assert tuple(a != b for a, b in zip(base, after, strict=True)) == moved
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["seed", *(k for k in KEYS if k.startswith("task.") and "split" not in k and "conc" not in k)],
+)
+def test_every_key_of_the_task_reaches_the_data(name, monkeypatch):
+    monkeypatch.setattr(build, "load_translation", lambda **arguments: arguments)
+    assert build.load_data(changed(name, other(name))) != build.load_data(TINY)
+
+
+def test_split_and_seed_reach_the_clusters():
+    dirichlet = changed("task.split", "dirichlet")
+    built = [
+        build.build_experiment(config, default.get_config()).cluster_indices
+        for config in (
+            TINY,
+            changed("seed", 5),
+            dirichlet,
+            changed("task.concentration", 0.05, dirichlet),
+        )
+    ]
+    first = [tuple(indices[0].tolist()) for indices in built]
+    assert len(set(first)) == len(first)
+
+
+def test_experiment_is_saved_as_it_was_given_and_fits_together():
+    experiment = build.build_experiment(TINY, default.get_config())
+    assert experiment.config == TINY.to_dict()
+    json.dumps(experiment.config, allow_nan=False)
+    sizes = [len(indices) for indices in experiment.cluster_indices]
+    assert sum(sizes) == len(experiment.data.train.source_ids)
+    np.testing.assert_allclose(experiment.cluster_weight, np.array(sizes) / sum(sizes))
+    weight = experiment.system.mean_problem.learning.cluster_weight
+    np.testing.assert_allclose(weight, experiment.cluster_weight, rtol=1e-6)
+    assert experiment.system.mean_problem.workload.blocks == experiment.model.encoder_blocks
+
+
+def test_every_shipped_configuration_passes_the_checks():
+    from experiments.configuration import read_config
+
+    for path in sorted((Path(__file__).parents[1] / "configs").glob("*.py")):
+        if path.name == "__init__.py":
+            continue
+        config = read_config(str(path), [])
+        build.check_training(ConfigDict(build.typed_values(config.to_dict(), DEFAULT)))
+        build.build_model(config)
+        build.build_optimizers(config)

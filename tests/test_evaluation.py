@@ -1,0 +1,167 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from collapipe_jax import evaluation
+from collapipe_jax.evaluation import held_out_loss, held_out_score, translate
+from collapipe_jax.models.decoding import beam_decode, greedy_decode
+from collapipe_jax.models.transformer import (
+    TransformerConfig,
+    decode,
+    init_params,
+    logits,
+    source_memory,
+)
+from collapipe_jax.tasks.scores import copy_baseline
+from collapipe_jax.tasks.translation import ParallelArrays, load_translation
+
+CONFIG = TransformerConfig(
+    vocabulary_size=120,
+    width=16,
+    heads=2,
+    feed_forward_width=32,
+    encoder_blocks=1,
+    decoder_blocks=1,
+    source_length=40,
+    target_length=48,
+    dropout_rate=0.3,
+    label_smoothing=0.2,
+)
+BATCH = 4
+SMALL = slice(0, 2 * BATCH + 3)  # two full batches and a rest
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_translation(
+        corpus="synthetic",
+        pairs=120,
+        validation_pairs=10,
+        test_pairs=20,
+        vocabulary_size=CONFIG.vocabulary_size,
+        source_length=CONFIG.source_length,
+        target_length=CONFIG.target_length,
+        seed=0,
+    )
+
+
+@pytest.fixture(scope="module")
+def params():
+    # Looks at its source more than at initialisation, so that translations differ.
+    params = init_params(jax.random.key(1), CONFIG)
+    blocks = params["decoder"]["blocks"]
+    attentive = jax.tree.map(lambda leaf: 8.0 * leaf, blocks["memory_attention"])
+    blocks = blocks | {"memory_attention": attentive}
+    return params | {"decoder": params["decoder"] | {"blocks": blocks}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    name = "jax_disable_most_optimizations"
+    before = jax.config.values[name]
+    jax.config.update(name, True)
+    yield
+    jax.config.update(name, before)
+    jax.clear_caches()
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    monkeypatch.setattr(evaluation, "_BATCH", BATCH)
+
+
+def some(arrays, rows=SMALL):
+    return ParallelArrays(arrays.source_ids[rows], arrays.target_ids[rows])
+
+
+@jax.jit
+def scores(params, source, target):
+    memory = source_memory(params, CONFIG, source)
+    return logits(
+        params["decoder"],
+        decode(params["decoder"], CONFIG, target[:, :-1], memory, source != 0),
+    )
+
+
+def log_likelihoods(params, arrays):
+    """Log-probability of every target token, 0 where padded, straight from the definition."""
+    found = np.asarray(scores(params, *map(jnp.asarray, arrays)), np.float64)
+    log_p = found - np.log(np.exp(found).sum(-1, keepdims=True))
+    wanted = arrays.target_ids[:, 1:]
+    found = np.take_along_axis(log_p, wanted[..., None], axis=-1)[..., 0]
+    return np.where(wanted != 0, found, 0.0), (wanted != 0).sum()
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_loss_is_the_mean_over_tokens_not_over_batches(params, data):
+    arrays = some(data.test)
+    log_p, tokens = log_likelihoods(params, arrays)
+    loss = held_out_loss(params, CONFIG, arrays)
+    assert loss == pytest.approx(-log_p.sum() / tokens, rel=1e-5)
+    lengths = (arrays.target_ids[:, 1:] != 0).sum(1)
+    assert len(set(lengths)) > 1
+    assert abs(loss - np.mean(-log_p.sum(1) / lengths)) > 1e-3  # the mean over sentences
+
+
+@pytest.mark.parametrize("batch", [1, 11, 1000])
+def test_loss_does_not_depend_on_the_cut(params, data, monkeypatch, batch):
+    arrays = some(data.test)
+    monkeypatch.setattr(evaluation, "_BATCH", batch)
+    log_p, tokens = log_likelihoods(params, arrays)
+    assert held_out_loss(params, CONFIG, arrays) == pytest.approx(-log_p.sum() / tokens, rel=1e-5)
+
+
+def test_loss_ignores_dropout_and_smoothing(params, data):
+    plain = dataclasses.replace(CONFIG, dropout_rate=0.0, label_smoothing=0.0)
+    arrays = some(data.test, slice(0, BATCH))
+    assert held_out_loss(params, CONFIG, arrays) == pytest.approx(
+        held_out_loss(params, plain, arrays), rel=1e-6
+    )
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("beams", [1, 2])
+def test_translations_stand_in_the_order_of_their_sources(params, data, beams):
+    arrays = some(data.test)
+    texts = translate(params, CONFIG, data.tokenizer, arrays.source_ids, beams, 0.6)
+    source = jnp.asarray(arrays.source_ids)
+    if beams == 1:
+        ids = greedy_decode(params, CONFIG, source)
+    else:
+        ids = beam_decode(params, CONFIG, source, beams=beams, length_penalty=0.6)
+    assert texts == data.tokenizer.decode_batch(np.asarray(ids))
+    assert len(set(texts)) > len(texts) // 2
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_score_of_the_translations_themselves_is_perfect(params, data):
+    """A real model scored against what it says, and against what it was asked for."""
+    arrays, text = some(data.test), data.test_text
+    said = translate(params, CONFIG, data.tokenizer, arrays.source_ids)
+    own = text._replace(sources=text.sources[SMALL], references=tuple(said))
+    perfect = held_out_score(params, CONFIG, data.tokenizer, arrays, own)
+    assert perfect.value == pytest.approx(100.0)
+    assert "tok:13a" in perfect.signature
+    asked = text._replace(sources=text.sources[SMALL], references=text.references[SMALL])
+    assert held_out_score(params, CONFIG, data.tokenizer, arrays, asked).value < 20.0
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_perfect_model_and_echo(params, data, monkeypatch):
+    """Rows of ids stand for a model; validation and test sentences belong to their rows."""
+    arrays, text = data.test, data.test_text
+    row_of = {row.tobytes(): i for i, row in enumerate(arrays.source_ids)}
+
+    def reference(params, config, source_ids):
+        return arrays.target_ids[[row_of[np.asarray(row).tobytes()] for row in source_ids], 1:]
+
+    monkeypatch.setattr(evaluation, "greedy_decode", reference)
+    score = held_out_score(params, CONFIG, data.tokenizer, arrays, text)
+    assert score.value == pytest.approx(100.0)
+    monkeypatch.setattr(evaluation, "greedy_decode", lambda params, config, source_ids: source_ids)
+    echo = held_out_score(params, CONFIG, data.tokenizer, arrays, text)
+    assert echo.value == pytest.approx(copy_baseline(text.sources, text.references).value)
+    assert echo.value < 50.0

@@ -1,0 +1,132 @@
+"""Rounds under vmap and scan against plain loops, and the books of the queues."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_system import tiny_params
+
+from collapipe_jax.cost.round import price
+from collapipe_jax.scheduling.policies import make_policy
+from collapipe_jax.simulate import (
+    initial_state,
+    round_problem,
+    simulate_batch,
+    simulate_round,
+)
+from collapipe_jax.system import sample_system
+
+ROUNDS, REALISATIONS = 9, 5
+policy = make_policy("static_pipeline", 4)
+traces = []
+
+
+@jax.jit
+def run(keys, params):
+    traces.append(1)
+    return simulate_batch(keys, params, policy, ROUNDS)
+
+
+def keys(seed=0):
+    return jax.random.split(jax.random.key(seed), REALISATIONS)
+
+
+@pytest.fixture(scope="module")
+def history():
+    return run(keys(), tiny_params())
+
+
+def test_equal_to_loops_over_keys_and_rounds(history):
+    params = tiny_params()
+    draw = jax.jit(sample_system)
+    step = jax.jit(lambda key, system, state: simulate_round(key, system, state, policy))
+    for index, key in enumerate(keys()):
+        system_key, state_key, rounds_key = jax.random.split(key, 3)
+        system = draw(system_key, params)
+        state = initial_state(state_key, system)
+        for t, round_key in enumerate(jax.random.split(rounds_key, ROUNDS)):
+            state, happened = step(round_key, system, state)
+            jax.tree.map(
+                lambda one, all_of_them, index=index, t=t: np.testing.assert_allclose(
+                    one, all_of_them[index, t], rtol=2e-4, atol=1e-6
+                ),
+                happened,
+                history,
+            )
+
+
+def test_queues_keep_the_books(history):
+    """Mean E <= budget (1 + (q_R - q_0) / R) on every node of every path, and (20)."""
+    control = tiny_params().control
+    energy_j = np.asarray(history.cost.energy_j, float)
+    budget_j = np.full(energy_j.shape[2:], float(control.device_budget_j))
+    budget_j[:, 0] = float(control.control_unit_budget_j)
+    queue = np.asarray(history.queues.energy, float)
+    before = np.concatenate([np.zeros_like(queue[:, :1]), queue[:, :-1]], axis=1)
+    expected = np.maximum(before + energy_j / budget_j - 1, 0)
+    np.testing.assert_allclose(queue, expected, rtol=1e-5, atol=1e-5)
+    assert np.all(energy_j.mean(1) <= budget_j * (1 + queue[:, -1] / ROUNDS) * (1 + 1e-5))
+    assert np.any(queue[:, -1] > 0)
+
+
+def test_realisations_and_rounds_differ(history):
+    latency_s = np.asarray(history.cost.latency_s)
+    assert np.unique(latency_s).size == latency_s.size
+
+
+def test_one_compilation_for_other_parameters(history):
+    count = len(traces)
+    run(keys(3), tiny_params(availability=0.5, fading_correlation=0.9))
+    assert len(traces) == count
+
+
+def test_nobody_there_spends_nothing():
+    happened = run(keys(), tiny_params(availability=0.0))
+    assert np.all(happened.cost.absent)
+    for value in (happened.decision.segments, happened.cost.energy_j, happened.queues.energy):
+        assert not np.any(value)
+    for value in (happened.cost.latency_s, happened.cost.divergence, happened.cost.objective):
+        assert not np.any(value)
+
+
+def test_some_there():
+    """With one device of three, memory still suffices; with none the cluster is away."""
+    happened = run(keys(), tiny_params(availability=0.3))
+    absent = np.asarray(happened.cost.absent)
+    assert 0.05 < absent.mean() < 0.8
+    spent = np.asarray(happened.cost.energy_j).sum(-1)
+    np.testing.assert_array_equal(spent == 0, absent)
+
+
+def test_a_frozen_channel_repeats_its_rounds():
+    happened = run(keys(), tiny_params(fading_correlation=1.0))
+    latency_s = np.asarray(happened.cost.latency_s)
+    np.testing.assert_allclose(latency_s, np.broadcast_to(latency_s[:, :1], latency_s.shape), 1e-5)
+    assert np.unique(latency_s[:, 0]).size == REALISATIONS
+
+
+def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone():
+    system = jax.jit(sample_system)(jax.random.key(0), tiny_params())
+    system = system.replace(divergence_reserve=jnp.asarray(2.5))
+    state = initial_state(jax.random.key(1), system)
+    for queue, seen in [(0.0, 2.5), (2.0, 2.5), (4.0, 4.0)]:
+        indebted = state._replace(queues=state.queues._replace(divergence=jnp.asarray(queue)))
+        problem = round_problem(jax.random.key(2), system, indebted)
+        assert float(problem.control.divergence_queue) == seen
+        after, happened = simulate_round(jax.random.key(2), system, indebted, policy)
+        target = float(problem.control.divergence_target)
+        grown = queue + float(happened.cost.divergence) / target - 1
+        assert float(after.queues.divergence) == pytest.approx(max(grown, 0), abs=1e-5)
+
+
+def test_this_rounds_gains_are_mean_gains_times_fading():
+    system = jax.jit(sample_system)(jax.random.key(0), tiny_params())
+    state = initial_state(jax.random.key(1), system)
+    problem = round_problem(jax.random.key(2), system, state)
+    radio, mean = problem.radio, system.mean_problem.radio
+    ratio = np.asarray(radio.cross_gain) / np.asarray(mean.cross_gain)
+    np.testing.assert_allclose(ratio, ratio.transpose(2, 3, 0, 1), rtol=1e-5)
+    own = np.asarray(radio.d2d_gain) / np.asarray(mean.d2d_gain)
+    for n in range(2):
+        np.testing.assert_allclose(own[n], ratio[n, :, n, :], rtol=1e-5)
+    assert np.isfinite(float(price(problem, policy(jax.random.key(0), problem)).objective))
