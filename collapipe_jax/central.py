@@ -1,8 +1,9 @@
 """The same model trained in one place: the reference for what collaboration costs.
 
 Every mini-batch is what all clusters together would have taken in that local step, no
-message is lost, and nothing is aggregated. Samples, their order, steps, learning rates
-and initial parameters are those of the collaborative run of the same seed.
+message is lost, and nothing is aggregated. Samples, their order, steps and initial
+parameters are those of the collaborative run of the same seed. The decoder's optimiser
+steps the whole model, since the mini-batches are the merged ones that the decoder sees.
 """
 
 import jax
@@ -28,7 +29,7 @@ def initial_central_state(experiment: Experiment) -> LearnerState:
         jax.random.key(0),
         experiment.model,
         1,
-        optimizers.client,
+        optimizers.decoder,
         optimizers.decoder,
         optimizers.server,
     )
@@ -62,7 +63,7 @@ def central_round(
         jnp.ones(1),
         jax.random.fold_in(key, index),
         config=experiment.model,
-        client_tx=experiment.optimizers.client,
+        client_tx=experiment.optimizers.decoder,
         decoder_tx=experiment.optimizers.decoder,
         server_tx=experiment.optimizers.server,
     )

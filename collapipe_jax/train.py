@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,14 +14,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from collapipe_jax.build import Experiment
 from collapipe_jax.checkpoint import Checkpoints, RunRecord, load_run, open_workdir, write_text
-from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
 from collapipe_jax.evaluation import held_out_loss, held_out_score
 from collapipe_jax.federated.local_steps import (
     Erasures,
     LearnerState,
-    RoundLearning,
     init_learner,
     train_round,
+)
+from collapipe_jax.history import (
+    History,
+    append_line,
+    append_round,
+    clock_after,
+    round_metrics,
+    write_metrics,
 )
 from collapipe_jax.models.transformer import TranslationBatch
 from collapipe_jax.simulate import SystemRound, SystemState, initial_state, simulate_round
@@ -70,16 +75,16 @@ def train(
     with Checkpoints(path) as checkpoints:
         state, history, done = _start(experiment, checkpoints)
         constants = run_constants(experiment)
-        _write_metrics(path / "metrics.jsonl", history)
+        write_metrics(path / "metrics.jsonl", history)
         rounds = experiment.config["training"]["rounds"]
         with _progress(console) as progress:
             bar = progress.add_task("rounds", total=rounds, completed=done, status="")
             for index in range(done, rounds):
                 state, metrics = run_round(experiment, state, index)
                 metrics |= _evaluate_when_due(experiment, state, index)
-                metrics["simulated_time_s"] = _clock_after(history, metrics)
-                history = _append(history, metrics)
-                _append_line(path / "metrics.jsonl", metrics)
+                metrics["simulated_time_s"] = clock_after(history, metrics)
+                history = append_round(history, metrics)
+                append_line(path / "metrics.jsonl", metrics)
                 if _is_due(index, experiment.config["checkpoint_every_rounds"], rounds):
                     checkpoints.save(index + 1, state, {"history": history, "constants": constants})
                 progress.update(bar, advance=1, status=_status(history, constants))
@@ -89,9 +94,7 @@ def train(
     return load_run(path)
 
 
-def _start(
-    experiment: Experiment, checkpoints: Checkpoints
-) -> tuple[RunState, dict[str, np.ndarray], int]:
+def _start(experiment: Experiment, checkpoints: Checkpoints) -> tuple[RunState, History, int]:
     """State, history and number of rounds done: fresh, or from the newest checkpoint."""
     state = initial_run_state(experiment)
     step = checkpoints.latest()
@@ -186,45 +189,6 @@ def round_batches(experiment: Experiment, index: int) -> TranslationBatch:
     return TranslationBatch(arrays.source_ids[rows], arrays.target_ids[rows])
 
 
-def round_metrics(
-    index: int, happened: SystemRound, learning: RoundLearning
-) -> dict[str, np.ndarray]:
-    """All numbers of a round by name; shapes as in the structs they come from."""
-    cost, decision = happened.cost, happened.decision
-    metrics = {
-        "round": np.int32(index),
-        "latency_s": cost.latency_s,
-        "compute_latency_s": cost.compute_latency_s,
-        "cluster_latency_s": cost.cluster_latency_s,
-        "parts_s": jnp.stack(cost.parts, axis=-1),
-        "energy_j": cost.energy_j,
-        "energy_queue": happened.queues.energy,
-        "divergence": cost.divergence,
-        "divergence_queue": happened.queues.divergence,
-        "loss_probability": cost.loss_probability,
-        "memory_bytes": cost.memory_bytes,
-        "objective": cost.objective,
-        "absent": cost.absent,
-        "forward_flow_s": forward_flow_s(cost.stages),
-        "backward_flow_s": backward_flow_s(cost.stages),
-        "train_loss": learning.loss,
-        "erased_fraction": learning.erased_fraction,
-        "gradient_norm": learning.gradient_norm,
-    }
-    metrics |= {
-        name: getattr(decision, name)
-        for name in (
-            "segments",
-            "micro_batches",
-            "d2d_share",
-            "d2d_power_w",
-            "d2e_share",
-            "d2e_power_w",
-        )
-    }
-    return {name: np.asarray(value) for name, value in jax.device_get(metrics).items()}
-
-
 def _evaluate_when_due(
     experiment: Experiment, state: RunState, index: int
 ) -> dict[str, np.ndarray]:
@@ -249,48 +213,6 @@ def _is_due(index: int, every: int, rounds: int) -> bool:
     return (index + 1) % every == 0 or index + 1 == rounds
 
 
-def _clock_after(history: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """Simulated time at the end of a round."""
-    before = history["simulated_time_s"][-1] if history else np.float64(0.0)
-    return np.float64(before + metrics["latency_s"])
-
-
-def _append(
-    history: dict[str, np.ndarray], metrics: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """History with one more round."""
-    rows = {name: np.asarray(value)[None] for name, value in metrics.items()}
-    if not history:
-        return rows
-    return {name: np.concatenate([history[name], row]) for name, row in rows.items()}
-
-
-def _write_metrics(path: Path, history: dict[str, np.ndarray]) -> None:
-    """Write the metrics file anew: lines after the newest checkpoint are to come again."""
-    rounds = len(history["round"]) if history else 0
-    lines = [
-        metrics_line({name: values[i] for name, values in history.items()}) for i in range(rounds)
-    ]
-    write_text(path, "".join(lines))
-
-
-def _append_line(path: Path, metrics: dict[str, np.ndarray]) -> None:
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(metrics_line(metrics))
-
-
-def metrics_line(metrics: dict[str, np.ndarray]) -> str:
-    """One round as a line of JSON, keys in order; what is not finite becomes ``null``."""
-
-    def plain(value):
-        if isinstance(value, list):
-            return [plain(item) for item in value]
-        return None if isinstance(value, float) and not np.isfinite(value) else value
-
-    row = {name: plain(np.asarray(metrics[name]).tolist()) for name in sorted(metrics)}
-    return json.dumps(row, allow_nan=False) + "\n"
-
-
 def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
     """Budgets, limits and baselines that the figures draw as lines."""
     problem = experiment.system.mean_problem
@@ -306,9 +228,7 @@ def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
     }
 
 
-def summarise(
-    experiment: Experiment, state: RunState, history: dict[str, np.ndarray]
-) -> dict[str, Any]:
+def summarise(experiment: Experiment, state: RunState, history: History) -> dict[str, Any]:
     """Final scores on the test set and means over the rounds, as plain numbers."""
     data, params = experiment.data, model_params(state.learner)
     evaluation = experiment.config["evaluation"]
@@ -358,7 +278,7 @@ def _progress(console: Console | None) -> Progress:
     )
 
 
-def _status(history: dict[str, np.ndarray], constants: dict[str, np.ndarray]) -> str:
+def _status(history: History, constants: dict[str, np.ndarray]) -> str:
     """Score, simulated time and worst mean energy over budget, for the progress bar."""
     scores = history["score"][np.isfinite(history["score"])]
     score = f"{scores[-1]:.1f}" if len(scores) else "-"

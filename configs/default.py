@@ -95,7 +95,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.control = ml_collections.ConfigDict(
         {
             "v": 10.0,  # a round as slow as the static pipeline's weighs 10 mean debts
-            "control_unit_budget_j": 2.0,  # per round, time average: what the edge of the cell needs
+            "control_unit_budget_j": 2.0,  # per round, mean over time; the cell's edge needs it
             "device_budget_j": 0.8,  # about twice the floor, so devices must take turns
             "divergence_ratio": 1.2,  # target over the divergence of a loss-free round, > 1
             "divergence_reserve": 1.0,  # least price of divergence; see docs/system-model.md
@@ -141,7 +141,10 @@ def get_config() -> ml_collections.ConfigDict:
             "micro_batch_choices": (1, 2, 4, 8, 16, 32),  # divisors of the batch
             "client_optimizer": "adam",
             "decoder_optimizer": "adam",
-            "learning_rate": 3e-3,
+            # The decoder sees all clusters' mini-batches; a cluster sees its own, N times smaller,
+            # so its rate is sqrt(N) times larger (scaling of Adam, Malladi et al. 2022).
+            "client_learning_rate": 4e-3,
+            "decoder_learning_rate": 2e-3,
             "schedule": "cosine",
             "warmup_steps": 80,
             "clip_norm": 1.0,

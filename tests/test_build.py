@@ -10,7 +10,7 @@ import pytest
 import tiny_run
 from ml_collections import ConfigDict
 
-from collapipe_jax import build
+from collapipe_jax import build, build_system, config_checks
 from collapipe_jax.errors import InputError
 from configs import default
 
@@ -64,7 +64,7 @@ def no_work(monkeypatch):
     def work(*_, **__):
         raise AssertionError("work has started")
 
-    monkeypatch.setattr(build, "sample_system", work)
+    monkeypatch.setattr(build_system, "sample_system", work)
     monkeypatch.setattr(build, "load_translation", work)
 
 
@@ -135,7 +135,7 @@ def test_numbers_out_of_range_are_named(name):
 def test_integers_become_floats_and_lists_tuples():
     config = changed("radio.d2e_bandwidth_hz", 20_000_000)
     config = changed("training.micro_batch_choices", [1, 2, 4], config)
-    experiment = build.typed_values(config.to_dict(), DEFAULT)
+    experiment = config_checks.typed_values(config.to_dict(), DEFAULT)
     assert type(experiment["radio"]["d2e_bandwidth_hz"]) is float
     assert experiment["training"]["micro_batch_choices"] == (1, 2, 4)
     assert experiment == TINY.to_dict()
@@ -150,7 +150,7 @@ def test_integers_become_floats_and_lists_tuples():
         ("propagation.d2e_shadowing_distance_m", 0.0, ""),
         ("dynamics.availability", 1.5, "0 to 1"),
         ("dynamics.fading_correlation", 1.01, "0 to 1"),
-        ("devices.memory_share", 1.5, "share"),
+        ("devices.memory_share", 1.5, "0 to 1"),
         ("devices.utilisation", 0.0, ""),
         ("devices.control_unit", "pocket_calculator", "jetson_nano"),
         ("devices.kinds", (), "jetson_nano"),
@@ -180,7 +180,8 @@ def test_integers_become_floats_and_lists_tuples():
         ("training.server_optimizer", "adagrad", "adam"),
         ("training.schedule", "linear", "cosine"),
         ("training.warmup_steps", 12, "under 12"),
-        ("training.learning_rate", 0.0, ""),
+        ("training.client_learning_rate", 0.0, ""),
+        ("training.decoder_learning_rate", 0.0, ""),
         ("evaluation.every_rounds", 0, ""),
         ("evaluation.beams", 0, ""),
         ("checkpoint_every_rounds", 0, "1 or more"),
@@ -215,9 +216,9 @@ def test_budget_under_its_floor_names_the_floor(key):
     floor = float(error.remedy.rpartition(" ")[2])
     assert str(f"{floor:.4g}") in error.problem
     weight = np.full(2, 0.5)
-    build.build_system(changed(key, 1.01 * floor), weight)
+    build_system.build_system(changed(key, 1.01 * floor), weight)
     with pytest.raises(InputError, match=key):
-        build.build_system(changed(key, 0.99 * floor), weight)
+        build_system.build_system(changed(key, 0.99 * floor), weight)
 
 
 @pytest.mark.parametrize(
@@ -323,8 +324,8 @@ IN_SYSTEM = [
 @pytest.mark.parametrize("name", IN_SYSTEM)
 def test_every_key_of_the_network_changes_what_is_drawn_from(name):
     weight = np.full(2, 0.5)
-    before = tree_of(build.build_system_params(TINY, weight))
-    after = tree_of(build.build_system_params(changed(name, other(name)), weight))
+    before = tree_of(build_system.build_system_params(TINY, weight))
+    after = tree_of(build_system.build_system_params(changed(name, other(name)), weight))
     assert before != after
 
 
@@ -354,7 +355,8 @@ def updates(config):
         ("training.client_optimizer", (True, False, False)),
         ("training.decoder_optimizer", (False, True, False)),
         ("training.server_optimizer", (False, False, True)),
-        ("training.learning_rate", (True, True, False)),
+        ("training.client_learning_rate", (True, False, False)),
+        ("training.decoder_learning_rate", (False, True, False)),
         ("training.server_learning_rate", (False, False, True)),
         ("training.schedule", (True, True, False)),
         ("training.warmup_steps", (True, True, False)),
@@ -411,6 +413,8 @@ def test_every_shipped_configuration_passes_the_checks():
         if path.name == "__init__.py":
             continue
         config = read_config(str(path), [])
-        build.check_training(ConfigDict(build.typed_values(config.to_dict(), DEFAULT)))
+        config_checks.check_training(
+            ConfigDict(config_checks.typed_values(config.to_dict(), DEFAULT))
+        )
         build.build_model(config)
         build.build_optimizers(config)

@@ -115,18 +115,36 @@ def test_one_compilation_for_all_networks_and_queues(solve_all, solved):
     assert np.all(np.asarray(cost.objective) <= np.asarray(static.objective) * (1 + 1e-5))
 
 
-def test_one_network_alone_is_decided_as_in_a_batch(solved):
-    problem, _, cost, _ = solved
-    alone = jax.jit(lambda one: price(one, dssra(one)).objective)
-    for index in (0, 2, 5, 6, 8, 16):
-        assert float(alone(pick(problem, index))) == pytest.approx(
-            float(cost.objective[index]), rel=1e-3
-        )
+def test_a_cluster_alone_is_decided_as_beside_clusters_that_cannot_run(solve_all):
+    """A single network of a single cluster, against a batch of three with two away."""
+
+    def two_away(index, rng, network):
+        network["compute"]["memory_bytes"] *= 1e3
+        network["compute"]["memory_bytes"][1:] = 0
+
+    problem = random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, two_away, seed=2)
+    _, cost, _ = solve_all(problem)
+    decide = jax.jit(lambda one: solve(one)[:2])
+    for index in range(4):
+        decision, own = decide(first_cluster(pick(problem, index)))
+        assert decision.segments.shape == (1, DEVICES)
+        assert float(own.objective) == pytest.approx(float(cost.objective[index]), rel=2e-3)
 
 
-def test_a_single_cluster_of_a_single_device():
-    problem = random_problems(4, 1, 1, 3, seed=4)
-    decision = jax.jit(jax.vmap(dssra))(problem)
-    runs = np.asarray(jax.vmap(can_run)(problem))
-    np.testing.assert_array_equal(decision.segments, 3 * runs[..., None])
-    assert np.all(jax.vmap(is_feasible)(problem, decision))
+def first_cluster(problem):
+    """The first cluster as a network of its own, with its part of the edge server."""
+    radio, compute, control = problem.radio, problem.compute, problem.control
+    gains = {name: getattr(radio, name)[:1] for name in ("d2e_gain", "d2d_gain")}
+    limits = {name: getattr(radio, name)[:1] for name in ("d2e_power_max_w", "d2d_power_max_w")}
+    nodes = ("flops_per_s", "joules_per_flop", "memory_bytes")
+    return problem.replace(
+        radio=radio.replace(cross_gain=radio.cross_gain[:1, :, :1], **gains, **limits),
+        compute=compute.replace(
+            es_flops_per_s=compute.es_flops_per_s / CLUSTERS,
+            **{name: getattr(compute, name)[:1] for name in nodes},
+        ),
+        control=control.replace(
+            energy_budget_j=control.energy_budget_j[:1], energy_queue=control.energy_queue[:1]
+        ),
+        learning=problem.learning.replace(cluster_weight=problem.learning.cluster_weight[:1]),
+    )

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from collapipe_jax.build import build_system_params
+from collapipe_jax.build_system import build_system_params
 from collapipe_jax.scheduling.feasibility import is_feasible
 from collapipe_jax.scheduling.policies import POLICIES, make_policy
 from collapipe_jax.system import sample_system

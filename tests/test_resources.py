@@ -1,5 +1,7 @@
 """Shares and powers: projections, slopes, and optima known otherwise."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,7 +116,7 @@ def test_the_smooth_objective_falls_to_the_true_one():
     smooth = jax.jit(smooth_objective)
     true = float(jax.jit(price)(problem, decision).objective)
     excess = [float(smooth(problem, decision, t)) - true for t in (0.3, 0.1, 0.03, 0.01, 1e-4)]
-    assert all(a > b >= -1e-9 * true for a, b in zip(excess, excess[1:], strict=False))
+    assert all(a > b >= -1e-9 * true for a, b in pairwise(excess))
     assert excess[-1] < 1e-4 * true
     assert excess[0] > 1e-3 * true
 
@@ -126,10 +128,11 @@ def tune():
 
 def test_the_objective_never_rises_and_mostly_falls(some, tune):
     problem, start = some
-    tuned = tune(problem, start)
+    tuned, objective = tune(problem, start)
     before = np.asarray(jax.vmap(price)(problem, start).objective)
     after = np.asarray(jax.vmap(price)(problem, tuned).objective)
     assert np.all(after <= before * (1 + 1e-6))
+    np.testing.assert_allclose(objective, after, rtol=1e-5)
     assert np.median(after / before) < 0.97
     assert np.all(feasible(problem, tuned))
     np.testing.assert_array_equal(tuned.segments, start.segments)
@@ -169,7 +172,7 @@ def with_shares(decision, hop, uplink):
 def test_latency_alone_takes_full_power_and_the_best_cut_of_the_band(tune):
     problems = lonely("latency")
     full = decide(problems, 6)
-    tuned = tune(problems, full)
+    tuned, _ = tune(problems, full)
     for index in range(4):
         problem, start = pick(problems, index), pick(full, index)
 
@@ -179,13 +182,13 @@ def test_latency_alone_takes_full_power_and_the_best_cut_of_the_band(tune):
         best = minimize_scalar(of, bounds=(0.01, 0.99), method="bounded")
         found = float(priced_alone(problem, pick(tuned, index)))
         assert found == pytest.approx(best.fun, rel=0.01)
-        assert of(0.1) > 1.02 * best.fun
+        assert of(0.02) > 1.01 * best.fun
 
 
 def test_divergence_alone_leaves_most_of_the_band_unused(tune):
     """Less band gathers the power: what is lossless in the limit is a share of 0."""
     problems = lonely("divergence")
-    tuned = tune(problems, decide(problems, 6))
+    tuned, _ = tune(problems, decide(problems, 6))
     for index in range(4):
         problem, decision = pick(problems, index), pick(tuned, index)
         found = float(priced_alone(problem, decision))
@@ -200,7 +203,7 @@ def test_divergence_alone_leaves_most_of_the_band_unused(tune):
 def test_everything_at_once_against_a_search_without_slopes(tune):
     problems = lonely("everything")
     starts = decide(problems, 6)
-    tuned = tune(problems, starts)
+    tuned, _ = tune(problems, starts)
     for index in range(3):
         problem, start = pick(problems, index), pick(starts, index)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tiny_system import tiny_params
 
-from collapipe_jax.cost.round import price
 from collapipe_jax.scheduling.policies import make_policy
 from collapipe_jax.simulate import (
     initial_state,
@@ -18,6 +17,8 @@ from collapipe_jax.system import sample_system
 
 ROUNDS, REALISATIONS = 9, 5
 policy = make_policy("static_pipeline", 4)
+draw = jax.jit(sample_system)
+step = jax.jit(lambda key, system, state: simulate_round(key, system, state, policy))
 traces = []
 
 
@@ -38,8 +39,6 @@ def history():
 
 def test_equal_to_loops_over_keys_and_rounds(history):
     params = tiny_params()
-    draw = jax.jit(sample_system)
-    step = jax.jit(lambda key, system, state: simulate_round(key, system, state, policy))
     for index, key in enumerate(keys()):
         system_key, state_key, rounds_key = jax.random.split(key, 3)
         system = draw(system_key, params)
@@ -106,21 +105,21 @@ def test_a_frozen_channel_repeats_its_rounds():
 
 
 def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone():
-    system = jax.jit(sample_system)(jax.random.key(0), tiny_params())
+    system = draw(jax.random.key(0), tiny_params())
     system = system.replace(divergence_reserve=jnp.asarray(2.5))
     state = initial_state(jax.random.key(1), system)
     for queue, seen in [(0.0, 2.5), (2.0, 2.5), (4.0, 4.0)]:
         indebted = state._replace(queues=state.queues._replace(divergence=jnp.asarray(queue)))
         problem = round_problem(jax.random.key(2), system, indebted)
         assert float(problem.control.divergence_queue) == seen
-        after, happened = simulate_round(jax.random.key(2), system, indebted, policy)
+        after, happened = step(jax.random.key(2), system, indebted)
         target = float(problem.control.divergence_target)
         grown = queue + float(happened.cost.divergence) / target - 1
         assert float(after.queues.divergence) == pytest.approx(max(grown, 0), abs=1e-5)
 
 
 def test_this_rounds_gains_are_mean_gains_times_fading():
-    system = jax.jit(sample_system)(jax.random.key(0), tiny_params())
+    system = draw(jax.random.key(0), tiny_params())
     state = initial_state(jax.random.key(1), system)
     problem = round_problem(jax.random.key(2), system, state)
     radio, mean = problem.radio, system.mean_problem.radio
@@ -129,4 +128,3 @@ def test_this_rounds_gains_are_mean_gains_times_fading():
     own = np.asarray(radio.d2d_gain) / np.asarray(mean.d2d_gain)
     for n in range(2):
         np.testing.assert_allclose(own[n], ratio[n, :, n, :], rtol=1e-5)
-    assert np.isfinite(float(price(problem, policy(jax.random.key(0), problem)).objective))

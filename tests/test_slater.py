@@ -18,6 +18,7 @@ from collapipe_jax.scheduling.slater import (
 )
 
 CLUSTERS, DEVICES, BLOCKS = 3, 4, 7
+priced_alone = jax.jit(price)
 
 
 def test_no_decision_spends_less_at_a_control_unit():
@@ -49,15 +50,17 @@ def test_the_control_unit_floor_is_reached_at_vanishing_power():
         d2d_power_w=jnp.asarray(used * 1e-7),
         d2e_power_w=jnp.full(1, 1e-6),
     )
-    spent = float(price(problem, decision).energy_j[0, 0])
+    spent = float(priced_alone(problem, decision).energy_j[0, 0])
     assert spent == pytest.approx(float(control_unit_floor_j(problem)[0]), rel=0.01)
 
 
 def test_block_energy_is_what_a_block_adds():
-    problem = pick(plain_problems(1, 1, 1, 3), 0)
-    decision = static_pipeline(problem, 3).replace(d2d_power_w=jnp.full((1, 2), 1e-12))
-    spent = float(price(problem, decision).energy_j[0, 1])
-    assert 3 * float(block_energy_j(problem)[0, 0]) == pytest.approx(spent, rel=0.01)
+    problem = pick(plain_problems(1, 1, DEVICES, BLOCKS), 0)
+    decision = static_pipeline(problem, 3)
+    decision = decision.replace(d2d_power_w=jnp.full((1, DEVICES + 1), 1e-10))
+    spent = np.asarray(priced_alone(problem, decision).energy_j)[0, 1:]
+    expected = np.asarray(decision.segments * block_energy_j(problem))[0]
+    np.testing.assert_allclose(spent, expected, rtol=0.02)
 
 
 def test_device_floor_is_the_optimum_of_a_linear_program():

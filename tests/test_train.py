@@ -17,7 +17,7 @@ import tiny_run
 from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
-from collapipe_jax import checkpoint, train
+from collapipe_jax import checkpoint, history, train
 from collapipe_jax.build import build_experiment
 from collapipe_jax.checkpoint import Checkpoints, load_run
 from collapipe_jax.errors import InputError
@@ -150,7 +150,7 @@ def test_a_round_that_everybody_misses(experiment, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, after.learner, state.learner)
     assert metrics["absent"].all()
     assert metrics["latency_s"] == 0.0
-    assert json.loads(train.metrics_line(metrics))["train_loss"] is None
+    assert json.loads(history.metrics_line(metrics))["train_loss"] is None
 
 
 def test_complete_run_resumed_changes_nothing(undisturbed, experiment, tmp_path):

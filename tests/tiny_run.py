@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
     config.task.update({"vocabulary_size": 200, "source_length": 32, "target_length": 40})
     config.training.update({"rounds": 6, "local_steps": 2, "batch": 4})
     config.training.update({"micro_batch_choices": (1, 2, 4), "warmup_steps": 2})
-    config.training.learning_rate = 1e-2
+    config.training.update({"client_learning_rate": 1e-2, "decoder_learning_rate": 1e-2})
     config.policy.update({"name": "static_pipeline", "micro_batches": 2})
     config.evaluation.update({"every_rounds": 3, "beams": 2})
     config.checkpoint_every_rounds = 2

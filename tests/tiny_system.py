@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from collapipe_jax.build import build_system_params
+from collapipe_jax.build_system import build_system_params
 from configs.default import get_config
 
 

@@ -19,6 +19,7 @@ from collapipe_jax.scheduling.segments import LatencyPrice, propose_segments
 
 _START_MICRO_BATCHES = 8
 _NEARLY_SLOWEST = 0.05
+_TUNED_PROPOSALS = 3
 
 
 def dssra(problem: RoundProblem, alternations: int = 3, steps: int = 40) -> Decision:
@@ -34,28 +35,34 @@ def dssra(problem: RoundProblem, alternations: int = 3, steps: int = 40) -> Deci
     """
 
     def alternate(decision, _):
-        improved = _improve_segments(problem, decision)
-        return tune_resources(problem, improved, steps), None
+        starts = _best_layouts(problem, decision)
+        tuned, objective = jax.vmap(lambda start: tune_resources(problem, start, steps))(starts)
+        best = jnp.argmin(objective)
+        return jax.tree.map(lambda leaf: leaf[best], tuned), None
 
     start = static_pipeline(problem, _START_MICRO_BATCHES)
     decision, _ = jax.lax.scan(alternate, start, length=alternations)
     return decision
 
 
-def _improve_segments(problem: RoundProblem, incumbent: Decision) -> Decision:
-    """Best of the incumbent and proposals, taken for all clusters or for one alone."""
+def _best_layouts(problem: RoundProblem, incumbent: Decision) -> Decision:
+    """Incumbent and the best proposals, taken for all clusters or for one alone, stacked.
+
+    Resources tuned to one layout speak for it, so a proposal may only win once its own
+    are tuned too.
+    """
     cost = price(problem, incumbent)
     tentative = _with_tentative_idle(problem, incumbent)
     prices = _latency_prices(problem, cost.cluster_latency_s)
     proposals = jax.vmap(lambda view: propose_segments(problem, tentative, view))(prices)
     candidates = jax.tree.map(
-        lambda kept, new: jnp.concatenate([kept[None], new, _one_by_one(kept, new)]),
-        incumbent,
-        proposals,
+        lambda kept, new: jnp.concatenate([new, _one_by_one(kept, new)]), incumbent, proposals
     )
     objective = jax.vmap(lambda decision: price(problem, decision).objective)(candidates)
-    best = jnp.argmin(objective)
-    return jax.tree.map(lambda leaf: leaf[best], candidates)
+    best = jnp.argsort(objective)[:_TUNED_PROPOSALS]
+    return jax.tree.map(
+        lambda kept, new: jnp.concatenate([kept[None], new[best]]), incumbent, candidates
+    )
 
 
 def _one_by_one(kept: Array, new: Array) -> Array:
@@ -85,12 +92,19 @@ def _latency_prices(problem: RoundProblem, latency_s: Array) -> LatencyPrice:
 
 
 def _with_tentative_idle(problem: RoundProblem, decision: Decision) -> Decision:
-    """Give idle nodes the share and power that they would get as average members."""
+    """Give idle nodes the share and power that they would get as average members.
+
+    At full power, where the active ones save theirs, they would never look worth it.
+    """
     active = active_nodes(decision.segments)
     active_count = jnp.maximum(jnp.sum(active, axis=1, keepdims=True), 1)
     runs = can_run(problem)[:, None]
+    limit_w = problem.radio.d2d_power_max_w
+    sends = active & (limit_w > 0)
+    ratio = jnp.where(sends, decision.d2d_power_w / jnp.where(sends, limit_w, 1.0), 1.0)
+    mean_ratio = jnp.exp(jnp.sum(jnp.log(ratio), axis=1, keepdims=True) / active_count)
     share = jnp.where(active, decision.d2d_share, 1.0 / active_count)
-    power_w = jnp.where(active, decision.d2d_power_w, problem.radio.d2d_power_max_w)
+    power_w = jnp.where(active, decision.d2d_power_w, mean_ratio * limit_w)
     return decision.replace(
         d2d_share=jnp.where(runs, share, 0.0), d2d_power_w=jnp.where(runs, power_w, 0.0)
     )

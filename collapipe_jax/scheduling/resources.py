@@ -52,7 +52,7 @@ class _Best(NamedTuple):
     objective: Array
 
 
-def tune_resources(problem: RoundProblem, decision: Decision, steps: int) -> Decision:
+def tune_resources(problem: RoundProblem, decision: Decision, steps: int) -> tuple[Decision, Array]:
     """Improve shares and powers, with segments and micro-batches as they are.
 
     Args:
@@ -61,7 +61,8 @@ def tune_resources(problem: RoundProblem, decision: Decision, steps: int) -> Dec
       steps: gradient steps (fixes the length of the loop).
 
     Returns:
-      A decision that is feasible if the start was, and never has a larger objective.
+      A decision that is feasible if the start was and never has a larger objective, and
+      this objective.
     """
     fraction = jnp.arange(steps + 1) / max(steps, 1)
     step_size = _FIRST_STEP * (_LAST_STEP / _FIRST_STEP) ** fraction
@@ -90,8 +91,9 @@ def tune_resources(problem: RoundProblem, decision: Decision, steps: int) -> Dec
     # A step looks at a point before it moves on, so the last move is not looked at.
     (_, _, best), _ = jax.lax.scan(step, carry, (step_size, temperature))
     tuned = to_decision(problem, decision, best.variables)
-    worth = best.objective < price(problem, decision).objective
-    return jax.tree.map(lambda new, old: jnp.where(worth, new, old), tuned, decision)
+    kept = decision, price(problem, decision).objective
+    worth = best.objective < kept[1]
+    return jax.tree.map(lambda new, old: jnp.where(worth, new, old), (tuned, best.objective), kept)
 
 
 def _better(new: _Best, old: _Best) -> _Best:

@@ -1,0 +1,123 @@
+"""Decisions a second of the simulation alone, no learning, for every policy.
+
+    python -m experiments.benchmarks.simulation --rounds=100 --realisations=256
+
+Rounds of many realisations (4 clusters, 5 devices, 12 blocks) as one compiled scan under
+vmap, and beside it, in the same run, the same rounds by a Python loop over compiled steps
+of a single network. About 5 minutes on one core, nearly all of it ``dssra``; ask for
+fewer rounds or realisations for a first look.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from collapipe_jax.build_system import build_system_params
+from collapipe_jax.errors import InputError
+from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
+from collapipe_jax.simulate import initial_state, simulate, simulate_round
+from collapipe_jax.system import SystemParams, sample_system
+from configs import default
+from experiments.command_line import run_reporting_errors
+
+_BLOCKS = 12
+_PEER_ROUNDS = 20
+
+
+def main(argv: Sequence[str]) -> None:
+    """Time every policy and print, and if asked write, the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--realisations", type=int, default=256)
+    parser.add_argument(
+        "--batch", type=int, default=64, help="realisations at a time, to bound memory"
+    )
+    parser.add_argument("--out", help="where to write the figures as JSON")
+    options = parser.parse_args(argv)
+    for name in ("rounds", "realisations", "batch"):
+        if getattr(options, name) < 1:
+            raise InputError(f"--{name}", getattr(options, name), "not positive", "Give 1 or more")
+
+    config = default.get_config()
+    config.model.encoder_blocks = _BLOCKS
+    clusters = config.network.clusters
+    params = build_system_params(config, np.full(clusters, 1.0 / clusters))
+    rows = []
+    for name in POLICIES:
+        policy = make_policy(name, config.policy.micro_batches)
+        row = {"policy": name, **_time_batch(params, policy, options), **_time_loop(params, policy)}
+        row["speedup"] = row["decisions_per_s"] / row["loop_decisions_per_s"]
+        rows.append(row)
+        print(
+            f"{name}: {row['decisions_per_s']:.0f} decisions/s after {row['compile_s']:.1f} s of "
+            f"compilation, median latency {row['median_latency_s']:.3g} s; Python loop "
+            f"{row['loop_decisions_per_s']:.1f} decisions/s, ratio {row['speedup']:.1f}"
+        )
+    if options.out:
+        figures = {
+            "device": jax.devices()[0].device_kind,
+            "rounds": options.rounds,
+            "realisations": options.realisations,
+            "batch": options.batch,
+            "policies": rows,
+        }
+        Path(options.out).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        print(f"written: {options.out}")
+
+
+def _time_batch(params: SystemParams, policy: Policy, options: argparse.Namespace) -> dict:
+    """Compile time and decisions a second of one scan under vmap."""
+
+    def latencies(keys):
+        def one(key):
+            return simulate(key, params, policy, options.rounds).cost.latency_s
+
+        return jax.lax.map(one, keys, batch_size=min(options.batch, options.realisations))
+
+    keys = jax.random.split(jax.random.key(0), options.realisations)
+    compile_s, compiled = _timed(lambda: jax.jit(latencies).lower(keys).compile())
+    run_s, latency_s = _timed(lambda: jax.block_until_ready(compiled(keys)))
+    return {
+        "compile_s": compile_s,
+        "run_s": run_s,
+        "decisions_per_s": latency_s.size / run_s,
+        "median_latency_s": float(np.median(latency_s)),
+    }
+
+
+def _time_loop(params: SystemParams, policy: Policy) -> dict:
+    """The peer: a Python loop over rounds of one network, each a compiled step."""
+    step = jax.jit(lambda key, system, state: simulate_round(key, system, state, policy))
+    system = jax.jit(sample_system)(jax.random.key(0), params)
+    state = initial_state(jax.random.key(1), system)
+    keys = jax.random.split(jax.random.key(2), _PEER_ROUNDS)
+    jax.block_until_ready(step(keys[0], system, state))  # compiles
+
+    def rounds():
+        reached = state
+        for key in keys:
+            reached, _ = step(key, system, reached)
+        return jax.block_until_ready(reached)
+
+    run_s, _ = _timed(rounds)
+    return {"loop_decisions_per_s": _PEER_ROUNDS / run_s}
+
+
+def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall-clock seconds of a call, and its result."""
+    start_s = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start_s, result
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))
