@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.build_system import build_system
 from collapipe_jax.config_checks import check_training, typed_values, under_keys
-from collapipe_jax.federated.optimizers import make_optimizer
+from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
 from collapipe_jax.models.transformer import TransformerConfig
 from collapipe_jax.scheduling.policies import Policy, make_policy
 from collapipe_jax.system import EdgeSystem
@@ -125,8 +125,9 @@ def build_optimizers(config: ConfigDict) -> Optimizers:
         "total_steps": training.rounds * training.local_steps,
         "clip_norm": training.clip_norm,
     }
+    client = make("training.client_optimizer", training.client_learning_rate, **local)
     return Optimizers(
-        client=make("training.client_optimizer", training.client_learning_rate, **local),
+        client=scale_group_rates(client, {"embedding": training.embedding_rate_factor}),
         decoder=make("training.decoder_optimizer", training.decoder_learning_rate, **local),
         server=make("training.server_optimizer", training.server_learning_rate),
     )

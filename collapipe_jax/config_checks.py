@@ -43,6 +43,7 @@ _POSITIVE = (
     "training.batch",
     "training.client_learning_rate",
     "training.decoder_learning_rate",
+    "training.embedding_rate_factor",
     "training.local_steps",
     "training.rounds",
     "training.server_learning_rate",

@@ -141,9 +141,10 @@ def get_config() -> ml_collections.ConfigDict:
             "micro_batch_choices": (1, 2, 4, 8, 16, 32),  # divisors of the batch
             "client_optimizer": "adam",
             "decoder_optimizer": "adam",
-            # The decoder sees all clusters' mini-batches; a cluster sees its own, N times smaller,
-            # so its rate is sqrt(N) times larger (scaling of Adam, Malladi et al. 2022).
-            "client_learning_rate": 4e-3,
+            "client_learning_rate": 2e-3,
+            # Few clusters meet a rare token, and averaging divides its step by all N of them
+            # (Ding et al. 2020): a factor of N on the embedding's steps makes up for it.
+            "embedding_rate_factor": 4.0,
             "decoder_learning_rate": 2e-3,
             "schedule": "cosine",
             "warmup_steps": 80,

@@ -19,7 +19,7 @@ def get_config() -> ConfigDict:
     config.task.update({"pairs": 8_000, "validation_pairs": 100, "test_pairs": 200})
     config.training.update({"rounds": 80, "batch": 16, "micro_batch_choices": (1, 2, 4, 8, 16)})
     config.training.warmup_steps = 60
-    config.training.update({"client_learning_rate": 6e-3, "decoder_learning_rate": 4e-3})
+    config.training.update({"client_learning_rate": 4e-3, "decoder_learning_rate": 4e-3})
     config.devices.memory_share = 0.001  # scaled down with the model; see default.py
     config.control.update({"control_unit_budget_j": 0.4, "device_budget_j": 0.1})
     config.evaluation.every_rounds = 20

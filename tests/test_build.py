@@ -182,6 +182,7 @@ def test_integers_become_floats_and_lists_tuples():
         ("training.warmup_steps", 12, "under 12"),
         ("training.client_learning_rate", 0.0, ""),
         ("training.decoder_learning_rate", 0.0, ""),
+        ("training.embedding_rate_factor", 0.0, ""),
         ("evaluation.every_rounds", 0, ""),
         ("evaluation.beams", 0, ""),
         ("checkpoint_every_rounds", 0, "1 or more"),
@@ -341,11 +342,13 @@ def updates(config):
     optimizers = build.build_optimizers(config)
     found = []
     for tx in (optimizers.client, optimizers.decoder, optimizers.server):
-        params, state = jnp.ones(2), tx.init(jnp.ones(2))
+        params = {"embedding": jnp.ones(2), "encoder": jnp.ones(2)}
+        state = tx.init(params)
         for gradient in (3.0, -1.0, 2.0, 5.0):
-            step, state = tx.update(jnp.array([gradient, 1.0]), state, params)
+            slope = jax.tree.map(lambda leaf, g=gradient: g * leaf.at[1].set(1.0), params)
+            step, state = tx.update(slope, state, params)
             params = optax.apply_updates(params, step)
-        found.append(np.asarray(params).tolist())
+        found.append(jax.tree.map(lambda leaf: leaf.tolist(), params))
     return found
 
 
@@ -356,6 +359,7 @@ def updates(config):
         ("training.decoder_optimizer", (False, True, False)),
         ("training.server_optimizer", (False, False, True)),
         ("training.client_learning_rate", (True, False, False)),
+        ("training.embedding_rate_factor", (True, False, False)),
         ("training.decoder_learning_rate", (False, True, False)),
         ("training.server_learning_rate", (False, False, True)),
         ("training.schedule", (True, True, False)),

@@ -23,7 +23,7 @@ def alone():
     config.task.vocabulary_size = 300
     config.training.update({"rounds": 40, "local_steps": 2, "batch": 8, "warmup_steps": 2})
     config.training.micro_batch_choices = (1, 2, 4, 8)
-    config.training.client_learning_rate = config.training.decoder_learning_rate
+    config.training.update({"embedding_rate_factor": 1.0})
     return build_experiment(config, default.get_config())
 
 

@@ -1,7 +1,10 @@
 """Optimisers by name, with the schedules that Transformers need, and what they weigh."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
+import jax
 import optax
 
 from collapipe_jax.errors import InputError
@@ -94,6 +97,34 @@ def _rate(
     # Counted from 1: the very first step already moves.
     warmup = optax.linear_schedule(peak / warmup_steps, peak, max(warmup_steps - 1, 1))
     return optax.join_schedules([warmup, after], [warmup_steps])
+
+
+def scale_group_rates(
+    tx: optax.GradientTransformation, factors: Mapping[str, float]
+) -> optax.GradientTransformation:
+    """An optimiser whose steps are longer or shorter for some groups of parameters.
+
+    Averaging over clusters divides the step of a token's embedding by N where a single
+    cluster met the token, while an encoder's parameter is stepped by all of them (Ding et
+    al., 2020, federated submodel averaging); a factor up to N on the embedding makes up
+    for it.
+
+    Args:
+      tx: The optimiser.
+      factors: Factor on the step by name of the group, 1 where none is named.
+
+    Returns:
+      The optimiser, for parameters in a dictionary of groups.
+    """
+
+    def scale(updates: dict[str, Any], params: Any) -> dict[str, Any]:
+        del params
+        return {
+            name: jax.tree.map(lambda step, f=factors.get(name, 1.0): f * step, group)
+            for name, group in updates.items()
+        }
+
+    return optax.chain(tx, optax.stateless(scale))
 
 
 def state_bytes_per_parameter(name: str) -> int:
