@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.federated.optimizers import make_optimizer, state_bytes_per_parameter
+from collapipe_jax.federated.optimizers import (
+    make_optimizer,
+    scale_group_rates,
+    state_bytes_per_parameter,
+)
 
 
 def moves(tx, steps, gradient=1.0):
@@ -84,3 +88,16 @@ def test_wrong_settings_are_named(settings, key):
         make_optimizer(**{"name": "sgd", "learning_rate": 0.1} | settings)
     with pytest.raises(InputError, match=r"optimizer\.name"):
         state_bytes_per_parameter("sdg")
+
+
+def test_a_group_takes_its_factor_of_the_step_and_the_others_none():
+    params = {"embedding": {"embedding": jnp.ones(3)}, "encoder": {"kernel": jnp.ones((2, 2))}}
+    slope = jax.tree.map(lambda leaf: 0.3 * leaf, params)
+    plain = make_optimizer("adam", 0.1, clip_norm=1.0)
+    scaled = scale_group_rates(plain, {"embedding": 4.0})
+    before, _ = plain.update(slope, plain.init(params), params)
+    after, _ = scaled.update(slope, scaled.init(params), params)
+    np.testing.assert_allclose(
+        after["embedding"]["embedding"], 4 * before["embedding"]["embedding"]
+    )
+    np.testing.assert_array_equal(after["encoder"]["kernel"], before["encoder"]["kernel"])

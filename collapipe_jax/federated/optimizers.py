@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import optax
 
 from collapipe_jax.errors import InputError
@@ -120,8 +119,7 @@ def scale_group_rates(
     def scale(updates: dict[str, Any], params: Any) -> dict[str, Any]:
         del params
         return {
-            name: jax.tree.map(lambda step, f=factors.get(name, 1.0): f * step, group)
-            for name, group in updates.items()
+            name: optax.tree.scale(factors.get(name, 1.0), group) for name, group in updates.items()
         }
 
     return optax.chain(tx, optax.stateless(scale))
