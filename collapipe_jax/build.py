@@ -12,8 +12,9 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.build_system import build_system
 from collapipe_jax.config_checks import check_training, typed_values, under_keys
+from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
-from collapipe_jax.models.transformer import TransformerConfig
+from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.scheduling.policies import Policy, make_policy
 from collapipe_jax.system import EdgeSystem
 from collapipe_jax.tasks.split import split_samples
@@ -134,9 +135,16 @@ def build_optimizers(config: ConfigDict) -> Optimizers:
 
 
 def load_data(config: ConfigDict) -> TranslationData:
-    """The corpus, tokenised and split."""
+    """The corpus, tokenised and split.
+
+    Raises:
+      InputError: if it cannot be read, or is too small.
+    """
     task = config.task
-    corpus = tuple(task.corpus.split("|")) if "|" in task.corpus else task.corpus
+    files = tuple(task.corpus.split("|"))
+    if len(files) > 2:
+        raise InputError("task.corpus", task.corpus, "more than two files", "Give one, or A|B")
+    corpus = files if len(files) == 2 else task.corpus
     return load_translation(
         corpus=corpus,
         pairs=task.pairs,

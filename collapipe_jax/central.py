@@ -8,6 +8,7 @@ steps the whole model, since the mini-batches are the merged ones that the decod
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from collapipe_jax.build import Experiment
 from collapipe_jax.federated.local_steps import (
@@ -20,6 +21,9 @@ from collapipe_jax.federated.local_steps import (
 from collapipe_jax.models.transformer import TranslationBatch
 from collapipe_jax.train import initial_run_state, round_batches
 
+# One object, since it is a static argument of the compiled round.
+_TAKE_OVER = optax.sgd(1.0)
+
 
 def initial_central_state(experiment: Experiment) -> LearnerState:
     """One learner with the initial parameters of the collaborative run."""
@@ -31,7 +35,7 @@ def initial_central_state(experiment: Experiment) -> LearnerState:
         1,
         optimizers.decoder,
         optimizers.decoder,
-        optimizers.server,
+        _TAKE_OVER,
     )
     return alone._replace(client=shared.client, decoder=shared.decoder)
 
@@ -65,5 +69,5 @@ def central_round(
         config=experiment.model,
         client_tx=experiment.optimizers.decoder,
         decoder_tx=experiment.optimizers.decoder,
-        server_tx=experiment.optimizers.server,
+        server_tx=_TAKE_OVER,
     )

@@ -18,6 +18,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.files import partial_path, write_text
 
 _KEPT = 2
 
@@ -69,7 +70,7 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
             raise InputError(
                 "workdir", str(workdir), "holds results already", "Add --resume, or choose another"
             )
-    elif any(entry != _partial(saved) for entry in path.iterdir()):
+    elif any(entry != partial_path(saved) for entry in path.iterdir()):
         raise InputError(
             "workdir", str(workdir), "holds files that no run wrote", "Choose an empty folder"
         )
@@ -120,21 +121,6 @@ def _first_difference(found: Mapping, wanted: Mapping, prefix: str = "") -> str:
             return _first_difference(here, there, f"{prefix}{key}.")
         return f"{prefix}{key} is {here!r} there and {there!r} here"
     return "no difference"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file at once or not at all, also when the program is killed."""
-    partial = _partial(path)
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
-
-
-def _partial(path: Path) -> Path:
-    """Where a file stands while it is written."""
-    return path.with_name(path.name + ".partial")
 
 
 class Checkpoints:

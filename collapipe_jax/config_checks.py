@@ -53,7 +53,12 @@ _AT_MOST_ONE = (
     "devices.utilisation",
     "dynamics.availability",
     "dynamics.fading_correlation",
+    "radio.d2d_activity",
 )
+_NOT_ABOVE = {
+    "network.d2e_min_distance_m": "network.cell_radius_m",
+    "network.d2d_min_distance_m": "network.cluster_radius_m",
+}
 
 
 def typed_values(found: Mapping, expected: Mapping, prefix: str = "") -> dict[str, Any]:
@@ -123,6 +128,10 @@ def check_training(config: Mapping[str, Any]) -> None:
     for name in _AT_MOST_ONE:
         if _value(config, name) > 1.0:
             raise InputError(name, _value(config, name), "above 1", "Give a number from 0 to 1")
+    for name, limit in _NOT_ABOVE.items():
+        if _value(config, name) > _value(config, limit):
+            problem = f"above {limit} = {_value(config, limit):g}"
+            raise InputError(name, _value(config, name), problem, "Lower it, or raise the radius")
     _check_micro_batches(config["training"])
     _check_schedule(config["training"])
     ratio = config["control"]["divergence_ratio"]

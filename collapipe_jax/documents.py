@@ -18,6 +18,7 @@ from collapipe_jax.cost.problem import Control, RoundProblem
 from collapipe_jax.cost.round import RoundCost
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.errors import InputError
+from collapipe_jax.files import write_text
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.devices import Compute
 
@@ -40,6 +41,9 @@ class Entry(NamedTuple):
     positive: bool = True
     integer: bool = False
 
+
+_LARGEST_INT = 2**31 - 1
+_LARGEST_NUMBER = 1e36  # beyond it single precision ends
 
 _ZERO_ALLOWED = Entry(positive=False)
 
@@ -223,7 +227,7 @@ def _read_json(path: str | os.PathLike, expected_format: str) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError("file", str(path), error.strerror or "unreadable", "Check it") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, no JSON, or absurdly nested
         raise InputError("file", str(path), f"not JSON ({error})", "Write it anew") from None
     if not isinstance(document, dict) or document.get("format") != expected_format:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
@@ -260,6 +264,8 @@ def _read_number(value, entry: Entry, key: str, axes: dict[str, int]) -> np.ndar
         ) from None
     _refuse(~np.isfinite(array), array, key, "not a finite number", "Give a number")
     _refuse(array < 0, array, key, "negative", "Give a number from 0 on")
+    largest = _LARGEST_INT if entry.integer else _LARGEST_NUMBER
+    _refuse(array > largest, array, key, "too large", f"Give a number up to {largest:g}")
     if entry.positive:
         _refuse(array == 0, array, key, "zero", "Give a positive number")
     if entry.integer:
@@ -320,9 +326,6 @@ def _null_if_infinite(value) -> Any:
 
 
 def _write_json(path: str | os.PathLike, document: dict[str, Any]) -> None:
-    """Write at once or not at all: a reader never sees half a document."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.decoding import beam_decode, greedy_decode
 from collapipe_jax.models.layers import Params
-from collapipe_jax.models.transformer import TransformerConfig, TranslationBatch, token_losses
+from collapipe_jax.models.transformer import TranslationBatch, token_losses
 from collapipe_jax.tasks.scores import Score, bleu
 from collapipe_jax.tasks.tokenizer import Tokenizer
 from collapipe_jax.tasks.translation import ParallelArrays, ParallelSentences

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from collapipe_jax.checkpoint import write_text
 from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
 from collapipe_jax.federated.local_steps import RoundLearning
+from collapipe_jax.files import write_text
 from collapipe_jax.simulate import SystemRound
 
 History = dict[str, np.ndarray]

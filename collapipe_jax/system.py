@@ -15,6 +15,7 @@ from collapipe_jax.network.dynamics import DynamicsParams
 from collapipe_jax.network.propagation import PropagationParams, sample_large_scale_gain
 from collapipe_jax.network.topology import TopologyParams, sample_topology
 from collapipe_jax.scheduling.baselines import static_pipeline
+from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.queues import empty_queues
 
 
@@ -101,7 +102,9 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
     """Draw a network: positions, large-scale gains and devices.
 
     The reference latency is that of the static pipeline at mean gains, so that ``v``
-    weighs latency alike on a fast and on a slow network.
+    weighs latency alike on a fast and on a slow network; the target of divergence is
+    relative to a round without losses of all clusters that can ever run. A network in
+    which none can has neither: both are 0, and costs relative to them not a number.
 
     Args:
       key: random key.
@@ -120,7 +123,11 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
         control=_initial_control(params, clusters, nodes),
     )
     static = price(problem, static_pipeline(problem, params.control.reference_micro_batches))
-    control = problem.control.replace(reference_latency_s=static.latency_s)
+    floor = loss_free_divergence(params.learning, params.workload.batch, can_run(problem))
+    control = problem.control.replace(
+        reference_latency_s=static.latency_s,
+        divergence_target=params.control.divergence_ratio * floor,
+    )
     return EdgeSystem(
         mean_problem=problem.replace(control=control),
         dynamics=params.dynamics,
@@ -152,12 +159,11 @@ def _initial_control(params: SystemParams, clusters: int, nodes: int) -> Control
     control = params.control
     budget_j = jnp.full((clusters, nodes), control.device_budget_j)
     queues = empty_queues(clusters, nodes)
-    floor = loss_free_divergence(params.learning, params.workload.batch)
     return Control(
         v=jnp.asarray(control.v),
         reference_latency_s=jnp.ones(()),
         energy_budget_j=budget_j.at[:, 0].set(control.control_unit_budget_j),
         energy_queue=queues.energy,
-        divergence_target=control.divergence_ratio * floor,
+        divergence_target=jnp.ones(()),
         divergence_queue=queues.divergence,
     )

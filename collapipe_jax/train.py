@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from collapipe_jax.build import Experiment
-from collapipe_jax.checkpoint import Checkpoints, RunRecord, load_run, open_workdir, write_text
+from collapipe_jax.checkpoint import Checkpoints, RunRecord, load_run, open_workdir
 from collapipe_jax.evaluation import held_out_loss, held_out_score
 from collapipe_jax.federated.local_steps import (
     Erasures,
@@ -21,6 +21,7 @@ from collapipe_jax.federated.local_steps import (
     init_learner,
     train_round,
 )
+from collapipe_jax.files import write_text
 from collapipe_jax.history import (
     History,
     append_line,
@@ -76,6 +77,7 @@ def train(
         state, history, done = _start(experiment, checkpoints)
         constants = run_constants(experiment)
         write_metrics(path / "metrics.jsonl", history)
+        experiment.data.tokenizer.save(path / "tokenizer.json")
         rounds = experiment.config["training"]["rounds"]
         with _progress(console) as progress:
             bar = progress.add_task("rounds", total=rounds, completed=done, status="")
@@ -269,8 +271,7 @@ def summarise(experiment: Experiment, state: RunState, history: History) -> dict
 
 def _progress(console: Console | None) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=10),  # all of it fits 80 columns
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[status]}"),
@@ -284,6 +285,6 @@ def _status(history: History, constants: dict[str, np.ndarray]) -> str:
     score = f"{scores[-1]:.1f}" if len(scores) else "-"
     over = (history["energy_j"].mean(axis=0) / constants["energy_budget_j"]).max()
     return (
-        f"BLEU {score} | loss {history['train_loss'][-1]:.2f} | "
-        f"simulated {history['simulated_time_s'][-1]:.0f} s | energy/budget {over:.2f}"
+        f"BLEU {score} loss {history['train_loss'][-1]:.2f} "
+        f"clock {history['simulated_time_s'][-1]:.0f} s energy/budget {over:.2f}"
     )

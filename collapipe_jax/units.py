@@ -10,19 +10,9 @@ def db_to_linear(ratio_db: ArrayLike) -> Array:
     return jnp.power(10.0, jnp.asarray(ratio_db) / 10.0)
 
 
-def linear_to_db(ratio: ArrayLike) -> Array:
-    """Decibels of a ratio of powers. Any shape; ``-inf`` at 0."""
-    return 10.0 * jnp.log10(ratio)
-
-
 def dbm_to_w(power_dbm: ArrayLike) -> Array:
     """Watts from dBm (decibels over one milliwatt). Any shape."""
     return 1e-3 * db_to_linear(power_dbm)
-
-
-def bytes_to_bits(size_bytes: ArrayLike) -> ArrayLike:
-    """Bits from bytes."""
-    return 8 * size_bytes
 
 
 def gib_to_bytes(size_gib: float) -> float:

@@ -17,9 +17,9 @@ def get_config() -> ConfigDict:
     config.model.update({"width": 64, "feed_forward_width": 256, "encoder_blocks": 4})
     config.model.update({"decoder_blocks": 1, "dropout_rate": 0.0})
     config.task.update({"pairs": 8_000, "validation_pairs": 100, "test_pairs": 200})
-    config.training.update({"rounds": 80, "batch": 16, "micro_batch_choices": (1, 2, 4, 8, 16)})
-    config.training.warmup_steps = 60
+    config.training.update({"rounds": 80, "warmup_steps": 60})
     config.training.update({"client_learning_rate": 4e-3, "decoder_learning_rate": 4e-3})
+    config.training.embedding_rate_factor = 3.0  # one a cluster
     config.devices.memory_share = 0.001  # scaled down with the model; see default.py
     config.control.update({"control_unit_budget_j": 0.4, "device_budget_j": 0.1})
     config.evaluation.every_rounds = 20

@@ -24,8 +24,7 @@ def get_config() -> ConfigDict:
     )
     config.model.update({"encoder_blocks": 4, "decoder_blocks": 1})
     config.model.dropout_rate = 0.0  # four epochs: the model does not overfit yet
-    config.training.update({"rounds": 400, "batch": 16, "micro_batch_choices": (1, 2, 4, 8, 16)})
-    config.training.warmup_steps = 200
+    config.training.update({"rounds": 400, "warmup_steps": 200})
     config.devices.memory_share = 0.002  # scaled down with the model; see default.py
     config.control.divergence_ratio = 1.05  # losses may cost 5 % of the gradient's variance
     config.evaluation.every_rounds = 100

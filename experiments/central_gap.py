@@ -4,7 +4,8 @@
         --workdir=runs/gap --seeds=3
 
 Trains both for every seed on the same number of samples, and prints scores, their
-paired difference and its 95 % confidence interval. Goes on where it stopped.
+paired difference and its 95 % confidence interval. Goes on with what is finished
+or saved; an interrupted central run starts anew.
 """
 
 import argparse
@@ -20,12 +21,12 @@ from rich.progress import track
 
 from collapipe_jax.build import Experiment, build_experiment
 from collapipe_jax.central import central_round, initial_central_state
-from collapipe_jax.checkpoint import write_text
+from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.evaluation import held_out_loss, held_out_score
+from collapipe_jax.files import write_text
 from collapipe_jax.train import model_params, train
 from configs import default
-from experiments.command_line import run_reporting_errors
 from experiments.configuration import read_config
 
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1 on.

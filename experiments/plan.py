@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
 from collapipe_jax.cost.problem import RoundProblem
@@ -23,7 +24,6 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.policies import POLICIES, make_policy
 from collapipe_jax.units import bytes_to_mib
-from experiments.command_line import run_reporting_errors
 
 
 def main(argv: Sequence[str]) -> None:
@@ -37,7 +37,6 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--micro-batches", type=int, default=8, help="for policies that fix it (default 8)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="for policies that draw")
     options = parser.parse_args(argv)
 
     policy = make_policy(options.policy, options.micro_batches)
@@ -50,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
             "Raise the memory or shrink the model",
         )
     decision, cost = jax.jit(lambda key, problem: _decide(policy, key, problem))(
-        jax.random.key(options.seed), problem
+        jax.random.key(0), problem
     )
     write_decision(options.out, decision, options.policy)
     console = Console()

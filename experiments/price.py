@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import jax
 
+from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.cost.round import price
 from collapipe_jax.documents import read_decision, read_network, write_cost
 from collapipe_jax.scheduling.feasibility import violations
-from experiments.command_line import run_reporting_errors
 
 
 def main(argv: Sequence[str]) -> None:

@@ -5,6 +5,7 @@
 Results go to ``runs/quickstart``; a second call goes on where the first stopped.
 """
 
+import argparse
 import dataclasses
 import json
 import sys
@@ -15,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.build import build_experiment
+from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.scheduling.policies import make_policy
 from collapipe_jax.train import train
 from collapipe_jax.units import bytes_to_mib
 from configs import default, quickstart
-from experiments.command_line import run_reporting_errors
 from figures.all import draw_all
 
 POLICIES = ("dssra", "static_pipeline")
@@ -40,7 +41,11 @@ ROWS = {
 
 def main(argv: Sequence[str]) -> None:
     """Train twice on the same network and data, print the table, draw the figures."""
-    root = Path(argv[0] if argv else "runs/quickstart")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workdir", default="runs/quickstart", help="where results go")
+    root = Path(parser.parse_args(argv).workdir)
     console = Console()
     config = quickstart.get_config()
     base = build_experiment(config, default.get_config())

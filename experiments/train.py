@@ -16,9 +16,9 @@ from pathlib import Path
 from rich.console import Console
 
 from collapipe_jax.build import build_experiment
+from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.train import train
 from configs import default
-from experiments.command_line import run_reporting_errors
 from experiments.configuration import read_config
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collapipe_jax.checkpoint import RunRecord
-from experiments.command_line import run_reporting_errors
+from collapipe_jax.command_line import run_reporting_errors
 from figures import gantt, latency, progress, queues, style
 from figures.command_line import figure_parser, load_runs, out_dir, print_paths
 from figures.schedule import runs_pipeline

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import ConnectionPatch, Patch, Rectangle
 
 from collapipe_jax.checkpoint import RunRecord
-from experiments.command_line import run_reporting_errors
+from collapipe_jax.command_line import run_reporting_errors
 from figures import style
 from figures.command_line import figure_parser, load_runs, out_dir, print_paths
 from figures.schedule import BACKWARD, FORWARD, TURN, Step, first_step, pick

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from collapipe_jax.checkpoint import RunRecord
-from experiments.command_line import run_reporting_errors
+from collapipe_jax.command_line import run_reporting_errors
 from figures import style
 from figures.command_line import draw_and_save
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.checkpoint import Checkpoints, load_run, open_workdir, write_text
+from collapipe_jax.checkpoint import Checkpoints, load_run, open_workdir
 from collapipe_jax.errors import InputError
+from collapipe_jax.files import write_text
 
 CONFIG = {
     "seed": 0,

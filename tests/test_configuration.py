@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from experiments import train
-from experiments.command_line import run_reporting_errors
 from experiments.configuration import read_config
 
 DEFAULT = "configs/default.py"

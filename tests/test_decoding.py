@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.decoding import beam_decode, beam_search, greedy_decode
-from collapipe_jax.models.transformer import (
-    TransformerConfig,
-    decode,
-    init_params,
-    logits,
-    source_memory,
-)
+from collapipe_jax.models.transformer import decode, init_params, logits, source_memory
 
 CONFIG = TransformerConfig(
     vocabulary_size=6,

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.encoder import encode, encoder_block, init_encoder
 from collapipe_jax.models.layers import dropout, example_keys, layer_keys
-from collapipe_jax.models.transformer import TransformerConfig, count_parameters
+from collapipe_jax.models.transformer import count_parameters
 
 CONFIG = TransformerConfig(
     vocabulary_size=11,

@@ -7,14 +7,9 @@ import pytest
 
 from collapipe_jax import evaluation
 from collapipe_jax.evaluation import held_out_loss, held_out_score, translate
+from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.decoding import beam_decode, greedy_decode
-from collapipe_jax.models.transformer import (
-    TransformerConfig,
-    decode,
-    init_params,
-    logits,
-    source_memory,
-)
+from collapipe_jax.models.transformer import decode, init_params, logits, source_memory
 from collapipe_jax.tasks.scores import copy_baseline
 from collapipe_jax.tasks.translation import ParallelArrays, load_translation
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.encoder import init_encoder
-from collapipe_jax.models.transformer import TransformerConfig
 from collapipe_jax.pipeline.execution import forward
 
 CONFIG = TransformerConfig(

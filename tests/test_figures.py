@@ -8,9 +8,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.ticker import FixedLocator
 
 from collapipe_jax.checkpoint import Checkpoints, RunRecord, open_workdir
+from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.cost.timeline import flow_time_s
 from collapipe_jax.errors import InputError
-from experiments.command_line import run_reporting_errors
 from figures import all as all_figures
 from figures import command_line, gantt, latency, progress, queues, style
 from figures.schedule import BACKWARD, TURN, first_step, pick, runs_pipeline

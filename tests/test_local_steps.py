@@ -6,7 +6,8 @@ import pytest
 
 from collapipe_jax.federated.local_steps import Erasures, init_learner, train_round
 from collapipe_jax.federated.optimizers import make_optimizer
-from collapipe_jax.models.transformer import TransformerConfig, TranslationBatch, token_losses
+from collapipe_jax.models.config import TransformerConfig
+from collapipe_jax.models.transformer import TranslationBatch, token_losses
 
 CONFIG = TransformerConfig(
     vocabulary_size=12,

@@ -7,12 +7,12 @@ import pathlib
 import jax
 import pytest
 
+from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.cost.round import price
 from collapipe_jax.documents import read_decision, read_network
 from collapipe_jax.scheduling.feasibility import is_feasible
 from collapipe_jax.scheduling.policies import make_policy
 from experiments import plan
-from experiments.command_line import run_reporting_errors
 
 EXAMPLE = pathlib.Path(__file__).parents[1] / "docs" / "examples" / "edge.network.json"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from reference_cost import reference_cost, reference_violations
 
-from experiments.command_line import run_reporting_errors
+from collapipe_jax.command_line import run_reporting_errors
 from experiments.price import main
 
 ROOT = Path(__file__).parents[1]

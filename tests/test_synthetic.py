@@ -101,7 +101,7 @@ def test_articles_are_english(text):
     assert not re.search(r"\ban [^aeiou]|\ba [aeiou]", sources)
 
 
-@pytest.mark.parametrize(("seed", "pairs", "key"), [(0, 0, "task.pairs"), (-1, 5, "task.seed")])
+@pytest.mark.parametrize(("seed", "pairs", "key"), [(0, 0, "task.pairs"), (-1, 5, "seed")])
 def test_wrong_arguments_are_named(seed, pairs, key):
     with pytest.raises(InputError, match=key):
         generate_parallel_text(seed, pairs)

@@ -182,7 +182,7 @@ MOMENTS = {
     "between checkpoint and digests": (checkpoint, "_file_digests", 2),
     "after the second checkpoint": (train, "run_round", 5),
     "before the summary": (train, "summarise", 1),
-    "while the summary is written": (train, "write_text", 2),
+    "while the summary is written": (train, "write_text", 1),
 }
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.transformer import (
-    TransformerConfig,
     TranslationBatch,
     count_parameters,
     decode,

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from collapipe_jax.cost import workload
+from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.encoder import encoder_block, init_encoder
 from collapipe_jax.models.transformer import (
-    TransformerConfig,
     TranslationBatch,
     count_parameters,
     init_params,

@@ -83,6 +83,13 @@ def round_divergence(cluster: Array, present: Array, learning: Learning) -> Arra
     return jnp.sum(jnp.where(present, weight**2 * jnp.where(present, cluster, 0.0), 0.0))
 
 
-def loss_free_divergence(learning: Learning, batch: Array) -> Array:
-    """Divergence with every cluster there and no message lost: its least value."""
-    return jnp.sum(learning.cluster_weight**2) * learning.gradient_variance / batch
+def loss_free_divergence(learning: Learning, batch: Array, present: Array) -> Array:
+    """Divergence of a round in which these clusters take part and nothing is lost.
+
+    Args:
+      learning: constants.
+      batch: ``B``.
+      present: clusters that take part, ``[N]``.
+    """
+    weight = present_weight(learning.cluster_weight, present)
+    return jnp.sum(weight**2) * learning.gradient_variance / batch

@@ -79,17 +79,20 @@ def decoder_flops(
     feed_forward_width: int,
     blocks: int,
     vocabulary_size: int,
+    rematerialise: bool = False,
 ) -> float:
     """FLOPs of the decoder on one sample, forward and backward together.
 
     A decoder block is an encoder block over the target with, besides, attention to the
     source: two projections over each sequence and two products between them. The
-    projection to the vocabulary follows. Backward counts twice forward.
+    projection to the vocabulary follows. Backward counts twice forward, and three times
+    where blocks are recomputed.
     """
     source, target = source_length, target_length
     cross = 4 * (target + source) * width**2 + 4 * source * target * width
     block = block_flops(target, width, feed_forward_width) + cross
-    return 3.0 * (blocks * block + 2 * target * width * vocabulary_size)
+    passes = 4.0 if rematerialise else 3.0
+    return passes * blocks * block + 3.0 * 2 * target * width * vocabulary_size
 
 
 def activation_bytes(
@@ -175,6 +178,7 @@ def transformer_workload(
             feed_forward_width=feed_forward_width,
             blocks=decoder_blocks,
             vocabulary_size=vocabulary_size,
+            rematerialise=rematerialise,
         ),
         backward_ratio=3.0 if rematerialise else 2.0,
         activation_bits=float(activation_number_bits * source_length * width),

@@ -9,7 +9,7 @@ import optax
 from collapipe_jax.errors import InputError
 
 # float32 numbers held for every parameter: weight, gradient, then the optimiser's own.
-_NUMBERS_PER_PARAMETER = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
+_NUMBERS_PER_PARAMETER = {"sgd": 2, "momentum": 3, "adam": 4}
 _SCHEDULES = ("constant", "cosine", "inverse_sqrt")
 
 
@@ -23,12 +23,11 @@ def make_optimizer(
     clip_norm: float = 0.0,
     momentum: float = 0.9,
     beta2: float = 0.98,
-    weight_decay: float = 0.0,
 ) -> optax.GradientTransformation:
     """An optax optimiser.
 
     Args:
-      name: "sgd", "momentum", "adam" or "adamw".
+      name: "sgd", "momentum" or "adam".
       learning_rate: Peak step size, > 0.
       schedule: "constant", "cosine" (to 0 at `total_steps`) or "inverse_sqrt"
         (`sqrt(warmup / step)`, Vaswani et al. 1706.03762), each after a linear warm-up.
@@ -36,9 +35,8 @@ def make_optimizer(
         decays as if it were 1.
       total_steps: Steps at which "cosine" ends, warm-up included; others do not read it.
       clip_norm: Largest global norm of a gradient; 0 is off.
-      momentum: Decay of the first moment, "momentum", "adam" and "adamw" alike.
-      beta2: Decay of the second moment of "adam" and "adamw".
-      weight_decay: Decoupled decay of "adamw"; others do not read it.
+      momentum: Decay of the first moment, "momentum" and "adam" alike.
+      beta2: Decay of the second moment of "adam".
 
     Returns:
       The optimiser.
@@ -56,9 +54,6 @@ def make_optimizer(
         "sgd": lambda: optax.sgd(rate),
         "momentum": lambda: optax.sgd(rate, momentum=momentum),
         "adam": lambda: optax.adam(rate, b1=momentum, b2=beta2, eps=1e-9),
-        "adamw": lambda: optax.adamw(
-            rate, b1=momentum, b2=beta2, eps=1e-9, weight_decay=weight_decay
-        ),
     }[name]()
     return optax.chain(optax.clip_by_global_norm(clip_norm), step) if clip_norm else step
 

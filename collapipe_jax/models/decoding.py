@@ -7,18 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID, TransformerConfig
 from collapipe_jax.models.layers import Params, bind
-from collapipe_jax.models.transformer import (
-    BOS_ID,
-    EOS_ID,
-    PAD_ID,
-    DecoderBlock,
-    TransformerConfig,
-    embed,
-    layer_norm,
-    logits,
-    source_memory,
-)
+from collapipe_jax.models.transformer import DecoderBlock, embed, layer_norm, logits, source_memory
 
 
 class _Cache(NamedTuple):
@@ -155,9 +146,11 @@ def beam_search(
       InputError: On fewer than 1 beam or a negative penalty.
     """
     if beams < 1:
-        raise InputError("decoding.beams", beams, "keeps no hypothesis", "Give at least 1")
+        raise InputError("evaluation.beams", beams, "keeps no hypothesis", "Give at least 1")
     if not length_penalty >= 0.0:
-        raise InputError("decoding.length_penalty", length_penalty, "is negative", "Give 0 or more")
+        raise InputError(
+            "evaluation.length_penalty", length_penalty, "is negative", "Give 0 or more"
+        )
     length = config.target_length if max_length is None else max_length
     return _beam_search(params, config, source_ids, jnp.float32(length_penalty), beams, length)
 

@@ -4,12 +4,11 @@ Every parameter leaf is stacked `[L, ...]`, so that any run of consecutive block
 a slice and the whole encoder is one `jax.lax.scan`.
 """
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.layers import (
     UNROLLED_BLOCKS,
     Attention,
@@ -22,14 +21,11 @@ from collapipe_jax.models.layers import (
     layer_keys,
 )
 
-if TYPE_CHECKING:
-    from collapipe_jax.models.transformer import TransformerConfig
-
 
 class EncoderBlock(nnx.Module):
     """Self-attention and feed-forward, each behind its norm and around a residual."""
 
-    def __init__(self, config: "TransformerConfig", *, rngs: nnx.Rngs):
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.rate = config.dropout_rate
         self.attention_norm = nnx.LayerNorm(config.width, rngs=rngs)
         self.attention = Attention(config, rngs=rngs)
@@ -44,7 +40,7 @@ class EncoderBlock(nnx.Module):
         return x + dropout(self.feed_forward(self.feed_forward_norm(x)), keys, 2, self.rate)
 
 
-def init_encoder(key: jax.Array, config: "TransformerConfig") -> Params:
+def init_encoder(key: jax.Array, config: TransformerConfig) -> Params:
     """Fresh parameters of the encoder.
 
     A block holds `4 h^2 + 4 h` (attention) `+ 2 h d + d + h` (feed-forward of inner
@@ -62,7 +58,7 @@ def init_encoder(key: jax.Array, config: "TransformerConfig") -> Params:
 
 def encoder_block(
     block_params: Params,
-    config: "TransformerConfig",
+    config: TransformerConfig,
     x: jax.Array,
     mask: jax.Array,
     keys: jax.Array | None = None,
@@ -84,7 +80,7 @@ def encoder_block(
 
 def encode(
     encoder_params: Params,
-    config: "TransformerConfig",
+    config: TransformerConfig,
     x: jax.Array,
     mask: jax.Array,
     dropout_key: jax.Array | None = None,

@@ -6,23 +6,20 @@ partition really computes.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.encoder import encode, encoder_block
 from collapipe_jax.models.layers import Params, example_keys, layer_keys
 from collapipe_jax.pipeline.segments import segment_layout
 
-if TYPE_CHECKING:
-    from collapipe_jax.models.transformer import TransformerConfig
-
 
 def forward(
     encoder_params: Params,
-    config: "TransformerConfig",
+    config: TransformerConfig,
     x: jax.Array,
     mask: jax.Array,
     segments: jax.Array | None = None,
@@ -59,7 +56,7 @@ def forward(
 
 def _sequential(
     encoder_params: Params,
-    config: "TransformerConfig",
+    config: TransformerConfig,
     x: jax.Array,
     mask: jax.Array,
     segments: jax.Array | None,
@@ -73,7 +70,7 @@ def _sequential(
 
 def _segmented(
     encoder_params: Params,
-    config: "TransformerConfig",
+    config: TransformerConfig,
     x: jax.Array,
     mask: jax.Array,
     segments: jax.Array | None,

@@ -17,21 +17,23 @@ from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.resources import tune_resources
 from collapipe_jax.scheduling.segments import LatencyPrice, propose_segments
 
-_START_MICRO_BATCHES = 8
 _NEARLY_SLOWEST = 0.05
 _TUNED_PROPOSALS = 3
 
 
-def dssra(problem: RoundProblem, alternations: int = 3, steps: int = 40) -> Decision:
+def dssra(
+    problem: RoundProblem, micro_batches: int = 8, alternations: int = 3, steps: int = 40
+) -> Decision:
     """Decide a round by drift plus penalty.
 
     Args:
       problem: one round of one network.
+      micro_batches: of the static pipeline to start from.
       alternations: of segments with resources.
       steps: gradient steps on shares and powers in each.
 
     Returns:
-      A feasible decision; its objective is at most that of the static pipeline.
+      A feasible decision; its objective is at most that of this static pipeline.
     """
 
     def alternate(decision, _):
@@ -40,7 +42,7 @@ def dssra(problem: RoundProblem, alternations: int = 3, steps: int = 40) -> Deci
         best = jnp.argmin(objective)
         return jax.tree.map(lambda leaf: leaf[best], tuned), None
 
-    start = static_pipeline(problem, _START_MICRO_BATCHES)
+    start = static_pipeline(problem, micro_batches)
     decision, _ = jax.lax.scan(alternate, start, length=alternations)
     return decision
 

@@ -19,15 +19,14 @@ def _make_static_pipeline(micro_batches: int) -> Policy:
 
 
 def _make_dssra(micro_batches: int) -> Policy:
-    del micro_batches  # chosen every round
-    return lambda key, problem: dssra(problem)
+    return lambda key, problem: dssra(problem, micro_batches)
 
 
 POLICIES: dict[str, Callable[[int], Policy]] = {
     "dssra": _make_dssra,
     "static_pipeline": _make_static_pipeline,
 }
-"""Factories by name; each takes the number of micro-batches of policies that fix it."""
+"""Factories by name; each takes the number of micro-batches to fix, or to start from."""
 
 
 def make_policy(name: str, micro_batches: int = 8) -> Policy:
@@ -35,7 +34,7 @@ def make_policy(name: str, micro_batches: int = 8) -> Policy:
 
     Args:
       name: a key of :data:`POLICIES`.
-      micro_batches: for policies that do not choose it.
+      micro_batches: for policies that do not choose it, and for others to start from.
 
     Raises:
       InputError: if there is no such policy.

@@ -187,7 +187,7 @@ def _best_candidate(problem, tentative, price, move_s, sets, priced, micro_batch
             cost = price.per_s * jnp.maximum(latency_s, price.floor_s)
             cost = cost + added(block_energy) + other_cost
             fits = jnp.sum(segments, axis=1) == work.blocks
-            # A hopeless link must still lose against not fitting at all.
+            # A hopeless link must still win against not fitting at all.
             cost = jnp.minimum(jnp.nan_to_num(cost, nan=jnp.inf), 1e37)
             return jnp.where(fits, cost, jnp.inf), segments
 

@@ -15,7 +15,7 @@ _LN2 = 0.6931472
 
 
 def control_unit_floor_j(problem: RoundProblem) -> Array:
-    """Least energy of a round for every control unit, ``[N]``.
+    """Least energy of a round for every control unit, ``[N]``; 0 where a cluster cannot run.
 
     Its computing, and its bits at the energy per bit of vanishing power over the whole
     band, ``ln 2 N_0 / g``, without D2D interference and towards the device with the
@@ -35,7 +35,8 @@ def control_unit_floor_j(problem: RoundProblem) -> Array:
     best_gain = jnp.max(radio.d2d_gain[:, 0, 1:], axis=1)
     hop_j_per_bit = _LN2 * radio.snr_gap * radio.node_noise_w_per_hz / best_gain
     computing_j = embed * problem.compute.joules_per_flop[:, 0]
-    return computing_j + up_bits * up_j_per_bit + hop_bits * hop_j_per_bit
+    floor_j = computing_j + up_bits * up_j_per_bit + hop_bits * hop_j_per_bit
+    return jnp.where(can_run(problem), floor_j, 0.0)
 
 
 def block_energy_j(problem: RoundProblem) -> Array:

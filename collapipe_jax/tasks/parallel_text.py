@@ -161,11 +161,11 @@ def _first(train: list[Pair], size: int | None) -> list[Pair]:
     if size < 1:
         problem = "nothing of it is left for training"
         remedy = "Give more than validation and test pairs together"
-        raise InputError("task.pairs (less validation and test)", size, problem, remedy)
+        raise InputError("task.pairs, less validation and test", size, problem, remedy)
     if size > len(train):
         problem = f"the corpus has only {len(train)} pairs for training"
-        remedy = "Lower task.pairs or set it to None to use all of them"
-        raise InputError("task.pairs (less validation and test)", size, problem, remedy)
+        remedy = "Lower task.pairs, or validation and test"
+        raise InputError("task.pairs, less validation and test", size, problem, remedy)
     return train[:size]
 
 

@@ -68,10 +68,10 @@ def _check(
     seed: int, cluster_indices: Sequence[np.ndarray], round_index: int, steps: int, batch: int
 ) -> None:
     if not 0 <= seed < 2**64:
-        raise InputError("task.seed", seed, "out of range", "Use an integer from 0 below 2**64")
+        raise InputError("seed", seed, "out of range", "Use an integer from 0 below 2**64")
     if round_index < 0:
         raise InputError("round_index", round_index, "a negative round", "Count from 0")
-    for key, value in (("train.local_steps", steps), ("train.batch", batch)):
+    for key, value in (("training.local_steps", steps), ("training.batch", batch)):
         if value < 1:
             raise InputError(key, value, "nothing to train on", "Use 1 or more")
     for cluster, indices in enumerate(cluster_indices):

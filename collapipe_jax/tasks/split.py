@@ -129,5 +129,5 @@ def _check_room(count: int, clusters: int, minimum: int) -> None:
 
 def _generator(seed: int) -> np.random.Generator:
     if seed < 0:
-        raise InputError("task.seed", seed, "a negative seed", "Use an integer from 0")
+        raise InputError("seed", seed, "a negative seed", "Use an integer from 0")
     return np.random.Generator(np.random.Philox(seed))

@@ -153,7 +153,7 @@ def generate_parallel_text(seed: int, pairs: int) -> list[tuple[str, str]]:
     if pairs < 1:
         raise InputError("task.pairs", pairs, "no sentence to generate", "Ask for 1 or more")
     if seed < 0:
-        raise InputError("task.seed", seed, "a negative seed", "Use an integer from 0")
+        raise InputError("seed", seed, "a negative seed", "Use an integer from 0")
     rng = random.Random(int(seed))  # of a NumPy integer too
     text: dict[str, str] = {}
     redraws = 0

@@ -207,7 +207,7 @@ def _check(
     pairs: int | None, validation: int, test: int, source_length: int, target_length: int, seed: int
 ) -> None:
     if seed < 0:
-        raise InputError("task.seed", seed, "a negative seed", "Use an integer from 0")
+        raise InputError("seed", seed, "a negative seed", "Use an integer from 0")
     for key, value in (("validation_pairs", validation), ("test_pairs", test)):
         if value < 1:
             raise InputError(f"task.{key}", value, "the set would be empty", "Use 1 or more")

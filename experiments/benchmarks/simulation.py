@@ -20,12 +20,12 @@ import jax
 import numpy as np
 
 from collapipe_jax.build_system import build_system_params
+from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
 from collapipe_jax.simulate import initial_state, simulate, simulate_round
 from collapipe_jax.system import SystemParams, sample_system
 from configs import default
-from experiments.command_line import run_reporting_errors
 
 _BLOCKS = 12
 _PEER_ROUNDS = 20

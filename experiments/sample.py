@@ -1,0 +1,46 @@
+"""Write a network drawn from a configuration to a file, to be planned and priced.
+
+    python -m experiments.sample --config=configs/default.py --out=NET.json
+
+Any key may be set on the way, the seed for one: ``--config.seed=3``.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from collapipe_jax.build_system import build_system
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.config_checks import check_training, typed_values
+from collapipe_jax.documents import write_network
+from collapipe_jax.simulate import initial_state, round_problem
+from configs import default
+from experiments.configuration import read_config
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw the network, its channel of one round, and write both."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", required=True, help="a file with get_config()")
+    parser.add_argument("--out", required=True, help="where to write the network")
+    options, overrides = parser.parse_known_args(argv)
+
+    given = read_config(options.config, overrides)
+    config = ConfigDict(typed_values(given.to_dict(), default.get_config().to_dict()))
+    check_training(config)
+    clusters = config.network.clusters
+    system = build_system(config, np.full(clusters, 1.0 / clusters))
+    state_key, round_key = jax.random.split(jax.random.key(config.seed))
+    problem = round_problem(round_key, system, initial_state(state_key, system))
+    write_network(options.out, problem)
+    print(f"{clusters} clusters of {config.network.devices} devices, written: {options.out}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))
