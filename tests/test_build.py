@@ -185,7 +185,7 @@ def test_integers_become_floats_and_lists_tuples():
         ("training.embedding_rate_factor", 0.0, ""),
         ("evaluation.every_rounds", 0, ""),
         ("evaluation.beams", 0, ""),
-        ("checkpoint_every_rounds", 0, "1 or more"),
+        ("checkpoint_every_rounds", 0, "Raise"),
     ],
 )
 def test_value_that_cannot_be_is_refused_before_any_work(name, value, remedy):
@@ -212,14 +212,21 @@ def test_network_that_holds_no_encoder():
 
 @pytest.mark.parametrize("key", ["control.control_unit_budget_j", "control.device_budget_j"])
 def test_budget_under_its_floor_names_the_floor(key):
-    error = refusal(changed(key, 1e-6))
+    def with_budget(budget_j, availability=1.0):
+        config = changed(key, budget_j)
+        config.dynamics.availability = availability
+        return config
+
+    error = refusal(with_budget(1e-6))
     assert error.key == key
     floor = float(error.remedy.rpartition(" ")[2])
     assert str(f"{floor:.4g}") in error.problem
     weight = np.full(2, 0.5)
-    build_system.build_system(changed(key, 1.01 * floor), weight)
+    build_system.build_system(with_budget(1.01 * floor), weight)
     with pytest.raises(InputError, match=key):
-        build_system.build_system(changed(key, 0.99 * floor), weight)
+        build_system.build_system(with_budget(0.99 * floor), weight)
+    # A round that a cluster sits out costs nothing, so the floor binds nobody then.
+    build_system.build_system(with_budget(0.99 * floor, availability=0.5), weight)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(seed, penalty):
 
 def test_wrong_settings_are_named():
     params = make_params(0)
-    with pytest.raises(InputError, match=r"decoding\.beams"):
+    with pytest.raises(InputError, match=r"evaluation\.beams"):
         beam_decode(params, CONFIG, SOURCE, beams=0)
-    with pytest.raises(InputError, match=r"decoding\.length_penalty"):
+    with pytest.raises(InputError, match=r"evaluation\.length_penalty"):
         beam_decode(params, CONFIG, SOURCE, length_penalty=-1.0)

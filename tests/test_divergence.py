@@ -107,6 +107,9 @@ def test_the_round_weighs_by_squares_and_skips_the_absent():
 def test_the_floor_is_what_no_loss_costs():
     learning, present = make_learning(), jnp.ones(3, bool)
     cluster = cluster_divergence(jnp.zeros(3), jnp.array([2, 3, 4]), 24, learning)
-    floor = loss_free_divergence(learning, 24)
+    floor = loss_free_divergence(learning, 24, present)
     assert floor == pytest.approx(0.38 * 3.7 / 24, rel=1e-6)
     assert round_divergence(cluster, present, learning) == pytest.approx(float(floor), rel=1e-6)
+    one_out = jnp.array([True, True, False])
+    floor = loss_free_divergence(learning, 24, one_out)
+    assert round_divergence(cluster, one_out, learning) == pytest.approx(float(floor), rel=1e-6)

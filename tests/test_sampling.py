@@ -72,11 +72,11 @@ def test_a_cluster_keeps_its_stream_when_others_change():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((-1, CLUSTERS, 0, 1, 1), r"task\.seed = -1"),
-        ((2**64, CLUSTERS, 0, 1, 1), r"task\.seed"),
+        ((-1, CLUSTERS, 0, 1, 1), r"seed = -1"),
+        ((2**64, CLUSTERS, 0, 1, 1), r"seed"),
         ((0, CLUSTERS, -1, 1, 1), "round_index = -1"),
-        ((0, CLUSTERS, 0, 0, 1), r"train\.local_steps = 0"),
-        ((0, CLUSTERS, 0, 1, 0), r"train\.batch = 0"),
+        ((0, CLUSTERS, 0, 0, 1), r"training\.local_steps = 0"),
+        ((0, CLUSTERS, 0, 1, 0), r"training\.batch = 0"),
         ((0, (*CLUSTERS, np.array([], int)), 0, 1, 1), "cluster = 3: the cluster has no samples"),
     ],
 )

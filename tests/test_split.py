@@ -96,7 +96,7 @@ def test_schemes_by_name():
         (0, 5, 2, 3, "5 samples cannot give each cluster 3"),
         (0, 5, 0, 1, r"network\.clusters = 0"),
         (0, 5, 2, 0, r"task\.minimum = 0"),
-        (-1, 5, 2, 1, r"task\.seed = -1"),
+        (-1, 5, 2, 1, r"seed = -1"),
     ],
 )
 def test_impossible_splits(scheme, seed, count, clusters, minimum, message):

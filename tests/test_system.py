@@ -46,7 +46,9 @@ def test_budgets_powers_and_empty_queues(systems):
     assert np.all(power_w[..., 1:] == np.float32(params.radio.d2d_power_max_w))
     assert not np.any(problem.control.energy_queue)
     assert not np.any(problem.control.divergence_queue)
-    floor = loss_free_divergence(params.learning, params.workload.batch)
+    floor = loss_free_divergence(
+        params.learning, params.workload.batch, np.ones(params.topology.clusters, bool)
+    )
     target = np.asarray(problem.control.divergence_target)
     np.testing.assert_allclose(target, params.control.divergence_ratio * floor, rtol=1e-6)
 

@@ -201,7 +201,7 @@ def test_keys_follow_the_length_of_the_source(data):
         ({"target_length": 1}, r"task\.target_length = 1: no room"),
         ({"target_length": 3}, r"= \(64, 3\): none of the 500 training pairs fits"),
         ({"vocabulary_size": 20}, r"task\.vocabulary_size = 20: the characters"),
-        ({"seed": -1}, r"task\.seed = -1"),
+        ({"seed": -1}, r"seed = -1"),
         ({"corpus": "no/such.tsv"}, r"task\.corpus = 'no/such\.tsv': no such file"),
     ],
 )

@@ -12,6 +12,8 @@ def tiny_params(**dynamics):
     config = get_config()
     config.network.clusters, config.network.devices = 2, 3
     config.model.encoder_blocks = 4
+    config.training.update({"batch": 32, "micro_batch_choices": (1, 2, 4, 8, 16, 32)})
+    config.devices.memory_share = 0.005
     params = build_system_params(config, np.array([0.4, 0.6]))
     changed = {name: jnp.asarray(value) for name, value in dynamics.items()}
     return params.replace(dynamics=params.dynamics.replace(**changed))
