@@ -4,7 +4,7 @@
 
 Rounds of many realisations (4 clusters, 5 devices, 12 blocks) as one compiled scan under
 vmap, and beside it, in the same run, the same rounds by a Python loop over compiled steps
-of a single network. About 5 minutes on one core, nearly all of it ``dssra``; ask for
+of a single network. About 4 minutes on 2 cores, nearly all of it ``dssra``; ask for
 fewer rounds or realisations for a first look.
 """
 
