@@ -27,14 +27,14 @@ def present_weight(cluster_weight: Array, present: Array) -> Array:
     """Weights of the clusters that take part, rescaled to sum 1.
 
     Args:
-      cluster_weight: ``[N]``.
-      present: ``[N]``.
+      cluster_weight: ``[N, ...]``.
+      present: ``[N, ...]``.
 
     Returns:
-      ``[N]``, 0 where absent; all 0 if nobody takes part.
+      ``[N, ...]``, 0 where absent; all 0 if nobody takes part.
     """
     weight = jnp.where(present, cluster_weight, 0.0)
-    total = jnp.sum(weight)
+    total = jnp.sum(weight, axis=0)
     return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1.0), 0.0)
 
 

@@ -1,225 +1,144 @@
-"""Shares and powers for given segments: gradient steps in their logarithms.
+"""Shares and powers for given segments and micro-batches, with a certificate.
 
-For fixed segments and micro-batches (P2) is jointly convex in the logarithms of shares
-and powers, interference included (docs/system-model.md, section 5). Maxima are smoothed
-by a temperature that falls, and the best point is told by the true objective.
+For a fixed layout (P2) has one optimum, found here by :mod:`descent` and certified by a
+lower bound.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
-from jax.scipy.special import logsumexp
 
-from collapipe_jax.cost.decision import Decision, active_nodes, is_present
-from collapipe_jax.cost.divergence import cluster_divergence, round_divergence
-from collapipe_jax.cost.energy import node_energy_j
-from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s, latency_parts, stage_times
-from collapipe_jax.cost.links import message_links, micro_batch_hazard
+from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import drift_plus_penalty, price
+from collapipe_jax.cost.round import price
+from collapipe_jax.scheduling.chain_price import Resources, price_point, uniform_multipliers
+from collapipe_jax.scheduling.chains import Chains, chains
+from collapipe_jax.scheduling.descent import Descent, certify, descend
+from collapipe_jax.scheduling.lanes import on_lanes
 
-_LEAST_LOG_POWER = -14.0
-_LEAST_UNUSED_SHARE = 1e-5
-_FIRST_STEP, _LAST_STEP = 0.8, 0.01
-_FIRST_TEMPERATURE, _LAST_TEMPERATURE = 0.1, 0.002
+OPTIMAL, STEP_LIMIT, NO_CLUSTER, BROKEN = range(4)
+"""Why the solver stopped: within tolerance of the bound; out of steps; no cluster can run;
+a message that cannot be sent makes every price infinite."""
+
+TOLERANCE = 1e-3
 
 
-class LogResources(NamedTuple):
-    """The variables.
-
-    A band need not be used up: a larger share makes a message faster, but thins its power
-    out and loses more. So every band has one entry more, for its unused part.
+class Tuned(NamedTuple):
+    """Shares and powers, and how good they are.
 
     Attributes:
-      d2d_share, d2e_share: logarithms of shares up to a constant of the band, the unused
-        part last, ``[N, K + 2]`` and ``[N + 1]``; of meaning on active nodes and present
-        clusters.
-      d2d_power, d2e_power: logarithms of powers over their maximum, ``[N, K + 1]`` and
-        ``[N]``, likewise.
+      decision: what to do.
+      objective: (P2).
+      lower_bound: of (P2) over shares and powers, with these segments and micro-batches.
+      residual: of the KKT conditions, relative to the objective.
+      status: one of :data:`OPTIMAL`, ...
     """
 
-    d2d_share: Array
-    d2d_power: Array
-    d2e_share: Array
-    d2e_power: Array
-
-
-class _Best(NamedTuple):
-    variables: LogResources
+    decision: Decision
     objective: Array
+    lower_bound: Array
+    residual: Array
+    status: Array
 
 
-def tune_resources(problem: RoundProblem, decision: Decision, steps: int) -> tuple[Decision, Array]:
-    """Improve shares and powers, with segments and micro-batches as they are.
+def tune_resources(problem: RoundProblem, decision: Decision, steps: int = 200) -> Tuned:
+    """Best shares and powers with segments and micro-batches as they are.
 
     Args:
       problem: one round of one network.
-      decision: where to start; its shares and powers must be positive where used.
+      decision: where to start; a share or power that is 0 where it is used starts small.
       steps: gradient steps (fixes the length of the loop).
 
     Returns:
-      A decision that is feasible if the start was and never has a larger objective, and
-      this objective.
-    """
-    fraction = jnp.arange(steps + 1) / max(steps, 1)
-    step_size = _FIRST_STEP * (_LAST_STEP / _FIRST_STEP) ** fraction
-    temperature = _FIRST_TEMPERATURE * (_LAST_TEMPERATURE / _FIRST_TEMPERATURE) ** fraction
-    descent = optax.scale_by_adam(b1=0.8, b2=0.95)
-
-    def objectives(variables, sharpness):
-        point = to_decision(problem, decision, variables)
-        smooth, true = _objectives(problem, point, sharpness)
-        # Its logarithm has the same minimum, and slopes of one size on any link: a loss
-        # may weigh e^50 on the first step and nothing on the next.
-        return jnp.log(smooth), true
-
-    def step(carry, schedule):
-        variables, memory, best = carry
-        size, sharpness = schedule
-        (_, true), slope = jax.value_and_grad(objectives, has_aux=True)(variables, sharpness)
-        best = _better(_Best(variables, true), best)
-        slope = jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0.0), slope)
-        direction, memory = descent.update(slope, memory)
-        moved = jax.tree.map(lambda x, d: x - size * d, variables, direction)
-        return (project(moved, decision.segments), memory, best), None
-
-    start = project(from_decision(problem, decision), decision.segments)
-    carry = (start, descent.init(start), _Best(start, jnp.array(jnp.inf)))
-    # A step looks at a point before it moves on, so the last move is not looked at.
-    (_, _, best), _ = jax.lax.scan(step, carry, (step_size, temperature))
-    tuned = to_decision(problem, decision, best.variables)
-    kept = decision, price(problem, decision).objective
-    worth = best.objective < kept[1]
-    return jax.tree.map(lambda new, old: jnp.where(worth, new, old), (tuned, best.objective), kept)
-
-
-def _better(new: _Best, old: _Best) -> _Best:
-    wins = new.objective < old.objective
-    return jax.tree.map(lambda one, other: jnp.where(wins, one, other), new, old)
-
-
-def project(variables: LogResources, segments: Array) -> LogResources:
-    """Bring variables back: shares of every band sum to 1, powers keep to their boxes.
-
-    Args:
-      variables: any finite numbers.
-      segments: who is active, ``[N, K]``.
-
-    Returns:
-      Variables that stand for the same shares; 0 where nothing is used.
+      A decision that is feasible if the start was and never has a larger objective.
     """
 
-    def normalise(log_share, used):
-        total = logsumexp(jnp.where(used, log_share, -jnp.inf), axis=-1, keepdims=True)
-        return jnp.where(used, log_share - total, 0.0)
+    def solve(problem, decision):
+        chain = chains(problem, decision.segments, decision.micro_batches)
+        start = to_logs(problem, chain, decision)
+        descent = tune_chains(problem, chain, start, uniform_multipliers(chain), steps)
+        return finish(problem, chain, decision, descent)
 
-    return LogResources(
-        d2d_share=normalise(variables.d2d_share, _with_unused(active_nodes(segments))),
-        d2d_power=jnp.clip(variables.d2d_power, _LEAST_LOG_POWER, 0.0),
-        d2e_share=normalise(variables.d2e_share, _with_unused(is_present(segments))),
-        d2e_power=jnp.clip(variables.d2e_power, _LEAST_LOG_POWER, 0.0),
+    tuned = on_lanes(solve)(*jax.lax.stop_gradient((problem, decision)))
+    kept = price(problem, decision).objective
+    better = tuned.objective < kept
+    chosen = jax.tree.map(
+        lambda new, old: jnp.where(better, new, old), tuned.decision, decision
+    )
+    return tuned._replace(decision=chosen, objective=jnp.minimum(tuned.objective, kept))
+
+
+def tune_chains(problem, chain: Chains, logs: Resources, multipliers, steps: int) -> Descent:
+    """Descent of all clusters together, interference following the powers; with lanes."""
+
+    def pricer(logs, multipliers, temperature):
+        return price_point(
+            problem, chain, to_resources(problem, logs), multipliers, temperature
+        )
+
+    return descend(pricer, chain.active, logs, multipliers, steps)
+
+
+def finish(problem, chain: Chains, decision: Decision, descent: Descent) -> Tuned:
+    """The decision of a descent and its certificate; with lanes."""
+    resources = to_resources(problem, descent.logs)
+    priced = price_point(problem, chain, resources, descent.multipliers, _CERTIFYING)
+    certificate = certify(priced, descent.logs, chain.active)
+    objective = priced.objective
+    close = objective - certificate.lower_bound <= TOLERANCE * objective
+    status = jnp.where(close, OPTIMAL, STEP_LIMIT)
+    status = jnp.where(jnp.isfinite(objective), status, BROKEN)
+    status = jnp.where(jnp.any(chain.active[0], axis=0), status, NO_CLUSTER)
+    return Tuned(
+        to_decision(decision, chain, resources),
+        objective,
+        certificate.lower_bound,
+        certificate.residual,
+        status,
     )
 
 
-def to_decision(problem: RoundProblem, base: Decision, variables: LogResources) -> Decision:
-    """The decision that the variables stand for, with the segments of ``base``.
+_CERTIFYING = 0.1
 
-    Its shares do not change where all variables of a band grow alike, so a gradient
-    through them lies along the simplex.
-    """
-    active, present = active_nodes(base.segments), is_present(base.segments)
+
+def to_resources(problem: RoundProblem, logs: Resources) -> Resources:
+    """Shares and powers of logarithms; with lanes."""
     radio = problem.radio
-
-    def shares(log_share, used):
-        masked = jnp.where(_with_unused(used), log_share, -jnp.inf)
-        return jax.nn.softmax(masked, axis=-1)[..., :-1]
-
-    return Decision(
-        segments=base.segments,
-        micro_batches=base.micro_batches,
-        d2d_share=shares(variables.d2d_share, active),
-        d2d_power_w=jnp.where(active, radio.d2d_power_max_w * jnp.exp(variables.d2d_power), 0.0),
-        d2e_share=shares(variables.d2e_share, present),
-        d2e_power_w=jnp.where(present, radio.d2e_power_max_w * jnp.exp(variables.d2e_power), 0.0),
+    return Resources(
+        jnp.exp(logs.d2d_share),
+        jnp.swapaxes(radio.d2d_power_max_w, 0, 1) * jnp.exp(logs.d2d_power),
+        jnp.exp(logs.d2e_share),
+        radio.d2e_power_max_w * jnp.exp(logs.d2e_power),
     )
 
 
-def from_decision(problem: RoundProblem, decision: Decision) -> LogResources:
-    """Variables of a decision; 0 where it uses nothing.
+def to_logs(problem: RoundProblem, chain: Chains, decision: Decision) -> Resources:
+    """Logarithms of a decision's shares, and of its powers over their maxima; with lanes."""
+    radio, present = problem.radio, chain.active[0]
 
-    The unused part of a band is taken as at least 1e-5 of it, or no step would free any.
-    """
+    def log(value, used):
+        return jnp.where(used, jnp.log(jnp.maximum(value, 1e-30)), 0.0)
 
-    def log_or_zero(value):
-        return jnp.where(value > 0, jnp.log(jnp.where(value > 0, value, 1.0)), 0.0)
+    def ratio(power_w, limit_w):
+        return power_w / jnp.where(limit_w > 0, limit_w, 1.0)
 
-    def log_share(share):
-        unused = jnp.maximum(1.0 - jnp.sum(share, axis=-1, keepdims=True), _LEAST_UNUSED_SHARE)
-        return log_or_zero(jnp.concatenate([share, unused], axis=-1))
-
-    def log_ratio(power_w, limit_w):
-        used = (power_w > 0) & (limit_w > 0)
-        return log_or_zero(jnp.where(used, power_w / jnp.where(used, limit_w, 1.0), 0.0))
-
-    return LogResources(
-        d2d_share=log_share(decision.d2d_share),
-        d2d_power=log_ratio(decision.d2d_power_w, problem.radio.d2d_power_max_w),
-        d2e_share=log_share(decision.d2e_share),
-        d2e_power=log_ratio(decision.d2e_power_w, problem.radio.d2e_power_max_w),
+    d2d_ratio = ratio(decision.d2d_power_w, radio.d2d_power_max_w)
+    return Resources(
+        log(jnp.swapaxes(decision.d2d_share, 0, 1), chain.active),
+        log(jnp.swapaxes(d2d_ratio, 0, 1), chain.active),
+        log(decision.d2e_share, present),
+        log(ratio(decision.d2e_power_w, radio.d2e_power_max_w), present),
     )
 
 
-def _with_unused(used: Array) -> Array:
-    """A mask of shares, the unused part of the band added."""
-    return jnp.concatenate([used, jnp.ones_like(used[..., :1])], axis=-1)
-
-
-def smooth_objective(problem: RoundProblem, decision: Decision, temperature: Array) -> Array:
-    """(P2) with its maxima smoothed, so that every near-maximal stage has a slope.
-
-    Args:
-      problem: one round of one network.
-      decision: shares and powers positive where used.
-      temperature: of the maxima, relative to their size; 0.01 is sharp.
-    """
-    return _objectives(problem, decision, temperature)[0]
-
-
-def _objectives(
-    problem: RoundProblem, decision: Decision, temperature: Array
-) -> tuple[Array, Array]:
-    """Objective with smoothed and with true maxima, from one look at the links."""
-    present = is_present(decision.segments)
-    links = message_links(problem, decision)
-    stages = stage_times(problem, decision, links)
-    parts = latency_parts(problem, decision, links, stages)
-    pauses = decision.micro_batches - 1
-    iteration_s = sum(
-        jnp.sum(flow, axis=1) + pauses * _smooth_maximum(flow, temperature)
-        for flow in (forward_flow_s(stages), backward_flow_s(stages))
+def to_decision(layout: Decision, chain: Chains, resources: Resources) -> Decision:
+    """A layout's decision with these shares and powers, 0 where idle; with lanes."""
+    present = chain.active[0]
+    return layout.replace(
+        d2d_share=jnp.swapaxes(jnp.where(chain.active, resources.d2d_share, 0.0), 0, 1),
+        d2d_power_w=jnp.swapaxes(jnp.where(chain.active, resources.d2d_power, 0.0), 0, 1),
+        d2e_share=jnp.where(present, resources.d2e_share, 0.0),
+        d2e_power_w=jnp.where(present, resources.d2e_power, 0.0),
     )
-    smoothed = parts._replace(iterations_s=problem.workload.local_steps * iteration_s)
-    latency_s = _smooth_maximum(jnp.where(present, sum(smoothed), 0.0), temperature)
-    hazard = micro_batch_hazard(problem, decision, links)
-    work = problem.workload
-    cluster = cluster_divergence(hazard, decision.micro_batches, work.batch, problem.learning)
-    energy_j = node_energy_j(problem, decision, links, parts)
-    divergence = round_divergence(cluster, present, problem.learning)
-    smooth = drift_plus_penalty(problem, latency_s, energy_j, divergence)
-    return smooth, drift_plus_penalty(problem, jnp.max(sum(parts)), energy_j, divergence)
-
-
-def _smooth_maximum(values: Array, temperature: Array) -> Array:
-    """Norm of order ``1 / temperature`` over the last axis: at least the maximum.
-
-    It scales with its values and is convex in their logarithms.
-    """
-    top = jax.lax.stop_gradient(jnp.max(values, axis=-1, keepdims=True))
-    some = top > 0
-    # The largest value cancels, with its slope, so it may be held constant.
-    ratio = values / jnp.where(some, top, 1.0)
-    total = jnp.sum(ratio ** (1.0 / temperature), axis=-1, keepdims=True)
-    return (top * jnp.where(some, total, 1.0) ** temperature)[..., 0]

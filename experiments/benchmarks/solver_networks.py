@@ -96,14 +96,10 @@ def _with_debts(key: Array, problem: RoundProblem) -> RoundProblem:
     debt = scale * jax.random.exponential(debt_key, control.energy_queue.shape)
     debt = jnp.where(jax.random.bernoulli(none_key, 0.25, debt.shape), 0.0, debt)
     divergence = 10.0 ** jax.random.uniform(divergence_key, minval=-1.0, maxval=1.5)
-    return problem.replace(
-        control=control.replace(energy_queue=debt, divergence_queue=divergence)
-    )
+    return problem.replace(control=control.replace(energy_queue=debt, divergence_queue=divergence))
 
 
 def _with_losses(key: Array, problem: RoundProblem) -> RoundProblem:
     """An outage threshold between the most robust format and 16-QAM's."""
     threshold_db = jax.random.uniform(key, minval=-6.7, maxval=8.0)
-    return problem.replace(
-        radio=problem.radio.replace(outage_threshold=db_to_linear(threshold_db))
-    )
+    return problem.replace(radio=problem.radio.replace(outage_threshold=db_to_linear(threshold_db)))

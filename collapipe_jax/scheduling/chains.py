@@ -1,0 +1,243 @@
+"""What (P2) still depends on once segments and micro-batches are fixed.
+
+The solver asks for the price of thousands of shares and powers of the same layout, so all
+that they do not change is worked out once. Arrays have *lanes* last: independent problems
+(networks, candidates) in any number of trailing axes, which a processor's vector units
+take side by side. A problem with lanes is one whose every leaf has these axes at its end.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from collapipe_jax.cost.decision import Hops
+from collapipe_jax.cost.divergence import present_weight
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.network.channel import (
+    downlink_sinr,
+    spectral_efficiency,
+    transport_block_hazard,
+)
+
+
+@struct.dataclass(kw_only=True)
+class Chains:
+    """The clusters' chains of active nodes, nodes first: ``P = K + 1`` of them.
+
+    Idle entries hold harmless numbers: gain 1, no bits, no price.
+
+    Attributes:
+      active: ``[P, N, ...]``.
+      gain: of every hop's two messages, by the node where the hop starts, ``[P, N, ...]``.
+      collect_gain, distribute_gain: from and to a device, ``[P, N, ...]``.
+      uplink_gain: over noise and interference, ``[N, ...]``.
+      downlink_efficiency: bit/s/Hz, ``[N, ...]``.
+      cross_gain: sender to receiver, activity included, 0 inside a cluster,
+        ``[P, N, P, N, ...]``.
+      gain_heard_from: the same by receiver and sender, laid out for its own sums.
+      noise_w: at a node over the whole D2D band, ``[...]``.
+      d2d_hz, d2e_hz: bandwidths, ``[...]``.
+      micro_batches: ``[N, ...]``.
+      hop_bits: of a micro-batch on a hop, ``[P, N, ...]``.
+      uplink_bits, downlink_bits: of a micro-batch, ``[N, ...]``.
+      move_bits: parameters that a device gets and returns, ``[P, N, ...]``.
+      model_bits: of encoder and embedding, ``[N, ...]``.
+      overhead_s: of a message, ``[...]``.
+      fixed_s: sum of the compute stages of a flow, ``[N, ...]`` each.
+      longest_fixed_s: the longest of them.
+      local_steps: ``[...]``.
+      price_per_s: of the round's latency, ``[...]``.
+      price_per_w_s: of a node's energy on air, ``[P, N, ...]``.
+      cluster_price: of the energy spent computing, and of divergence without losses,
+        ``[N, ...]``.
+      hazard_per_hop, hazard_per_uplink: transport blocks of a message, ``[N, ...]``.
+      fixed_hazard: of the downlink, ``[N, ...]``.
+      price_per_survival: of the inverse probability that a micro-batch survives, minus
+        its part without losses, ``[N, ...]``.
+    """
+
+    active: Array
+    gain: Hops
+    collect_gain: Array
+    distribute_gain: Array
+    uplink_gain: Array
+    downlink_efficiency: Array
+    cross_gain: Array
+    gain_heard_from: Array
+    noise_w: Array
+    d2d_hz: Array
+    d2e_hz: Array
+    micro_batches: Array
+    hop_bits: Array
+    uplink_bits: Array
+    downlink_bits: Array
+    move_bits: Array
+    model_bits: Array
+    overhead_s: Array
+    fixed_s: Hops
+    longest_fixed_s: Hops
+    local_steps: Array
+    price_per_s: Array
+    price_per_w_s: Array
+    cluster_price: Array
+    hazard_per_hop: Array
+    hazard_per_uplink: Array
+    fixed_hazard: Array
+    price_per_survival: Array
+
+
+def at_next_active(values: Array, active: Array) -> Array:
+    """Each node's entry replaced by that of the next active node, at last node 0's.
+
+    Args:
+      values: ``[P, ...]``.
+      active: ``[P, ...]``.
+    """
+    found = [values[0]]
+    for node in range(active.shape[0] - 1, 0, -1):
+        found.append(jnp.where(active[node], values[node], found[-1]))
+    return jnp.stack(found[::-1])
+
+
+def from_previous_active(values: Array, active: Array) -> Array:
+    """Each active node's entry replaced by that of the node whose hop ends at it.
+
+    Node 0 gets the last active node's; idle nodes get 0.
+
+    Args:
+      values: ``[P, ...]``.
+      active: ``[P, ...]``.
+    """
+    found = values[0]
+    moved = [None]
+    for node in range(1, active.shape[0]):
+        moved.append(jnp.where(active[node], found, 0.0))
+        found = jnp.where(active[node], values[node], found)
+    return jnp.stack([jnp.where(active[0], found, 0.0), *moved[1:]])
+
+
+def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chains:
+    """Chains of a layout.
+
+    Args:
+      problem: with lanes.
+      segments: ``[N, K, ...]``.
+      micro_batches: ``[N, ...]``.
+    """
+    work, radio, compute, control = (
+        problem.workload,
+        problem.radio,
+        problem.compute,
+        problem.control,
+    )
+    devices = jnp.moveaxis(segments, 1, 0)
+    present = jnp.sum(devices, axis=0) > 0
+    active = jnp.concatenate([present[None], devices > 0])
+    samples = work.batch / micro_batches
+    step_bits = jnp.where(present, samples * work.activation_bits, 0.0)
+    up_bits = jnp.where(present, samples * (work.activation_bits + work.target_bits), 0.0)
+    model_bits = work.blocks * work.block_param_bits + work.embedding_param_bits
+    down_sinr = downlink_sinr(radio, radio.d2e_gain[:, 0])
+    up_noise_w = radio.d2e_bandwidth_hz * radio.bs_noise_w_per_hz + radio.d2e_interference_w
+    embed_s, device_s, decoder_s = _compute_times(problem, devices, samples, present)
+    forward_s = jnp.concatenate([embed_s[None], device_s])
+    price_per_j = jnp.moveaxis(control.energy_queue / control.energy_budget_j, 1, 0)
+    weight = present_weight(problem.learning.cluster_weight, present)
+    divergence_price = (
+        control.divergence_queue * weight**2 / control.divergence_target
+    )
+    sampling = divergence_price * problem.learning.gradient_variance / work.batch
+    erasure = divergence_price * 2.0 * problem.learning.gradient_heterogeneity / micro_batches
+    cross_gain = _heard_gain(radio)
+    cluster_gain = jnp.moveaxis(radio.d2d_gain, 0, 2)  # [P, P, N, ...]
+    return Chains(
+        active=active,
+        gain=Hops(
+            _where(active, _gain_to_next(cluster_gain, active), 1.0),
+            _where(active, _gain_to_next(jnp.swapaxes(cluster_gain, 0, 1), active), 1.0),
+        ),
+        collect_gain=_where(active, cluster_gain[:, 0], 1.0),
+        distribute_gain=_where(active, cluster_gain[0], 1.0),
+        uplink_gain=radio.d2e_gain[:, 0] / up_noise_w,
+        downlink_efficiency=spectral_efficiency(down_sinr, radio),
+        cross_gain=cross_gain,
+        gain_heard_from=jnp.moveaxis(cross_gain, (0, 1), (2, 3)),
+        noise_w=radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz,
+        d2d_hz=radio.d2d_bandwidth_hz,
+        d2e_hz=radio.d2e_bandwidth_hz,
+        micro_batches=micro_batches.astype(samples.dtype),
+        hop_bits=jnp.where(active, step_bits, 0.0),
+        uplink_bits=up_bits,
+        downlink_bits=step_bits,
+        move_bits=jnp.concatenate([jnp.zeros_like(up_bits)[None], devices * work.block_param_bits]),
+        model_bits=jnp.where(present, model_bits, 0.0),
+        overhead_s=compute.link_overhead_s,
+        fixed_s=Hops(
+            jnp.sum(forward_s, axis=0) + decoder_s,
+            work.backward_ratio * jnp.sum(forward_s, axis=0),
+        ),
+        longest_fixed_s=Hops(
+            jnp.maximum(jnp.max(forward_s, axis=0), decoder_s),
+            work.backward_ratio * jnp.max(forward_s, axis=0),
+        ),
+        local_steps=work.local_steps,
+        price_per_s=control.v / control.reference_latency_s,
+        price_per_w_s=jnp.where(active, price_per_j, 0.0),
+        cluster_price=_compute_price(problem, devices, present, price_per_j) + sampling,
+        hazard_per_hop=step_bits / radio.transport_block_bits,
+        hazard_per_uplink=up_bits / radio.transport_block_bits,
+        fixed_hazard=step_bits
+        / radio.transport_block_bits
+        * transport_block_hazard(radio, down_sinr),
+        price_per_survival=sampling + erasure,
+    )
+
+
+def _where(condition, values, otherwise):
+    return jnp.where(condition, values, otherwise)
+
+
+def _compute_times(problem, devices, samples, present):
+    """Forward times of a micro-batch: embedding, devices ``[K, N, ...]``, decoder."""
+    work, compute = problem.workload, problem.compute
+    speed = jnp.moveaxis(compute.flops_per_s, 1, 0)
+    block_s = samples * work.block_flops / speed[1:] + compute.block_overhead_s
+    embed_s = samples * work.embed_flops / speed[0] + compute.block_overhead_s
+    server_share = compute.es_flops_per_s / speed.shape[1]
+    decoder_s = samples * work.decoder_flops / server_share + compute.block_overhead_s
+    return (
+        jnp.where(present, embed_s, 0.0),
+        devices * block_s,
+        jnp.where(present, decoder_s, 0.0),
+    )
+
+
+def _compute_price(problem, devices, present, price_per_j):
+    """Price of the energy that all nodes spend computing, ``[N, ...]``."""
+    work = problem.workload
+    joules_per_flop = jnp.moveaxis(problem.compute.joules_per_flop, 1, 0)
+    samples = work.local_steps * work.batch * (1.0 + work.backward_ratio)
+    embed = jnp.where(present, work.embed_flops, 0.0)[None]
+    flops = samples * jnp.concatenate([embed, devices * work.block_flops])
+    return jnp.sum(price_per_j * joules_per_flop * flops, axis=0)
+
+
+def _gain_to_next(cluster_gain, active):
+    """Gain from every node to the next active one. ``[P, P, N, ...] -> [P, N, ...]``."""
+    nodes = active.shape[0]
+    rows = []
+    for node in range(nodes):
+        found = jnp.broadcast_to(cluster_gain[node, 0], active.shape[1:])
+        for after in range(nodes - 1, node, -1):
+            found = jnp.where(active[after], cluster_gain[node, after], found)
+        rows.append(found)
+    return jnp.stack(rows)
+
+
+def _heard_gain(radio):
+    """Gains between clusters as (1) weighs them, ``[P, N, P, N, ...]``."""
+    gain = jnp.swapaxes(jnp.swapaxes(radio.cross_gain, 0, 1), 2, 3)
+    clusters = gain.shape[1]
+    other = ~jnp.eye(clusters, dtype=bool)
+    other = other.reshape(1, clusters, 1, clusters, *[1] * (gain.ndim - 4))
+    return jnp.where(other, radio.d2d_activity * gain, 0.0)

@@ -1,0 +1,288 @@
+"""Are the long-term constraints kept, and at what latency: policies over random networks.
+
+    python -m experiments.closed_loop --config=configs/default.py --workdir=DIR \
+        --rounds=300 --realisations=256 --v=1,10,100
+
+No learning. Every policy and V meets the same networks and the same fading. Results stand
+in ``summary.json``; a run that was killed goes on with the same arguments, chunk by chunk,
+and ends with the same bytes.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.progress import track
+
+from collapipe_jax.build_system import build_system_params
+from collapipe_jax.checkpoint import open_workdir
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.config_checks import check_training, typed_values
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.errors import InputError
+from collapipe_jax.files import write_text
+from collapipe_jax.scheduling.feasibility import can_run
+from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
+from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_floor_j
+from collapipe_jax.simulate import simulate
+from collapipe_jax.system import EdgeSystem, SystemParams, sample_system
+from configs import default
+from experiments.closed_loop_files import (
+    chunk_file,
+    chunk_starts,
+    load_closed_loop,
+    networks_file,
+    write_arrays,
+)
+from experiments.closed_loop_summary import summarise, summary_table
+from experiments.configuration import read_config
+
+# The same policy is the same object, for which nothing is compiled twice.
+_policy = functools.cache(make_policy)
+
+
+class Network(NamedTuple):
+    """What is kept of a network.
+
+    Attributes:
+      reference_latency_s: ``T_ref``.
+      can_run: clusters that can hold the encoder, ``[N]``.
+      control_unit_floor: least energy over the budget of every control unit, ``[N]``.
+      device_floor: least budget of the devices over their budget, ``[N]``.
+    """
+
+    reference_latency_s: Array
+    can_run: Array
+    control_unit_floor: Array
+    device_floor: Array
+
+
+class Realisation(NamedTuple):
+    """What is kept of a realisation. Means are over the rounds, without unit but for latency.
+
+    Attributes:
+      mean_latency_s: seconds.
+      latency_over_reference: mean, over the network's ``T_ref``.
+      energy_over_budget: mean, ``[N, K + 1]``.
+      divergence_over_target: mean.
+      final_energy_queue: after the last round, ``[N, K + 1]``.
+      final_divergence_queue: after the last round.
+      mean_energy_queue: ``[N, K + 1]``.
+      mean_divergence_queue: its mean.
+      energy_drift: mean of half the sum over nodes of ``(E / budget - 1)^2``.
+      divergence_drift: mean of half of ``(Gamma / target - 1)^2``.
+      absent_rounds: rounds that a cluster sat out, ``[N]``.
+    """
+
+    mean_latency_s: Array
+    latency_over_reference: Array
+    energy_over_budget: Array
+    divergence_over_target: Array
+    final_energy_queue: Array
+    final_divergence_queue: Array
+    mean_energy_queue: Array
+    mean_divergence_queue: Array
+    energy_drift: Array
+    divergence_drift: Array
+    absent_rounds: Array
+
+
+def main(argv: Sequence[str]) -> None:
+    """Simulate what is not on file yet, then summarise all of it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", required=True, help="a file with get_config()")
+    parser.add_argument("--workdir", required=True, help="where results go")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--realisations", type=int, default=256)
+    parser.add_argument("--chunk", type=int, default=32, help="realisations at a time")
+    parser.add_argument("--policies", default=",".join(POLICIES), help="names, with commas")
+    parser.add_argument("--v", help="values of V, with commas (default: the configuration's)")
+    options, overrides = parser.parse_known_args(argv)
+
+    settings = _settings(options, overrides)
+    config = ConfigDict(settings["config"])
+    clusters = config.network.clusters
+    params = build_system_params(config, np.full(clusters, 1.0 / clusters))
+    workdir = open_workdir(options.workdir, settings, resume=True)
+    console = Console()
+    _simulate_missing(workdir, settings, params, console)
+    summary = summarise(load_closed_loop(workdir))
+    write_text(workdir / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    console.print(summary_table(summary))
+    console.print(f"written: {workdir / 'summary.json'}")
+
+
+def _settings(options: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
+    """All that the numbers depend on, checked."""
+    for name in ("rounds", "realisations", "chunk"):
+        if getattr(options, name) < 1:
+            raise InputError(f"--{name}", getattr(options, name), "not positive", "Give 1 or more")
+    given = read_config(options.config, overrides)
+    config = ConfigDict(typed_values(given.to_dict(), default.get_config().to_dict()))
+    check_training(config)
+    policies = list(dict.fromkeys(options.policies.split(",")))
+    for name in policies:
+        make_policy(name)
+    return {
+        "config": config.to_dict(),
+        "closed_loop": {
+            "rounds": options.rounds,
+            "realisations": options.realisations,
+            "chunk": min(options.chunk, options.realisations),
+            "policies": policies,
+            "v": [config.control.v] if options.v is None else _numbers("--v", options.v),
+        },
+    }
+
+
+def _numbers(key: str, text: str) -> list[float]:
+    """Different numbers from 0 on, written with commas, from the least on."""
+    try:
+        values = {float(word) for word in text.split(",")}
+    except ValueError:
+        values = {math.nan}
+    if not all(0.0 <= value < math.inf for value in values):
+        raise InputError(key, text, "not a list of numbers from 0 on", "Write it like 1,10,100")
+    return sorted(values)
+
+
+def _simulate_missing(
+    workdir: Path, settings: dict[str, Any], params: SystemParams, console: Console
+) -> None:
+    """Draw the networks and run the chunks that are not on file."""
+    asked, config = settings["closed_loop"], settings["config"]
+    keys = realisation_keys(config["seed"], asked["realisations"])
+    if not networks_file(workdir).exists():
+        write_arrays(networks_file(workdir), _networks(keys, params))
+    micro_batches = config["policy"]["micro_batches"]
+    policies = {name: _policy(name, micro_batches) for name in asked["policies"]}
+    missing = list(_missing_chunks(workdir, asked))
+    for path, name, v, start in track(missing, description="simulating", console=console):
+        write_arrays(
+            path,
+            _chunk(
+                keys[start : start + asked["chunk"]],
+                with_v(params, v),
+                policies[name],
+                asked["rounds"],
+                asked["chunk"],
+            ),
+        )
+
+
+def _missing_chunks(workdir: Path, asked: dict[str, Any]) -> Iterator[tuple]:
+    """Path, policy, V and first realisation of every chunk that is not on file."""
+    starts = chunk_starts(asked["realisations"], asked["chunk"])
+    for name, v, start in itertools.product(asked["policies"], asked["v"], starts):
+        path = chunk_file(workdir, name, v, start)
+        if not path.exists():
+            yield path, name, v, start
+
+
+def realisation_keys(seed: int, realisations: int) -> Array:
+    """Keys of the realisations, ``[R]``; more of them leave the first ones as they are."""
+    fold = functools.partial(jax.random.fold_in, jax.random.key(seed))
+    return jax.vmap(fold)(jnp.arange(realisations))
+
+
+def with_v(params: SystemParams, v: float) -> SystemParams:
+    """The same networks under another weight of latency, an array: nothing is compiled anew."""
+    return params.replace(control=params.control.replace(v=jnp.asarray(v, jnp.float32)))
+
+
+def _system(key: Array, params: SystemParams) -> EdgeSystem:
+    """The network that :func:`simulate` draws from this key."""
+    return sample_system(jax.random.split(key, 3)[0], params)
+
+
+@jax.jit
+def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Network]:
+    """The problem of a network at mean gains, and what is kept but for the devices' floor.
+
+    Args:
+      key: of the realisation, as :func:`simulate` takes it.
+      params: what the network is drawn from.
+    """
+    problem = _system(key, params).mean_problem
+    kept = Network(
+        reference_latency_s=problem.control.reference_latency_s,
+        can_run=can_run(problem),
+        control_unit_floor=control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0],
+        device_floor=jnp.zeros(problem.clusters),
+    )
+    return problem, kept
+
+
+def _networks(keys: Array, params: SystemParams) -> dict[str, np.ndarray]:
+    """What is kept of all networks, stacked."""
+    networks = [_network(*drawn(key, params)) for key in keys]
+    fields = zip(*networks, strict=True)
+    return dict(zip(Network._fields, map(np.stack, fields), strict=True))
+
+
+def _network(problem: RoundProblem, kept: Network) -> Network:
+    """With the devices' floor, which is found by breakpoints outside of JAX."""
+    budget_j = np.asarray(problem.control.energy_budget_j)[:, 1]
+    return kept._replace(device_floor=device_budget_floor_j(problem) / budget_j)
+
+
+def _chunk(
+    keys: Array, params: SystemParams, policy: Policy, rounds: int, chunk: int
+) -> dict[str, np.ndarray]:
+    """Realisations of these keys; the last chunk is filled up, so that all have one shape."""
+    filled = keys[jnp.minimum(jnp.arange(chunk), len(keys) - 1)]
+    done = _realisations(filled, params, policy, rounds)
+    return {name: np.asarray(value)[: len(keys)] for name, value in done._asdict().items()}
+
+
+@functools.partial(jax.jit, static_argnames=("policy", "rounds"))
+def _realisations(keys: Array, params: SystemParams, policy: Policy, rounds: int) -> Realisation:
+    return jax.vmap(lambda key: realisation(key, params, policy, rounds))(keys)
+
+
+def realisation(key: Array, params: SystemParams, policy: Policy, rounds: int) -> Realisation:
+    """Simulate one network and keep what the constraints and the trade-off need.
+
+    Args:
+      key: random key.
+      params: what the network is drawn from.
+      policy: who decides.
+      rounds: length of the horizon.
+    """
+    control = _system(key, params).mean_problem.control
+    history = simulate(key, params, policy, rounds)
+    cost, queues = history.cost, history.queues
+    energy = cost.energy_j / control.energy_budget_j[None]
+    divergence = cost.divergence / control.divergence_target
+    latency_s = jnp.mean(cost.latency_s)
+    return Realisation(
+        mean_latency_s=latency_s,
+        latency_over_reference=latency_s / control.reference_latency_s,
+        energy_over_budget=jnp.mean(energy, axis=0),
+        divergence_over_target=jnp.mean(divergence),
+        final_energy_queue=queues.energy[-1],
+        final_divergence_queue=queues.divergence[-1],
+        mean_energy_queue=jnp.mean(queues.energy, axis=0),
+        mean_divergence_queue=jnp.mean(queues.divergence),
+        energy_drift=jnp.mean(jnp.sum((energy - 1.0) ** 2, axis=(1, 2))) / 2.0,
+        divergence_drift=jnp.mean((divergence - 1.0) ** 2) / 2.0,
+        absent_rounds=jnp.sum(cost.absent, axis=0),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

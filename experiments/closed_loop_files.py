@@ -1,0 +1,133 @@
+"""The files of a closed-loop run, which a killed run goes on with.
+
+``config.json`` holds the settings, ``networks.npz`` the networks, ``chunks/`` the
+realisations of every policy and V, some at a time. A file is whole or not there.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.files import partial_path
+
+
+class Case(NamedTuple):
+    """All realisations of one policy and V.
+
+    Attributes:
+      policy: its name.
+      v: weight of latency.
+      values: arrays by field of ``Realisation`` in :mod:`experiments.closed_loop`, ``[R, ...]``.
+    """
+
+    policy: str
+    v: float
+    values: dict[str, np.ndarray]
+
+
+class ClosedLoop(NamedTuple):
+    """A closed-loop run as it stands on file.
+
+    Attributes:
+      settings: ``config``, and ``closed_loop`` with rounds, realisations, policies and V.
+      networks: arrays by field of ``Network`` in :mod:`experiments.closed_loop`, ``[R, ...]``.
+      cases: in the order of policies, then of V.
+    """
+
+    settings: dict[str, Any]
+    networks: dict[str, np.ndarray]
+    cases: list[Case]
+
+    @property
+    def rounds(self) -> int:
+        """Length of the horizon."""
+        return self.settings["closed_loop"]["rounds"]
+
+
+def networks_file(workdir: Path) -> Path:
+    """Where the networks stand."""
+    return workdir / "networks.npz"
+
+
+def chunk_file(workdir: Path, policy: str, v: float, start: int) -> Path:
+    """Where realisations of a policy and V stand, the first of them ``start``."""
+    return workdir / "chunks" / f"{policy}_v{v!r}_{start:06d}.npz"
+
+
+def chunk_starts(realisations: int, chunk: int) -> range:
+    """First realisation of every chunk."""
+    return range(0, realisations, chunk)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays at once or not at all; the same arrays give the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(path)
+    with partial.open("wb") as stream:
+        np.savez(stream, **arrays)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(path)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Arrays on file.
+
+    Raises:
+      InputError: if the file is missing or damaged.
+    """
+    try:
+        # NumPy leaves a file open that it finds damaged, unless it is given an open one.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
+            return dict(found)
+    except FileNotFoundError:
+        raise InputError(
+            "workdir", str(path), "is missing", "Let its run go on with the same arguments"
+        ) from None
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            "workdir", str(path), f"is damaged ({error})", "Delete it and let its run go on"
+        ) from None
+
+
+def load_closed_loop(workdir: str | os.PathLike) -> ClosedLoop:
+    """Everything that a finished run left.
+
+    Raises:
+      InputError: if there is no such run, or a file is missing or damaged.
+    """
+    folder = Path(workdir)
+    settings = _read_settings(folder)
+    asked = settings["closed_loop"]
+    starts = chunk_starts(asked["realisations"], asked["chunk"])
+    cases = []
+    for policy in asked["policies"]:
+        for v in asked["v"]:
+            chunks = [read_arrays(chunk_file(folder, policy, v, start)) for start in starts]
+            cases.append(Case(policy, v, _joined(chunks)))
+    return ClosedLoop(settings, read_arrays(networks_file(folder)), cases)
+
+
+def _joined(chunks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        settings = None
+    if not isinstance(settings, dict) or "closed_loop" not in settings:
+        raise InputError(
+            "workdir",
+            str(folder),
+            "holds no closed-loop run",
+            "Name the workdir of experiments.closed_loop",
+        )
+    return settings
