@@ -64,6 +64,7 @@ class PricedPoint(NamedTuple):
       objective: (P2), maxima as they are, ``[...]``.
       cluster_latency_s: ``[N, ...]``.
       slope: of the smooth price by the logarithms of shares and powers.
+      price_per_heard_w: of interference that a watt of a node makes, ``[P, N, ...]``.
       curvature: about as much as the slope changes where a logarithm grows by 1.
       multipliers: better ones.
     """
@@ -72,6 +73,7 @@ class PricedPoint(NamedTuple):
     objective: Array
     cluster_latency_s: Array
     slope: Resources
+    price_per_heard_w: Array
     curvature: Resources
     multipliers: Multipliers
 
@@ -104,30 +106,30 @@ def heard_w(cross_gain: Array, power_w: Array) -> Array:
     return sum(power_w[i, n] * cross_gain[i, n] for i in range(nodes) for n in range(clusters))
 
 
-class _Message(NamedTuple):
+class MessageTime(NamedTuple):
     """Time on air of a bit, and its fall when the logarithm of the SINR grows by 1, relative."""
 
     bit_s: Array
     gain: Array
 
 
-def _message(radio, share_hz, sinr) -> _Message:
+def message_time(radio, share_hz, sinr) -> MessageTime:
     efficiency = spectral_efficiency(sinr, radio)
     reduced = sinr / radio.snr_gap
     below = efficiency < radio.max_spectral_efficiency
     nats = efficiency * jnp.log(2.0)
     gain = jnp.where(below, reduced / ((1.0 + reduced) * jnp.where(nats > 0, nats, 1.0)), 0.0)
-    return _Message(1.0 / (share_hz * efficiency), gain)
+    return MessageTime(1.0 / (share_hz * efficiency), gain)
 
 
-class _Loss(NamedTuple):
+class MessageLoss(NamedTuple):
     """Hazard of a transport block, and its fall when the logarithm of the SINR grows by 1."""
 
     hazard: Array
     fall: Array
 
 
-def _loss(radio, sinr) -> _Loss:
+def message_loss(radio, sinr) -> MessageLoss:
     """Hazard and slope from few elementary functions; errors under 1e-6 of a hazard of 1.
 
     With ``q = 1 - e^-z``, ``lambda = -log(1 - q^A)``; beyond ``z = 8`` its expansion in
@@ -141,7 +143,7 @@ def _loss(radio, sinr) -> _Loss:
     lost = jnp.exp(attempts * jnp.log(q))
     arrives = 1.0 - lost
     tail = 0.5 * (attempts - 1.0) * jnp.exp(-z)
-    return _Loss(
+    return MessageLoss(
         jnp.where(far, z - jnp.log(attempts) + tail, -jnp.log1p(-lost)),
         z * jnp.where(far, 1.0 - tail, attempts * lost * thin / (q * arrives)),
     )
@@ -233,16 +235,16 @@ def price_point(
             at_next_active(power_w, active) * (chains.gain.backward / noise_w) / share,
         ]
     )
-    hop = _message(radio, share * chains.d2d_hz, hop_sinr)
+    hop = message_time(radio, share * chains.d2d_hz, hop_sinr)
     move_sinr = jnp.stack(
         [
             power_w * (chains.collect_gain / noise_w[0]),
             power_w[0] * (chains.distribute_gain / noise_w),
         ]
     )
-    move = _message(radio, chains.d2d_hz, move_sinr)
+    move = message_time(radio, chains.d2d_hz, move_sinr)
     up_sinr = point.d2e_power * chains.uplink_gain / point.d2e_share
-    up = _message(radio, point.d2e_share * chains.d2e_hz, up_sinr)
+    up = message_time(radio, point.d2e_share * chains.d2e_hz, up_sinr)
     down_bit_s = 1.0 / (point.d2e_share * chains.d2e_hz * chains.downlink_efficiency)
 
     # Latency.
@@ -298,8 +300,8 @@ def price_point(
     )
 
     # Losses.
-    hop_loss = _loss(radio, hop_sinr)
-    up_loss = _loss(radio, up_sinr)
+    hop_loss = message_loss(radio, hop_sinr)
+    up_loss = message_loss(radio, up_sinr)
     hop_hazard = jnp.where(active, hop_loss.hazard[0] + hop_loss.hazard[1], 0.0)
     hazard = (
         chains.hazard_per_hop * add_up(hop_hazard)
@@ -355,8 +357,10 @@ def price_point(
     down_time = down_plain + down_longest
     band_slope = up_worth - up_plain - up_longest - down_time
     if around is None:
-        disturbs = power_w * heard_w(chains.gain_heard_from, hearing / noise_w)
+        price_per_w = heard_w(chains.gain_heard_from, hearing / noise_w)
+        disturbs = power_w * price_per_w
     else:
+        price_per_w = around.price_per_w
         disturbs = heard_price
         band_slope = band_slope + band_price
     slope = Resources(
@@ -423,6 +427,7 @@ def price_point(
         objective=drift + latency_price,
         cluster_latency_s=latency_s,
         slope=slope,
+        price_per_heard_w=price_per_w,
         curvature=curvature,
         multipliers=Multipliers(
             forward.longest.weight, backward.longest.weight, round_s.weight

@@ -93,6 +93,7 @@ def at_next_active(values: Array, active: Array) -> Array:
       values: ``[P, ...]``.
       active: ``[P, ...]``.
     """
+    values = jnp.broadcast_to(values, active.shape)
     found = [values[0]]
     for node in range(active.shape[0] - 1, 0, -1):
         found.append(jnp.where(active[node], values[node], found[-1]))
@@ -153,8 +154,8 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
     return Chains(
         active=active,
         gain=Hops(
-            _where(active, _gain_to_next(cluster_gain, active), 1.0),
-            _where(active, _gain_to_next(jnp.swapaxes(cluster_gain, 0, 1), active), 1.0),
+            _where(active, gain_to_next(cluster_gain, active), 1.0),
+            _where(active, gain_to_next(jnp.swapaxes(cluster_gain, 0, 1), active), 1.0),
         ),
         collect_gain=_where(active, cluster_gain[:, 0], 1.0),
         distribute_gain=_where(active, cluster_gain[0], 1.0),
@@ -222,7 +223,7 @@ def _compute_price(problem, devices, present, price_per_j):
     return jnp.sum(price_per_j * joules_per_flop * flops, axis=0)
 
 
-def _gain_to_next(cluster_gain, active):
+def gain_to_next(cluster_gain, active):
     """Gain from every node to the next active one. ``[P, P, N, ...] -> [P, N, ...]``."""
     nodes = active.shape[0]
     rows = []

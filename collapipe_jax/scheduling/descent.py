@@ -24,7 +24,7 @@ LEAST_LOG_POWER = -14.0
 """Least power, 61 dB under its maximum."""
 LEAST_LOG_SHARE = -14.0
 
-_TEMPERATURE = 0.1
+TEMPERATURE = 0.1
 _MULTIPLIER_STEP = 0.2
 _LEAST_MULTIPLIER = 1e-6
 _MOMENTUM = 0.9
@@ -42,11 +42,13 @@ class Descent(NamedTuple):
       logs: logarithms of shares, and of powers over their maxima.
       multipliers: of the maxima there.
       objective: of this point, the best that was met.
+      cluster_latency_s: there, ``[N, ...]``.
     """
 
     logs: Resources
     multipliers: Multipliers
     objective: Array
+    cluster_latency_s: Array
 
 
 class _State(NamedTuple):
@@ -68,7 +70,7 @@ def descend(
     active: Array,
     logs: Resources,
     multipliers: Multipliers,
-    steps: int,
+    steps: int | Array,
     joint: bool = True,
 ) -> Descent:
     """Take steps downhill.
@@ -78,7 +80,7 @@ def descend(
       active: nodes, ``[P, N, ...]``.
       logs: where to start.
       multipliers: to start with.
-      steps: how many; the same for every lane.
+      steps: how many points to look at, 1 or more; the same for every lane.
       joint: whether clusters share a price and the D2E band. If not, each descends by
         itself.
 
@@ -88,9 +90,12 @@ def descend(
     total = add_up if joint else lambda by_cluster: by_cluster
     shape = active.shape[2:] if joint else active.shape[1:]
 
-    def body(state, _):
-        priced = pricer(state.ahead, state.multipliers, _TEMPERATURE)
-        best = _better(Descent(state.ahead, state.multipliers, priced.objective), state.best)
+    def body(_, state):
+        priced = pricer(state.ahead, state.multipliers, TEMPERATURE)
+        here = Descent(
+            state.ahead, state.multipliers, priced.objective, priced.cluster_latency_s
+        )
+        best = _better(here, state.best)
         slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), priced.slope)
         scale = _scale(priced.curvature, slope, state.ahead, state.step, total)
         moved = _project_step(state.ahead, slope, scale, active, joint)
@@ -105,15 +110,13 @@ def descend(
         )
         ahead = to_limits(ahead, active, joint)
         better = jax.tree.map(_follow, state.multipliers, priced.multipliers)
-        return _State(moved, ahead, better, best, step, age, priced.smooth), None
+        return _State(moved, ahead, better, best, step, age, priced.smooth)
 
     logs = to_limits(logs, active, joint)
     highest, one = jnp.full(shape, jnp.inf), jnp.ones(shape)
-    start = Descent(logs, multipliers, highest)
+    start = Descent(logs, multipliers, highest, jnp.full(active.shape[1:], jnp.inf))
     state = _State(logs, logs, multipliers, start, one, jnp.zeros(shape), highest)
-    state, _ = jax.lax.scan(body, state, length=steps)
-    last = pricer(state.ahead, state.multipliers, _TEMPERATURE)
-    return _better(Descent(state.ahead, state.multipliers, last.objective), state.best)
+    return jax.lax.fori_loop(0, steps, body, state).best
 
 
 def _follow(old: Array, new: Array) -> Array:

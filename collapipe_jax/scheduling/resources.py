@@ -15,7 +15,7 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
 from collapipe_jax.scheduling.chain_price import Resources, price_point, uniform_multipliers
 from collapipe_jax.scheduling.chains import Chains, chains
-from collapipe_jax.scheduling.descent import Descent, certify, descend
+from collapipe_jax.scheduling.descent import TEMPERATURE, Descent, certify, descend
 from collapipe_jax.scheduling.lanes import on_lanes
 
 OPTIMAL, STEP_LIMIT, NO_CLUSTER, BROKEN = range(4)
@@ -81,26 +81,28 @@ def tune_chains(problem, chain: Chains, logs: Resources, multipliers, steps: int
     return descend(pricer, chain.active, logs, multipliers, steps)
 
 
-def finish(problem, chain: Chains, decision: Decision, descent: Descent) -> Tuned:
+def finish(problem, chain: Chains, layout: Decision, descent: Descent) -> Tuned:
     """The decision of a descent and its certificate; with lanes."""
     resources = to_resources(problem, descent.logs)
-    priced = price_point(problem, chain, resources, descent.multipliers, _CERTIFYING)
-    certificate = certify(priced, descent.logs, chain.active)
+    priced = price_point(problem, chain, resources, descent.multipliers, TEMPERATURE)
+    return with_certificate(problem, chain, layout, descent.logs, priced)
+
+
+def with_certificate(problem, chain, layout, logs, priced) -> Tuned:
+    """A priced point as an answer; with lanes."""
+    certificate = certify(priced, logs, chain.active)
     objective = priced.objective
     close = objective - certificate.lower_bound <= TOLERANCE * objective
     status = jnp.where(close, OPTIMAL, STEP_LIMIT)
     status = jnp.where(jnp.isfinite(objective), status, BROKEN)
     status = jnp.where(jnp.any(chain.active[0], axis=0), status, NO_CLUSTER)
     return Tuned(
-        to_decision(decision, chain, resources),
+        to_decision(layout, chain, to_resources(problem, logs)),
         objective,
         certificate.lower_bound,
         certificate.residual,
         status,
     )
-
-
-_CERTIFYING = 0.1
 
 
 def to_resources(problem: RoundProblem, logs: Resources) -> Resources:

@@ -1,10 +1,10 @@
-"""Segments of every cluster for given shares and powers, by candidates.
+"""Segments and micro-batches of every cluster worth a closer look, the others standing still.
 
-A cluster's segments face costs linear in the blocks of each device, a bottleneck, and
-hops that depend on which devices are active. So candidates are made for every active set
-x number of micro-batches x ceiling on the bottleneck, each filled greedily. A set with one
-block on each device is priced by the same functions that price any decision; the rest
-follows from it in proportion.
+With shares and powers given, a cluster's segments face costs linear in the blocks of each
+device, a bottleneck, and hops that depend on who is active. So candidates are made of
+every active set x number of micro-batches x ceiling on the bottleneck, each filled with
+the cheapest blocks first. Shares follow the set by a rule; powers are tried at some
+levels. All with lanes last.
 """
 
 import itertools
@@ -15,30 +15,42 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.cost.decision import Decision, active_nodes
-from collapipe_jax.cost.divergence import cluster_divergence, present_weight
-from collapipe_jax.cost.energy import node_energy_j
-from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s, latency_parts, stage_times
-from collapipe_jax.cost.links import Links, message_links, message_time_s, micro_batch_hazard
+from collapipe_jax.cost.divergence import excess_inverse_survival, present_weight
+from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.network.channel import interference_w
-from collapipe_jax.scheduling.feasibility import can_run, usable_blocks
+from collapipe_jax.network.channel import downlink_sinr, uplink_sinr
+from collapipe_jax.scheduling.chain_price import (
+    Resources,
+    Surroundings,
+    add_up,
+    message_loss,
+    message_time,
+)
+from collapipe_jax.scheduling.chains import at_next_active, from_previous_active, gain_to_next
+from collapipe_jax.scheduling.feasibility import can_run
 
 _ALL_SUBSETS_UP_TO = 5
 _CEILINGS = (1.0, 1.15, 1.4, 2.0, 4.0, np.inf)
+_LEVELS = (1.0, 0.3, 0.1, 0.03, 0.01)
+"""Powers to try, over the largest."""
 
 
-class LatencyPrice(NamedTuple):
-    """What a cluster's latency is worth to it.
+class Layouts(NamedTuple):
+    """Candidates of every cluster, best first.
 
     Attributes:
-      per_s: price of a second of its latency, ``[N]``.
-      floor_s: latency below which a second is worth nothing, ``[N]``: that of the others
-        where only the slowest cluster counts, 0 where the price says it all.
+      segments: ``[J, K, N, ...]``.
+      micro_batches: ``[J, N, ...]``.
+      log_share, log_power: estimates to start from, ``[J, P, N, ...]``; powers over
+        their maxima.
+      price: estimated, infinite where there is none, ``[J, N, ...]``.
     """
 
-    per_s: Array
-    floor_s: Array
+    segments: Array
+    micro_batches: Array
+    log_share: Array
+    log_power: Array
+    price: Array
 
 
 def fill_segments(unit_price: Array, capacity: Array, active: Array, blocks: int) -> Array:
@@ -48,24 +60,32 @@ def fill_segments(unit_price: Array, capacity: Array, active: Array, blocks: int
     optimal, since units of one device are alike.
 
     Args:
-      unit_price: ``[K]``.
-      capacity: integers, ``[K]``.
-      active: ``[K]``.
+      unit_price: ``[K, ...]``.
+      capacity: ``[K, ...]``.
+      active: ``[K, ...]``.
       blocks: ``L``.
 
     Returns:
-      Integers, ``[K]``; zeros where the active devices cannot hold the blocks, or are more
-      than there are blocks.
+      ``[K, ...]``, whole numbers; zeros where the active devices cannot hold the blocks,
+      or are more than there are blocks.
     """
-    order = jnp.arange(active.shape[0])
-    price, other = unit_price[:, None], unit_price[None, :]
-    other_first = (other < price) | ((other == price) & (order[None, :] < order[:, None]))
+    devices = unit_price.shape[0]
     room = jnp.where(active, capacity - 1, 0)
-    room_before = jnp.sum(jnp.where(other_first, room[None, :], 0), axis=1)
-    rest = blocks - jnp.sum(active)
-    filled = jnp.clip(rest - room_before, 0, room) + active
-    possible = jnp.all((capacity >= 1) | ~active) & (rest >= 0) & (jnp.sum(room) >= rest)
-    return jnp.where(possible, filled, 0).astype(jnp.int32)
+    rest = blocks - add_up(active.astype(room.dtype))
+    filled = []
+    for k in range(devices):
+        before = jnp.zeros_like(rest)
+        for other in range(devices):
+            if other != k:
+                cheaper = unit_price[other] < unit_price[k]
+                if other < k:
+                    cheaper |= unit_price[other] == unit_price[k]
+                before = before + jnp.where(cheaper, room[other], 0)
+        filled.append(jnp.clip(rest - before, 0, room[k]) + active[k])
+    enough = (rest >= 0) & (add_up(room) >= rest)
+    for k in range(devices):
+        enough &= (capacity[k] >= 1) | ~active[k]
+    return jnp.where(enough, jnp.stack(filled), 0)
 
 
 def candidate_sets(preference: Array) -> Array:
@@ -75,193 +95,300 @@ def candidate_sets(preference: Array) -> Array:
     of several orders of preference.
 
     Args:
-      preference: the smaller the better, ``[orders, N, K]``.
+      preference: the smaller the better, ``[orders, K, N, ...]``.
 
     Returns:
-      ``[sets, N, K]``, boolean, none empty.
+      ``[sets, K, N, ...]``, boolean, none empty.
     """
-    _, clusters, devices = preference.shape
+    devices = preference.shape[1]
+    shape = preference.shape[1:]
     if devices <= _ALL_SUBSETS_UP_TO:
         subsets = np.array(list(itertools.product((False, True), repeat=devices))[1:])
-        return jnp.broadcast_to(subsets[:, None], (len(subsets), clusters, devices))
-    rank = jnp.argsort(jnp.argsort(preference, axis=-1), axis=-1)
-    sizes = jnp.arange(1, devices + 1)
-    return (rank[:, None] < sizes[None, :, None, None]).reshape(-1, clusters, devices)
+        subsets = subsets.reshape(*subsets.shape, *[1] * (len(shape) - 1))
+        return jnp.broadcast_to(subsets, (subsets.shape[0], *shape))
+    rank = jnp.argsort(jnp.argsort(preference, axis=1), axis=1)
+    sizes = jnp.arange(1, devices + 1).reshape(1, -1, *[1] * len(shape))
+    return (rank[:, None] < sizes).reshape(-1, *shape)
 
 
-class _BlockMove(NamedTuple):
-    """Times to move one block from and to a device, ``[N, K]`` each."""
+class _Uplinks(NamedTuple):
+    """Base station's links at the tentative shares and powers, ``[N, R]`` each."""
 
-    collect: Array
-    distribute: Array
-
-
-def propose_segments(problem: RoundProblem, tentative: Decision, price: LatencyPrice) -> Decision:
-    """Best segments and micro-batches of every cluster, the other clusters left alone.
-
-    Args:
-      problem: one round of one network.
-      tentative: who interferes now; a D2D share and a power for every node that may be
-        active, idle ones included, or they would never come back.
-      price: of latency, per cluster.
-
-    Returns:
-      A decision whose shares are the tentative ones, renormalised over active nodes. A
-      cluster that can hold the encoder never sits out.
-    """
-    heard = interference_w(problem.radio, active_nodes(tentative.segments), tentative.d2d_power_w)
-    move_s = _block_move_s(problem, tentative, heard)
-    sets = candidate_sets(jnp.stack([1 / problem.compute.flops_per_s[:, 1:], sum(move_s)]))
-    priced = jax.vmap(lambda active: _price_set(problem, tentative, heard, active))(sets)
-
-    def best_of_choice(micro_batches):
-        return _best_candidate(problem, tentative, price, move_s, sets, priced, micro_batches)
-
-    cost, segments = jax.lax.map(best_of_choice, problem.workload.micro_batch_choices)
-    choice = jnp.argmin(cost, axis=0)
-    segments = jnp.take_along_axis(segments, choice[None, :, None], axis=0)[0]
-    segments = jnp.where(can_run(problem)[:, None], segments, 0)
-    counts = problem.workload.micro_batch_choices[choice].astype(jnp.int32)
-    return _share_out(tentative, segments).replace(micro_batches=counts)
+    up_bit_s: Array
+    down_bit_s: Array
+    up_hazard: Array
+    down_hazard: Array
 
 
-class _PricedSet(NamedTuple):
-    """A set of active devices with one block each, as far as micro-batches do not matter.
+class _Sets(NamedTuple):
+    """Active sets, and their messages at every power level, all hops with equal shares.
 
     Attributes:
-      member: the decision; it has one micro-batch.
-      links: of the decision.
-      energy: price of its energy, ``[N]``.
-      hazard: of the whole batch as one message, ``[N]``.
+      active: ``[P, sets, N, R]``.
+      pull: SINR of both messages of a hop on the whole band at full power,
+        ``[2, P, sets, N, R]``.
+      air_s: seconds on air for a bit of the messages that a node sends, by level,
+        ``[levels, P, sets, N, R]``.
+      hazard: of a transport block of each of them, summed, likewise.
     """
 
-    member: Decision
-    links: Links
-    energy: Array
+    active: Array
+    pull: Array
+    air_s: Array
     hazard: Array
 
 
-def _price_set(problem, tentative, heard, active) -> _PricedSet:
-    member = _share_out(tentative, active)
-    member = member.replace(micro_batches=jnp.ones(problem.clusters, jnp.int32))
-    links = message_links(problem, member, heard)
-    parts = latency_parts(problem, member, links, stage_times(problem, member, links))
-    energy = _debt_per_j(problem) * node_energy_j(problem, member, links, parts)
-    hazard = micro_batch_hazard(problem, member, links)
-    return _PricedSet(member, links, jnp.sum(energy, axis=1), hazard)
+class _Nodes(NamedTuple):
+    """What a node pays for, ``[P, N, R]``, or ``[levels, P, N, R]`` where power matters."""
+
+    full_w: Array
+    price_per_j: Array
+    price_per_w: Array
+    collect_s: Array
+    distribute_s: Array
 
 
-def _best_candidate(problem, tentative, price, move_s, sets, priced, micro_batches):
-    """Least cost ``[N]`` and segments ``[N, K]`` for one number of micro-batches.
+def propose_layouts(
+    problem: RoundProblem, tentative: Resources, around: Surroundings, count: int
+) -> Layouts:
+    """The most promising layouts of every cluster.
 
-    With a set's links given, blocks beyond the first of each device add to latency and
-    energy in proportion, but for the bottleneck.
+    Args:
+      problem: with lanes ``[R]``.
+      tentative: D2E shares and powers.
+      around: what a cluster sees of the others.
+      count: ``J``.
     """
-    work = problem.workload
-    unit_s = work.batch / micro_batches * work.block_flops / problem.compute.flops_per_s[:, 1:]
-    unit_s = unit_s + problem.compute.block_overhead_s
-    block_s = work.local_steps * (1.0 + work.backward_ratio) * unit_s + sum(move_s)
-    block_energy = _block_energy(problem, tentative, move_s)
-    unit_price = price.per_s[:, None] * block_s + block_energy
-    capacity = usable_blocks(problem, micro_batches)
-    fill = jax.vmap(lambda *cluster: fill_segments(*cluster, work.blocks))
+    choices = problem.workload.micro_batch_choices
+    nodes = _price_nodes(problem, around)
+    speed = jnp.swapaxes(problem.compute.flops_per_s, 0, 1)
+    members = candidate_sets(jnp.stack([1.0 / speed[1:], nodes.collect_s[0, 1:]]))
+    sets = _price_sets(problem, around, nodes, members)
+    uplinks = _price_uplinks(problem, tentative)
+    runs = jax.vmap(can_run, in_axes=-1, out_axes=-1)(problem)
 
-    def evaluate(active, one):
-        speed = jnp.sum(jnp.where(active, 1.0 / unit_s, 0.0), axis=1, keepdims=True)
-        balanced_s = work.blocks / speed
-        flow = _flow_of_ones(problem, one, micro_batches)
-        other_cost = one.energy + _divergence_price(problem, one, micro_batches)
+    def of_choice(micro_batches):
+        return _fill_sets(problem, around, runs, sets, nodes, uplinks, micro_batches)
 
-        def at_ceiling(ceiling):
-            limit = jnp.floor(jnp.maximum(ceiling * balanced_s / unit_s, 1.0) + 1e-4)
-            limit = jnp.minimum(limit, capacity).astype(jnp.int32)
-            segments = fill(unit_price, limit, active)
-            more = segments - active
+    found = jax.lax.map(of_choice, choices)
+    found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    ranked = -jnp.moveaxis(found.price, 0, -1)
+    index = jnp.moveaxis(jax.lax.top_k(ranked, count)[1], -1, 0)
 
-            def added(per_block):
-                return jnp.sum(jnp.where(more > 0, more * per_block, 0.0), axis=1)
+    def take(leaf):
+        wide = index.reshape(count, *[1] * (leaf.ndim - index.ndim), *index.shape[1:])
+        return jnp.take_along_axis(leaf, wide, axis=0)
 
-            slower_s = _slower_pause_s(problem, flow, jnp.max(segments * unit_s, axis=1))
-            pauses = work.local_steps * (micro_batches - 1)
-            latency_s = flow.latency_s + pauses * slower_s + added(block_s)
-            cost = price.per_s * jnp.maximum(latency_s, price.floor_s)
-            cost = cost + added(block_energy) + other_cost
-            fits = jnp.sum(segments, axis=1) == work.blocks
-            # A hopeless link must still win against not fitting at all.
-            cost = jnp.minimum(jnp.nan_to_num(cost, nan=jnp.inf), 1e37)
-            return jnp.where(fits, cost, jnp.inf), segments
-
-        return jax.vmap(at_ceiling)(jnp.array(_CEILINGS))
-
-    cost, segments = jax.vmap(evaluate)(sets, priced)
-    cost = cost.reshape(-1, problem.clusters)
-    segments = segments.reshape(-1, problem.clusters, problem.devices)
-    best = jnp.argmin(cost, axis=0)
-    return jnp.min(cost, axis=0), jnp.take_along_axis(segments, best[None, :, None], axis=0)[0]
+    return jax.tree.map(take, found)
 
 
-class _Flow(NamedTuple):
-    """Latency and the slowest stages of either flow, ``[N]`` each."""
+def _price_nodes(problem, around) -> _Nodes:
+    """Moves go over the whole band, so whoever is active."""
+    radio, work, control = problem.radio, problem.workload, problem.control
+    gain = jnp.moveaxis(radio.d2d_gain, 0, 2)
+    noise_w = radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz + around.heard_w
+    full_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1)
 
-    latency_s: Array
-    forward_s: Array
-    backward_s: Array
+    def seconds(power_w, gain):
+        return work.block_param_bits * message_time(
+            radio, radio.d2d_bandwidth_hz, power_w * gain
+        ).bit_s
 
-
-def _flow_of_ones(problem: RoundProblem, one: _PricedSet, micro_batches: Array) -> _Flow:
-    """Flow of a set with one block on each device."""
-    decision = one.member.replace(micro_batches=jnp.full(problem.clusters, micro_batches))
-    stages = stage_times(problem, decision, one.links)
-    return _Flow(
-        sum(latency_parts(problem, decision, one.links, stages)),
-        jnp.max(forward_flow_s(stages), axis=1),
-        jnp.max(backward_flow_s(stages), axis=1),
+    to_control_unit, from_control_unit = gain[:, 0] / noise_w[0], gain[0] / noise_w
+    return _Nodes(
+        full_w,
+        jnp.swapaxes(control.energy_queue / control.energy_budget_j, 0, 1),
+        around.price_per_w,
+        jnp.stack([seconds(level * full_w, to_control_unit) for level in _LEVELS]),
+        jnp.stack([seconds(level * full_w[0], from_control_unit) for level in _LEVELS]),
     )
 
 
-def _slower_pause_s(problem: RoundProblem, flow: _Flow, slowest_s: Array) -> Array:
-    """What a slowest device of this forward time adds to a pause of both flows, ``[N]``."""
-    forward_s = jnp.maximum(slowest_s - flow.forward_s, 0.0)
-    slowest_back_s = problem.workload.backward_ratio * slowest_s
-    return forward_s + jnp.maximum(slowest_back_s - flow.backward_s, 0.0)
-
-
-def _divergence_price(problem: RoundProblem, one: _PricedSet, micro_batches: Array) -> Array:
-    """Price of every cluster's part of the divergence, ``[N]``."""
-    learning, control = problem.learning, problem.control
-    hazard = one.hazard / micro_batches
-    variance = cluster_divergence(hazard, micro_batches, problem.workload.batch, learning)
-    weight = present_weight(learning.cluster_weight, can_run(problem))
-    return control.divergence_queue * weight**2 * variance / control.divergence_target
-
-
-def _debt_per_j(problem: RoundProblem) -> Array:
-    """Price of a joule on every node, ``[N, K + 1]``."""
-    return problem.control.energy_queue / problem.control.energy_budget_j
-
-
-def _block_energy(problem: RoundProblem, tentative: Decision, move_s: _BlockMove) -> Array:
-    """Price of the energy of one more block on each device, ``[N, K]``."""
-    work, debt, power_w = problem.workload, _debt_per_j(problem), tentative.d2d_power_w
-    flops = work.local_steps * work.batch * work.block_flops * (1.0 + work.backward_ratio)
-    device_j = flops * problem.compute.joules_per_flop[:, 1:] + power_w[:, 1:] * move_s.collect
-    return debt[:, 1:] * device_j + debt[:, :1] * power_w[:, :1] * move_s.distribute
-
-
-def _block_move_s(problem: RoundProblem, tentative: Decision, heard: Array) -> _BlockMove:
-    """Times to move one block; on the whole band, so whoever is active."""
-    links = message_links(problem, tentative, heard)
-    bits = problem.workload.block_param_bits
-    return _BlockMove(
-        collect=message_time_s(bits, links.collect_rate_bps),
-        distribute=message_time_s(bits, links.distribute_rate_bps),
+def _price_uplinks(problem, tentative) -> _Uplinks:
+    radio = problem.radio
+    gain = radio.d2e_gain[:, 0]
+    share = tentative.d2e_share
+    up_sinr = uplink_sinr(radio, tentative.d2e_power, gain, share)
+    down_sinr = downlink_sinr(radio, gain)
+    share_hz = share * radio.d2e_bandwidth_hz
+    return _Uplinks(
+        message_time(radio, share_hz, up_sinr).bit_s,
+        message_time(radio, share_hz, down_sinr).bit_s,
+        message_loss(radio, up_sinr).hazard,
+        message_loss(radio, down_sinr).hazard,
     )
 
 
-def _share_out(tentative: Decision, segments: Array) -> Decision:
-    """The tentative decision with other segments, shares renormalised over active nodes."""
-    active = active_nodes(segments)
-    share = jnp.where(active, tentative.d2d_share, 0.0)
-    total = jnp.sum(share, axis=1, keepdims=True)
-    share = jnp.where(total > 0, share / jnp.where(total > 0, total, 1.0), 0.0)
-    return tentative.replace(segments=segments.astype(jnp.int32), d2d_share=share)
+def _price_sets(problem, around, nodes: _Nodes, members) -> _Sets:
+    radio = problem.radio
+    active = jnp.concatenate([jnp.ones_like(members[:, :1]), members], axis=1)
+    active = jnp.swapaxes(active, 0, 1)
+    gain = jnp.moveaxis(radio.d2d_gain, 0, 2)
+    noise_w = radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz + around.heard_w
+    full = nodes.full_w[:, None] * gain / noise_w[None]  # sender, receiver
+    pull = jnp.stack(
+        [gain_to_next(full, active), gain_to_next(jnp.swapaxes(full, 0, 1), active)]
+    )
+    senders = add_up(active.astype(pull.dtype))
+    share_hz = radio.d2d_bandwidth_hz / senders
+
+    def at(level):
+        sinr = level * pull * senders
+        bit_s = message_time(radio, share_hz, sinr).bit_s
+        hazard = message_loss(radio, sinr).hazard
+        return tuple(
+            jnp.where(active, both[0], 0.0) + from_previous_active(both[1], active)
+            for both in (bit_s, hazard)
+        )
+
+    air_s, hazard = zip(*(at(level) for level in _LEVELS), strict=True)
+    return _Sets(active, pull, jnp.stack(air_s), jnp.stack(hazard))
+
+
+def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro_batches) -> Layouts:
+    """Best segments of every set for one number of micro-batches ``[R]``."""
+    work, compute, learning = problem.workload, problem.compute, problem.learning
+    radio, blocks = problem.radio, problem.workload.blocks
+    active = sets.active
+    members = active[1:]
+    speed = jnp.swapaxes(compute.flops_per_s, 0, 1)
+    samples = work.batch / micro_batches
+    steps = work.local_steps
+    bits = samples * work.activation_bits
+    pauses = steps * (micro_batches - 1.0)
+    price_per_s = problem.control.v / problem.control.reference_latency_s
+    middle = 0.5 * (price_per_s + around.price_per_s)
+
+    # Compute.
+    unit_s = samples * work.block_flops / speed[1:] + compute.block_overhead_s  # [K, N, R]
+    embed_s = samples * work.embed_flops / speed[0] + compute.block_overhead_s
+    server_share = compute.es_flops_per_s / speed.shape[1]
+    decoder_s = samples * work.decoder_flops / server_share + compute.block_overhead_s
+    rate = jnp.where(members, 1.0 / unit_s[:, None], 0.0)
+    balanced_s = blocks / add_up(rate)
+    balanced = rate * balanced_s
+
+    # Losses.
+    weight = present_weight(learning.cluster_weight, runs)
+    survival_price = (
+        problem.control.divergence_queue
+        * weight**2
+        / problem.control.divergence_target
+        * (
+            learning.gradient_variance / work.batch
+            + 2.0 * learning.gradient_heterogeneity / micro_batches
+        )
+    )
+    up_bits = samples * (work.activation_bits + work.target_bits)
+    transport = radio.transport_block_bits
+    fixed_hazard = (bits * uplinks.down_hazard + up_bits * uplinks.up_hazard) / transport
+
+    # A power for every node of every set, shares being equal.
+    hops = add_up(active.astype(bits.dtype))
+    hop_share = 0.5 / hops  # of the bottleneck, as long as it is not known
+    second = middle * (steps * bits * (1.0 + (micro_batches - 1.0) * hop_share))
+    joule_bits = steps * work.batch * work.activation_bits
+    hazard_price = survival_price * bits / transport * jnp.exp(jnp.minimum(fixed_hazard, 3.0) + 1.0)
+    carried = jnp.concatenate([jnp.zeros_like(balanced[:1]), balanced])
+    best_power, least = None, None
+    for index, level in enumerate(_LEVELS):
+        watt_price = level * nodes.full_w * nodes.price_per_j
+        per_j = watt_price[:, None] * joule_bits
+        cost = (second + per_j) * sets.air_s[index] + hazard_price * sets.hazard[index]
+        cost = cost + (level * nodes.full_w * nodes.price_per_w)[:, None]
+        collect = (middle + watt_price) * nodes.collect_s[index]
+        cost = cost + carried * collect[:, None]
+        distribute = (middle + watt_price[0]) * nodes.distribute_s[index]
+        cost = cost.at[0].add(add_up(carried * distribute[:, None]))
+        if index == 0:
+            best_power, least = jnp.full_like(cost, level), cost
+        else:
+            wins = cost < least
+            least = jnp.where(wins, cost, least)
+            best_power = jnp.where(wins, level, best_power)
+
+    # Shares, and the messages with both.
+    ratio = jnp.stack([best_power, at_next_active(best_power, active)])
+    full_sinr = ratio * sets.pull
+    equal = message_time(radio, radio.d2d_bandwidth_hz / hops, full_sinr * hops).bit_s
+    equal = equal[0] + equal[1]
+    mean_s = bits * add_up(jnp.where(active, equal, 0.0)) / hops * 0.5
+    rule = jnp.where((mean_s > balanced_s) & (micro_batches > 1.0), 1.0, 0.5)
+    want = jnp.where(active, jnp.exp(rule * jnp.log(equal)), 0.0)
+    share = jnp.where(active, want / add_up(want), 1.0)
+    sinr = full_sinr / share
+    bit_s = jnp.where(active, message_time(radio, share * radio.d2d_bandwidth_hz, sinr).bit_s, 0.0)
+    lost = message_loss(radio, sinr).hazard
+    set_hazard = add_up(jnp.where(active, lost[0] + lost[1], 0.0))
+    power_w = best_power * nodes.full_w[:, None]
+    watt_price = jnp.where(active, power_w * nodes.price_per_j[:, None], 0.0)
+    air_price = joule_bits * add_up(
+        watt_price * bit_s[0] + at_next_active(watt_price, active) * bit_s[1]
+    )
+    heard_price = add_up(jnp.where(active, power_w * nodes.price_per_w[:, None], 0.0))
+
+    # Moves of a block at these powers, its share of the compute, its energy.
+    efficient = _moves_at(best_power, nodes)
+    move_s = efficient[0][1:] + efficient[1][1:]
+    move_price = watt_price[1:] * efficient[0][1:] + watt_price[0] * efficient[1][1:]
+    block_s = (steps * (1.0 + work.backward_ratio) * unit_s)[:, None] + move_s
+    flops = steps * work.batch * work.block_flops * (1.0 + work.backward_ratio)
+    joules = flops * jnp.swapaxes(compute.joules_per_flop, 0, 1)[1:]
+    block_price = (nodes.price_per_j[1:] * joules)[:, None] + move_price
+
+    up_s = up_bits * uplinks.up_bit_s + compute.link_overhead_s
+    down_s = bits * uplinks.down_bit_s + compute.link_overhead_s
+    model_bits = blocks * work.block_param_bits + work.embedding_param_bits
+    fixed_s = steps * ((1.0 + work.backward_ratio) * embed_s + decoder_s + up_s + down_s)
+    fixed_s = fixed_s + model_bits * (uplinks.up_bit_s + uplinks.down_bit_s)
+    hop_s = bits * add_up(bit_s[0] + bit_s[1]) + 2.0 * hops * compute.link_overhead_s
+    fixed_s = fixed_s + steps * hop_s
+    overhead_s = compute.link_overhead_s
+    forward_s = jnp.maximum(jnp.maximum(embed_s, decoder_s), up_s)
+    forward_s = jnp.maximum(forward_s, bits * jnp.max(bit_s[0], axis=0) + overhead_s)
+    backward_s = jnp.maximum(work.backward_ratio * embed_s, down_s)
+    backward_s = jnp.maximum(backward_s, bits * jnp.max(bit_s[1], axis=0) + overhead_s)
+    hazard = bits / transport * set_hazard + fixed_hazard
+    fixed_price = air_price + heard_price + survival_price * excess_inverse_survival(hazard)
+
+    capacity = jnp.swapaxes(block_capacity(work, compute.memory_bytes, micro_batches), 0, 1)
+    capacity = capacity.astype(unit_s.dtype)[:, None]
+    unit_price = middle * block_s + block_price
+    found = None
+    for ceiling in (*_CEILINGS, None):
+        limit_s = balanced_s * ceiling if ceiling is not None else jnp.maximum(forward_s, balanced_s)
+        limit = jnp.floor(jnp.maximum(limit_s / unit_s[:, None], 1.0) + 1e-4)
+        segments = fill_segments(unit_price, jnp.minimum(limit, capacity), members, blocks)
+        slowest_s = jnp.max(segments * unit_s[:, None], axis=0)
+        longest_s = jnp.maximum(forward_s, slowest_s)
+        longest_s = longest_s + jnp.maximum(backward_s, work.backward_ratio * slowest_s)
+        latency_s = fixed_s + add_up(segments * block_s) + pauses * longest_s
+        price = around.price_per_s * latency_s + fixed_price + add_up(segments * block_price)
+        late_s = jnp.maximum(latency_s, around.round_s)
+        price = price + (price_per_s - around.price_per_s) * late_s
+        # A hopeless link must still win against not fitting at all.
+        price = jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37)
+        price = jnp.where(add_up(segments) == blocks, price, jnp.inf)
+        if found is None:
+            found = segments, price
+        else:
+            wins = price < found[1]
+            found = jnp.where(wins, segments, found[0]), jnp.where(wins, price, found[1])
+    segments, price = found
+    return Layouts(
+        jnp.swapaxes(segments, 0, 1),
+        jnp.broadcast_to(micro_batches, price.shape),
+        jnp.swapaxes(jnp.log(share), 0, 1),
+        jnp.swapaxes(jnp.log(best_power), 0, 1),
+        price,
+    )
+
+
+def _moves_at(power, nodes: _Nodes):
+    """Times to collect and to distribute a block at each node's level, ``[P, sets, N, R]``."""
+    collect_s = jnp.broadcast_to(nodes.collect_s[0][:, None], power.shape)
+    distribute_s = jnp.broadcast_to(nodes.distribute_s[0][:, None], power.shape)
+    for index, level in enumerate(_LEVELS[1:], start=1):
+        collect_s = jnp.where(power == level, nodes.collect_s[index][:, None], collect_s)
+        distribute_s = jnp.where(power[0] == level, nodes.distribute_s[index][:, None], distribute_s)
+    return collect_s, distribute_s

@@ -9,6 +9,7 @@ added where the last solution lies until the bound meets a price, so that it com
 at the optimum itself.
 """
 
+import contextlib
 import warnings
 from functools import partial
 from typing import Any, NamedTuple
@@ -82,10 +83,12 @@ def lower_bound_with_cvxpy(
         for _ in range(rounds):
             scale = _price(problem, best.solution.decision)
             bound, model = _solve(problem, layout, points, scale)
+            best = best._replace(lower_bound=max(bound, best.lower_bound))
+            if model.hazard.value is None:  # the solver failed; what is known stands
+                break
             found = _realise(problem, decision, layout, model)
             if found.objective < best.solution.objective:
                 best = best._replace(solution=found)
-            best = best._replace(lower_bound=max(bound, best.lower_bound))
             if best.lower_bound >= (1.0 - _CLOSE) * best.solution.objective:
                 break
             points = _with_more(points, model)
@@ -278,13 +281,14 @@ def _dual_value(program) -> float:
     }
     data, chain, inverse = program.get_problem_data(cp.CLARABEL, solver_opts=options)
     solution = chain.solve_via_data(program, data, solver_opts=options)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), contextlib.suppress(cp.SolverError):
         warnings.simplefilter("ignore")  # an inaccurate solution still makes a bound
         program.unpack_results(solution, chain, inverse)
     x, z = np.asarray(solution.x), np.asarray(solution.z)
     residual = data["A"].T @ z + data["c"]
     offset = inverse[-1][cp.settings.OFFSET]
-    return float(offset - data["b"] @ z - 2.0 * np.abs(residual) @ (1.0 + np.abs(x)))
+    value = float(offset - data["b"] @ z - 2.0 * np.abs(residual) @ (1.0 + np.abs(x)))
+    return value if np.isfinite(value) else -np.inf
 
 
 def _realise(
@@ -363,10 +367,11 @@ def _excess(problem, hazard):
 
 def _tangents(function, problem: RoundProblem, points: list[np.ndarray]) -> list[_Tangent]:
     """Tangents of a function of one number, one for each array of points."""
-    touching = np.stack(points)
-    value, slope = _values_and_slopes(function, problem, touching.ravel())
-    value, slope = (np.asarray(x).reshape(touching.shape) for x in (value, slope))
-    return [_Tangent(*lines) for lines in zip(touching, value, slope, strict=True)]
+    lines = [_values_and_slopes(function, problem, point) for point in points]
+    return [
+        _Tangent(point, np.asarray(value), np.asarray(slope))
+        for point, (value, slope) in zip(points, lines, strict=True)
+    ]
 
 
 @partial(jax.jit, static_argnums=0)

@@ -5,7 +5,6 @@ smooth program with exact derivatives, one network at a time, in double precisio
 """
 
 import warnings
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -19,7 +18,8 @@ from collapipe_jax.errors import InputError
 from experiments.benchmarks.smooth_form import (
     bounds,
     decision_of,
-    program,
+    evaluate,
+    hessian,
     used_entries,
     variables_of,
 )
@@ -75,7 +75,7 @@ def solve_with_scipy(
         raise InputError("method", method, "unknown method", f"Choose among: {known}")
     with jax.enable_x64(True):
         problem, decision = in_double(problem), in_double(decision)
-        best = OutsideSolution(decision, float(_price(problem, decision)))
+        best = OutsideSolution(decision, float(_price(problem, decision).objective))
         rng = np.random.default_rng(0)
         for attempt in range(starts):
             start = decision if attempt == 0 else _perturbed(rng, problem, decision)
@@ -96,37 +96,11 @@ def in_double(tree):
 
 
 @jax.jit
-def _price(problem, decision):
-    return price(problem, decision).objective
-
-
-@jax.jit
 def _setting(problem, decision):
     return variables_of(problem, decision), *bounds(problem, decision)
 
 
-@partial(jax.jit, static_argnames="smooth")
-def _evaluate(problem, decision, flat, smooth):
-    """Values of objective and constraints, and their derivatives."""
-
-    def values(flat):
-        out = program(problem, decision, flat, smooth)
-        return out, out
-
-    return jax.jacrev(values, has_aux=True)(flat)
-
-
-@partial(jax.jit, static_argnames="smooth")
-def _hessian(problem, decision, flat, multipliers, smooth):
-    """Second derivatives of the objective, or of the constraints weighed together."""
-
-    def value(flat):
-        out = program(problem, decision, flat, smooth)
-        return multipliers[0] * out.objective + multipliers[1:] @ out.constraints
-
-    return jax.hessian(value)(flat)
-
-
+_price = jax.jit(price)
 _realise = jax.jit(decision_of)
 
 
@@ -151,7 +125,7 @@ class _Reduced:
     def _at(self, x: np.ndarray):
         """Values and derivatives; solvers ask for them one by one at the same point."""
         if self._seen is None or not np.array_equal(self._seen[0], x):
-            slopes, values = _evaluate(self._problem, self._decision, self.full(x), self._smooth)
+            slopes, values = evaluate(self._problem, self._decision, self.full(x), self._smooth)
             kept = np.ix_(self._constraints, self._variables)
             self._seen = (
                 x.copy(),
@@ -185,8 +159,8 @@ class _Reduced:
         multipliers[0] = of_objective
         multipliers[1:][self._constraints] = of_constraints
         at = self._problem, self._decision, self.full(x)
-        hessian = _hessian(*at, multipliers, self._smooth)
-        return np.asarray(hessian)[np.ix_(self._variables, self._variables)]
+        second = hessian(*at, multipliers, self._smooth)
+        return np.asarray(second)[np.ix_(self._variables, self._variables)]
 
 
 def _solve(problem: RoundProblem, start: Decision, method: str, smooth: bool) -> OutsideSolution:
@@ -197,7 +171,7 @@ def _solve(problem: RoundProblem, start: Decision, method: str, smooth: bool) ->
         warnings.simplefilter("ignore")  # singular Jacobians of redundant constraints
         x = run(reduced)
     decision = _realise(problem, start, reduced.full(x))
-    return OutsideSolution(decision, float(_price(problem, decision)))
+    return OutsideSolution(decision, float(_price(problem, decision).objective))
 
 
 def _run_slsqp(reduced: _Reduced) -> np.ndarray:
@@ -228,8 +202,15 @@ def _run_trust_constr(reduced: _Reduced) -> np.ndarray:
         bounds=optimize.Bounds(reduced.lower, reduced.upper),
         constraints=constraints,
         method="trust-constr",
-        # With a gtol that can be met it stops before its barrier has come down.
-        options={"maxiter": _TRUST_STEPS, "gtol": 1e-14, "xtol": 1e-6, "barrier_tol": 1e-8},
+        options={
+            "maxiter": _TRUST_STEPS,
+            # A gtol that can be met ends it before its barrier has come down.
+            "gtol": 1e-14,
+            "xtol": 1e-6,
+            "barrier_tol": 1e-8,
+            # As fast as dense, and does not share so small a matrix among threads.
+            "sparse_jacobian": True,
+        },
     ).x
 
 

@@ -7,6 +7,7 @@ each flow, and the latency of the round. In these variables the program is conve
 (docs/system-model.md, section 5). Everything else is the package's own cost.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -134,6 +135,41 @@ def program(problem: RoundProblem, decision: Decision, flat: Array, smooth: bool
     objective = _objective(problem, point, links, parts, jnp.exp(variables.latency_s))
     # Its logarithm is convex too, and has slopes of one size on any link.
     return Program(jnp.log(objective), ravel_pytree(constraints)[0])
+
+
+@partial(jax.jit, static_argnames="smooth")
+def evaluate(
+    problem: RoundProblem, decision: Decision, flat: Array, smooth: bool = True
+) -> tuple[Program, Program]:
+    """Derivatives by every variable, and values, of :func:`program`."""
+
+    def values(flat):
+        out = program(problem, decision, flat, smooth)
+        return out, out
+
+    return jax.jacrev(values, has_aux=True)(flat)
+
+
+@partial(jax.jit, static_argnames="smooth")
+def hessian(
+    problem: RoundProblem,
+    decision: Decision,
+    flat: Array,
+    multipliers: Array,
+    smooth: bool = True,
+) -> Array:
+    """Second derivatives of objective and constraints, weighed by ``multipliers``.
+
+    Args:
+      problem, decision, flat, smooth: as in :func:`program`.
+      multipliers: of the objective first, then of all constraints.
+    """
+
+    def value(flat):
+        out = program(problem, decision, flat, smooth)
+        return multipliers[0] * out.objective + multipliers[1:] @ out.constraints
+
+    return jax.hessian(value)(flat)
 
 
 def used_entries(decision: Decision, smooth: bool = True) -> tuple[np.ndarray, np.ndarray]:
