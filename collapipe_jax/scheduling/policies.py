@@ -19,7 +19,7 @@ def _make_static_pipeline(micro_batches: int) -> Policy:
 
 
 def _make_dssra(micro_batches: int) -> Policy:
-    return lambda key, problem: dssra(problem, micro_batches)
+    return lambda key, problem: dssra(problem, micro_batches).decision
 
 
 POLICIES: dict[str, Callable[[int], Policy]] = {

@@ -7,6 +7,7 @@ the cheapest blocks first. Shares follow the set by a rule; powers are tried at 
 levels. All with lanes last.
 """
 
+import functools
 import itertools
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from collapipe_jax.scheduling.chains import at_next_active, from_previous_active
 from collapipe_jax.scheduling.feasibility import can_run
 
 _ALL_SUBSETS_UP_TO = 5
-_CEILINGS = (1.0, 1.15, 1.4, 2.0, 4.0, np.inf)
+_CEILINGS = (1.0, 1.2, 1.6, 2.5, np.inf)
 _LEVELS = (1.0, 0.3, 0.1, 0.03, 0.01)
 """Powers to try, over the largest."""
 
@@ -69,23 +70,17 @@ def fill_segments(unit_price: Array, capacity: Array, active: Array, blocks: int
       ``[K, ...]``, whole numbers; zeros where the active devices cannot hold the blocks,
       or are more than there are blocks.
     """
-    devices = unit_price.shape[0]
-    room = jnp.where(active, capacity - 1, 0)
+    room = _settled(jnp.where(active, capacity - 1.0, 0.0))
     rest = blocks - add_up(active.astype(room.dtype))
-    filled = []
-    for k in range(devices):
-        before = jnp.zeros_like(rest)
-        for other in range(devices):
-            if other != k:
-                cheaper = unit_price[other] < unit_price[k]
-                if other < k:
-                    cheaper |= unit_price[other] == unit_price[k]
-                before = before + jnp.where(cheaper, room[other], 0)
-        filled.append(jnp.clip(rest - before, 0, room[k]) + active[k])
-    enough = (rest >= 0) & (add_up(room) >= rest)
-    for k in range(devices):
-        enough &= (capacity[k] >= 1) | ~active[k]
-    return jnp.where(enough, jnp.stack(filled), 0)
+    order = jnp.arange(unit_price.shape[0]).reshape(-1, *[1] * (unit_price.ndim - 1))
+    before = sum(
+        jnp.where((price < unit_price) | ((price == unit_price) & (k < order)), room[k], 0.0)
+        for k, price in enumerate(unit_price)
+    )
+    filled = jnp.clip(rest - before, 0.0, room) + active
+    short = add_up(jnp.where(active & (capacity < 1.0), 1.0, 0.0))
+    enough = (rest >= 0) & (add_up(room) >= rest) & (short == 0)
+    return _settled(jnp.where(enough, filled, 0.0))
 
 
 def candidate_sets(preference: Array) -> Array:
@@ -290,22 +285,20 @@ def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro
     joule_bits = steps * work.batch * work.activation_bits
     hazard_price = survival_price * bits / transport * jnp.exp(jnp.minimum(fixed_hazard, 3.0) + 1.0)
     carried = jnp.concatenate([jnp.zeros_like(balanced[:1]), balanced])
-    best_power, least = None, None
-    for index, level in enumerate(_LEVELS):
-        watt_price = level * nodes.full_w * nodes.price_per_j
-        per_j = watt_price[:, None] * joule_bits
-        cost = (second + per_j) * sets.air_s[index] + hazard_price * sets.hazard[index]
-        cost = cost + (level * nodes.full_w * nodes.price_per_w)[:, None]
-        collect = (middle + watt_price) * nodes.collect_s[index]
-        cost = cost + carried * collect[:, None]
-        distribute = (middle + watt_price[0]) * nodes.distribute_s[index]
-        cost = cost.at[0].add(add_up(carried * distribute[:, None]))
-        if index == 0:
-            best_power, least = jnp.full_like(cost, level), cost
-        else:
-            wins = cost < least
-            least = jnp.where(wins, cost, least)
-            best_power = jnp.where(wins, level, best_power)
+    control_unit = (jnp.arange(active.shape[0]) == 0).reshape(-1, 1, 1, 1)
+    level = jnp.array(_LEVELS).reshape(-1, 1, 1, 1)
+    watt_price = level * nodes.full_w * nodes.price_per_j  # [levels, P, N, R]
+    cost = (second + (watt_price * joule_bits)[:, :, None]) * sets.air_s
+    cost = cost + hazard_price * sets.hazard
+    cost = cost + (level * nodes.full_w * nodes.price_per_w)[:, :, None]
+    collect = (middle + watt_price) * nodes.collect_s
+    distribute = (middle + watt_price[:, :1]) * nodes.distribute_s
+    cost = cost + carried * collect[:, :, None]
+    spread = _settled(add_up(jnp.moveaxis(carried * distribute[:, :, None], 1, 0)))
+    cost = cost + jnp.where(control_unit, spread[:, None], 0.0)
+    best_power, _ = _least(
+        jnp.broadcast_to(level[..., None], (len(_LEVELS), *active.shape)), _settled(cost)
+    )
 
     # Shares, and the messages with both.
     ratio = jnp.stack([best_power, at_next_active(best_power, active)])
@@ -316,6 +309,7 @@ def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro
     rule = jnp.where((mean_s > balanced_s) & (micro_batches > 1.0), 1.0, 0.5)
     want = jnp.where(active, jnp.exp(rule * jnp.log(equal)), 0.0)
     share = jnp.where(active, want / add_up(want), 1.0)
+    share, full_sinr = _settled((share, full_sinr))
     sinr = full_sinr / share
     bit_s = jnp.where(active, message_time(radio, share * radio.d2d_bandwidth_hz, sinr).bit_s, 0.0)
     lost = message_loss(radio, sinr).hazard
@@ -345,36 +339,33 @@ def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro
     fixed_s = fixed_s + steps * hop_s
     overhead_s = compute.link_overhead_s
     forward_s = jnp.maximum(jnp.maximum(embed_s, decoder_s), up_s)
-    forward_s = jnp.maximum(forward_s, bits * jnp.max(bit_s[0], axis=0) + overhead_s)
+    forward_s = jnp.maximum(forward_s, bits * _largest(bit_s[0]) + overhead_s)
     backward_s = jnp.maximum(work.backward_ratio * embed_s, down_s)
-    backward_s = jnp.maximum(backward_s, bits * jnp.max(bit_s[1], axis=0) + overhead_s)
+    backward_s = jnp.maximum(backward_s, bits * _largest(bit_s[1]) + overhead_s)
     hazard = bits / transport * set_hazard + fixed_hazard
     fixed_price = air_price + heard_price + survival_price * excess_inverse_survival(hazard)
 
     capacity = jnp.swapaxes(block_capacity(work, compute.memory_bytes, micro_batches), 0, 1)
     capacity = capacity.astype(unit_s.dtype)[:, None]
     unit_price = middle * block_s + block_price
-    found = None
-    for ceiling in (*_CEILINGS, None):
-        limit_s = balanced_s * ceiling if ceiling is not None else jnp.maximum(forward_s, balanced_s)
-        limit = jnp.floor(jnp.maximum(limit_s / unit_s[:, None], 1.0) + 1e-4)
-        segments = fill_segments(unit_price, jnp.minimum(limit, capacity), members, blocks)
-        slowest_s = jnp.max(segments * unit_s[:, None], axis=0)
-        longest_s = jnp.maximum(forward_s, slowest_s)
-        longest_s = longest_s + jnp.maximum(backward_s, work.backward_ratio * slowest_s)
-        latency_s = fixed_s + add_up(segments * block_s) + pauses * longest_s
-        price = around.price_per_s * latency_s + fixed_price + add_up(segments * block_price)
-        late_s = jnp.maximum(latency_s, around.round_s)
-        price = price + (price_per_s - around.price_per_s) * late_s
-        # A hopeless link must still win against not fitting at all.
-        price = jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37)
-        price = jnp.where(add_up(segments) == blocks, price, jnp.inf)
-        if found is None:
-            found = segments, price
-        else:
-            wins = price < found[1]
-            found = jnp.where(wins, segments, found[0]), jnp.where(wins, price, found[1])
-    segments, price = found
+    ceiling = jnp.array(_CEILINGS).reshape(-1, 1, 1, 1)
+    limit_s = jnp.concatenate([balanced_s * ceiling, jnp.maximum(forward_s, balanced_s)[None]])
+    units = unit_s[:, None, None]  # [K, ceilings, sets, N, R]
+    limit = _settled(jnp.floor(jnp.maximum(limit_s / units, 1.0) + 1e-4))
+    segments = fill_segments(
+        unit_price[:, None], jnp.minimum(limit, capacity[:, None]), members[:, None], blocks
+    )
+    slowest_s = _largest(segments * units)
+    longest_s = jnp.maximum(forward_s, slowest_s)
+    longest_s = longest_s + jnp.maximum(backward_s, work.backward_ratio * slowest_s)
+    latency_s = fixed_s + add_up(segments * block_s[:, None]) + pauses * longest_s
+    price = around.price_per_s * latency_s + fixed_price + add_up(segments * block_price[:, None])
+    late_s = jnp.maximum(latency_s, around.round_s)
+    price = price + (price_per_s - around.price_per_s) * late_s
+    # A hopeless link must still win against not fitting at all.
+    price = jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37)
+    price = jnp.where(add_up(segments) == blocks, price, jnp.inf)
+    segments, price = _least(jnp.swapaxes(segments, 0, 1), _settled(price))
     return Layouts(
         jnp.swapaxes(segments, 0, 1),
         jnp.broadcast_to(micro_batches, price.shape),
@@ -382,6 +373,31 @@ def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro
         jnp.swapaxes(jnp.log(best_power), 0, 1),
         price,
     )
+
+
+def _least(values, cost):
+    """Values of least cost along the first axis, and this cost.
+
+    Args:
+      values: ``[C, ..., *shape]``.
+      cost: ``[C, *shape]``.
+    """
+    best, least = values[0], cost[0]
+    for index in range(1, cost.shape[0]):
+        wins = cost[index] < least
+        best = jnp.where(wins, values[index], best)
+        least = jnp.where(wins, cost[index], least)
+    return best, least
+
+
+def _largest(values):
+    """Maximum over the first axis, written out like :func:`add_up`."""
+    return functools.reduce(jnp.maximum, [values[i] for i in range(values.shape[0])])
+
+
+def _settled(values):
+    """Values that the compiler may not work out anew for every use."""
+    return jax.lax.optimization_barrier(values)
 
 
 def _moves_at(power, nodes: _Nodes):

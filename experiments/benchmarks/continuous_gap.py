@@ -70,7 +70,8 @@ def main(argv: Sequence[str]) -> None:
                 rows.append(row)
                 progress.advance(task)
     report = {"options": vars(options), **_report(rows), "networks": rows}
-    console.print(_table(report["summary"]))
+    for name, summary in report["summary"].items():
+        console.print(_table(name, summary))
     if options.out:
         write_text(Path(options.out), json.dumps(report, indent=1) + "\n")
         console.print(f"written: {options.out}")
@@ -220,26 +221,17 @@ def _summary(rows: list[dict], name: str) -> dict:
     }
 
 
-def _table(summary: dict) -> Table:
-    """The summary, a column for every set of networks."""
-    table = Table()
-    table.add_column("relative differences: median, 95 %, largest")
-    columns = [_texts(figures) for figures in summary.values()]
-    for name in summary:
-        table.add_column(name, justify="right")
-    for key in columns[0]:
-        table.add_row(key.replace("_", " "), *(column.get(key, "") for column in columns))
+def _table(name: str, summary: dict) -> Table:
+    """A summary: numbers that are one alone in the first column."""
+    table = Table(title=name, title_justify="left")
+    table.add_column("relative difference")
+    for heading in ("median", "95 %", "largest"):
+        table.add_column(heading, justify="right")
+    for key, value in summary.items():
+        numbers = value.values() if key != "status" and isinstance(value, dict) else [value]
+        texts = [f"{x:.1e}" if isinstance(x, float) else str(x) for x in numbers]
+        table.add_row(key.replace("_", " "), *texts)
     return table
-
-
-def _texts(figures: dict) -> dict[str, str]:
-    def text(value):
-        if isinstance(value, dict):
-            return ", ".join(text(part) for part in value.values())
-        return f"{value:.1e}" if isinstance(value, float) else str(value)
-
-    of_status = ", ".join(f"{count} of {code}" for code, count in figures["status"].items())
-    return {key: text(value) for key, value in figures.items()} | {"status": of_status}
 
 
 def _spread(values: np.ndarray) -> dict:

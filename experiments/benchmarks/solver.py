@@ -36,7 +36,7 @@ from collapipe_jax.scheduling.baselines import with_equal_resources
 from collapipe_jax.scheduling.dssra import dssra
 from experiments.benchmarks.outside_bound import lower_bound_with_cvxpy
 from experiments.benchmarks.outside_solvers import in_double, solve_with_scipy
-from experiments.benchmarks.solver_networks import LARGE_SHAPE, NetworkShape, sample_problems
+from experiments.benchmarks.solver_networks import LARGE_SHAPE, sample_problems
 
 _REPEATS = 3
 _SIZES = {"clusters": (2, 4, 8), "devices": (3, 5, 10), "blocks": (6, 12, 24)}
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> None:
         row["speedup"] = figures["decisions_per_s"] / row["decisions_per_s"]
     console.print(_comparison(report))
     if options.sweep_networks:
-        report["sweep"] = _sweep(options, figures)
+        report["sweep"] = _sweep(options)
         console.print(_sizes(report["sweep"]))
     if options.out:
         write_text(Path(options.out), json.dumps(report, indent=1) + "\n")
@@ -200,18 +200,16 @@ def _prices(problems: RoundProblem, solution: Any, count: int) -> np.ndarray:
         return np.asarray(jax.jit(jax.vmap(price))(*first).objective)
 
 
-def _sweep(options: argparse.Namespace, base: dict) -> list[dict]:
+def _sweep(options: argparse.Namespace) -> list[dict]:
     """Time of a decision as one size grows, the others as in the base."""
-    rows = []
+    rows, timed = [], {}
     for name, values in _SIZES.items():
         for value in values:
             shape = LARGE_SHAPE._replace(**{name: value})
-            if shape == LARGE_SHAPE:
-                figures = base
-            else:
+            if shape not in timed:
                 problems = sample_problems(options.seed, options.sweep_networks, shape)
-                figures, _ = time_dssra(problems, options.batch)
-            rows.append({"grows": name, "shape": NetworkShape(*shape)._asdict(), **figures})
+                timed[shape], _ = time_dssra(problems, options.batch)
+            rows.append({"grows": name, "shape": shape._asdict(), **timed[shape]})
     return rows
 
 
