@@ -32,6 +32,9 @@ from collapipe_jax.scheduling.feasibility import can_run
 
 _ALL_SUBSETS_UP_TO = 5
 _CEILINGS = (1.0, 1.2, 1.6, 2.5, np.inf)
+_FILLED_SETS = 10
+"""Sets that are filled with blocks, for each number of micro-batches: the best by their
+price with blocks split at will."""
 _LEVELS = (1.0, 0.3, 0.1, 0.03, 0.01)
 """Powers to try, over the largest."""
 
@@ -70,17 +73,31 @@ def fill_segments(unit_price: Array, capacity: Array, active: Array, blocks: int
       ``[K, ...]``, whole numbers; zeros where the active devices cannot hold the blocks,
       or are more than there are blocks.
     """
-    room = _settled(jnp.where(active, capacity - 1.0, 0.0))
+    return fill_in_order(_cheaper(unit_price), capacity, active, blocks)
+
+
+def _cheaper(unit_price: Array) -> Array:
+    """1 where the second device is filled before the first, ``[K, K, ...]``."""
+    order = jnp.arange(unit_price.shape[0])
+    first = (order[None] < order[:, None]).reshape(-1, len(order), *[1] * (unit_price.ndim - 1))
+    mine, other = unit_price[:, None], unit_price[None]
+    return ((other < mine) | ((other == mine) & first)).astype(unit_price.dtype)
+
+
+def fill_in_order(cheaper: Array, capacity: Array, active: Array, blocks: int) -> Array:
+    """:func:`fill_segments` with the order of the devices worked out.
+
+    Args:
+      cheaper: 1 where the second device comes before the first, ``[K, K, ...]``.
+      capacity, active, blocks: as there.
+    """
+    room = jnp.where(active, capacity - 1.0, 0.0)
     rest = blocks - add_up(active.astype(room.dtype))
-    order = jnp.arange(unit_price.shape[0]).reshape(-1, *[1] * (unit_price.ndim - 1))
-    before = sum(
-        jnp.where((price < unit_price) | ((price == unit_price) & (k < order)), room[k], 0.0)
-        for k, price in enumerate(unit_price)
-    )
+    before = sum(cheaper[:, k] * room[k] for k in range(room.shape[0]))
     filled = jnp.clip(rest - before, 0.0, room) + active
     short = add_up(jnp.where(active & (capacity < 1.0), 1.0, 0.0))
     enough = (rest >= 0) & (add_up(room) >= rest) & (short == 0)
-    return _settled(jnp.where(enough, filled, 0.0))
+    return jnp.where(enough, filled, 0.0)
 
 
 def candidate_sets(preference: Array) -> Array:
@@ -294,10 +311,10 @@ def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro
     collect = (middle + watt_price) * nodes.collect_s
     distribute = (middle + watt_price[:, :1]) * nodes.distribute_s
     cost = cost + carried * collect[:, :, None]
-    spread = _settled(add_up(jnp.moveaxis(carried * distribute[:, :, None], 1, 0)))
+    spread = add_up(jnp.moveaxis(carried * distribute[:, :, None], 1, 0))
     cost = cost + jnp.where(control_unit, spread[:, None], 0.0)
     best_power, _ = _least(
-        jnp.broadcast_to(level[..., None], (len(_LEVELS), *active.shape)), _settled(cost)
+        jnp.broadcast_to(level[..., None], (len(_LEVELS), *active.shape)), cost
     )
 
     # Shares, and the messages with both.
@@ -309,7 +326,6 @@ def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro
     rule = jnp.where((mean_s > balanced_s) & (micro_batches > 1.0), 1.0, 0.5)
     want = jnp.where(active, jnp.exp(rule * jnp.log(equal)), 0.0)
     share = jnp.where(active, want / add_up(want), 1.0)
-    share, full_sinr = _settled((share, full_sinr))
     sinr = full_sinr / share
     bit_s = jnp.where(active, message_time(radio, share * radio.d2d_bandwidth_hz, sinr).bit_s, 0.0)
     lost = message_loss(radio, sinr).hazard
@@ -346,33 +362,87 @@ def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro
     fixed_price = air_price + heard_price + survival_price * excess_inverse_survival(hazard)
 
     capacity = jnp.swapaxes(block_capacity(work, compute.memory_bytes, micro_batches), 0, 1)
-    capacity = capacity.astype(unit_s.dtype)[:, None]
-    unit_price = middle * block_s + block_price
+    capacity = capacity.astype(unit_s.dtype)
+
+    def price_of(linked, segments, slowest_s):
+        longest_s = jnp.maximum(linked.forward_s, slowest_s)
+        longest_s = longest_s + jnp.maximum(linked.backward_s, work.backward_ratio * slowest_s)
+        latency_s = linked.fixed_s + add_up(segments * linked.block_s) + pauses * longest_s
+        late_s = jnp.maximum(latency_s, around.round_s)
+        price = around.price_per_s * latency_s + (price_per_s - around.price_per_s) * late_s
+        price = price + linked.fixed_price + add_up(segments * linked.block_price)
+        # A hopeless link must still win against not fitting at all.
+        return jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37)
+
+    linked = _Linked(
+        members.astype(unit_s.dtype), share, best_power, balanced_s, fixed_s, fixed_price,
+        forward_s, backward_s, block_s, block_price,
+    )  # fmt: skip
+    room = add_up(linked.member * capacity[:, None])
+    relaxed = price_of(linked, balanced, balanced_s)
+    relaxed = jnp.where((room >= blocks) & (hops - 1.0 <= blocks), relaxed, jnp.inf)
+    count = min(_FILLED_SETS, relaxed.shape[0])
+    index = jax.lax.top_k(-jnp.moveaxis(relaxed, 0, -1), count)[1]
+    index = jnp.moveaxis(index, -1, 0)
+    linked = jax.tree.map(lambda leaf: _take_sets(leaf, index), linked)
+
+    unit_price = middle * linked.block_s + linked.block_price
+    cheaper = _cheaper(unit_price)
+    active_members = linked.member > 0
     ceiling = jnp.array(_CEILINGS).reshape(-1, 1, 1, 1)
-    limit_s = jnp.concatenate([balanced_s * ceiling, jnp.maximum(forward_s, balanced_s)[None]])
-    units = unit_s[:, None, None]  # [K, ceilings, sets, N, R]
-    limit = _settled(jnp.floor(jnp.maximum(limit_s / units, 1.0) + 1e-4))
-    segments = fill_segments(
-        unit_price[:, None], jnp.minimum(limit, capacity[:, None]), members[:, None], blocks
+    limits_s = jnp.concatenate(
+        [linked.balanced_s * ceiling, jnp.maximum(linked.forward_s, linked.balanced_s)[None]]
     )
-    slowest_s = _largest(segments * units)
-    longest_s = jnp.maximum(forward_s, slowest_s)
-    longest_s = longest_s + jnp.maximum(backward_s, work.backward_ratio * slowest_s)
-    latency_s = fixed_s + add_up(segments * block_s[:, None]) + pauses * longest_s
-    price = around.price_per_s * latency_s + fixed_price + add_up(segments * block_price[:, None])
-    late_s = jnp.maximum(latency_s, around.round_s)
-    price = price + (price_per_s - around.price_per_s) * late_s
-    # A hopeless link must still win against not fitting at all.
-    price = jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37)
-    price = jnp.where(add_up(segments) == blocks, price, jnp.inf)
-    segments, price = _least(jnp.swapaxes(segments, 0, 1), _settled(price))
+
+    def fill(best, limit_s):
+        limit = jnp.floor(jnp.maximum(limit_s / unit_s[:, None], 1.0) + 1e-4)
+        limit = jnp.minimum(limit, capacity[:, None])
+        segments = fill_in_order(cheaper, limit, active_members, blocks)
+        price = price_of(linked, segments, _largest(segments * unit_s[:, None]))
+        price = jnp.where(add_up(segments) == blocks, price, jnp.inf)
+        wins = price < best[1]
+        return (jnp.where(wins, segments, best[0]), jnp.where(wins, price, best[1])), None
+
+    nothing = jnp.zeros_like(linked.member), jnp.full_like(linked.fixed_s, jnp.inf)
+    (segments, price), _ = jax.lax.scan(fill, nothing, limits_s)
     return Layouts(
         jnp.swapaxes(segments, 0, 1),
         jnp.broadcast_to(micro_batches, price.shape),
-        jnp.swapaxes(jnp.log(share), 0, 1),
-        jnp.swapaxes(jnp.log(best_power), 0, 1),
+        jnp.swapaxes(jnp.log(linked.share), 0, 1),
+        jnp.swapaxes(jnp.log(linked.power), 0, 1),
         price,
     )
+
+
+class _Linked(NamedTuple):
+    """Sets with shares and powers, for one number of micro-batches.
+
+    Attributes:
+      member: 1 on active devices, ``[K, sets, N, R]``.
+      share: of the D2D band, ``[P, sets, N, R]``.
+      power: over its maximum, likewise.
+      balanced_s: time of every device if blocks could be split, ``[sets, N, R]``.
+      fixed_s, fixed_price: latency and price that blocks do not change, likewise.
+      forward_s, backward_s: longest stages but for the devices, likewise.
+      block_s, block_price: of a block on a device, ``[K, sets, N, R]``.
+    """
+
+    member: Array
+    share: Array
+    power: Array
+    balanced_s: Array
+    fixed_s: Array
+    fixed_price: Array
+    forward_s: Array
+    backward_s: Array
+    block_s: Array
+    block_price: Array
+
+
+def _take_sets(leaf, index):
+    """Sets ``index [F, N, R]`` of a leaf ``[..., sets, N, R]``."""
+    index = jnp.broadcast_to(index, (*leaf.shape[:-3], *index.shape))
+    return jnp.take_along_axis(leaf, index, axis=-3)
 
 
 def _least(values, cost):
@@ -393,11 +463,6 @@ def _least(values, cost):
 def _largest(values):
     """Maximum over the first axis, written out like :func:`add_up`."""
     return functools.reduce(jnp.maximum, [values[i] for i in range(values.shape[0])])
-
-
-def _settled(values):
-    """Values that the compiler may not work out anew for every use."""
-    return jax.lax.optimization_barrier(values)
 
 
 def _moves_at(power, nodes: _Nodes):

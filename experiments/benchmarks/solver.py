@@ -99,10 +99,13 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         if getattr(options, name) < 1:
             key = f"--{name.replace('_', '-')}"
             raise InputError(key, getattr(options, name), "not positive", "Give 1 or more")
-    most = min(options.networks, options.scipy_networks, options.cvxpy_networks)
-    if max(options.scipy_networks, options.cvxpy_networks) > options.networks:
+    compared = max(options.scipy_networks, options.cvxpy_networks)
+    if compared > options.networks:
         raise InputError(
-            "--networks", options.networks, "fewer than outside solvers get", f"Give {most} or more"
+            "--networks",
+            options.networks,
+            "fewer than an outside solver gets",
+            f"Give {compared} or more",
         )
     return options
 
