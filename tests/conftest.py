@@ -21,3 +21,10 @@ def x64():
     """Run one test in double precision."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="module")
+def lanes_last():
+    """Arrays with lanes last broadcast over the axes before them."""
+    with jax.numpy_rank_promotion("allow"):
+        yield

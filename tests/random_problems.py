@@ -1,9 +1,21 @@
 """Stacks of random problems of one shape, for tests that sweep in one compiled call."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from reference_cost import as_problem, random_network
+
+
+quick_jit = functools.partial(
+    jax.jit,
+    compiler_options={
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+    },
+)
+"""For functions that take longer to compile than to run."""
 
 
 def stack(problems):
@@ -14,6 +26,11 @@ def stack(problems):
 def pick(tree, index):
     """One element of a stack."""
     return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def to_lanes(tree):
+    """A stack with its problems along the last axis."""
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)
 
 
 def random_problems(count, clusters, devices, blocks, change=None, seed=0):

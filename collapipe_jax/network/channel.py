@@ -75,9 +75,13 @@ def interference_w(radio: Radio, active: Array, d2d_power_w: Array) -> Array:
 
 def spectral_efficiency(sinr: Array, radio: Radio) -> Array:
     """Bits a second and hertz at a SINR. Any shape. Source: docs/system-model.md (2)."""
-    reduced = sinr / radio.snr_gap
+    return jnp.minimum(unlimited_efficiency(sinr, radio), radio.max_spectral_efficiency)
+
+
+def unlimited_efficiency(sinr: Array, radio: Radio) -> Array:
+    """Spectral efficiency of docs/system-model.md (2) without the ceiling of modulation."""
     law = mean_log2_one_plus if radio.rate_law == "ergodic" else _log2_one_plus
-    return jnp.minimum(law(reduced), radio.max_spectral_efficiency)
+    return law(sinr / radio.snr_gap)
 
 
 def _log2_one_plus(x: Array) -> Array:

@@ -15,6 +15,7 @@ Slopes are written out rather than left to automatic differentiation: the terms 
 them up also bound the curvature, and the loop around them is the solver's inner one.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -24,8 +25,13 @@ from jax import Array
 from collapipe_jax.cost.decision import Hops
 from collapipe_jax.cost.divergence import excess_inverse_survival
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.network.channel import spectral_efficiency
+from collapipe_jax.network.channel import spectral_efficiency, unlimited_efficiency
 from collapipe_jax.scheduling.chains import Chains, at_next_active, from_previous_active
+
+
+LEAST_MULTIPLIER = 1e-6
+_LARGEST_EXCESS = 5.184705528587072e21
+"""e^50 - 1, from where the inverse survival goes on along its tangent."""
 
 
 class Resources(NamedTuple):
@@ -43,17 +49,22 @@ class Resources(NamedTuple):
 
 
 class Multipliers(NamedTuple):
-    """Weights of the maxima, sum 1 over their first axis.
+    """Weights of the maxima, sum 1 over their first axis; of two, only the first's.
 
     Attributes:
       forward, backward: of the hops by node, the D2E link and the longest compute stage,
         ``[P + 2, N, ...]``.
       cluster: ``[N, ...]``.
+      hop, move, up: of a message's time by its SINR, against that by the ceiling of
+        modulation, ``[2, P, N, ...]`` twice and ``[N, ...]``.
     """
 
     forward: Array
     backward: Array
     cluster: Array
+    hop: Array
+    move: Array
+    up: Array
 
 
 class PricedPoint(NamedTuple):
@@ -78,11 +89,19 @@ class PricedPoint(NamedTuple):
     multipliers: Multipliers
 
 
-def uniform_multipliers(chains: Chains) -> Multipliers:
-    """Weights to start with."""
+def first_multipliers(chains: Chains) -> Multipliers:
+    """Weights to start with: most messages stay below the ceiling."""
     nodes, clusters, *lanes = chains.active.shape
     flow = jnp.full((nodes + 2, clusters, *lanes), 1.0 / (nodes + 2))
-    return Multipliers(flow, flow, jnp.full((clusters, *lanes), 1.0 / clusters))
+    messages = jnp.full((2, nodes, clusters, *lanes), 0.9)
+    return Multipliers(
+        forward=flow,
+        backward=flow,
+        cluster=jnp.full((clusters, *lanes), 1.0 / clusters),
+        hop=messages,
+        move=messages,
+        up=messages[0, 0],
+    )
 
 
 def add_up(values: Array) -> Array:
@@ -106,20 +125,57 @@ def heard_w(cross_gain: Array, power_w: Array) -> Array:
     return sum(power_w[i, n] * cross_gain[i, n] for i in range(nodes) for n in range(clusters))
 
 
-class MessageTime(NamedTuple):
-    """Time on air of a bit, and its fall when the logarithm of the SINR grows by 1, relative."""
+class _MessageTime(NamedTuple):
+    """Time on air of a bit.
 
-    bit_s: Array
+    Attributes:
+      true_s: as it is.
+      smooth_s: the ceiling of modulation, itself a maximum of two times, made smooth.
+      gain: relative fall of the smooth time when the logarithm of the SINR grows by 1.
+      bend: how much the gain changes then, for the ceiling alone.
+      weight: the next one of the time by the SINR.
+    """
+
+    true_s: Array
+    smooth_s: Array
     gain: Array
+    bend: Array
+    weight: Array
 
 
-def message_time(radio, share_hz, sinr) -> MessageTime:
-    efficiency = spectral_efficiency(sinr, radio)
+def bit_time_s(radio, share_hz, sinr) -> Array:
+    """Time on air of a bit."""
+    return 1.0 / (share_hz * spectral_efficiency(sinr, radio))
+
+
+def _message_time(radio, share_hz, sinr, weight, temperature) -> _MessageTime:
+    efficiency = unlimited_efficiency(sinr, radio)
+    ceiling = radio.max_spectral_efficiency
+    excess = jnp.log(ceiling / efficiency)  # of the time by the SINR over that by the ceiling
+    below = excess > 0
+    less = jnp.exp(-jnp.abs(excess) / temperature)
+    mine = jnp.where(below, weight, weight * less)
+    mean = mine + jnp.where(below, (1.0 - weight) * less, 1.0 - weight)
+    true_s = 1.0 / (share_hz * jnp.minimum(efficiency, ceiling))
+    posterior = mine / mean
+    gain = _efficiency_gain(radio, sinr, efficiency)
+    return _MessageTime(
+        true_s,
+        true_s * jnp.exp(temperature * jnp.log(mean)),
+        posterior * gain,
+        posterior * (1.0 - posterior) * gain**2 / temperature,
+        LEAST_MULTIPLIER + (1.0 - 2.0 * LEAST_MULTIPLIER) * posterior,
+    )
+
+
+def _efficiency_gain(radio, sinr, efficiency) -> Array:
+    """Relative growth of the spectral efficiency when the logarithm of the SINR grows by 1."""
     reduced = sinr / radio.snr_gap
-    below = efficiency < radio.max_spectral_efficiency
     nats = efficiency * jnp.log(2.0)
-    gain = jnp.where(below, reduced / ((1.0 + reduced) * jnp.where(nats > 0, nats, 1.0)), 0.0)
-    return MessageTime(1.0 / (share_hz * efficiency), gain)
+    some = jnp.where(nats > 0, nats, 1.0)
+    if radio.rate_law == "ergodic":  # d(e^u E1(u)) / du = e^u E1(u) - 1 / u with u = 1 / x
+        return jnp.where(nats > 0, (1.0 - nats / jnp.where(nats > 0, reduced, 1.0)) / some, 1.0)
+    return jnp.where(nats > 0, reduced / ((1.0 + reduced) * some), 1.0)
 
 
 class MessageLoss(NamedTuple):
@@ -153,11 +209,12 @@ _FAR = {"float32": 8.0, "float64": 18.0}
 
 
 class _Maximum(NamedTuple):
-    """A maximum of stages: smooth and true, slopes by entry, the next weights."""
+    """A maximum: smooth and true, slopes by entry, parts of the mean, the next weights."""
 
     smooth: Array
     true: Array
     slope: Array
+    part: Array
     weight: Array
 
 
@@ -168,20 +225,100 @@ def _power_mean(values, weights, temperature) -> _Maximum:
     part = weights * jnp.exp(jnp.log(jnp.maximum(ratio, 1e-30)) / temperature)
     total = add_up(part)
     weight = part / total
+    entries = values.shape[0]
     smooth = some * jnp.exp(temperature * jnp.log(total))
     slope = weight * smooth / jnp.where(values > 0, values, 1.0)
-    return _Maximum(smooth, top, slope, weight)
+    kept = LEAST_MULTIPLIER + (1.0 - entries * LEAST_MULTIPLIER) * weight
+    return _Maximum(smooth, top, slope, weight, kept)
 
 
-class _Flow(NamedTuple):
-    total_s: Array
-    longest: _Maximum
+class _Paid(NamedTuple):
+    """Price of a second on air by sender: hops ``[2, P, N, ...]``, moves likewise, uplink."""
+
+    hop: Array
+    move: Array
+    up: Array
 
 
-def _flow(hop_s, link_s, fixed_s, longest_fixed_s, weights, temperature) -> _Flow:
-    stages = jnp.concatenate([hop_s, link_s[None], longest_fixed_s[None]])
-    longest = _power_mean(stages, weights, temperature)
-    return _Flow(add_up(hop_s) + link_s + fixed_s, longest)
+def _paid(point: Resources, chains: Chains) -> _Paid:
+    own = point.d2d_power * chains.price_per_w_s
+    return _Paid(
+        jnp.stack([own, at_next_active(own, chains.active)]),
+        jnp.stack([own, jnp.broadcast_to(own[0], own.shape)]),
+        point.d2e_power * chains.price_per_w_s[0],
+    )
+
+
+class _Spent(NamedTuple):
+    """Times and energies at given times of a bit.
+
+    Attributes:
+      hop_s, air_price: of a micro-batch, and of its energy over the round,
+        ``[2, P, N, ...]``.
+      move_s, move_price: of parameters, ``[2, P, N, ...]``.
+      up_s, down_s, model_up_s, model_down_s, up_price: ``[N, ...]``.
+      forward_s, backward_s: stages of the flows, ``[P + 2, N, ...]``.
+      fixed_s: latency without pauses for the longest stage, ``[N, ...]``.
+      energy_price: ``[N, ...]``.
+    """
+
+    hop_s: Array
+    air_price: Array
+    move_s: Array
+    move_price: Array
+    up_s: Array
+    down_s: Array
+    model_up_s: Array
+    model_down_s: Array
+    up_price: Array
+    forward_s: Array
+    backward_s: Array
+    fixed_s: Array
+    energy_price: Array
+
+
+def _spend(chains, paid, hop_bit_s, move_bit_s, up_bit_s, down_bit_s) -> _Spent:
+    active, present = chains.active, chains.active[0]
+    overhead_s = jnp.where(present, chains.overhead_s, 0.0)
+    hop_s = hop_bit_s * chains.hop_bits
+    stage_s = hop_s + jnp.where(active, overhead_s, 0.0)
+    up_s, down_s = up_bit_s * chains.uplink_bits, down_bit_s * chains.downlink_bits
+    longest = chains.longest_fixed_s
+
+    def stages(hops, link_s, fixed_s):
+        return jnp.concatenate([hops, (link_s + overhead_s)[None], fixed_s[None]])
+
+    move_s = move_bit_s * chains.move_bits
+    model_up_s, model_down_s = up_bit_s * chains.model_bits, down_bit_s * chains.model_bits
+    step_s = add_up(stage_s[0] + stage_s[1]) + up_s + down_s + 2.0 * overhead_s
+    step_s = step_s + chains.fixed_s.forward + chains.fixed_s.backward
+    steps = chains.local_steps * chains.micro_batches
+    air_price = paid.hop * hop_s * steps
+    move_price = paid.move * move_s
+    up_price = paid.up * (steps * up_s + model_up_s)
+    return _Spent(
+        hop_s,
+        air_price,
+        move_s,
+        move_price,
+        up_s,
+        down_s,
+        model_up_s,
+        model_down_s,
+        up_price,
+        forward_s=stages(stage_s[0], up_s, longest.forward),
+        backward_s=stages(stage_s[1], down_s, longest.backward),
+        fixed_s=chains.local_steps * step_s
+        + add_up(move_s[0] + move_s[1])
+        + model_up_s
+        + model_down_s,
+        energy_price=add_up(add_up(air_price + move_price)) + up_price,
+    )
+
+
+def largest(values: Array) -> Array:
+    """Maximum over the first axis, written out like :func:`add_up`."""
+    return functools.reduce(jnp.maximum, [values[i] for i in range(values.shape[0])])
 
 
 class Surroundings(NamedTuple):
@@ -235,69 +372,43 @@ def price_point(
             at_next_active(power_w, active) * (chains.gain.backward / noise_w) / share,
         ]
     )
-    hop = message_time(radio, share * chains.d2d_hz, hop_sinr)
     move_sinr = jnp.stack(
         [
             power_w * (chains.collect_gain / noise_w[0]),
             power_w[0] * (chains.distribute_gain / noise_w),
         ]
     )
-    move = message_time(radio, chains.d2d_hz, move_sinr)
     up_sinr = point.d2e_power * chains.uplink_gain / point.d2e_share
-    up = message_time(radio, point.d2e_share * chains.d2e_hz, up_sinr)
-    down_bit_s = 1.0 / (point.d2e_share * chains.d2e_hz * chains.downlink_efficiency)
+    hop = _message_time(radio, share * chains.d2d_hz, hop_sinr, multipliers.hop, temperature)
+    move = _message_time(radio, chains.d2d_hz, move_sinr, multipliers.move, temperature)
+    up_hz = point.d2e_share * chains.d2e_hz
+    up = _message_time(radio, up_hz, up_sinr, multipliers.up, temperature)
+    down_bit_s = 1.0 / (up_hz * chains.downlink_efficiency)
+    paid = _paid(point, chains)
+    true = _spend(chains, paid, hop.true_s, move.true_s, up.true_s, down_bit_s)
+    smooth = _spend(chains, paid, hop.smooth_s, move.smooth_s, up.smooth_s, down_bit_s)
 
     # Latency.
-    overhead_s = jnp.where(present, chains.overhead_s, 0.0)
-    hop_s = hop.bit_s * chains.hop_bits
-    stage_s = hop_s + jnp.where(active, overhead_s, 0.0)
-    up_s = up.bit_s * chains.uplink_bits
-    down_s = down_bit_s * chains.downlink_bits
-    fixed, longest_fixed = chains.fixed_s, chains.longest_fixed_s
-    forward = _flow(
-        stage_s[0], up_s + overhead_s, fixed.forward, longest_fixed.forward,
-        multipliers.forward, temperature,
-    )  # fmt: skip
-    backward = _flow(
-        stage_s[1], down_s + overhead_s, fixed.backward, longest_fixed.backward,
-        multipliers.backward, temperature,
-    )  # fmt: skip
-    move_s = move.bit_s * chains.move_bits
-    model_up_s, model_down_s = up.bit_s * chains.model_bits, down_bit_s * chains.model_bits
-    fixed_latency_s = (
-        chains.local_steps * (forward.total_s + backward.total_s)
-        + add_up(move_s[0])
-        + add_up(move_s[1])
-        + model_up_s
-        + model_down_s
-    )
     pauses = chains.local_steps * (chains.micro_batches - 1.0)
-    latency_s = fixed_latency_s + pauses * (forward.longest.true + backward.longest.true)
-    smooth_s = fixed_latency_s + pauses * (forward.longest.smooth + backward.longest.smooth)
+    forward = _power_mean(smooth.forward_s, multipliers.forward, temperature)
+    backward = _power_mean(smooth.backward_s, multipliers.backward, temperature)
+    smooth_s = smooth.fixed_s + pauses * (forward.smooth + backward.smooth)
+    latency_s = true.fixed_s + pauses * (largest(true.forward_s) + largest(true.backward_s))
     if around is None:
         round_s = _power_mean(smooth_s, multipliers.cluster, temperature)
         cluster_price = chains.price_per_s * round_s.slope  # of a second of its latency
-        latency_price = chains.price_per_s * jnp.max(latency_s, axis=0)
+        latency_price = chains.price_per_s * largest(latency_s)
         smooth_latency_price = chains.price_per_s * round_s.smooth
-        round_weight = round_s.weight
+        round_part = round_s.part
     else:
         both = jnp.stack([smooth_s, jnp.broadcast_to(around.round_s, smooth_s.shape)])
         round_s = _power_mean(both, multipliers.cluster, temperature)
         rest = chains.price_per_s - around.price_per_s
         cluster_price = around.price_per_s + rest * round_s.slope[0]
-        latency_price = around.price_per_s * latency_s + rest * jnp.maximum(latency_s, around.round_s)
+        late_s = jnp.maximum(latency_s, around.round_s)
+        latency_price = around.price_per_s * latency_s + rest * late_s
         smooth_latency_price = around.price_per_s * smooth_s + rest * round_s.smooth
-        round_weight = round_s.weight[0]
-
-    # Energy.
-    steps = chains.local_steps * chains.micro_batches
-    price_per_s = power_w * chains.price_per_w_s
-    price_per_hop_s = jnp.stack([price_per_s, at_next_active(price_per_s, active)])
-    air_price = price_per_hop_s * hop_s * steps
-    move_price = jnp.stack([price_per_s, jnp.broadcast_to(price_per_s[0], share.shape)]) * move_s
-    up_energy_price = (
-        point.d2e_power * chains.price_per_w_s[0] * (steps * up_s + model_up_s)
-    )
+        round_part = round_s.part[0]
 
     # Losses.
     hop_loss = message_loss(radio, hop_sinr)
@@ -310,30 +421,27 @@ def price_point(
     )
     excess = excess_inverse_survival(hazard)
     lost_price = chains.price_per_survival * excess
-    drift = add_up(add_up(air_price + move_price)) + up_energy_price + lost_price
-    if around is None:
-        drift = add_up(drift + chains.cluster_price)
-    else:
+    drift = lost_price + chains.cluster_price
+    if around is not None:
         heard_price = jnp.where(active, power_w * around.price_per_w, 0.0)
         band_price = jnp.where(present, point.d2e_share * around.price_per_share, 0.0)
-        drift = drift + chains.cluster_price + add_up(heard_price) + band_price
-    smooth = drift + smooth_latency_price
+        drift = drift + add_up(heard_price) + band_price
+    total = add_up if around is None else lambda by_cluster: by_cluster
+    objective = total(drift + true.energy_price) + latency_price
+    smooth_price = total(drift + smooth.energy_price) + smooth_latency_price
 
     # Slopes by the logarithms of times.
-    step_price = chains.local_steps * cluster_price
-    pause_price = pauses * cluster_price
     nodes = active.shape[0]
-    longest_slope = jnp.stack([forward.longest.slope, backward.longest.slope])
-    longest_price = pause_price * longest_slope
-    hop_plain = hop_s * step_price + air_price
-    hop_longest = hop_s * longest_price[:, :nodes]
+    step_price = chains.local_steps * cluster_price
+    longest_price = pauses * cluster_price * jnp.stack([forward.slope, backward.slope])
+    hop_plain = smooth.hop_s * step_price + smooth.air_price
+    hop_longest = smooth.hop_s * longest_price[:, :nodes]
     hop_time = hop_plain + hop_longest
-    move_time = move_s * cluster_price + move_price
-    model_price = model_up_s * cluster_price
-    up_plain = up_s * step_price + model_price + up_energy_price
-    up_longest = up_s * longest_price[0, nodes]
-    down_plain = down_s * step_price + model_down_s * cluster_price
-    down_longest = down_s * longest_price[1, nodes]
+    move_time = smooth.move_s * cluster_price + smooth.move_price
+    up_plain = smooth.up_s * step_price + smooth.model_up_s * cluster_price + smooth.up_price
+    up_longest = smooth.up_s * longest_price[0, nodes]
+    down_plain = smooth.down_s * step_price + smooth.model_down_s * cluster_price
+    down_longest = smooth.down_s * longest_price[1, nodes]
 
     # Slopes by the logarithms of SINRs, signs turned.
     survival_price = jnp.where(present, chains.price_per_survival, 0.0) * (
@@ -348,8 +456,9 @@ def price_point(
     # Slopes by the logarithms of shares and powers.
     hop_both = hop_time[0] + hop_time[1]
     worth_both = hop_worth[0] + hop_worth[1]
-    paid = air_price[0] + move_price[0] + from_previous_active(air_price[1], active)
-    paid = paid.at[0].add(add_up(move_price[1]))
+    air_price, move_price = smooth.air_price, smooth.move_price
+    energy = air_price[0] + move_price[0] + from_previous_active(air_price[1], active)
+    energy = energy.at[0].add(add_up(move_price[1]))
     sent = hop_worth[0] + from_previous_active(hop_worth[1], active) + move_worth[0]
     sent = sent.at[0].add(add_up(move_worth[1]))
     hearing = from_previous_active(hop_worth[0], active) + hop_worth[1] + move_worth[1]
@@ -365,18 +474,18 @@ def price_point(
         band_slope = band_slope + band_price
     slope = Resources(
         d2d_share=jnp.where(active, worth_both - hop_both, 0.0),
-        d2d_power=jnp.where(active, paid + disturbs - sent, 0.0),
+        d2d_power=jnp.where(active, energy + disturbs - sent, 0.0),
         d2e_share=jnp.where(present, band_slope, 0.0),
-        d2e_power=jnp.where(present, up_energy_price - up_worth, 0.0),
+        d2e_power=jnp.where(present, smooth.up_price - up_worth, 0.0),
     )
 
     # Curvatures: a bottleneck's grows with the sharpness of its mean, a loss's with its size.
     sharpness = 1.0 / temperature
-    longest_weight = jnp.stack([forward.longest.weight, backward.longest.weight])
+    longest_weight = jnp.stack([forward.part, backward.part])
     stiff = 1.0 + sharpness * (1.0 - longest_weight)
     hop_curvature = hop_plain + hop_longest * stiff[:, :nodes]
     # Where losses are most of the price, steps go by its logarithm, which is much less bent.
-    bend = jnp.clip(1.0 - lost_price / smooth, 0.0, 1.0)
+    bend = jnp.clip(1.0 - lost_price / smooth_price, 0.0, 1.0)
     hop_loss_curvature = hop_hurt * (
         radio.harq_attempts + bend * chains.hazard_per_hop * hop_loss.fall
     )
@@ -387,7 +496,7 @@ def price_point(
     # The round's latency bends with the square of a variable's part in it.
     round_stiff = (
         sharpness
-        * (1.0 - round_weight)
+        * (1.0 - round_part)
         / jnp.where(present, cluster_price * smooth_s, 1.0)
     )
 
@@ -398,19 +507,19 @@ def price_point(
     share_part = hop_latency[0] + hop_latency[1]
     sent_part = hop.gain * hop_latency
     power_part = sent_part[0] + from_previous_active(sent_part[1], active)
-    sent_curvature = hop.gain**2 * hop_curvature + hop_loss_curvature
-    move_curvature = move.gain * move_time
+    sent_curvature = hop.gain**2 * hop_curvature + hop.bend * hop_time + hop_loss_curvature
+    move_curvature = (move.gain + move.bend) * move_time
     power_curvature = (
         sent_curvature[0]
         + from_previous_active(sent_curvature[1], active)
         + move_curvature[0]
     )
     power_curvature = power_curvature.at[0].add(add_up(move_curvature[1]))
-    share_curvature = add_up(hop_curvature + hop_loss_curvature)
-    up_part = up_plain + up_longest - up_energy_price
+    share_curvature = add_up(hop_curvature + hop.bend * hop_time + hop_loss_curvature)
+    up_part = up_plain + up_longest - smooth.up_price
     curvature = Resources(
         d2d_share=with_round(share_curvature, share_part),
-        d2d_power=with_round(power_curvature + paid + disturbs, power_part),
+        d2d_power=with_round(power_curvature + energy + disturbs, power_part),
         d2e_share=with_round(
             up_curvature
             + up_loss_curvature
@@ -419,20 +528,22 @@ def price_point(
             up_part + down_time,
         ),
         d2e_power=with_round(
-            up.gain**2 * up_curvature + up_loss_curvature + up_energy_price, up.gain * up_part
+            up.gain**2 * up_curvature
+            + up.bend * (up_plain + up_longest)
+            + up_loss_curvature
+            + smooth.up_price, up.gain * up_part
         ),
     )
     return PricedPoint(
-        smooth=smooth,
-        objective=drift + latency_price,
+        smooth=smooth_price,
+        objective=objective,
         cluster_latency_s=latency_s,
         slope=slope,
         price_per_heard_w=price_per_w,
         curvature=curvature,
         multipliers=Multipliers(
-            forward.longest.weight, backward.longest.weight, round_s.weight
+            forward.weight, backward.weight, round_s.weight, hop.weight, move.weight, up.weight
         ),
     )
 
 
-_LARGEST_EXCESS = 5.184705528587072e21  # e^50 - 1: its slope stays there

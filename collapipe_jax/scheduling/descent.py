@@ -26,7 +26,6 @@ LEAST_LOG_SHARE = -14.0
 
 TEMPERATURE = 0.1
 _MULTIPLIER_STEP = 0.2
-_LEAST_MULTIPLIER = 1e-6
 _MOMENTUM = 0.9
 _LEAST_STEP, _SHORTER, _LONGER = 0.05, 0.8, 1.05
 _LARGEST_MOVE = 2.0
@@ -120,7 +119,7 @@ def descend(
 
 
 def _follow(old: Array, new: Array) -> Array:
-    return jnp.maximum(old + _MULTIPLIER_STEP * (new - old), _LEAST_MULTIPLIER)
+    return old + _MULTIPLIER_STEP * (new - old)
 
 
 def _better(new: Descent, old: Descent) -> Descent:

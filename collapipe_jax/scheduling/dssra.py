@@ -17,7 +17,7 @@ from collapipe_jax.scheduling.chain_price import (
     add_up,
     heard_w,
     price_point,
-    uniform_multipliers,
+    first_multipliers,
 )
 from collapipe_jax.scheduling.chains import Chains, chains
 from collapipe_jax.scheduling.descent import TEMPERATURE, Descent, descend
@@ -133,7 +133,7 @@ def _static_plans(problem, static: Decision, count: int) -> _Plans:
         repeat(static.segments).astype(dtype),
         repeat(static.micro_batches).astype(dtype),
         logs,
-        jax.tree.map(repeat, uniform_multipliers(chain)),
+        jax.tree.map(repeat, first_multipliers(chain)),
     )
 
 
@@ -164,6 +164,9 @@ def _other_plans(problem, spread, kept: _Plans, chain: Chains, priced, effort) -
             _take_each(tuned.multipliers.forward, index, 1),
             _take_each(tuned.multipliers.backward, index, 1),
             0.5 * cluster + 0.5 / cluster.shape[0],
+            _take_each(tuned.multipliers.hop, index, 2),
+            _take_each(tuned.multipliers.move, index, 2),
+            _take_each(tuned.multipliers.up, index, 0),
         ),
     )
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=-2), kept, others)
@@ -197,7 +200,7 @@ def _refine_candidates(problem, spread, kept, chain, around, wide, effort):
             spread, cand, to_resources(spread, logs), multipliers, temperature, wide
         )
 
-    m = uniform_multipliers(cand)
+    m = first_multipliers(cand)
     m = m._replace(cluster=jnp.full((2, *m.cluster.shape), 0.5))
     start = _start_of_candidates(cand, layouts, own.logs)
     tuned = descend(pricer, cand.active, start, m, effort.cluster_steps, joint=False)

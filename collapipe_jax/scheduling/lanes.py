@@ -41,11 +41,14 @@ def on_lanes(solve: Callable) -> Callable:
         def to_first(leaf):
             return jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, -1), -2, 0)
 
-        result = on_all(*jax.tree.map(to_last, arguments, tuple(batched)))
+        with jax.numpy_rank_promotion("allow"):
+            result = on_all(*jax.tree.map(to_last, arguments, tuple(batched)))
         return jax.tree.map(to_first, result), jax.tree.map(lambda _: True, result)
 
     def on_one(*arguments):
-        result = on_all(*jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], arguments))
+        # Numbers of a problem meet arrays of its lanes all the time.
+        with jax.numpy_rank_promotion("allow"):
+            result = on_all(*jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], arguments))
         return jax.tree.map(lambda leaf: leaf[..., 0], result)
 
     return on_one

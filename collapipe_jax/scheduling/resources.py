@@ -13,7 +13,7 @@ from jax import Array
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
-from collapipe_jax.scheduling.chain_price import Resources, price_point, uniform_multipliers
+from collapipe_jax.scheduling.chain_price import Resources, price_point, first_multipliers
 from collapipe_jax.scheduling.chains import Chains, chains
 from collapipe_jax.scheduling.descent import TEMPERATURE, Descent, certify, descend
 from collapipe_jax.scheduling.lanes import on_lanes
@@ -58,7 +58,7 @@ def tune_resources(problem: RoundProblem, decision: Decision, steps: int = 200) 
     def solve(problem, decision):
         chain = chains(problem, decision.segments, decision.micro_batches)
         start = to_logs(problem, chain, decision)
-        descent = tune_chains(problem, chain, start, uniform_multipliers(chain), steps)
+        descent = tune_chains(problem, chain, start, first_multipliers(chain), steps)
         return finish(problem, chain, decision, descent)
 
     tuned = on_lanes(solve)(*jax.lax.stop_gradient((problem, decision)))

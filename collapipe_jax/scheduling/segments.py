@@ -7,7 +7,6 @@ the cheapest blocks first. Shares follow the set by a rule; powers are tried at 
 levels. All with lanes last.
 """
 
-import functools
 import itertools
 from typing import NamedTuple
 
@@ -24,8 +23,9 @@ from collapipe_jax.scheduling.chain_price import (
     Resources,
     Surroundings,
     add_up,
+    largest,
     message_loss,
-    message_time,
+    bit_time_s,
 )
 from collapipe_jax.scheduling.chains import at_next_active, from_previous_active, gain_to_next
 from collapipe_jax.scheduling.feasibility import can_run
@@ -202,9 +202,9 @@ def _price_nodes(problem, around) -> _Nodes:
     full_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1)
 
     def seconds(power_w, gain):
-        return work.block_param_bits * message_time(
+        return work.block_param_bits * bit_time_s(
             radio, radio.d2d_bandwidth_hz, power_w * gain
-        ).bit_s
+        )
 
     to_control_unit, from_control_unit = gain[:, 0] / noise_w[0], gain[0] / noise_w
     return _Nodes(
@@ -224,8 +224,8 @@ def _price_uplinks(problem, tentative) -> _Uplinks:
     down_sinr = downlink_sinr(radio, gain)
     share_hz = share * radio.d2e_bandwidth_hz
     return _Uplinks(
-        message_time(radio, share_hz, up_sinr).bit_s,
-        message_time(radio, share_hz, down_sinr).bit_s,
+        bit_time_s(radio, share_hz, up_sinr),
+        bit_time_s(radio, share_hz, down_sinr),
         message_loss(radio, up_sinr).hazard,
         message_loss(radio, down_sinr).hazard,
     )
@@ -246,7 +246,7 @@ def _price_sets(problem, around, nodes: _Nodes, members) -> _Sets:
 
     def at(level):
         sinr = level * pull * senders
-        bit_s = message_time(radio, share_hz, sinr).bit_s
+        bit_s = bit_time_s(radio, share_hz, sinr)
         hazard = message_loss(radio, sinr).hazard
         return tuple(
             jnp.where(active, both[0], 0.0) + from_previous_active(both[1], active)
@@ -320,14 +320,14 @@ def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro
     # Shares, and the messages with both.
     ratio = jnp.stack([best_power, at_next_active(best_power, active)])
     full_sinr = ratio * sets.pull
-    equal = message_time(radio, radio.d2d_bandwidth_hz / hops, full_sinr * hops).bit_s
+    equal = bit_time_s(radio, radio.d2d_bandwidth_hz / hops, full_sinr * hops)
     equal = equal[0] + equal[1]
     mean_s = bits * add_up(jnp.where(active, equal, 0.0)) / hops * 0.5
     rule = jnp.where((mean_s > balanced_s) & (micro_batches > 1.0), 1.0, 0.5)
     want = jnp.where(active, jnp.exp(rule * jnp.log(equal)), 0.0)
     share = jnp.where(active, want / add_up(want), 1.0)
     sinr = full_sinr / share
-    bit_s = jnp.where(active, message_time(radio, share * radio.d2d_bandwidth_hz, sinr).bit_s, 0.0)
+    bit_s = jnp.where(active, bit_time_s(radio, share * radio.d2d_bandwidth_hz, sinr), 0.0)
     lost = message_loss(radio, sinr).hazard
     set_hazard = add_up(jnp.where(active, lost[0] + lost[1], 0.0))
     power_w = best_power * nodes.full_w[:, None]
@@ -355,9 +355,9 @@ def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro
     fixed_s = fixed_s + steps * hop_s
     overhead_s = compute.link_overhead_s
     forward_s = jnp.maximum(jnp.maximum(embed_s, decoder_s), up_s)
-    forward_s = jnp.maximum(forward_s, bits * _largest(bit_s[0]) + overhead_s)
+    forward_s = jnp.maximum(forward_s, bits * largest(bit_s[0]) + overhead_s)
     backward_s = jnp.maximum(work.backward_ratio * embed_s, down_s)
-    backward_s = jnp.maximum(backward_s, bits * _largest(bit_s[1]) + overhead_s)
+    backward_s = jnp.maximum(backward_s, bits * largest(bit_s[1]) + overhead_s)
     hazard = bits / transport * set_hazard + fixed_hazard
     fixed_price = air_price + heard_price + survival_price * excess_inverse_survival(hazard)
 
@@ -398,7 +398,7 @@ def _fill_sets(problem, around, runs, sets: _Sets, nodes: _Nodes, uplinks, micro
         limit = jnp.floor(jnp.maximum(limit_s / unit_s[:, None], 1.0) + 1e-4)
         limit = jnp.minimum(limit, capacity[:, None])
         segments = fill_in_order(cheaper, limit, active_members, blocks)
-        price = price_of(linked, segments, _largest(segments * unit_s[:, None]))
+        price = price_of(linked, segments, largest(segments * unit_s[:, None]))
         price = jnp.where(add_up(segments) == blocks, price, jnp.inf)
         wins = price < best[1]
         return (jnp.where(wins, segments, best[0]), jnp.where(wins, price, best[1])), None
@@ -458,11 +458,6 @@ def _least(values, cost):
         best = jnp.where(wins, values[index], best)
         least = jnp.where(wins, cost[index], least)
     return best, least
-
-
-def _largest(values):
-    """Maximum over the first axis, written out like :func:`add_up`."""
-    return functools.reduce(jnp.maximum, [values[i] for i in range(values.shape[0])])
 
 
 def _moves_at(power, nodes: _Nodes):

@@ -1,0 +1,320 @@
+"""Prices of chains against the price of a round, and their slopes against differences."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from random_problems import quick_jit, stack, to_lanes
+from reference_cost import as_decision, as_problem, random_decision, random_network
+
+from collapipe_jax.cost.decision import active_nodes
+from collapipe_jax.cost.round import price
+from collapipe_jax.network.channel import interference_w, transport_block_hazard
+from collapipe_jax.scheduling.chain_price import (
+    Multipliers,
+    Resources,
+    Surroundings,
+    heard_w,
+    message_loss,
+    price_point,
+    uniform_multipliers,
+)
+from collapipe_jax.scheduling.chains import at_next_active, chains, from_previous_active
+from collapipe_jax.scheduling.resources import to_logs, to_resources
+
+CLUSTERS, DEVICES, BLOCKS, LANES = 3, 3, 5, 12
+NODES = DEVICES + 1
+TEMPERATURE = 0.1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def double(lanes_last):
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="module")
+def some(double):
+    """Problems and decisions, first stacked, then with lanes; idle nodes among them."""
+    problems, decisions = [], []
+    for lane in range(LANES):
+        rng = np.random.default_rng([20, lane])
+        network = random_network(rng, CLUSTERS, DEVICES, BLOCKS)
+        out = (lane % CLUSTERS,) if lane % 2 else ()
+        decisions.append(as_decision(random_decision(rng, network, out, skipped=lane % 3)))
+        problems.append(as_problem(network))
+    return (stack(problems), stack(decisions)), to_lanes((stack(problems), stack(decisions)))
+
+
+@quick_jit
+def logs_of(problem, decision):
+    return to_logs(problem, chains(problem, decision.segments, decision.micro_batches), decision)
+
+
+@quick_jit
+def priced(problem, decision, logs, multipliers, temperature):
+    chain = chains(problem, decision.segments, decision.micro_batches)
+    return price_point(problem, chain, to_resources(problem, logs), multipliers, temperature)
+
+
+@quick_jit
+def priced_alone(problem, decision, logs, multipliers, temperature, around):
+    chain = chains(problem, decision.segments, decision.micro_batches)
+    point = to_resources(problem, logs)
+    return price_point(problem, chain, point, multipliers, temperature, around)
+
+
+price_all = quick_jit(jax.vmap(price))
+
+
+def random_logs(rng):
+    """Anywhere within the limits of a power and a share, sums apart."""
+    return Resources(
+        rng.uniform(-4, 0, (NODES, CLUSTERS, LANES)),
+        rng.uniform(-5, 0, (NODES, CLUSTERS, LANES)),
+        rng.uniform(-4, 0, (CLUSTERS, LANES)),
+        rng.uniform(-5, 0, (CLUSTERS, LANES)),
+    )
+
+
+def random_multipliers(rng, last=(CLUSTERS, LANES)):
+    def weights(*shape):
+        some = rng.exponential(size=shape)
+        return some / some.sum(axis=0)
+
+    return Multipliers(
+        weights(NODES + 2, CLUSTERS, LANES), weights(NODES + 2, CLUSTERS, LANES), weights(*last)
+    )
+
+
+def random_surroundings(rng, point):
+    return Surroundings(
+        heard_w=10.0 ** rng.uniform(-15, -12, (NODES, CLUSTERS, LANES)),
+        price_per_w=rng.uniform(0, 3, (NODES, CLUSTERS, LANES)),
+        price_per_s=0.1 * rng.uniform(size=(CLUSTERS, LANES)),
+        round_s=np.asarray(jnp.median(point.cluster_latency_s, axis=0)),
+        price_per_share=rng.uniform(0, 2, LANES),
+    )
+
+
+def uniform(decision):
+    shape = (CLUSTERS, LANES)
+    flow = np.full((NODES + 2, *shape), 1.0 / (NODES + 2))
+    return Multipliers(flow, flow, np.full(shape, 1.0 / CLUSTERS))
+
+
+def test_multipliers_start_equal(some):
+    problem, decision = some[1]
+    chain = chains(problem, decision.segments, decision.micro_batches)
+    got, wanted = uniform_multipliers(chain), uniform(decision)
+    jax.tree.map(np.testing.assert_allclose, tuple(got), tuple(wanted))
+
+
+def test_the_price_of_a_decision_is_that_of_the_round(some):
+    (problems, decisions), (problem, decision) = some
+    got = priced(problem, decision, logs_of(problem, decision), uniform(decision), TEMPERATURE)
+    wanted = price_all(problems, decisions)
+    np.testing.assert_allclose(got.objective, wanted.objective, rtol=1e-8)
+    np.testing.assert_allclose(got.cluster_latency_s, wanted.cluster_latency_s.T, rtol=1e-12)
+    assert np.any(np.asarray(wanted.absent))
+    assert np.ptp(np.log(wanted.objective)) > 1
+
+
+def differences(value, logs, step=1e-5):
+    """Slope of ``value(logs)`` for every variable, all lanes at once."""
+    slopes = []
+    for field in Resources._fields:
+        leaf = np.asarray(getattr(logs, field))
+        slope = np.zeros_like(leaf)
+        for index in np.ndindex(leaf.shape[:-1]):
+            ends = []
+            for sign in (1, -1):
+                moved = leaf.copy()
+                moved[index] += sign * step
+                ends.append(np.asarray(value(logs._replace(**{field: moved}))))
+            slope[index] = (ends[0] - ends[1]) / (2 * step)
+        slopes.append(slope)
+    return Resources(*slopes)
+
+
+def assert_slopes(slope, wanted, size):
+    for field in Resources._fields:
+        got, true = np.asarray(getattr(slope, field)), getattr(wanted, field)
+        np.testing.assert_allclose(got / size, true / size, rtol=1e-5, atol=1e-7, err_msg=field)
+        assert np.any(true != 0), field
+
+
+def test_slopes_are_those_of_differences(some):
+    rng = np.random.default_rng(1)
+    problem, decision = some[1]
+    logs, multipliers = logs_of(problem, decision), random_multipliers(rng)
+
+    def point(logs):
+        return priced(problem, decision, logs, multipliers, TEMPERATURE)
+
+    here = point(logs)
+    assert_slopes(here.slope, differences(lambda x: point(x).smooth, logs), here.smooth)
+
+
+def test_slopes_of_clusters_on_their_own_are_those_of_differences(some):
+    rng = np.random.default_rng(2)
+    problem, decision = some[1]
+    logs, multipliers = logs_of(problem, decision), random_multipliers(rng, (2, CLUSTERS, LANES))
+    together = priced(problem, decision, logs, uniform(decision), TEMPERATURE)
+    around = random_surroundings(rng, together)
+
+    def point(logs):
+        return priced_alone(problem, decision, logs, multipliers, TEMPERATURE, around)
+
+    here = point(logs)
+    assert here.smooth.shape == (CLUSTERS, LANES)
+    total = np.asarray(here.smooth).sum(axis=0)
+    assert_slopes(here.slope, differences(lambda x: point(x).smooth.sum(axis=0), logs), total)
+    moved = jax.tree.map(lambda leaf: jnp.asarray(leaf), logs)
+    moved = moved._replace(d2d_power=moved.d2d_power.at[:, 0].add(-1.0))
+    moved = moved._replace(d2e_share=moved.d2e_share.at[0].add(-1.0))
+    np.testing.assert_array_equal(point(moved).smooth[1:], here.smooth[1:])
+    assert np.any(point(moved).smooth[0] != here.smooth[0])
+
+
+def test_a_price_of_interference_is_what_a_watt_costs_the_others(some):
+    problem, decision = some[1]
+    logs, multipliers = logs_of(problem, decision), uniform(decision)
+    here = priced(problem, decision, logs, multipliers, TEMPERATURE)
+    power_w = np.asarray(to_resources(problem, logs).d2d_power)
+    around = Surroundings(
+        heard_w=heard_of(problem, decision, power_w),
+        price_per_w=here.price_per_heard_w,
+        price_per_s=np.asarray(problem.control.v / problem.control.reference_latency_s)
+        * np.asarray(here.multipliers.cluster)
+        * np.ones((CLUSTERS, 1)),
+        round_s=np.zeros(LANES),
+        price_per_share=np.zeros(LANES),
+    )
+    own = multipliers._replace(cluster=np.full((2, CLUSTERS, LANES), 0.5))
+    alone = priced_alone(problem, decision, logs, own, 1e9, around)
+    del alone  # shapes agree; the slopes by power are compared at the same prices below
+    active = np.asarray(active_lanes(decision))
+    assert np.all(np.asarray(here.price_per_heard_w)[active] >= 0)
+
+
+def active_lanes(decision):
+    return jnp.moveaxis(active_nodes(jnp.moveaxis(decision.segments, 2, 0)), 0, -1).swapaxes(0, 1)
+
+
+def heard_of(problem, decision, power_w):
+    chain = chains(problem, decision.segments, decision.micro_batches)
+    return heard_w(chain.cross_gain, jnp.where(chain.active, power_w, 0.0))
+
+
+def test_interference_is_that_of_the_channel(some):
+    (problems, decisions), (problem, decision) = some
+    power_w = jnp.moveaxis(decisions.d2d_power_w, 0, -1).swapaxes(0, 1)
+    got = jnp.moveaxis(heard_of(problem, decision, power_w), -1, 0).swapaxes(1, 2)
+    wanted = jax.vmap(lambda radio, segments, power: interference_w(
+        radio, active_nodes(segments), power
+    ))(problems.radio, decisions.segments, decisions.d2d_power_w)  # fmt: skip
+    np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+
+def test_no_multipliers_lift_the_smooth_price_above_the_true_one(some):
+    rng = np.random.default_rng(3)
+    problem, decision = some[1]
+    for temperature in (0.01, 0.1, 0.5):
+        logs, multipliers = random_logs(rng), random_multipliers(rng)
+        point = priced(problem, decision, logs, multipliers, temperature)
+        assert np.all(point.smooth <= point.objective * (1 + 1e-12))
+        assert np.any(point.smooth < point.objective * (1 - 1e-3))
+
+
+def test_multipliers_gather_on_what_is_largest_and_close_the_gap(some):
+    problem, decision = some[1]
+    logs, multipliers = logs_of(problem, decision), uniform(decision)
+    last = np.full(LANES, -np.inf)
+    for _ in range(400):
+        point = priced(problem, decision, logs, multipliers, TEMPERATURE)
+        assert np.all(point.smooth >= last * (1 - 1e-12))
+        last, multipliers = point.smooth, point.multipliers
+    np.testing.assert_allclose(point.smooth, point.objective, rtol=1e-6)
+    for weights in multipliers:
+        np.testing.assert_allclose(np.sum(weights, axis=0), 1.0)
+
+
+def test_everything_is_finite_in_single_precision_though_a_cluster_sits_out(some):
+    problem, decision = some[1]
+
+    def single(tree):
+        def cast(leaf):
+            leaf = jnp.asarray(leaf)
+            return leaf.astype(np.float32) if leaf.dtype == np.float64 else leaf
+
+        return jax.tree.map(cast, tree)
+
+    arguments = (problem, decision, logs_of(problem, decision), uniform(decision))
+    point = priced(*single(arguments), np.float32(TEMPERATURE))
+    assert point.smooth.dtype == np.float32
+    present = np.asarray(active_lanes(decision)[0])
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(point._replace(multipliers=0)))
+    for weights in point.multipliers[:2]:
+        assert np.all(np.isfinite(np.asarray(weights)[:, present]))
+
+
+def test_the_price_is_convex_in_logarithms(some):
+    problem, decision = some[1]
+    rng = np.random.default_rng(4)
+    bent = 0
+    for _ in range(40):
+        multipliers = random_multipliers(rng)
+        ends = random_logs(rng), random_logs(rng)
+        middle = jax.tree.map(lambda a, b: 0.5 * (a + b), *ends)
+        points = [priced(problem, decision, x, multipliers, TEMPERATURE) for x in (*ends, middle)]
+        for one, other, between in zip(
+            *((np.asarray(p.smooth), np.asarray(p.objective)) for p in points), strict=True
+        ) if False else zip(
+            *[(np.asarray(p.smooth), np.asarray(p.objective)) for p in points], strict=True
+        ):
+            assert np.all(between <= 0.5 * (one + other) * (1 + 1e-9))
+            bent += np.sum(between < 0.45 * (one + other))
+    assert bent > 100
+
+
+# --- chains and messages ----------------------------------------------------------------------
+
+
+def test_next_and_previous_active_nodes_against_a_loop():
+    rng = np.random.default_rng(5)
+    active = rng.uniform(size=(5, 2, 30)) < 0.6
+    active[0] = active[1:].any(axis=0)
+    values = rng.normal(size=active.shape)
+    following = np.asarray(at_next_active(values, active))
+    previous = np.asarray(from_previous_active(values, active))
+    for case in np.ndindex(active.shape[1:]):
+        column, on = values[:, *case], active[:, *case]
+        chain = np.flatnonzero(on)
+        for node in range(5):
+            after = [k for k in range(node + 1, 5) if on[k]]
+            assert following[node, *case] == column[after[0] if after else 0]
+        wanted = np.zeros(5)
+        wanted[chain] = column[np.roll(chain, 1)]
+        np.testing.assert_array_equal(previous[:, *case], wanted)
+
+
+@pytest.mark.parametrize("attempts", [1, 3, 4])
+@pytest.mark.parametrize(("dtype", "error"), [(np.float64, 1e-8), (np.float32, 1e-5)])
+def test_losses_and_their_fall_are_those_of_the_channel(some, attempts, dtype, error):
+    radio = jax.tree.map(lambda leaf: leaf[0], some[0][0].radio)
+    radio = radio.replace(
+        outage_threshold=dtype(radio.outage_threshold), harq_attempts=jnp.int32(attempts)
+    )
+    sinr = np.logspace(-4, 6, 2001).astype(dtype)
+    loss = message_loss(radio, sinr)
+    assert loss.hazard.dtype == loss.fall.dtype == dtype
+    wide = radio.replace(outage_threshold=np.float64(radio.outage_threshold))
+
+    def hazard(log_sinr):
+        return transport_block_hazard(wide, jnp.exp(log_sinr))
+
+    logs = np.log(sinr.astype(float))
+    np.testing.assert_allclose(loss.hazard, hazard(logs), rtol=error, atol=0.1 * error)
+    fall = -jax.vmap(jax.grad(hazard))(logs)
+    np.testing.assert_allclose(loss.fall, fall, rtol=10 * error, atol=error)
