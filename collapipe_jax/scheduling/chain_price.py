@@ -494,11 +494,7 @@ def price_point(
         radio.harq_attempts + bend * chains.hazard_per_uplink * up_loss.fall
     )
     # The round's latency bends with the square of a variable's part in it.
-    round_stiff = (
-        sharpness
-        * (1.0 - round_part)
-        / jnp.where(present, cluster_price * smooth_s, 1.0)
-    )
+    round_stiff = sharpness * (1.0 - round_part) / jnp.where(present, cluster_price * smooth_s, 1.0)
 
     def with_round(curvature, part):
         return curvature + round_stiff * part**2
@@ -510,9 +506,7 @@ def price_point(
     sent_curvature = hop.gain**2 * hop_curvature + hop.bend * hop_time + hop_loss_curvature
     move_curvature = (move.gain + move.bend) * move_time
     power_curvature = (
-        sent_curvature[0]
-        + from_previous_active(sent_curvature[1], active)
-        + move_curvature[0]
+        sent_curvature[0] + from_previous_active(sent_curvature[1], active) + move_curvature[0]
     )
     power_curvature = power_curvature.at[0].add(add_up(move_curvature[1]))
     share_curvature = add_up(hop_curvature + hop.bend * hop_time + hop_loss_curvature)
@@ -521,17 +515,15 @@ def price_point(
         d2d_share=with_round(share_curvature, share_part),
         d2d_power=with_round(power_curvature + energy + disturbs, power_part),
         d2e_share=with_round(
-            up_curvature
-            + up_loss_curvature
-            + down_plain
-            + down_longest * stiff[1, nodes],
+            up_curvature + up_loss_curvature + down_plain + down_longest * stiff[1, nodes],
             up_part + down_time,
         ),
         d2e_power=with_round(
             up.gain**2 * up_curvature
             + up.bend * (up_plain + up_longest)
             + up_loss_curvature
-            + smooth.up_price, up.gain * up_part
+            + smooth.up_price,
+            up.gain * up_part,
         ),
     )
     return PricedPoint(
@@ -545,5 +537,3 @@ def price_point(
             forward.weight, backward.weight, round_s.weight, hop.weight, move.weight, up.weight
         ),
     )
-
-

@@ -144,9 +144,7 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
     forward_s = jnp.concatenate([embed_s[None], device_s])
     price_per_j = jnp.moveaxis(control.energy_queue / control.energy_budget_j, 1, 0)
     weight = present_weight(problem.learning.cluster_weight, present)
-    divergence_price = (
-        control.divergence_queue * weight**2 / control.divergence_target
-    )
+    divergence_price = control.divergence_queue * weight**2 / control.divergence_target
     sampling = divergence_price * problem.learning.gradient_variance / work.batch
     erasure = divergence_price * 2.0 * problem.learning.gradient_heterogeneity / micro_batches
     cross_gain = _heard_gain(radio)

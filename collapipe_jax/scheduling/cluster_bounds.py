@@ -9,7 +9,6 @@ over some weights of a sum of numbers that depend on one cluster's layout each.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 

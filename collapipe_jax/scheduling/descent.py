@@ -91,9 +91,7 @@ def descend(
 
     def body(_, state):
         priced = pricer(state.ahead, state.multipliers, TEMPERATURE)
-        here = Descent(
-            state.ahead, state.multipliers, priced.objective, priced.cluster_latency_s
-        )
+        here = Descent(state.ahead, state.multipliers, priced.objective, priced.cluster_latency_s)
         best = _better(here, state.best)
         slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), priced.slope)
         scale = _scale(priced.curvature, slope, state.ahead, state.step, total)

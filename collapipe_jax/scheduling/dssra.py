@@ -77,9 +77,9 @@ _START_POWERS = (1.0, 0.3, 0.1, 0.03)
 
 
 def _solve(problem, micro_batches, effort) -> Tuned:
-    static = jax.vmap(
-        lambda one: static_pipeline(one, micro_batches), in_axes=-1, out_axes=-1
-    )(problem)
+    static = jax.vmap(lambda one: static_pipeline(one, micro_batches), in_axes=-1, out_axes=-1)(
+        problem
+    )
     spread = jax.tree.map(lambda leaf: leaf[..., None, :], problem)
     plans = _static_plans(problem, static, effort.combinations)
     steps = jnp.array(effort.joint_steps)
@@ -183,9 +183,7 @@ def _take_each(leaf, index, axis):
 
 def _refine_candidates(problem, spread, kept, chain, around, wide, effort):
     own = jax.tree.map(lambda leaf: leaf[..., 0, :], kept)
-    layouts = propose_layouts(
-        problem, to_resources(problem, own.logs), around, effort.layouts
-    )
+    layouts = propose_layouts(problem, to_resources(problem, own.logs), around, effort.layouts)
     possible = jnp.isfinite(layouts.price)
     own_segments = jnp.swapaxes(own.segments, 0, 1)
     segments = jnp.where(possible[:, None], layouts.segments, own_segments)
@@ -196,9 +194,7 @@ def _refine_candidates(problem, spread, kept, chain, around, wide, effort):
     cand = chains(spread, plans_segments, counts)
 
     def pricer(logs, multipliers, temperature):
-        return price_point(
-            spread, cand, to_resources(spread, logs), multipliers, temperature, wide
-        )
+        return price_point(spread, cand, to_resources(spread, logs), multipliers, temperature, wide)
 
     m = first_multipliers(cand)
     m = m._replace(cluster=jnp.full((2, *m.cluster.shape), 0.5))
@@ -226,7 +222,11 @@ def _start_of_candidates(cand, layouts, own: Resources) -> Resources:
 
 
 def _surroundings(problem, kept, chain: Chains, priced) -> Surroundings:
-    power = jnp.where(chain.active, to_resources(problem, jax.tree.map(lambda leaf: leaf[..., 0, :], kept.logs)).d2d_power, 0.0)
+    power = jnp.where(
+        chain.active,
+        to_resources(problem, jax.tree.map(lambda leaf: leaf[..., 0, :], kept.logs)).d2d_power,
+        0.0,
+    )
     return Surroundings(
         heard_w=heard_w(chain.cross_gain, power),
         price_per_w=priced.price_per_heard_w,

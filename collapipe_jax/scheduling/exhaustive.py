@@ -43,7 +43,7 @@ from collapipe_jax.scheduling.resources import (
 MOST_LAYOUTS = 1_000_000
 """Joint layouts that fit in memory with what is known of each."""
 
-_BATCH = 128
+_BATCH = 64
 _ROUNDS = (20, 80, 300, 1000)
 """Steps on what no bound has ruled out yet."""
 _START_STEPS = 300
@@ -256,7 +256,8 @@ class _Search:
         one = start.segments, start.micro_batches, _point_of(self.problem, start)
         found = self._solve(*jax.tree.map(lambda leaf: np.asarray(leaf)[None], one), _START_STEPS)
         self._take_best(found)
-        return float(found.price_per_share[0])
+        # Any price gives a bound; a start that cannot be priced leaves 0.
+        return float(np.nan_to_num(found.price_per_share[0], posinf=0.0))
 
     def _solve(self, segments, micro_batches, points: _Points, steps: int) -> _Refined:
         """A batch, filled up with its last layout to its fixed size."""
@@ -281,10 +282,7 @@ class _Search:
         self._take_best(found)
         self.bound[which] = np.fmax(self.bound[which], found.tuned.lower_bound)
         self.solved[which] = True
-        for kept, new in zip(
-            jax.tree.leaves(self.points), jax.tree.leaves(found.points), strict=True
-        ):
-            kept[places] = new
+        jax.tree.map(lambda kept, new: _put(kept, places, new), self.points, found.points)
 
     def _layouts(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Segments ``[B, N, K]`` and micro-batches ``[B, N]`` of joint layouts."""
@@ -321,6 +319,10 @@ class _Search:
         left = np.flatnonzero(bound < self._enough())
         places = np.unravel_index(left, self.sizes)
         return bound, _joint_points(found, weights, parts[best[left]], places), left
+
+
+def _put(kept: np.ndarray, places: np.ndarray, new: np.ndarray) -> None:
+    kept[places] = new
 
 
 def _side_by_side(problem, layouts: list[ClusterLayouts]) -> tuple[np.ndarray, np.ndarray]:

@@ -72,4 +72,3 @@ def _by_chunks(solve, arguments):
         return jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], -1)[..., :lanes]
 
     return jax.tree.map(join, result)
-

@@ -64,9 +64,7 @@ def tune_resources(problem: RoundProblem, decision: Decision, steps: int = 200) 
     tuned = on_lanes(solve)(*jax.lax.stop_gradient((problem, decision)))
     kept = price(problem, decision).objective
     better = tuned.objective < kept
-    chosen = jax.tree.map(
-        lambda new, old: jnp.where(better, new, old), tuned.decision, decision
-    )
+    chosen = jax.tree.map(lambda new, old: jnp.where(better, new, old), tuned.decision, decision)
     return tuned._replace(decision=chosen, objective=jnp.minimum(tuned.objective, kept))
 
 
@@ -74,9 +72,7 @@ def tune_chains(problem, chain: Chains, logs: Resources, multipliers, steps: int
     """Descent of all clusters together, interference following the powers; with lanes."""
 
     def pricer(logs, multipliers, temperature):
-        return price_point(
-            problem, chain, to_resources(problem, logs), multipliers, temperature
-        )
+        return price_point(problem, chain, to_resources(problem, logs), multipliers, temperature)
 
     return descend(pricer, chain.active, logs, multipliers, steps)
 
