@@ -2,28 +2,40 @@
 
     python -m experiments.plan --instance=NET.json --policy=dssra --out=DECISION.json
 
-Prints what was chosen for every cluster and what limits it.
+Prints what was chosen for every cluster and what limits it, and for a policy that follows
+(P2) what each limit costs. As latency means divided by the price of a second.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.divergence import loss_free_divergence
 from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import RoundCost, price
 from collapipe_jax.documents import read_network, write_decision
 from collapipe_jax.errors import InputError
+from collapipe_jax.scheduling.dssra import dssra
 from collapipe_jax.scheduling.feasibility import can_run
-from collapipe_jax.scheduling.policies import POLICIES, make_policy
+from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
 from collapipe_jax.units import bytes_to_mib
+from experiments.explain import explain, terms
+from experiments.prices import full_devices, limit_prices
+from experiments.single_use import compile_for_now
+
+_WIDTH = 100
+"""Columns where the output is no terminal."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -41,47 +53,102 @@ def main(argv: Sequence[str]) -> None:
 
     policy = make_policy(options.policy, options.micro_batches)
     problem = read_network(options.instance)
-    if not np.any(can_run(problem)):
+    if not np.any(compile_for_now(can_run, problem)(problem)):
         raise InputError(
             "compute.memory_bytes",
             np.asarray(problem.compute.memory_bytes).tolist(),
             f"no cluster can ever hold the {problem.workload.blocks} encoder blocks",
             "Raise the memory or shrink the model",
         )
-    decision, cost = jax.jit(lambda key, problem: _decide(policy, key, problem))(
-        jax.random.key(0), problem
-    )
-    write_decision(options.out, decision, options.policy)
     console = Console()
-    console.print(_table(problem, decision, cost))
-    console.print(_summary(problem, cost))
-    console.print(f"written: {options.out}")
+    console = console if console.is_terminal else Console(width=_WIDTH)
+    if options.policy == "dssra":
+        decision, told = _plan_and_explain(problem, options.micro_batches)
+    else:
+        decision, told = _plan(problem, policy)
+    write_decision(options.out, decision, options.policy)
+    console.print(*told, sep="\n", highlight=False)
+    console.print(f"written: {options.out}", highlight=False, soft_wrap=True)
 
 
-def _decide(policy, key, problem: RoundProblem) -> tuple[Decision, RoundCost]:
-    decision = policy(key, problem)
-    return decision, price(problem, decision)
+class _Appraisal(NamedTuple):
+    """What a decision comes to.
+
+    Attributes:
+      cost: its price.
+      flows_s: stages of the forward flow and of the backward flow, ``[N, 4 K + 7]``.
+      loss_free: divergence of the round if nothing were lost.
+    """
+
+    cost: RoundCost
+    flows_s: Array
+    loss_free: Array
 
 
-def _table(problem: RoundProblem, decision: Decision, cost: RoundCost) -> Table:
+def _appraise(problem: RoundProblem, decision: Decision) -> _Appraisal:
+    cost = price(problem, decision)
+    flows_s = forward_flow_s(cost.stages), backward_flow_s(cost.stages)
+    loss_free = loss_free_divergence(problem.learning, problem.workload.batch, ~cost.absent)
+    return _Appraisal(cost, jnp.concatenate(flows_s, axis=1), loss_free)
+
+
+def _plan_and_explain(problem: RoundProblem, micro_batches: int):
+    """The decision of the policy that follows (P2), and why it is as it is."""
+    problem = jax.device_get(problem)
+    decide = compile_for_now(lambda problem: dssra(problem, micro_batches), problem)
+    tuned = jax.device_get(decide(problem))
+    arguments = problem, tuned.decision
+    appraise = compile_for_now(
+        lambda *round_: (_appraise(*round_), limit_prices(*round_)), *arguments
+    )
+    found, prices = jax.device_get(appraise(*arguments))
+    full = full_devices(problem, tuned, decide)
+    why = explain(problem, tuned, found.cost, prices, full, float(found.loss_free))
+    return tuned.decision, (*_what(problem, tuned.decision, found), why)
+
+
+def _plan(problem: RoundProblem, policy: Policy):
+    """The decision of any other policy.
+
+    Limits have prices only where shares and powers are the best within them; the decision
+    of a policy that follows another rule has slopes left that no limit explains.
+    """
+
+    def decide(key, problem):
+        decision = policy(key, problem)
+        return decision, _appraise(problem, decision)
+
+    arguments = jax.random.key(0), problem
+    decide = compile_for_now(decide, *arguments)
+    decision, found = jax.device_get(decide(*arguments))
+    why = "no prices of limits: they have one only where (P2) is at its least, as with dssra"
+    return decision, (*_what(jax.device_get(problem), decision, found), why)
+
+
+def _what(problem, decision: Decision, found: _Appraisal) -> tuple[Table, str]:
+    return _table(problem, decision, found), _summary(problem, found.cost)
+
+
+def _table(problem: RoundProblem, decision: Decision, found: _Appraisal) -> Table:
     """One row a cluster."""
-    table = Table(title="Decision")
-    for name in ("cluster", "blocks per device", "M", "latency s", "slowest stage", "memory MiB"):
+    cost, flows = found.cost, found.flows_s
+    table = Table(title="Decision", title_justify="left")
+    for name in ("cluster", "blocks per device", "M", "latency, s", "slowest stage", "ms"):
         table.add_column(name, justify="left" if name == "slowest stage" else "right")
+    table.add_column("memory, MiB", justify="right")
     stage_names = _stage_names(problem.devices)
-    flows = np.concatenate([forward_flow_s(cost.stages), backward_flow_s(cost.stages)], axis=1)
     slowest = int(np.argmax(cost.cluster_latency_s))
     for n in range(problem.clusters):
         if cost.absent[n]:
-            table.add_row(str(n), "sits out", "-", "-", "-", "-")
+            table.add_row(str(n), "sits out", *["-"] * 5)
             continue
-        bottleneck = stage_names[int(np.argmax(flows[n]))]
         table.add_row(
             str(n) + (" (slowest)" if n == slowest else ""),
             " ".join(str(int(blocks)) for blocks in decision.segments[n]),
             str(int(decision.micro_batches[n])),
-            f"{float(cost.cluster_latency_s[n]):.3g}",
-            f"{bottleneck}, {flows[n].max():.3g} s a micro-batch",
+            f"{float(cost.cluster_latency_s[n]):.4g}",
+            stage_names[int(np.argmax(flows[n]))],
+            f"{1e3 * flows[n].max():.3g}",
             f"{float(bytes_to_mib(np.max(cost.memory_bytes[n]))):.0f}",
         )
     return table
@@ -98,18 +165,15 @@ def _stage_names(devices: int) -> list[str]:
 
 def _summary(problem: RoundProblem, cost: RoundCost) -> str:
     """Terms of the objective and the worst of each constraint."""
-    control = problem.control
-    latency = float(control.v * cost.latency_s / control.reference_latency_s)
-    over = np.asarray(cost.energy_j / control.energy_budget_j)
-    energy = float(np.sum(np.asarray(control.energy_queue) * over))
-    divergence = float(control.divergence_queue * cost.divergence / control.divergence_target)
+    term = terms(problem, cost)
+    over = np.asarray(cost.energy_j / problem.control.energy_budget_j)
     node = np.unravel_index(np.argmax(over), over.shape)
     return (
-        f"objective {float(cost.objective):.6g} = latency {latency:.4g} + energy {energy:.4g} + "
-        f"divergence {divergence:.4g}\n"
+        f"objective {float(cost.objective):.6g} = latency {term.latency:.4g} + energy "
+        f"{term.energy:.4g} + divergence {term.divergence:.4g}\n"
         f"latency {float(cost.latency_s):.4g} s, compute {float(cost.compute_latency_s):.4g} s; "
-        f"divergence {float(cost.divergence / control.divergence_target):.3g} of its target; "
-        f"highest energy {over.max():.3g} of the budget, cluster {node[0]} node {node[1]}"
+        f"divergence {float(cost.divergence / problem.control.divergence_target):.3g} of its "
+        f"target;\nhighest energy {over.max():.3g} of the budget, cluster {node[0]} node {node[1]}"
     )
 
 

@@ -13,17 +13,20 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.baselines import with_equal_resources
 from collapipe_jax.scheduling.chain_price import add_up, first_multipliers, price_point
 from collapipe_jax.scheduling.chains import chains
 from collapipe_jax.scheduling.descent import TEMPERATURE, certify
-from collapipe_jax.scheduling.feasibility import usable_blocks
 from collapipe_jax.scheduling.lanes import on_lanes
 from collapipe_jax.scheduling.resources import Tuned, to_logs, to_resources, tune_chains
+from experiments.single_use import compile_for_now
 
 _STEPS = 400
 _AT_LIMIT = 1e-3
+_FITS, _ROOM = 1 + 1e-6, 1 + 1e-5
+"""Rounding forgiven of what just fits, and granted to what shall fit."""
 
 
 class Prices(NamedTuple):
@@ -116,38 +119,27 @@ def full_devices(
     """Devices that are full, and what room for one block more would save on each.
 
     Args:
-      problem: one round of one network.
-      tuned: what was decided for it.
+      problem: one round of one network, in NumPy's arrays.
+      tuned: what was decided for it, likewise.
       decide: decides any round of this network's shape.
 
     Returns:
       Largest saving first. What another decision saves that leaves the new room empty
       counts as nothing.
     """
-    decision = tuned.decision
-    counts = decision.micro_batches[:, None]
-    capacity = np.asarray(usable_blocks(problem, counts))
-    segments = np.asarray(decision.segments)
-    at_home = np.asarray(problem.compute.memory_bytes) > 0
+    segments, counts = tuned.decision.segments, tuned.decision.micro_batches
+    memory_bytes = problem.compute.memory_bytes
+    needs = compile_for_now(device_memory_bytes, problem.workload, segments, counts)
+    one_more_bytes = np.asarray(needs(problem.workload, segments + 1, counts))
     runs = segments.sum(axis=1, keepdims=True) > 0
-    full = at_home & runs & (segments >= capacity) & (capacity < problem.workload.blocks)
+    full = runs & (memory_bytes > 0) & (one_more_bytes > memory_bytes * _FITS)
     found = []
-    for n, k in np.argwhere(full):
-        memory_bytes = _with_room(problem, counts, n, k, int(capacity[n, k]) + 1)
-        wider = problem.replace(compute=problem.compute.replace(memory_bytes=memory_bytes))
-        other = decide(wider)
-        uses = int(other.decision.segments[n, k]) > int(
-            usable_blocks(problem, other.decision.micro_batches[:, None])[n, k]
-        )
-        saved = max(float(tuned.objective - other.objective), 0.0) if uses else 0.0
+    for n, k in np.argwhere(full & (segments < problem.workload.blocks)):
+        wider_bytes = memory_bytes.copy()
+        wider_bytes[n, k] = one_more_bytes[n, k] * _ROOM
+        other = decide(problem.replace(compute=problem.compute.replace(memory_bytes=wider_bytes)))
+        layout = other.decision.segments, other.decision.micro_batches
+        uses = needs(problem.workload, *layout)[n, k] > memory_bytes[n, k] * _FITS
+        saved = max(float(tuned.objective) - float(other.objective), 0.0) if uses else 0.0
         found.append(FullDevice(int(n), int(k) + 1, int(segments[n, k]), saved))
     return sorted(found, key=lambda device: -device.saved)
-
-
-def _with_room(problem, counts, n, k, blocks):
-    """Memory of all devices, that of one just enough for this many blocks."""
-    work = problem.workload
-    block_bytes = work.block_static_bytes + work.batch * work.block_kept_bytes
-    working_bytes = work.batch / counts[n, 0] * work.block_working_bytes
-    needed_bytes = (blocks * block_bytes + working_bytes) * (1 + 1e-5)
-    return problem.compute.memory_bytes.at[n, k].max(needed_bytes)

@@ -1,8 +1,11 @@
 """The planning program on the example network, and on networks that it must refuse."""
 
-import functools
+import contextlib
+import io
 import json
 import pathlib
+import re
+from typing import NamedTuple
 
 import jax
 import pytest
@@ -10,36 +13,72 @@ import pytest
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.cost.round import price
 from collapipe_jax.documents import read_decision, read_network
+from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.feasibility import is_feasible
-from collapipe_jax.scheduling.policies import make_policy
 from experiments import plan
 
 EXAMPLE = pathlib.Path(__file__).parents[1] / "docs" / "examples" / "edge.network.json"
 
 
-@pytest.mark.parametrize("policy", ["static_pipeline", "dssra"])
-def test_the_decision_is_feasible_and_told(policy, tmp_path, capsys):
-    out = tmp_path / "decision.json"
-    plan.main([f"--instance={EXAMPLE}", f"--policy={policy}", f"--out={out}"])
+class Planned(NamedTuple):
+    """A policy's run of the program."""
+
+    out: pathlib.Path
+    printed: str
+
+
+@pytest.fixture(scope="module", params=["static_pipeline", "dssra"])
+def policy(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def planned(policy, tmp_path_factory):
+    out = tmp_path_factory.mktemp(policy) / "decision.json"
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        plan.main([f"--instance={EXAMPLE}", f"--policy={policy}", f"--out={out}"])
+    return Planned(out, printed.getvalue())
+
+
+priced = jax.jit(price)
+
+
+def objective_of(problem, decision):
+    return float(priced(problem, decision).objective)
+
+
+def test_the_decision_is_feasible_and_told(policy, planned):
     problem = read_network(EXAMPLE)
-    decision = read_decision(out, problem)
+    decision = read_decision(planned.out, problem)
     assert is_feasible(problem, decision)
-    assert json.loads(out.read_text())["policy"] == policy
-    printed = capsys.readouterr().out
+    assert json.loads(planned.out.read_text())["policy"] == policy
     for blocks in decision.segments.tolist():
-        assert " ".join(map(str, blocks)) in printed
-    assert "objective" in printed
+        assert " ".join(map(str, blocks)) in planned.printed
+    printed = float(re.search(r"objective (\S+) =", planned.printed)[1])
+    assert printed == pytest.approx(objective_of(problem, decision), rel=1e-4)
 
 
-@functools.partial(jax.jit, static_argnames="name")
-def objective_of(problem, name):
-    return price(problem, make_policy(name)(jax.random.key(0), problem)).objective
-
-
-def test_dssra_beats_the_static_pipeline():
+def test_dssra_beats_the_static_pipeline(policy, planned):
     problem = read_network(EXAMPLE)
-    objectives = {name: float(objective_of(problem, name)) for name in ("dssra", "static_pipeline")}
-    assert objectives["dssra"] < objectives["static_pipeline"]
+    found = objective_of(problem, read_decision(planned.out, problem))
+    equal = objective_of(problem, static_pipeline(problem, 8))
+    assert (found < 0.9 * equal) == (policy == "dssra")
+
+
+def test_what_binds_is_told_where_there_are_prices(policy, planned):
+    told = [
+        "optimal",
+        "latency: a second",
+        "Limits that bind",
+        "memory:",
+        "a J costs",
+        "a whole target",
+    ]
+    missing = [word for word in told if word not in planned.printed]
+    assert missing == ([] if policy == "dssra" else told)
+    assert ("no prices" in planned.printed) == (policy != "dssra")
+    lines = [line for line in planned.printed.splitlines() if "written" not in line]
+    assert max(map(len, lines)) <= 100
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,10 @@
-"""Shares and powers: projections, slopes, and optima known otherwise."""
-
-from itertools import pairwise
+"""Shares and powers for given layouts: never worse, and optima known otherwise."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_problems import pick, plain_problems, random_problems
+from random_problems import pick, quick_jit, random_problems
 from scipy.optimize import minimize, minimize_scalar
 
 from collapipe_jax.cost.decision import active_nodes
@@ -14,136 +12,142 @@ from collapipe_jax.cost.round import price
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.feasibility import is_feasible
 from collapipe_jax.scheduling.resources import (
-    LogResources,
-    from_decision,
-    project,
-    smooth_objective,
-    to_decision,
+    BROKEN,
+    NO_CLUSTER,
+    OPTIMAL,
+    STEP_LIMIT,
+    TOLERANCE,
     tune_resources,
 )
 
-CLUSTERS, DEVICES, BLOCKS = 3, 4, 7
-STEPS = 150
+CLUSTERS, DEVICES, BLOCKS, COUNT = 2, 3, 5, 24
+STEPS = 400
+
+
+def roomy(_, __, network):
+    network["compute"]["memory_bytes"] *= 1e3
 
 
 def one_cluster_out(index, rng, network):
-    network["compute"]["memory_bytes"] *= 1e3
-    network["compute"]["memory_bytes"][index % CLUSTERS] = 0
+    roomy(index, rng, network)
+    network["compute"]["memory_bytes"][index % (2 * CLUSTERS) :][:1] = 0
 
 
-def random_variables(seed, batch=()):
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape):
-        return jnp.asarray(rng.normal(0, 3, (*batch, *shape)).astype(np.float32))
-
-    nodes = DEVICES + 1
-    return LogResources(
-        normal(CLUSTERS, nodes + 1),
-        normal(CLUSTERS, nodes),
-        normal(CLUSTERS + 1),
-        normal(CLUSTERS),
-    )
+@quick_jit
+@jax.vmap
+def start_of(problem):
+    static = static_pipeline(problem, 6)
+    return static, price(problem, static)
 
 
-decide = jax.jit(jax.vmap(static_pipeline, in_axes=(0, None)))
-projected = jax.jit(jax.vmap(project))
-realised = jax.jit(jax.vmap(to_decision))
-feasible = jax.jit(jax.vmap(is_feasible))
+@quick_jit
+@jax.vmap
+def judged(problem, decision):
+    return price(problem, decision).objective, is_feasible(problem, decision)
+
+
+tune = quick_jit(jax.vmap(lambda problem, start: tune_resources(problem, start, STEPS)))
 
 
 @pytest.fixture(scope="module")
 def some():
-    problem = random_problems(32, CLUSTERS, DEVICES, BLOCKS, one_cluster_out)
-    return problem, decide(problem, 6)
+    problem = random_problems(COUNT, CLUSTERS, DEVICES, BLOCKS, one_cluster_out)
+    start, before = start_of(problem)
+    return problem, start, before, tune(problem, start)
 
 
-def test_any_variables_stand_for_a_feasible_decision_and_projection_keeps_it(some):
-    problem, base = some
-    once = projected(random_variables(1, (32,)), base.segments)
-    twice = projected(once, base.segments)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), once, twice)
-    decision = realised(problem, base, once)
-    assert np.all(feasible(problem, decision))
-    used = np.asarray(active_nodes(base.segments))
-    assert np.all(np.asarray(decision.d2d_share)[~used] == 0)
-    total = np.exp(once.d2d_share).sum(-1) - (~used).sum(-1)  # idle entries are log 1
-    np.testing.assert_allclose(total, 1.0, atol=1e-5)
-    unclipped = random_variables(1, (32,))._replace(d2d_power=once.d2d_power)
-    again = realised(problem, base, unclipped)
-    np.testing.assert_allclose(again.d2d_share, decision.d2d_share, atol=1e-6)
-    np.testing.assert_allclose(again.d2e_share, decision.d2e_share, atol=1e-6)
+def test_the_objective_never_rises_and_mostly_falls(some):
+    problem, start, before, tuned = some
+    after, feasible = judged(problem, tuned.decision)
+    assert np.all(feasible)
+    assert np.all(after <= before.objective * (1 + 1e-6))
+    assert np.median(after / before.objective) < 0.97
+    np.testing.assert_allclose(tuned.objective, after, rtol=1e-5)
+    np.testing.assert_array_equal(tuned.decision.segments, start.segments)
+    np.testing.assert_array_equal(tuned.decision.micro_batches, start.micro_batches)
+    assert tuned.decision.segments.dtype == start.segments.dtype
+    assert tuned.decision.micro_batches.dtype == start.micro_batches.dtype
+    idle = ~np.asarray(jax.vmap(active_nodes)(start.segments))
+    assert idle.any()
+    assert np.all(np.asarray(tuned.decision.d2d_share)[idle] == 0)
+    assert np.all(np.asarray(tuned.decision.d2d_power_w)[idle] == 0)
 
 
-def test_variables_and_decisions_are_inverse(some):
-    problem, base = some
-    decision = realised(problem, base, projected(random_variables(2, (32,)), base.segments))
-    back = realised(problem, base, jax.vmap(from_decision)(problem, decision))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), decision, back
+def test_a_certificate_says_how_far_from_the_best(some):
+    *_, tuned = some
+    gap = 1 - np.asarray(tuned.lower_bound / tuned.objective)
+    assert np.all(gap > -1e-5)
+    close = gap <= TOLERANCE
+    assert np.mean(close) > 0.7
+    np.testing.assert_array_equal(tuned.status, np.where(close, OPTIMAL, STEP_LIMIT))
+    assert np.all(np.isfinite(tuned.residual))
+    assert np.all(np.asarray(tuned.residual)[close] < 0.05)
+
+
+def test_what_is_tuned_stays_as_good_when_tuned_again(some):
+    problem, _, _, tuned = some
+    again = tune(problem, tuned.decision)
+    assert np.all(again.objective <= tuned.objective * (1 + 1e-6))
+    np.testing.assert_allclose(again.objective, tuned.objective, rtol=3e-3)
+
+
+def test_a_share_and_a_power_of_nothing_are_found_a_use(some):
+    problem, start, _, tuned = some
+    nothing = start.replace(
+        d2d_share=jnp.zeros_like(start.d2d_share),
+        d2d_power_w=jnp.zeros_like(start.d2d_power_w),
+        d2e_share=jnp.zeros_like(start.d2e_share),
+        d2e_power_w=jnp.zeros_like(start.d2e_power_w),
     )
+    found = tune(problem, nothing)
+    assert np.all(judged(problem, found.decision)[1])
+    assert np.all(np.isfinite(found.objective))
+    assert np.median(found.objective / tuned.objective) < 1.01
 
 
-@pytest.mark.usefixtures("x64")
-def test_slopes_are_those_of_differences():
-    problem = pick(random_problems(1, CLUSTERS, DEVICES, BLOCKS, one_cluster_out, seed=3), 0)
-    base = static_pipeline(problem, 6)
-    point = jax.tree.map(lambda x: x.astype(float) / 6, random_variables(4))
-    point = point._replace(d2d_power=point.d2d_power - 2, d2e_power=point.d2e_power - 2)
+def test_nobody_runs_or_a_link_is_dead_or_all_is_well():
+    def trouble(index, rng, network):
+        roomy(index, rng, network)
+        if index % 3 == 0:
+            network["compute"]["memory_bytes"] *= 0
+        if index % 3 == 1:
+            network["radio"]["d2d_gain"][0, 1, 2] = 0
+        if index % 6 == 4:
+            network["radio"]["d2e_gain"] *= 0
 
-    @jax.jit
-    def value(variables):
-        return smooth_objective(problem, to_decision(problem, base, variables), 0.05)
-
-    slope = jax.jit(jax.grad(value))(point)
-    assert all(np.all(np.isfinite(leaf)) for leaf in slope)
-    for name in LogResources._fields:
-        flat, unravel = jax.flatten_util.ravel_pytree(getattr(point, name))
-        expected = []
-        for direction in np.eye(flat.size) * 1e-5:
-            plus = value(point._replace(**{name: unravel(flat + direction)}))
-            minus = value(point._replace(**{name: unravel(flat - direction)}))
-            expected.append((plus - minus) / 2e-5)
-        got = np.ravel(getattr(slope, name))
-        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7 * float(value(point)))
-        assert np.any(got != 0), name
-
-
-@pytest.mark.usefixtures("x64")
-def test_the_smooth_objective_falls_to_the_true_one():
-    problem = plain_problems(1, CLUSTERS, DEVICES, BLOCKS, seed=5)
-    problem, decision = pick(problem, 0), pick(decide(problem, 6), 0)
-    smooth = jax.jit(smooth_objective)
-    true = float(jax.jit(price)(problem, decision).objective)
-    excess = [float(smooth(problem, decision, t)) - true for t in (0.3, 0.1, 0.03, 0.01, 1e-4)]
-    assert all(a > b >= -1e-9 * true for a, b in pairwise(excess))
-    assert excess[-1] < 1e-4 * true
-    assert excess[0] > 1e-3 * true
+    problem = random_problems(COUNT, CLUSTERS, DEVICES, BLOCKS, trouble, seed=6)
+    start, _ = start_of(problem)
+    tuned = tune(problem, start)
+    status = np.asarray(tuned.status)
+    assert np.all(status[0::3] == NO_CLUSTER)
+    assert np.all(status[1::3] == BROKEN)
+    assert np.all(np.isin(status[2::3], (OPTIMAL, STEP_LIMIT)))
+    assert np.all(np.asarray(tuned.objective)[0::3] == 0)
+    assert np.all(np.asarray(tuned.objective)[1::3] == np.inf)
+    for leaf in jax.tree.leaves(tuned.decision):
+        assert np.all(np.isfinite(leaf))
+    assert np.all(judged(problem, tuned.decision)[1])
 
 
-@pytest.fixture(scope="module")
-def tune():
-    return jax.jit(jax.vmap(lambda problem, start: tune_resources(problem, start, STEPS)))
+def test_prices_of_a_held_decision_have_finite_slopes_by_all_that_is_given(some):
+    problem, _, _, tuned = some
 
+    @quick_jit
+    def slope(problem, decision):
+        return jax.grad(lambda one: price(one, decision).objective, allow_int=True)(problem)
 
-def test_the_objective_never_rises_and_mostly_falls(some, tune):
-    problem, start = some
-    tuned, objective = tune(problem, start)
-    before = np.asarray(jax.vmap(price)(problem, start).objective)
-    after = np.asarray(jax.vmap(price)(problem, tuned).objective)
-    assert np.all(after <= before * (1 + 1e-6))
-    np.testing.assert_allclose(objective, after, rtol=1e-5)
-    assert np.median(after / before) < 0.97
-    assert np.all(feasible(problem, tuned))
-    np.testing.assert_array_equal(tuned.segments, start.segments)
-    np.testing.assert_array_equal(tuned.micro_batches, start.micro_batches)
+    for index in range(4):
+        found = slope(pick(problem, index), pick(tuned.decision, index))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+            if leaf.dtype != jax.dtypes.float0:
+                assert np.all(np.isfinite(leaf)), jax.tree_util.keystr(path)
 
 
 # --- one cluster, one device: optima found by scipy on the same objective --------------------
 
 
 def lonely(kind):
-    """Two clusters must sit out, and the third has one device: shapes stay the same."""
+    """All other clusters must sit out, and the first has one device: shapes stay the same."""
 
     def change(index, rng, network):
         control = network["control"]
@@ -158,40 +162,41 @@ def lonely(kind):
             control["v"] = 0.0
             network["radio"]["d2e_gain"] *= 0.02
 
-    return random_problems(32, CLUSTERS, DEVICES, BLOCKS, change, seed=7)
+    problem = random_problems(COUNT, CLUSTERS, DEVICES, BLOCKS, change, seed=7)
+    start, _ = start_of(problem)
+    return problem, start, tune(problem, start)
 
 
-priced_alone = jax.jit(lambda problem, decision: price(problem, decision).objective)
+priced_alone = quick_jit(lambda problem, decision: price(problem, decision).objective)
 
 
 def with_shares(decision, hop, uplink):
-    share = jnp.zeros((CLUSTERS, DEVICES + 1)).at[0, :2].set(jnp.asarray(hop))
-    return decision.replace(d2d_share=share, d2e_share=jnp.array([uplink, 0.0, 0.0]))
+    share = np.zeros((CLUSTERS, DEVICES + 1), np.float32)
+    share[0, :2] = hop
+    d2e_share = np.zeros(CLUSTERS, np.float32)
+    d2e_share[0] = uplink
+    return decision.replace(d2d_share=share, d2e_share=d2e_share)
 
 
-def test_latency_alone_takes_full_power_and_the_best_cut_of_the_band(tune):
-    problems = lonely("latency")
-    full = decide(problems, 6)
-    tuned, _ = tune(problems, full)
+def test_latency_alone_takes_full_power_and_the_best_cut_of_the_band():
+    problems, starts, tuned = lonely("latency")
     for index in range(4):
-        problem, start = pick(problems, index), pick(full, index)
+        problem, start = pick(problems, index), pick(starts, index)
 
         def of(share, problem=problem, start=start):
             return float(priced_alone(problem, with_shares(start, [share, 1 - share], 1.0)))
 
         best = minimize_scalar(of, bounds=(0.01, 0.99), method="bounded")
-        found = float(priced_alone(problem, pick(tuned, index)))
-        assert found == pytest.approx(best.fun, rel=0.01)
+        assert float(tuned.objective[index]) == pytest.approx(best.fun, rel=2e-3)
         assert of(0.02) > 1.01 * best.fun
 
 
-def test_divergence_alone_leaves_most_of_the_band_unused(tune):
+def test_divergence_alone_leaves_most_of_the_band_unused():
     """Less band gathers the power: what is lossless in the limit is a share of 0."""
-    problems = lonely("divergence")
-    tuned, _ = tune(problems, decide(problems, 6))
+    problems, _, tuned = lonely("divergence")
     for index in range(4):
-        problem, decision = pick(problems, index), pick(tuned, index)
-        found = float(priced_alone(problem, decision))
+        problem, decision = pick(problems, index), pick(tuned.decision, index)
+        found = float(tuned.objective[index])
         full = decision.replace(d2e_power_w=problem.radio.d2e_power_max_w)
         tiny = float(priced_alone(problem, with_shares(full, [1e-4, 1e-4], 1e-4)))
         whole = float(priced_alone(problem, with_shares(full, [0.5, 0.5], 1.0)))
@@ -200,21 +205,24 @@ def test_divergence_alone_leaves_most_of_the_band_unused(tune):
         assert float(decision.d2e_share[0]) < 0.5
 
 
-def test_everything_at_once_against_a_search_without_slopes(tune):
-    problems = lonely("everything")
-    starts = decide(problems, 6)
-    tuned, _ = tune(problems, starts)
-    for index in range(3):
+def test_everything_at_once_against_a_search_without_slopes():
+    problems, starts, tuned = lonely("everything")
+    for index in range(2):
         problem, start = pick(problems, index), pick(starts, index)
+        power_w, uplink_w = np.asarray(start.d2d_power_w), np.asarray(start.d2e_power_w)
 
-        def of(x, problem=problem, start=start):
+        def of(x, problem=problem, start=start, power_w=power_w, uplink_w=uplink_w):
             hop = np.exp([x[0], 0.0, x[1]])
             decision = with_shares(start, hop[:2] / hop.sum(), 1 / (1 + np.exp(x[4])))
-            power_w = start.d2d_power_w.at[0, :2].multiply(jnp.exp(np.minimum(x[2:4], 0)))
-            uplink_w = start.d2e_power_w * float(np.exp(min(x[5], 0)))
-            decision = decision.replace(d2d_power_w=power_w, d2e_power_w=uplink_w)
+            scale = np.ones_like(power_w)
+            scale[0, :2] = np.exp(np.minimum(x[2:4], 0))
+            decision = decision.replace(
+                d2d_power_w=power_w * scale,
+                d2e_power_w=uplink_w * np.float32(np.exp(min(x[5], 0))),
+            )
             return float(priced_alone(problem, decision))
 
         options = {"maxiter": 400, "xatol": 1e-3, "fatol": 1e-4}
         best = minimize(of, [0, -8, -1, -1, -8, -1], method="Nelder-Mead", options=options)
-        assert float(priced_alone(problem, pick(tuned, index))) <= best.fun * 1.01
+        assert float(tuned.objective[index]) <= best.fun * 1.003
+        assert float(tuned.lower_bound[index]) <= best.fun * (1 + 1e-5)

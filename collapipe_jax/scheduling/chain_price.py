@@ -22,12 +22,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.cost.decision import Hops
 from collapipe_jax.cost.divergence import excess_inverse_survival
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import spectral_efficiency, unlimited_efficiency
 from collapipe_jax.scheduling.chains import Chains, at_next_active, from_previous_active
-
 
 LEAST_MULTIPLIER = 1e-6
 _LARGEST_EXCESS = 5.184705528587072e21
@@ -221,12 +219,13 @@ class _Maximum(NamedTuple):
 def _power_mean(values, weights, temperature) -> _Maximum:
     top = jnp.max(values, axis=0)
     some = jnp.where(top > 0, top, 1.0)
-    ratio = values / some
+    # All zero in a cluster that sits out, where any weights do.
+    ratio = jnp.where(top > 0, values / some, 1.0)
     part = weights * jnp.exp(jnp.log(jnp.maximum(ratio, 1e-30)) / temperature)
     total = add_up(part)
     weight = part / total
     entries = values.shape[0]
-    smooth = some * jnp.exp(temperature * jnp.log(total))
+    smooth = top * jnp.exp(temperature * jnp.log(total))
     slope = weight * smooth / jnp.where(values > 0, values, 1.0)
     kept = LEAST_MULTIPLIER + (1.0 - entries * LEAST_MULTIPLIER) * weight
     return _Maximum(smooth, top, slope, weight, kept)

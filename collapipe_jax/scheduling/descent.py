@@ -208,8 +208,9 @@ class Certificate(NamedTuple):
     """How far a point can be from the best for its layout.
 
     Attributes:
-      lower_bound: of (P2) with these segments and micro-batches, ``[...]``, over shares and
-        powers that are 0 or within 61 dB of their largest.
+      lower_bound: of (P2) with these segments and micro-batches, ``[...]``, over shares
+        and powers that are at least e^-14 of the largest (61 dB) where they are used.
+        Rounding, in single precision some 1e-6 of the objective, is not allowed for.
       residual: of the KKT conditions: sizes of the slopes that limits do not explain, over
         the objective, ``[...]``.
     """

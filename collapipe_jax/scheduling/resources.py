@@ -13,7 +13,7 @@ from jax import Array
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
-from collapipe_jax.scheduling.chain_price import Resources, price_point, first_multipliers
+from collapipe_jax.scheduling.chain_price import Resources, first_multipliers, price_point
 from collapipe_jax.scheduling.chains import Chains, chains
 from collapipe_jax.scheduling.descent import TEMPERATURE, Descent, certify, descend
 from collapipe_jax.scheduling.lanes import on_lanes

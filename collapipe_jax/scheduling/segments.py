@@ -129,7 +129,7 @@ def propose_layouts(
       problem: with lanes ``[R]``.
       tentative: D2E shares and powers.
       around: what a cluster sees of the others.
-      count: ``J``.
+      count: ``J``, or as many as there are.
 
     Returns:
       At most one layout for an active set and a number of micro-batches.
@@ -147,10 +147,10 @@ def propose_layouts(
 
     found = jax.lax.map(of_choice, problem.workload.micro_batch_choices)
     found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
-    index = _first(found.price, count)
+    index = _first(found.price, min(count, found.price.shape[0]))
 
     def take(leaf):
-        wide = index.reshape(count, *[1] * (leaf.ndim - index.ndim), *index.shape[1:])
+        wide = index.reshape(index.shape[0], *[1] * (leaf.ndim - index.ndim), *index.shape[1:])
         return jnp.take_along_axis(leaf, wide, axis=0)
 
     return jax.tree.map(take, found)

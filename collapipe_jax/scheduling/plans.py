@@ -1,0 +1,125 @@
+"""Several plans of a round side by side: layouts of all clusters with resources to go on from.
+
+Plans are an axis of their own, ``C``, next to the lanes of networks ``R``.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.scheduling.chain_price import Multipliers, Resources, first_multipliers
+from collapipe_jax.scheduling.chains import chains
+from collapipe_jax.scheduling.resources import to_logs
+
+_START_POWERS = (1.0, 0.3, 0.1, 0.03)
+
+
+class Plans(NamedTuple):
+    """Plans, lanes last.
+
+    Attributes:
+      segments: whole numbers, ``[N, K, C, R]``.
+      micro_batches: ``[N, C, R]``.
+      logs: logarithms of shares and powers, each with ``[..., C, R]``.
+      multipliers: of their maxima, likewise.
+    """
+
+    segments: Array
+    micro_batches: Array
+    logs: Resources
+    multipliers: Multipliers
+
+
+def with_plan_axis(tree):
+    """Leaves ``[..., R]`` as ``[..., 1, R]``, the same for every plan."""
+    return jax.tree.map(lambda leaf: leaf[..., None, :], tree)
+
+
+def repeat_plans(tree, count: int):
+    """Leaves ``[..., R]`` as ``[..., count, R]``."""
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(
+            leaf[..., None, :], (*leaf.shape[:-1], count, leaf.shape[-1])
+        ),
+        tree,
+    )
+
+
+def static_plans(problem: RoundProblem, static: Decision, count: int) -> Plans:
+    """One layout with all powers at different levels, the decision's own first.
+
+    Args:
+      problem: with lanes ``[R]``.
+      static: the layout.
+      count: ``C``.
+    """
+    chain = chains(problem, static.segments, static.micro_batches)
+    logs = repeat_plans(to_logs(problem, chain, static), count)
+    levels = jnp.array([_START_POWERS[i % len(_START_POWERS)] for i in range(count)])
+    number = logs.d2d_power.dtype
+    return Plans(
+        repeat_plans(static.segments, count).astype(number),
+        repeat_plans(static.micro_batches, count).astype(number),
+        logs._replace(d2d_power=logs.d2d_power + jnp.log(levels)[:, None]),
+        repeat_plans(first_multipliers(chain), count),
+    )
+
+
+def take_plan(plans: Plans, index: Array) -> Plans:
+    """One plan of every lane, the axis kept.
+
+    Args:
+      plans: ``C`` of them.
+      index: ``[R]``.
+    """
+
+    def take(leaf):
+        wide = jnp.broadcast_to(index, (*leaf.shape[:-2], 1, leaf.shape[-1]))
+        return jnp.take_along_axis(leaf, wide, axis=-2)
+
+    return jax.tree.map(take, plans)
+
+
+def mix_plans(candidates: Plans, choices: Array, cluster_weight: Array) -> Plans:
+    """Plans whose clusters come from different candidates.
+
+    Args:
+      candidates: of every cluster by itself, ``J`` of them.
+      choices: candidate of every cluster in every plan, ``[N, C, R]``.
+      cluster_weight: multipliers of the round's maximum to start with, ``[N, 1, R]``.
+    """
+
+    def take(leaf, axis):
+        shape = [1] * leaf.ndim
+        shape[axis], shape[-2:] = choices.shape[0], choices.shape[1:]
+        wide = jnp.broadcast_to(choices.reshape(shape), (*leaf.shape[:-2], *choices.shape[1:]))
+        return jnp.take_along_axis(leaf, wide, axis=-2)
+
+    logs, multipliers = candidates.logs, candidates.multipliers
+    return Plans(
+        take(candidates.segments, 0),
+        take(candidates.micro_batches, 0),
+        Resources(
+            take(logs.d2d_share, 1),
+            take(logs.d2d_power, 1),
+            take(logs.d2e_share, 0),
+            take(logs.d2e_power, 0),
+        ),
+        Multipliers(
+            forward=take(multipliers.forward, 1),
+            backward=take(multipliers.backward, 1),
+            cluster=jnp.broadcast_to(cluster_weight, choices.shape),
+            hop=take(multipliers.hop, 2),
+            move=take(multipliers.move, 2),
+            up=take(multipliers.up, 0),
+        ),
+    )
+
+
+def join_plans(first: Plans, second: Plans) -> Plans:
+    """All plans of both."""
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=-2), first, second)

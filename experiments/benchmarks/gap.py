@@ -1,0 +1,243 @@
+"""How far ``dssra`` is from the best decision there is, on small networks.
+
+    python -m experiments.benchmarks.gap --networks=200 --workdir=runs/gap
+
+Random networks of the small shapes by turn. ``dssra`` decides in single precision at its
+default settings; exhaustive search, in double precision, looks at every layout and ends
+with a lower bound. One line for every network in DIR/gap.jsonl, from which a run that was
+stopped goes on; what came out is printed and in DIR/summary.json. Seeds below 100 were for
+tuning the solver, so state figures from others.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.round import price
+from collapipe_jax.errors import InputError
+from collapipe_jax.files import write_text
+from collapipe_jax.scheduling.dssra import dssra
+from collapipe_jax.scheduling.exhaustive import exhaustive
+from collapipe_jax.scheduling.feasibility import is_feasible
+from collapipe_jax.scheduling.resources import tune_resources
+from experiments.benchmarks.outside_solvers import in_double
+from experiments.benchmarks.solver_networks import SMALL_SHAPES, NetworkShape, sample_problems
+
+_HOPELESS_LOSS = 0.9
+_TUNING_STEPS = 500
+_WORST = 10
+
+
+def main(argv: Sequence[str]) -> None:
+    """Compare on random networks, print and write what came out."""
+    options = _options(argv)
+    console = Console()
+    workdir = Path(options.workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    rows = _rows_so_far(workdir / "gap.jsonl", options.seed)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("networks", total=options.networks)
+        for place, shape in enumerate(SMALL_SHAPES):
+            numbers = range(place, options.networks, len(SMALL_SHAPES))
+            left = [number for number in numbers if number not in rows]
+            progress.advance(task, len(numbers) - len(left))
+            if not left:
+                continue
+            problems = sample_problems(options.seed + place, len(numbers), shape)
+            found = jax.device_get(jax.jit(jax.vmap(dssra))(problems))
+            for number in left:
+                problem, tuned = _pick((problems, found), numbers.index(number))
+                rows[number] = {"seed": options.seed, "network": number}
+                rows[number] |= _compare(problem, tuned.decision, shape)
+                _append(workdir / "gap.jsonl", rows[number])
+                progress.advance(task)
+    summary = summarise([rows[number] for number in sorted(rows) if number < options.networks])
+    report = {"seed": options.seed, "networks": options.networks, **summary}
+    write_text(workdir / "summary.json", json.dumps(report, indent=1) + "\n")
+    _show(console, report)
+    console.print(f"written: {workdir / 'summary.json'}")
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--networks", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1000)
+    parser.add_argument("--workdir", default="runs/gap")
+    options = parser.parse_args(argv)
+    if options.networks < 1:
+        raise InputError("--networks", options.networks, "not positive", "Give 1 or more")
+    return options
+
+
+def _rows_so_far(path: Path, seed: int) -> dict[int, dict]:
+    """Networks already done, by number; a line cut off by a kill is dropped."""
+    if not path.exists():
+        return {}
+    rows = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if row["seed"] != seed:
+            raise InputError(
+                "--seed", seed, f"{path} has seed {row['seed']}", "Give another --workdir"
+            )
+        rows[row["network"]] = row
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows.values()))
+    return rows
+
+
+def _append(path: Path, row: dict) -> None:
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(row) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _pick(tree, index: int):
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+@jax.jit
+def _judge(problem, decision):
+    cost = price(problem, decision)
+    return cost.objective, jnp.max(cost.loss_probability), is_feasible(problem, decision)
+
+
+@jax.jit
+def _tune(problem, decision):
+    return tune_resources(problem, decision, _TUNING_STEPS)
+
+
+def _compare(problem: RoundProblem, decided: Decision, shape: NetworkShape) -> dict:
+    """Both decisions for a network, priced in double precision."""
+    with jax.enable_x64(True):
+        problem, decided = in_double(problem), in_double(decided)
+        objective, _, feasible = _judge(problem, decided)
+        start_s = time.perf_counter()
+        best = exhaustive(problem, decided)
+        search_s = time.perf_counter() - start_s
+        _, loss, _ = _judge(problem, best.decision)
+        layout_objective = _tune(problem, decided).objective
+    return {
+        "shape": list(shape),
+        "dssra": float(objective),
+        "feasible": bool(feasible),
+        "dssra_tuned": min(float(layout_objective), float(objective)),
+        "exhaustive": best.objective,
+        "lower_bound": best.lower_bound,
+        "loss": float(loss),
+        "layouts": best.layouts,
+        "solved": best.solved,
+        "search_s": search_s,
+        "dssra_layout": _layout(decided),
+        "best_layout": _layout(best.decision),
+    }
+
+
+def _layout(decision: Decision) -> dict:
+    return {
+        "segments": np.asarray(decision.segments).tolist(),
+        "micro_batches": np.asarray(decision.micro_batches).tolist(),
+    }
+
+
+def summarise(rows: list[dict]) -> dict:
+    """Gaps of ``dssra``, networks with hopeless losses apart, and the worst cases.
+
+    Args:
+      rows: lines of gap.jsonl.
+    """
+    hopeless = [row for row in rows if row["loss"] > _HOPELESS_LOSS]
+    usable = [row for row in rows if row["loss"] <= _HOPELESS_LOSS]
+    worst = sorted(rows, key=lambda row: -_gap(row))[:_WORST]
+    return {
+        "usable": _figures(usable),
+        "hopeless": _figures(hopeless),
+        "worst": [{"gap": _gap(row), "layout_gap": _layout_gap(row), **row} for row in worst],
+    }
+
+
+def _gap(row: dict) -> float:
+    return row["dssra"] / row["exhaustive"] - 1.0
+
+
+def _layout_gap(row: dict) -> float:
+    """The part of the gap that better shares and powers do not close."""
+    return row["dssra_tuned"] / row["exhaustive"] - 1.0
+
+
+def _figures(rows: list[dict]) -> dict:
+    if not rows:
+        return {"networks": 0}
+    differ = [row for row in rows if row["dssra_layout"] != row["best_layout"]]
+    return {
+        "networks": len(rows),
+        "gap": _spread([_gap(row) for row in rows]),
+        "gap_of_layout": _spread([_layout_gap(row) for row in rows]),
+        "left_by_search": _spread([1.0 - row["lower_bound"] / row["exhaustive"] for row in rows]),
+        "search_s": _spread([row["search_s"] for row in rows]),
+        "solved_of_layouts": sum(row["solved"] for row in rows)
+        / sum(row["layouts"] for row in rows),
+        "other_layout": len(differ),
+        "infeasible": sum(not row["feasible"] for row in rows),
+    }
+
+
+def _spread(values: list[float]) -> dict:
+    middle, high = np.quantile(values, (0.5, 0.95))
+    return {"median": float(middle), "p95": float(high), "max": float(np.max(values))}
+
+
+def _show(console: Console, report: dict) -> None:
+    for name in ("usable", "hopeless"):
+        if report[name]["networks"]:
+            title = f"{name} networks, seed {report['seed']}"
+            console.print(_figures_table(title, report[name]))
+    console.print(_worst_table(report["worst"]))
+
+
+def _figures_table(title: str, figures: dict) -> Table:
+    """A summary: numbers that are one alone in the first column."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for heading in ("median", "95 %", "largest"):
+        table.add_column(heading, justify="right")
+    for key, value in figures.items():
+        numbers = value.values() if isinstance(value, dict) else [value]
+        texts = [f"{x:.1e}" if isinstance(x, float) else str(x) for x in numbers]
+        table.add_row(key.replace("_", " "), *texts)
+    return table
+
+
+def _worst_table(rows: list[dict]) -> Table:
+    table = Table(title="largest gaps", title_justify="left")
+    for heading in ("network", "gap", "of layout", "dssra", "best"):
+        table.add_column(heading, justify="left" if heading in ("dssra", "best") else "right")
+    for row in rows:
+        layouts = (row["dssra_layout"], row["best_layout"])
+        texts = [f"{each['segments']} x {each['micro_batches']}" for each in layouts]
+        gaps = f"{row['gap']:.1e}", f"{row['layout_gap']:.1e}"
+        table.add_row(str(row["network"]), *gaps, *texts)
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

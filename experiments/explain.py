@@ -1,0 +1,211 @@
+"""Say why a decision is as it is: terms, certificate, and what every limit costs."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.round import RoundCost
+from collapipe_jax.scheduling.resources import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Tuned
+from experiments.prices import FullDevice, Prices
+
+_ROWS = 10
+_SLIGHT = 1e-6
+"""Prices below this part of the objective are rounding."""
+_STATUS = {
+    OPTIMAL: "optimal within tolerance",
+    STEP_LIMIT: "out of steps; more would bring the two closer",
+    NO_CLUSTER: "no cluster can run",
+    BROKEN: "a message cannot be sent, whatever is decided",
+}
+
+
+class Terms(NamedTuple):
+    """Terms of (P2)."""
+
+    latency: float
+    energy: float
+    divergence: float
+
+
+def terms(problem: RoundProblem, cost: RoundCost) -> Terms:
+    """Terms of (P2), whose sum is the objective."""
+    control = problem.control
+    over = np.asarray(cost.energy_j / control.energy_budget_j)
+    return Terms(
+        latency=float(control.v * cost.latency_s / control.reference_latency_s),
+        energy=float(np.sum(np.asarray(control.energy_queue) * over)),
+        divergence=float(control.divergence_queue * cost.divergence / control.divergence_target),
+    )
+
+
+def certificate(tuned: Tuned) -> str:
+    """How far from the best the decision can be, in words."""
+    objective, bound = float(tuned.objective), float(tuned.lower_bound)
+    gap = (objective - bound) / objective if objective > 0 else 0.0
+    return (
+        f"with these segments and micro-batches no shares and powers get below {bound:.6g}, "
+        f"{100 * gap:.2g} % less:\n{_STATUS[int(tuned.status)]}"
+    )
+
+
+def explain(
+    problem: RoundProblem,
+    tuned: Tuned,
+    cost: RoundCost,
+    prices: Prices,
+    full: list[FullDevice],
+    loss_free: float,
+) -> Group:
+    """All that holds the objective up, with its price.
+
+    Everything is looked at on the host: arrays are NumPy's, lest each sum be compiled.
+
+    Args:
+      problem: one round of one network.
+      tuned: what was decided.
+      cost: of it.
+      prices: of its limits.
+      full: its devices without room, with what room would save.
+      loss_free: divergence of the round if nothing were lost.
+    """
+    parts: list[RenderableType] = [
+        certificate(tuned),
+        _latency(prices),
+        _limits(problem, tuned.decision, prices, float(tuned.objective)),
+        _memory(full, prices),
+        *_energy(problem, cost, prices),
+        _divergence(problem, cost, loss_free),
+    ]
+    return Group(*parts)
+
+
+def _latency(prices: Prices) -> str:
+    """Whose latency the round waits for."""
+    if prices.second <= 0:
+        return "latency: free, since V is 0"
+    part = prices.cluster_second / prices.second
+    listed = [(n, part[n]) for n in np.argsort(-part) if part[n] >= 0.01]
+    shares = ", ".join(f"cluster {n} {100 * share:.0f} %" for n, share in listed)
+    return f"latency: a second of the round costs {prices.second:.4g} (V / T_ref); of it {shares}"
+
+
+def _limits(problem, decision: Decision, prices: Prices, objective: float) -> Table:
+    """Shares and powers whose limits bind, dearest first."""
+    table = _table("Limits that bind", "limit", "price", "1 % more saves", "as latency, ms")
+    rows = [(f"D2D band of cluster {n}", float(price)) for n, price in enumerate(prices.d2d_band)]
+    rows.append(("D2E band", float(prices.d2e_band)))
+    d2d_max_w, d2e_max_w = problem.radio.d2d_power_max_w, problem.radio.d2e_power_max_w
+    for (n, i), price in np.ndenumerate(prices.d2d_power):
+        rows.append((f"D2D power {d2d_max_w[n, i]:.3g} W, {_node(n, i)}", float(price)))
+    for n, price in enumerate(prices.d2e_power):
+        rows.append((f"D2E power {d2e_max_w[n]:.3g} W, cluster {n}", float(price)))
+    binding = [row for row in rows if row[1] > _SLIGHT * objective]
+    binding.sort(key=lambda row: -row[1])
+    for name, price in binding[:_ROWS]:
+        saved = 0.01 * price
+        table.add_row(name, f"{price:.3g}", f"{saved:.3g}", _as_ms(saved, prices))
+    table.caption = _unlisted(binding, "binds")
+    band = _left_empty(decision, prices)
+    if band:
+        table.caption = "; ".join(filter(None, [table.caption, band]))
+    return table
+
+
+def _left_empty(decision: Decision, prices: Prices) -> str:
+    """Bands of which a part is better left empty."""
+    runs = np.sum(np.asarray(decision.segments), axis=1) > 0
+    used = np.sum(np.asarray(decision.d2d_share), axis=1)
+    found = [
+        f"cluster {n} {100 * (1 - used[n]):.2g} %"
+        for n in np.flatnonzero(runs & (prices.d2d_band == 0) & (used < 1 - 1e-3))
+    ]
+    d2e_used = float(np.sum(decision.d2e_share))
+    if prices.d2e_band == 0 and d2e_used < 1 - 1e-3:
+        found.append(f"D2E {100 * (1 - d2e_used):.2g} %")
+    return "better left empty of the band: " + ", ".join(found) if found else ""
+
+
+def _memory(full: list[FullDevice], prices: Prices) -> RenderableType:
+    """Devices whose memory matters."""
+    if not full:
+        return "memory: no device is full"
+    matter = [device for device in full if device.saved > 0]
+    if not matter:
+        return f"memory: {len(full)} devices are full, and room for one block more saves nothing"
+    table = _table("Full devices", "device", "blocks", "one more saves", "as latency, ms")
+    for device in matter[:_ROWS]:
+        name = f"cluster {device.cluster} device {device.device}"
+        saved = f"{device.saved:.3g}"
+        table.add_row(name, str(device.blocks), saved, _as_ms(device.saved, prices))
+    table.caption = f"{len(full) - len(matter)} more are full; room would save nothing there"
+    return table
+
+
+def _energy(problem, cost: RoundCost, prices: Prices) -> Iterable[RenderableType]:
+    """Nodes in debt, by what they add to the objective."""
+    queue = np.asarray(problem.control.energy_queue)
+    budget_j = np.asarray(problem.control.energy_budget_j)
+    energy_j = np.asarray(cost.energy_j)
+    term = queue / budget_j * energy_j
+    nodes = [tuple(np.unravel_index(i, term.shape)) for i in np.argsort(-term, axis=None)]
+    nodes = [node for node in nodes if term[node] > 0]
+    if not nodes:
+        yield "energy: no node that spends any has debt, so it is free this round"
+        return
+    columns = ("node", "debt, budgets", "a J costs", "in s", "spends, J", "of budget, %", "adds")
+    table = _table("Energy", *columns)
+    for node in nodes[:_ROWS]:
+        price = queue[node] / budget_j[node]
+        table.add_row(
+            _node(*node),
+            f"{queue[node]:.3g}",
+            f"{price:.3g}",
+            f"{price / prices.second:.3g}" if prices.second > 0 else "-",
+            f"{energy_j[node]:.3g}",
+            f"{100 * energy_j[node] / budget_j[node]:.3g}",
+            f"{term[node]:.3g}",
+        )
+    table.caption = _unlisted(nodes, "adds")
+    yield table
+
+
+def _divergence(problem, cost: RoundCost, loss_free: float) -> str:
+    """What a target's worth of divergence costs, and what of it losses make up."""
+    control = problem.control
+    part = float(cost.divergence / control.divergence_target)
+    free_part = loss_free / float(control.divergence_target)
+    queue = float(control.divergence_queue)
+    worst = int(np.argmax(cost.loss_probability))
+    return (
+        f"divergence: a whole target costs {queue:.4g}; {part:.3g} of it adds {queue * part:.4g}, "
+        f"{queue * (part - free_part):.4g} for losses\n(most in cluster {worst}: "
+        f"{100 * float(cost.loss_probability[worst]):.2g} % of its micro-batches)"
+    )
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Names at the left, numbers at the right."""
+    table = Table(title=title, caption_justify="left", title_justify="left")
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if index else "left")
+    return table
+
+
+def _node(cluster: int, node: int) -> str:
+    return f"cluster {cluster} " + (f"device {node}" if node else "control unit")
+
+
+def _as_ms(saved: float, prices: Prices) -> str:
+    return f"{1e3 * saved / prices.second:.3g}" if prices.second > 0 else "-"
+
+
+def _unlisted(rows: list, verb: str) -> str | None:
+    if not rows:
+        return f"nothing {verb}"
+    more = len(rows) - _ROWS
+    return f"{more} more, each of which {verb} less" if more > 0 else None
