@@ -17,6 +17,7 @@ from collapipe_jax.network.topology import TopologyParams, sample_topology
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.queues import empty_queues
+from collapipe_jax.scheduling.slater import control_unit_floor_j
 
 
 @struct.dataclass(kw_only=True)
@@ -53,6 +54,7 @@ class ControlParams:
     Attributes:
       v: weight of latency against queues.
       control_unit_budget_j, device_budget_j: time-average energy of a round.
+      control_unit_margin: a control unit's budget is at least this many times its floor.
       divergence_ratio: target over the divergence of a round without any loss, above 1.
       divergence_reserve: least price of divergence, in units of its queue. Divergence has
         no bound, so with an empty queue one round could spend more than all others save;
@@ -62,6 +64,7 @@ class ControlParams:
 
     v: Array
     control_unit_budget_j: Array
+    control_unit_margin: Array
     device_budget_j: Array
     divergence_ratio: Array
     divergence_reserve: Array
@@ -124,7 +127,10 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
     )
     static = price(problem, static_pipeline(problem, params.control.reference_micro_batches))
     floor = loss_free_divergence(params.learning, params.workload.batch, can_run(problem))
+    least_j = params.control.control_unit_margin * control_unit_floor_j(problem)
+    budget_j = problem.control.energy_budget_j
     control = problem.control.replace(
+        energy_budget_j=budget_j.at[:, 0].max(least_j),
         reference_latency_s=static.latency_s,
         divergence_target=params.control.divergence_ratio * floor,
     )

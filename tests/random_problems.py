@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from reference_cost import as_problem, random_network
 
-
 quick_jit = functools.partial(
     jax.jit,
     compiler_options={

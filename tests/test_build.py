@@ -214,6 +214,7 @@ def test_network_that_holds_no_encoder():
 def test_budget_under_its_floor_names_the_floor(key):
     def with_budget(budget_j, availability=1.0):
         config = changed(key, budget_j)
+        config.control.control_unit_margin = 0.0
         config.dynamics.availability = availability
         return config
 

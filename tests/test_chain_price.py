@@ -167,7 +167,10 @@ def test_slopes_are_those_of_differences(some, first):
 def test_slopes_of_clusters_on_their_own_are_those_of_differences(some, first):
     rng = np.random.default_rng(2)
     problem, decision = some[1]
-    logs, multipliers = logs_of(problem, decision), random_multipliers(rng, first, (2, CLUSTERS, LANES))
+    logs, multipliers = (
+        logs_of(problem, decision),
+        random_multipliers(rng, first, (2, CLUSTERS, LANES)),
+    )
     together = priced(problem, decision, logs, first, TEMPERATURE)
     around = random_surroundings(rng, together)
 

@@ -35,6 +35,7 @@ ROUNDS, REALISATIONS = 6, 5
 OVERRIDES = (
     "--config.dynamics.availability=1.0",
     "--config.control.control_unit_budget_j=0.002",
+    "--config.control.control_unit_margin=0.0",
     "--config.control.device_budget_j=0.001",
 )
 

@@ -117,9 +117,7 @@ def test_clusters_sit_out_only_when_they_must(solved):
 def test_one_device_takes_all(solved):
     problem, tuned, *_ = solved
     there = of_kind(problem.compute.memory_bytes, "one device") > 0
-    np.testing.assert_array_equal(
-        of_kind(tuned.decision.segments, "one device"), BLOCKS * there
-    )
+    np.testing.assert_array_equal(of_kind(tuned.decision.segments, "one device"), BLOCKS * there)
 
 
 def test_without_queues_power_is_free_and_latency_is_all(solved):
@@ -136,9 +134,7 @@ def test_certificates_bound_what_a_layout_could_cost(solved):
     runs = tuned.status != NO_CLUSTER
     assert not np.any(tuned.status == BROKEN)
     close = tuned.objective - tuned.lower_bound <= TOLERANCE * tuned.objective
-    np.testing.assert_array_equal(
-        tuned.status[runs], np.where(close, OPTIMAL, STEP_LIMIT)[runs]
-    )
+    np.testing.assert_array_equal(tuned.status[runs], np.where(close, OPTIMAL, STEP_LIMIT)[runs])
     assert np.all(tuned.residual >= 0)
     gap = 1 - of_kind(tuned.lower_bound, "plain") / of_kind(tuned.objective, "plain")
     assert np.median(gap) < 0.05

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_problems import pick
 
 from collapipe_jax.scheduling import lanes
 from collapipe_jax.scheduling.lanes import on_lanes
@@ -39,10 +40,7 @@ def random_arguments(*batch):
 
 def one_by_one(tables, scale, batch):
     """The plain function in a loop over everything."""
-    results = [
-        plain(jax.tree.map(lambda leaf: leaf[index], tables), scale[index])
-        for index in np.ndindex(batch)
-    ]
+    results = [plain(pick(tables, index), scale[index]) for index in np.ndindex(batch)]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
     return jax.tree.map(lambda leaf: leaf.reshape(*batch, *leaf.shape[1:]), stacked)
 

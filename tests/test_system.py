@@ -1,4 +1,5 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_system import tiny_params
@@ -6,6 +7,7 @@ from tiny_system import tiny_params
 from collapipe_jax.cost.divergence import loss_free_divergence
 from collapipe_jax.cost.round import price
 from collapipe_jax.scheduling.baselines import static_pipeline
+from collapipe_jax.scheduling.slater import control_unit_floor_j
 from collapipe_jax.system import sample_system
 
 
@@ -56,3 +58,15 @@ def test_budgets_powers_and_empty_queues(systems):
 def test_another_key_draws_another_network(systems):
     gain = np.asarray(systems.mean_problem.radio.d2e_gain).reshape(16, -1)
     assert np.unique(gain[:, 0]).size == 16
+
+
+def test_a_control_unit_gets_a_margin_over_its_floor():
+    params = tiny_params()
+    control = params.control.replace(
+        control_unit_margin=jnp.asarray(2.0), control_unit_budget_j=jnp.asarray(1e-6)
+    )
+    params = params.replace(control=control)
+    problem = jax.jit(sample_system)(jax.random.key(3), params).mean_problem
+    floor_j = control_unit_floor_j(problem)
+    np.testing.assert_allclose(problem.control.energy_budget_j[:, 0], 2.0 * floor_j, rtol=1e-6)
+    assert np.all(np.asarray(floor_j) > 1e-6)

@@ -14,6 +14,7 @@ def tiny_params(**dynamics):
     config.model.encoder_blocks = 4
     config.training.update({"batch": 32, "micro_batch_choices": (1, 2, 4, 8, 16, 32)})
     config.devices.memory_share = 0.005
+    config.control.control_unit_margin = 0.0  # budgets as they stand
     params = build_system_params(config, np.array([0.4, 0.6]))
     changed = {name: jnp.asarray(value) for name, value in dynamics.items()}
     return params.replace(dynamics=params.dynamics.replace(**changed))
