@@ -9,7 +9,7 @@ from reference_cost import as_decision, as_problem, random_decision, random_netw
 
 from collapipe_jax.cost.decision import active_nodes
 from collapipe_jax.cost.round import price
-from collapipe_jax.network.channel import interference_w, transport_block_hazard
+from collapipe_jax.network.channel import RATE_LAWS, interference_w, transport_block_hazard
 from collapipe_jax.scheduling.chain_price import (
     Resources,
     Surroundings,
@@ -152,9 +152,11 @@ def assert_slopes(slope, wanted, size):
         assert np.any(true != 0), field
 
 
-def test_slopes_are_those_of_differences(some, first):
+@pytest.mark.parametrize("rate_law", RATE_LAWS)
+def test_slopes_are_those_of_differences(some, first, rate_law):
     rng = np.random.default_rng(1)
     problem, decision = some[1]
+    problem = problem.replace(radio=problem.radio.replace(rate_law=rate_law))
     logs, multipliers = logs_of(problem, decision), random_multipliers(rng, first)
 
     def point(logs):

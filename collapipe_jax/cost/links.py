@@ -131,7 +131,8 @@ def micro_batch_hazard(problem: RoundProblem, decision: Decision, links: Links) 
         for sinr in links.hop_sinr
     )
     down = transport_block_hazard(radio, links.downlink_sinr)
-    up = transport_block_hazard(radio, links.uplink_sinr)
+    # Infinite where a cluster has no share; masked before the product, for its slope's sake.
+    up = jnp.where(active[:, 0], transport_block_hazard(radio, links.uplink_sinr), 0.0)
     samples = work.batch / decision.micro_batches
     activation_blocks = samples * work.activation_bits / radio.transport_block_bits
     uplink_bits = samples * (work.activation_bits + work.target_bits)

@@ -493,7 +493,8 @@ def price_point(
         radio.harq_attempts + bend * chains.hazard_per_uplink * up_loss.fall
     )
     # The round's latency bends with the square of a variable's part in it.
-    round_stiff = sharpness * (1.0 - round_part) / jnp.where(present, cluster_price * smooth_s, 1.0)
+    of_latency = cluster_price * smooth_s
+    round_stiff = sharpness * (1.0 - round_part) / jnp.where(of_latency > 0, of_latency, 1.0)
 
     def with_round(curvature, part):
         return curvature + round_stiff * part**2

@@ -210,10 +210,13 @@ def _price_filled(problem, around, micro: Micro, linked: LinkedSets, segments) -
     slowest_s = largest(segments * micro.unit_s[:, None])
     longest_s = jnp.maximum(linked.forward_s, slowest_s)
     longest_s = longest_s + jnp.maximum(linked.backward_s, ratio * slowest_s)
-    latency_s = linked.fixed_s + add_up(segments * linked.block_s) + micro.pauses * longest_s
+    held = segments > 0  # a dead link costs nothing to whom has no block
+    block_s = add_up(jnp.where(held, segments * linked.block_s, 0.0))
+    block_price = add_up(jnp.where(held, segments * linked.block_price, 0.0))
+    latency_s = linked.fixed_s + block_s + micro.pauses * longest_s
     late_s = jnp.maximum(latency_s, around.round_s)
     price = around.price_per_s * latency_s
     price = price + (micro.price_per_s - around.price_per_s) * late_s
-    price = price + linked.fixed_price + add_up(segments * linked.block_price)
+    price = price + linked.fixed_price + block_price
     # A hopeless link must still win against not fitting at all.
     return jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37)

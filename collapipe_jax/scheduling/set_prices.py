@@ -312,8 +312,10 @@ def _choose_powers(problem, nodes: Nodes, sets: Sets, micro: Micro, member, bala
     price = price + (level * nodes.full_w * nodes.price_per_w)[:, :, None]
     collect = (middle + paid) * nodes.collect_s
     distribute = (middle + paid[:, :1]) * nodes.distribute_s
-    price = price + blocks * collect[:, :, None]
-    handed_out = add_up(jnp.moveaxis(blocks * distribute[:, :, None], 1, 0))
+    held = blocks > 0
+    price = price + jnp.where(held, blocks * collect[:, :, None], 0.0)
+    handed_out = jnp.where(held, blocks * distribute[:, :, None], 0.0)
+    handed_out = add_up(jnp.moveaxis(handed_out, 1, 0))
     control_unit = (jnp.arange(blocks.shape[0]) == 0).reshape(-1, 1, 1, 1)
     price = price + jnp.where(control_unit, handed_out[:, None], 0.0)
     best, least = jnp.full_like(price[0], _LEVELS[0]), price[0]
