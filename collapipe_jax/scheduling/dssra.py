@@ -44,7 +44,7 @@ class Effort(NamedTuple):
       cluster_steps: on every candidate, its cluster by itself.
     """
 
-    joint_steps: tuple[int, ...] = (15, 20, 60)
+    joint_steps: tuple[int, ...] = (30, 20, 60)
     plans: int = 3
     layouts: int = 8
     cluster_steps: int = 15
