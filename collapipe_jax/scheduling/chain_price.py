@@ -18,7 +18,6 @@ them up also bound the curvature, and the loop around them is the solver's inner
 import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -118,8 +117,6 @@ def heard_w(cross_gain: Array, power_w: Array) -> Array:
       power_w: 0 on idle nodes, ``[P, N, ...]``.
     """
     nodes, clusters = cross_gain.shape[:2]
-    # Without the barrier the compiler works each power out anew for every hearer.
-    power_w = jax.lax.optimization_barrier(power_w)
     return sum(power_w[i, n] * cross_gain[i, n] for i in range(nodes) for n in range(clusters))
 
 

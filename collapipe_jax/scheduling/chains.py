@@ -152,11 +152,11 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
     return Chains(
         active=active,
         gain=Hops(
-            _where(active, gain_to_next(cluster_gain, active), 1.0),
-            _where(active, gain_to_next(jnp.swapaxes(cluster_gain, 0, 1), active), 1.0),
+            jnp.where(active, gain_to_next(cluster_gain, active), 1.0),
+            jnp.where(active, gain_to_next(jnp.swapaxes(cluster_gain, 0, 1), active), 1.0),
         ),
-        collect_gain=_where(active, cluster_gain[:, 0], 1.0),
-        distribute_gain=_where(active, cluster_gain[0], 1.0),
+        collect_gain=jnp.where(active, cluster_gain[:, 0], 1.0),
+        distribute_gain=jnp.where(active, cluster_gain[0], 1.0),
         uplink_gain=radio.d2e_gain[:, 0] / up_noise_w,
         downlink_efficiency=spectral_efficiency(down_sinr, radio),
         cross_gain=cross_gain,
@@ -190,10 +190,6 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
         * transport_block_hazard(radio, down_sinr),
         price_per_survival=sampling + erasure,
     )
-
-
-def _where(condition, values, otherwise):
-    return jnp.where(condition, values, otherwise)
 
 
 def _compute_times(problem, devices, samples, present):

@@ -23,6 +23,7 @@ OPTIMAL, STEP_LIMIT, NO_CLUSTER, BROKEN = range(4)
 a message that cannot be sent makes every price infinite."""
 
 TOLERANCE = 1e-3
+"""Of the objective over its lower bound, relative, to call a point optimal."""
 
 
 class Tuned(NamedTuple):
