@@ -7,6 +7,21 @@ from collapipe_jax.cost.decision import Decision, active_nodes, next_active
 from collapipe_jax.cost.latency import LatencyParts
 from collapipe_jax.cost.links import Links, message_time_s
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.workload import Workload
+
+
+def computing_energy_j(work: Workload, flops: Array, joules_per_flop: Array) -> Array:
+    """Energy to compute something forward and backward for all samples of a round.
+
+    Source: docs/system-model.md (16). Shapes broadcast.
+
+    Args:
+      work: the workload.
+      flops: of a sample's forward pass.
+      joules_per_flop: of the node.
+    """
+    samples = work.local_steps * work.batch
+    return samples * (1.0 + work.backward_ratio) * flops * joules_per_flop
 
 
 def node_energy_j(
@@ -21,8 +36,8 @@ def node_energy_j(
     samples = work.local_steps * work.batch
     blocks_flops = decision.segments * work.block_flops
     embed_flops = jnp.where(active[:, :1], work.embed_flops, 0.0)
-    flops = samples * (1.0 + work.backward_ratio) * jnp.concatenate([embed_flops, blocks_flops], 1)
-    computing_j = flops * compute.joules_per_flop
+    flops = jnp.concatenate([embed_flops, blocks_flops], axis=1)
+    computing_j = computing_energy_j(work, flops, compute.joules_per_flop)
 
     step_bits = samples * work.activation_bits
     forward_s = jnp.where(active, message_time_s(step_bits, links.hop_rate_bps.forward), 0.0)

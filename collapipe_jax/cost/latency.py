@@ -45,16 +45,21 @@ class LatencyParts(NamedTuple):
     upload_s: Array
 
 
+def forward_time_s(samples: Array, flops: Array, flops_per_s: Array, overhead_s: Array) -> Array:
+    """Time of a micro-batch's forward pass. Source: docs/system-model.md (8). Shapes broadcast."""
+    return samples * flops / flops_per_s + overhead_s
+
+
 def stage_times(problem: RoundProblem, decision: Decision, links: Links) -> StageTimes:
     """Time of one micro-batch on every resource, docs/system-model.md (8)-(10)."""
     work, compute = problem.workload, problem.compute
     samples = work.batch / decision.micro_batches
     active = active_nodes(decision.segments)
     present = active[:, 0]
-    flops_per_s = compute.flops_per_s
-    block_s = samples[:, None] * work.block_flops / flops_per_s[:, 1:] + compute.block_overhead_s
+    flops_per_s, overhead_s = compute.flops_per_s, compute.block_overhead_s
+    block_s = forward_time_s(samples[:, None], work.block_flops, flops_per_s[:, 1:], overhead_s)
     device_s = jnp.where(active[:, 1:], decision.segments * block_s, 0.0)
-    embed_s = samples * work.embed_flops / flops_per_s[:, 0] + compute.block_overhead_s
+    embed_s = forward_time_s(samples, work.embed_flops, flops_per_s[:, 0], overhead_s)
     embed_s = jnp.where(present, embed_s, 0.0)
     activation_bits = samples * work.activation_bits
 
@@ -67,7 +72,7 @@ def stage_times(problem: RoundProblem, decision: Decision, links: Links) -> Stag
         return jnp.where(present, message, 0.0)
 
     server_share = compute.es_flops_per_s / problem.clusters
-    decoder_s = samples * work.decoder_flops / server_share + compute.block_overhead_s
+    decoder_s = forward_time_s(samples, work.decoder_flops, server_share, overhead_s)
     return StageTimes(
         embed_s=Hops(embed_s, work.backward_ratio * embed_s),
         device_s=Hops(device_s, work.backward_ratio * device_s),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from collapipe_jax.cost.energy import computing_energy_j
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.feasibility import can_run, usable_blocks
 
@@ -26,7 +27,6 @@ def control_unit_floor_j(problem: RoundProblem) -> Array:
     """
     work, radio = problem.workload, problem.radio
     samples = work.local_steps * work.batch
-    embed = samples * work.embed_flops * (1.0 + work.backward_ratio)
     up_noise = radio.bs_noise_w_per_hz + radio.d2e_interference_w / radio.d2e_bandwidth_hz
     model_bits = work.blocks * work.block_param_bits + work.embedding_param_bits
     up_bits = samples * (work.activation_bits + work.target_bits) + model_bits
@@ -34,7 +34,7 @@ def control_unit_floor_j(problem: RoundProblem) -> Array:
     up_j_per_bit = _LN2 * radio.snr_gap * up_noise / radio.d2e_gain[:, 0]
     best_gain = jnp.max(radio.d2d_gain[:, 0, 1:], axis=1)
     hop_j_per_bit = _LN2 * radio.snr_gap * radio.node_noise_w_per_hz / best_gain
-    computing_j = embed * problem.compute.joules_per_flop[:, 0]
+    computing_j = computing_energy_j(work, work.embed_flops, problem.compute.joules_per_flop[:, 0])
     floor_j = computing_j + up_bits * up_j_per_bit + hop_bits * hop_j_per_bit
     return jnp.where(can_run(problem), floor_j, 0.0)
 
@@ -42,8 +42,7 @@ def control_unit_floor_j(problem: RoundProblem) -> Array:
 def block_energy_j(problem: RoundProblem) -> Array:
     """Energy to compute one encoder block for a round on every device, ``[N, K]``."""
     work = problem.workload
-    flops = work.local_steps * work.batch * work.block_flops * (1.0 + work.backward_ratio)
-    return flops * problem.compute.joules_per_flop[:, 1:]
+    return computing_energy_j(work, work.block_flops, problem.compute.joules_per_flop[:, 1:])
 
 
 def device_budget_floor_j(problem: RoundProblem) -> np.ndarray:
