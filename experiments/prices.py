@@ -16,11 +16,12 @@ from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.baselines import with_equal_resources
-from collapipe_jax.scheduling.chain_price import add_up, first_multipliers, price_point
 from collapipe_jax.scheduling.chains import chains
-from collapipe_jax.scheduling.descent import TEMPERATURE, certify
+from collapipe_jax.scheduling.descent import band_price, certify
 from collapipe_jax.scheduling.lanes import on_lanes
-from collapipe_jax.scheduling.resources import Tuned, to_logs, to_resources, tune_chains
+from collapipe_jax.scheduling.point import first_multipliers
+from collapipe_jax.scheduling.power_mean import add_up
+from collapipe_jax.scheduling.resources import Tuned, price_logs, to_logs, tune_chains
 from experiments.single_use import compile_for_now
 
 _STEPS = 400
@@ -74,7 +75,7 @@ def _prices(problem, decision, far_off) -> Prices:
         problem, chain, to_logs(problem, chain, far_off), first_multipliers(chain), _STEPS
     ).multipliers
     logs = to_logs(problem, chain, decision)
-    priced = price_point(problem, chain, to_resources(problem, logs), multipliers, TEMPERATURE)
+    priced = price_logs(problem, chain, logs, multipliers)
     active, slope = chain.active, priced.slope
 
     def of_power(slope, log, used):
@@ -92,10 +93,9 @@ def _prices(problem, decision, far_off) -> Prices:
 
 
 def _price_of_band(slope, log, used):
-    """Multiplier of ``sum e^log <= 1``: at the optimum every slope is minus it times its share."""
+    """Multiplier of a band, 0 where part of it is left empty."""
     share = add_up(jnp.where(used, jnp.exp(log), 0.0))
-    price = jnp.maximum(-add_up(jnp.where(used, slope, 0.0)), 0.0)
-    return jnp.where(share > 1.0 - _AT_LIMIT, price, 0.0)
+    return jnp.where(share > 1.0 - _AT_LIMIT, band_price(slope), 0.0)
 
 
 class FullDevice(NamedTuple):

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from reference_cost import as_problem, random_network
+from reference_cost import as_decision, as_problem, random_decision, random_network
 
 quick_jit = functools.partial(
     jax.jit,
@@ -51,3 +51,18 @@ def plain_problems(count, clusters, devices, blocks, seed=0):
         network["compute"]["memory_bytes"] *= 1e3
 
     return random_problems(count, clusters, devices, blocks, roomy, seed)
+
+
+def random_rounds(count, clusters, devices, blocks, sits_out, seed):
+    """Random networks with a decision each, stacked; idle devices among them.
+
+    ``sits_out(index)`` are the clusters that sit out.
+    """
+    problems, decisions = [], []
+    for index in range(count):
+        rng = np.random.default_rng([seed, index])
+        network = random_network(rng, clusters, devices, blocks)
+        decision = random_decision(rng, network, sits_out(index), skipped=index % 3)
+        decisions.append(as_decision(decision))
+        problems.append(as_problem(network))
+    return stack(problems), stack(decisions)

@@ -4,21 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_problems import quick_jit, stack, to_lanes
-from reference_cost import as_decision, as_problem, random_decision, random_network
+from random_problems import quick_jit, random_rounds, to_lanes
 
 from collapipe_jax.cost.decision import active_nodes
 from collapipe_jax.cost.round import price
-from collapipe_jax.network.channel import RATE_LAWS, interference_w, transport_block_hazard
-from collapipe_jax.scheduling.chain_price import (
-    Resources,
-    Surroundings,
-    first_multipliers,
-    heard_w,
-    message_loss,
-    price_point,
-)
-from collapipe_jax.scheduling.chains import at_next_active, chains, from_previous_active
+from collapipe_jax.network.channel import RATE_LAWS, interference_w
+from collapipe_jax.scheduling.chain_price import price_point
+from collapipe_jax.scheduling.chains import chains, heard_w
+from collapipe_jax.scheduling.point import Resources, Surroundings, first_multipliers
 from collapipe_jax.scheduling.resources import to_logs, to_resources
 
 CLUSTERS, DEVICES, BLOCKS, LANES = 2, 3, 5, 12
@@ -35,14 +28,12 @@ def double(lanes_last):
 @pytest.fixture(scope="module")
 def some(double):
     """Problems and decisions, first stacked, then with lanes; idle nodes among them."""
-    problems, decisions = [], []
-    for lane in range(LANES):
-        rng = np.random.default_rng([20, lane])
-        network = random_network(rng, CLUSTERS, DEVICES, BLOCKS)
-        out = (lane % CLUSTERS,) if lane % 2 else ()
-        decisions.append(as_decision(random_decision(rng, network, out, skipped=lane % 3)))
-        problems.append(as_problem(network))
-    return (stack(problems), stack(decisions)), to_lanes((stack(problems), stack(decisions)))
+
+    def sits_out(index):
+        return (index % CLUSTERS,) if index % 2 else ()
+
+    stacked = random_rounds(LANES, CLUSTERS, DEVICES, BLOCKS, sits_out, seed=20)
+    return stacked, to_lanes(stacked)
 
 
 @quick_jit
@@ -61,14 +52,15 @@ def logs_of(problem, decision):
 @quick_jit
 def priced(problem, decision, logs, multipliers, temperature):
     chain = chains(problem, decision.segments, decision.micro_batches)
-    return price_point(problem, chain, to_resources(problem, logs), multipliers, temperature)
+    point = to_resources(problem, logs)
+    return price_point(problem, chain, point, multipliers, temperature=temperature)
 
 
 @quick_jit
 def priced_alone(problem, decision, logs, multipliers, temperature, around):
     chain = chains(problem, decision.segments, decision.micro_batches)
     point = to_resources(problem, logs)
-    return price_point(problem, chain, point, multipliers, temperature, around)
+    return price_point(problem, chain, point, multipliers, around, temperature)
 
 
 price_all = quick_jit(jax.vmap(price))
@@ -264,45 +256,3 @@ def test_the_price_is_convex_in_logarithms(some, first):
             assert np.all(between <= 0.5 * (one + other) * (1 + 1e-9))
             bent += int(np.sum(between < 0.45 * (one + other)))
     assert bent > 100
-
-
-# --- chains and messages ----------------------------------------------------------------------
-
-
-def test_next_and_previous_active_nodes_against_a_loop():
-    rng = np.random.default_rng(5)
-    active = rng.uniform(size=(5, 2, 30)) < 0.6
-    active[0] = active[1:].any(axis=0)
-    values = rng.normal(size=active.shape)
-    following = np.asarray(at_next_active(values, active))
-    previous = np.asarray(from_previous_active(values, active))
-    for case in np.ndindex(active.shape[1:]):
-        column, on = values[:, *case], active[:, *case]
-        chain = np.flatnonzero(on)
-        for node in range(5):
-            after = [k for k in range(node + 1, 5) if on[k]]
-            assert following[node, *case] == column[after[0] if after else 0]
-        wanted = np.zeros(5)
-        wanted[chain] = column[np.roll(chain, 1)]
-        np.testing.assert_array_equal(previous[:, *case], wanted)
-
-
-@pytest.mark.parametrize("attempts", [1, 3, 4])
-@pytest.mark.parametrize(("dtype", "error"), [(np.float64, 1e-8), (np.float32, 2e-5)])
-def test_losses_and_their_fall_are_those_of_the_channel(some, attempts, dtype, error):
-    radio = jax.tree.map(lambda leaf: leaf[0], some[0][0].radio)
-    radio = radio.replace(
-        outage_threshold=dtype(radio.outage_threshold), harq_attempts=jnp.int32(attempts)
-    )
-    sinr = np.logspace(-4, 6, 2001).astype(dtype)
-    loss = message_loss(radio, sinr)
-    assert loss.hazard.dtype == loss.fall.dtype == dtype
-    wide = radio.replace(outage_threshold=np.float64(radio.outage_threshold))
-
-    def hazard(log_sinr):
-        return transport_block_hazard(wide, jnp.exp(log_sinr))
-
-    logs = np.log(sinr.astype(float))
-    np.testing.assert_allclose(loss.hazard, hazard(logs), rtol=error, atol=0.1 * error)
-    fall = -jax.vmap(jax.grad(hazard))(logs)
-    np.testing.assert_allclose(loss.fall, fall, rtol=10 * error, atol=error)

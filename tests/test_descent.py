@@ -1,27 +1,22 @@
 """Descent on shares and powers: limits, optima, and the bound that certifies them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_problems import quick_jit, stack, to_lanes
-from reference_cost import as_decision, as_problem, random_decision, random_network
+from random_problems import quick_jit, random_rounds, to_lanes
 
-from collapipe_jax.scheduling.chain_price import (
-    Resources,
-    Surroundings,
-    first_multipliers,
-    price_point,
-)
 from collapipe_jax.scheduling.chains import chains
 from collapipe_jax.scheduling.descent import (
     LEAST_LOG_POWER,
-    TEMPERATURE,
     certify,
     descend,
     to_limits,
 )
-from collapipe_jax.scheduling.resources import to_logs, to_resources
+from collapipe_jax.scheduling.point import Resources, Surroundings, first_multipliers
+from collapipe_jax.scheduling.resources import price_logs, to_logs, tune_chains
 
 CLUSTERS, DEVICES, BLOCKS, LANES = 2, 3, 5, 12
 NODES = DEVICES + 1
@@ -37,14 +32,12 @@ def double(lanes_last):
 @pytest.fixture(scope="module")
 def some(double):
     """Problems and decisions; in some a cluster sits out or a device idles."""
-    problems, decisions = [], []
-    for lane in range(LANES):
-        rng = np.random.default_rng([30, lane])
-        network = random_network(rng, CLUSTERS, DEVICES, BLOCKS)
-        out = (1,) if lane % 4 == 3 else ()
-        decisions.append(as_decision(random_decision(rng, network, out, skipped=lane % 3)))
-        problems.append(as_problem(network))
-    problem, decision = to_lanes((stack(problems), stack(decisions)))
+
+    def sits_out(index):
+        return (1,) if index % 4 == 3 else ()
+
+    rounds = random_rounds(LANES, CLUSTERS, DEVICES, BLOCKS, sits_out, seed=30)
+    problem, decision = to_lanes(rounds)
     logs, multipliers, active = prepared(problem, decision)
     return problem, decision, logs, multipliers, np.asarray(active)
 
@@ -59,24 +52,15 @@ def prepared(problem, decision):
 def together(problem, decision, logs, multipliers, steps):
     """Where a descent ends, and its certificate there."""
     chain = chains(problem, decision.segments, decision.micro_batches)
-
-    def pricer(logs, multipliers, temperature):
-        point = to_resources(problem, logs)
-        return price_point(problem, chain, point, multipliers, temperature)
-
-    end = descend(pricer, chain.active, logs, multipliers, steps)
-    priced = pricer(end.logs, end.multipliers, TEMPERATURE)
+    end = tune_chains(problem, chain, logs, multipliers, steps)
+    priced = price_logs(problem, chain, end.logs, end.multipliers)
     return end, certify(priced, end.logs, chain.active)
 
 
 @quick_jit
 def alone(problem, decision, logs, multipliers, around, steps):
     chain = chains(problem, decision.segments, decision.micro_batches)
-
-    def pricer(logs, multipliers, temperature):
-        point = to_resources(problem, logs)
-        return price_point(problem, chain, point, multipliers, temperature, around)
-
+    pricer = functools.partial(price_logs, problem, chain, around=around)
     return descend(pricer, chain.active, logs, multipliers, steps, joint=False)
 
 

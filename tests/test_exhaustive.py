@@ -14,8 +14,9 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling import exhaustive as module
 from collapipe_jax.scheduling.baselines import with_equal_resources
 from collapipe_jax.scheduling.dssra import dssra
-from collapipe_jax.scheduling.exhaustive import compositions, enumerate_layouts, exhaustive
+from collapipe_jax.scheduling.exhaustive import exhaustive
 from collapipe_jax.scheduling.feasibility import can_run, is_feasible, usable_blocks
+from collapipe_jax.scheduling.layouts import compositions, enumerate_layouts
 from collapipe_jax.scheduling.resources import tune_resources
 
 CLUSTERS, DEVICES, BLOCKS, CHOICES = 2, 2, 3, (2, 3, 6)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from random_problems import quick_jit, random_problems, to_lanes
 
 from collapipe_jax.scheduling.baselines import with_equal_resources
-from collapipe_jax.scheduling.chain_price import Resources, Surroundings
 from collapipe_jax.scheduling.feasibility import can_run, usable_blocks
+from collapipe_jax.scheduling.point import Resources, Surroundings
 from collapipe_jax.scheduling.resources import tune_resources
 from collapipe_jax.scheduling.segments import candidate_sets, fill_segments, propose_layouts
 

@@ -6,17 +6,22 @@ that they do not change is worked out once. Arrays have *lanes* last: independen
 take side by side. A problem with lanes is one whose every leaf has these axes at its end.
 """
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
 from collapipe_jax.cost.decision import Hops
 from collapipe_jax.cost.divergence import present_weight
+from collapipe_jax.cost.energy import computing_energy_j
+from collapipe_jax.cost.latency import forward_time_s
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import (
     downlink_sinr,
     spectral_efficiency,
     transport_block_hazard,
+    uplink_sinr,
 )
 
 
@@ -86,6 +91,17 @@ class Chains:
     price_per_survival: Array
 
 
+def heard_w(cross_gain: Array, power_w: Array) -> Array:
+    """Interference at every node, docs/system-model.md (1), with lanes.
+
+    Args:
+      cross_gain: as in :class:`Chains`, ``[P, N, P, N, ...]``.
+      power_w: 0 on idle nodes, ``[P, N, ...]``.
+    """
+    nodes, clusters = cross_gain.shape[:2]
+    return sum(power_w[i, n] * cross_gain[i, n] for i in range(nodes) for n in range(clusters))
+
+
 def at_next_active(values: Array, active: Array) -> Array:
     """Each node's entry replaced by that of the next active node, at last node 0's.
 
@@ -109,12 +125,12 @@ def from_previous_active(values: Array, active: Array) -> Array:
       values: ``[P, ...]``.
       active: ``[P, ...]``.
     """
-    found = values[0]
-    moved = [None]
+    last = values[0]
+    moved = []
     for node in range(1, active.shape[0]):
-        moved.append(jnp.where(active[node], found, 0.0))
-        found = jnp.where(active[node], values[node], found)
-    return jnp.stack([jnp.where(active[0], found, 0.0), *moved[1:]])
+        moved.append(jnp.where(active[node], last, 0.0))
+        last = jnp.where(active[node], values[node], last)
+    return jnp.stack([jnp.where(active[0], last, 0.0), *moved])
 
 
 def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chains:
@@ -139,14 +155,12 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
     up_bits = jnp.where(present, samples * (work.activation_bits + work.target_bits), 0.0)
     model_bits = work.blocks * work.block_param_bits + work.embedding_param_bits
     down_sinr = downlink_sinr(radio, radio.d2e_gain[:, 0])
-    up_noise_w = radio.d2e_bandwidth_hz * radio.bs_noise_w_per_hz + radio.d2e_interference_w
-    embed_s, device_s, decoder_s = _compute_times(problem, devices, samples, present)
-    forward_s = jnp.concatenate([embed_s[None], device_s])
+    times = compute_times(problem, samples)
+    decoder_s = jnp.where(present, times.decoder_s, 0.0)
+    embed_s = jnp.where(present, times.embed_s, 0.0)
+    forward_s = jnp.concatenate([embed_s[None], devices * times.block_s])
     price_per_j = jnp.moveaxis(control.energy_queue / control.energy_budget_j, 1, 0)
-    weight = present_weight(problem.learning.cluster_weight, present)
-    divergence_price = control.divergence_queue * weight**2 / control.divergence_target
-    sampling = divergence_price * problem.learning.gradient_variance / work.batch
-    erasure = divergence_price * 2.0 * problem.learning.gradient_heterogeneity / micro_batches
+    divergence = divergence_prices(problem, present, micro_batches)
     cross_gain = _heard_gain(radio)
     cluster_gain = jnp.moveaxis(radio.d2d_gain, 0, 2)  # [P, P, N, ...]
     return Chains(
@@ -157,7 +171,7 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
         ),
         collect_gain=jnp.where(active, cluster_gain[:, 0], 1.0),
         distribute_gain=jnp.where(active, cluster_gain[0], 1.0),
-        uplink_gain=radio.d2e_gain[:, 0] / up_noise_w,
+        uplink_gain=uplink_sinr(radio, 1.0, radio.d2e_gain[:, 0], 1.0),
         downlink_efficiency=spectral_efficiency(down_sinr, radio),
         cross_gain=cross_gain,
         gain_heard_from=jnp.moveaxis(cross_gain, (0, 1), (2, 3)),
@@ -182,39 +196,80 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
         local_steps=work.local_steps,
         price_per_s=control.v / control.reference_latency_s,
         price_per_w_s=jnp.where(active, price_per_j, 0.0),
-        cluster_price=_compute_price(problem, devices, present, price_per_j) + sampling,
+        cluster_price=_computing_price(problem, devices, present, price_per_j)
+        + divergence.sampling,
         hazard_per_hop=step_bits / radio.transport_block_bits,
         hazard_per_uplink=up_bits / radio.transport_block_bits,
         fixed_hazard=step_bits
         / radio.transport_block_bits
         * transport_block_hazard(radio, down_sinr),
-        price_per_survival=sampling + erasure,
+        price_per_survival=divergence.sampling + divergence.erasure,
     )
 
 
-def _compute_times(problem, devices, samples, present):
-    """Forward times of a micro-batch: embedding, devices ``[K, N, ...]``, decoder."""
+class ComputeTimes(NamedTuple):
+    """Forward passes of a micro-batch.
+
+    Attributes:
+      embed_s, decoder_s: ``[N, ...]``.
+      block_s: of one block, ``[K, N, ...]``.
+    """
+
+    embed_s: Array
+    decoder_s: Array
+    block_s: Array
+
+
+def compute_times(problem: RoundProblem, samples: Array) -> ComputeTimes:
+    """Forward passes of micro-batches of some samples, ``[N, ...]`` or ``[...]``."""
     work, compute = problem.workload, problem.compute
-    speed = jnp.moveaxis(compute.flops_per_s, 1, 0)
-    block_s = samples * work.block_flops / speed[1:] + compute.block_overhead_s
-    embed_s = samples * work.embed_flops / speed[0] + compute.block_overhead_s
-    server_share = compute.es_flops_per_s / speed.shape[1]
-    decoder_s = samples * work.decoder_flops / server_share + compute.block_overhead_s
-    return (
-        jnp.where(present, embed_s, 0.0),
-        devices * block_s,
-        jnp.where(present, decoder_s, 0.0),
+    speed, overhead_s = jnp.moveaxis(compute.flops_per_s, 1, 0), compute.block_overhead_s
+    server_share = jnp.broadcast_to(compute.es_flops_per_s / speed.shape[1], speed.shape[1:])
+    return ComputeTimes(
+        forward_time_s(samples, work.embed_flops, speed[0], overhead_s),
+        forward_time_s(samples, work.decoder_flops, server_share, overhead_s),
+        forward_time_s(samples, work.block_flops, speed[1:], overhead_s),
     )
 
 
-def _compute_price(problem, devices, present, price_per_j):
+class DivergencePrices(NamedTuple):
+    """Prices of the inverse probability that a micro-batch survives, ``[N, ...]`` each.
+
+    Attributes:
+      sampling: for the variance of samples, which is there without losses too.
+      erasure: for what is lost.
+    """
+
+    sampling: Array
+    erasure: Array
+
+
+def divergence_prices(
+    problem: RoundProblem, present: Array, micro_batches: Array
+) -> DivergencePrices:
+    """Prices of docs/system-model.md (19) by the queue of divergence.
+
+    Args:
+      problem: with lanes.
+      present: clusters that take part, ``[N, ...]``.
+      micro_batches: ``[N, ...]`` or ``[...]``.
+    """
+    control, learning = problem.control, problem.learning
+    weight = present_weight(learning.cluster_weight, present)
+    price = control.divergence_queue * weight**2 / control.divergence_target
+    return DivergencePrices(
+        price * learning.gradient_variance / problem.workload.batch,
+        price * 2.0 * learning.gradient_heterogeneity / micro_batches,
+    )
+
+
+def _computing_price(problem, devices, present, price_per_j):
     """Price of the energy that all nodes spend computing, ``[N, ...]``."""
     work = problem.workload
     joules_per_flop = jnp.moveaxis(problem.compute.joules_per_flop, 1, 0)
-    samples = work.local_steps * work.batch * (1.0 + work.backward_ratio)
     embed = jnp.where(present, work.embed_flops, 0.0)[None]
-    flops = samples * jnp.concatenate([embed, devices * work.block_flops])
-    return jnp.sum(price_per_j * joules_per_flop * flops, axis=0)
+    flops = jnp.concatenate([embed, devices * work.block_flops])
+    return jnp.sum(price_per_j * computing_energy_j(work, flops, joules_per_flop), axis=0)
 
 
 def gain_to_next(cluster_gain, active):

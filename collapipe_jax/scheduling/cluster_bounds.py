@@ -13,18 +13,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.scheduling.chain_price import (
-    Multipliers,
-    PricedPoint,
-    Resources,
-    Surroundings,
-    first_multipliers,
-    price_point,
-)
 from collapipe_jax.scheduling.chains import Chains, chains
-from collapipe_jax.scheduling.descent import TEMPERATURE, certify, descend
+from collapipe_jax.scheduling.descent import certify
 from collapipe_jax.scheduling.lanes import on_lanes
-from collapipe_jax.scheduling.resources import to_resources
+from collapipe_jax.scheduling.point import Multipliers, PricedPoint, Resources, Surroundings
+from collapipe_jax.scheduling.resources import price_logs, tune_clusters
 
 
 class ClusterBounds(NamedTuple):
@@ -65,17 +58,8 @@ def bound_clusters(
         chain = chains(problem, segments, micro_batches)
         chain = chain.replace(price_per_s=weight * chain.price_per_s)
         around = _alone(chain, price_per_share)
-
-        def pricer(logs, multipliers, temperature):
-            point = to_resources(problem, logs)
-            return price_point(problem, chain, point, multipliers, temperature, around)
-
-        multipliers = first_multipliers(chain)
-        # Of its latency and the round's, which is of no effect here.
-        both = jnp.full((2, *chain.micro_batches.shape), 0.5)
-        multipliers = multipliers._replace(cluster=both)
-        found = descend(pricer, chain.active, _equal_split(chain), multipliers, steps, joint=False)
-        priced = pricer(found.logs, found.multipliers, TEMPERATURE)
+        found = tune_clusters(problem, chain, _equal_split(chain), around, steps)
+        priced = price_logs(problem, chain, found.logs, found.multipliers, around)
         bound = _certify_each(priced, found.logs, chain.active)
         return ClusterBounds(bound, found.logs, found.multipliers)
 

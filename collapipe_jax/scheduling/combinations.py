@@ -11,20 +11,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.scheduling.chain_price import (
-    PricedPoint,
-    Resources,
-    Surroundings,
-    add_up,
-    first_multipliers,
-    heard_w,
-    largest,
-    price_point,
-)
-from collapipe_jax.scheduling.chains import Chains, chains
-from collapipe_jax.scheduling.descent import Descent, descend
+from collapipe_jax.scheduling.chains import Chains, chains, heard_w
+from collapipe_jax.scheduling.descent import Descent, band_price
 from collapipe_jax.scheduling.plans import Plans, mix_plans, repeat_plans, with_plan_axis
-from collapipe_jax.scheduling.resources import to_resources
+from collapipe_jax.scheduling.point import PricedPoint, Resources, Surroundings
+from collapipe_jax.scheduling.power_mean import largest
+from collapipe_jax.scheduling.resources import to_resources, tune_clusters
 from collapipe_jax.scheduling.segments import Layouts, propose_layouts
 
 _SAME = 1e-6
@@ -43,7 +35,7 @@ def surroundings(chain: Chains, point: Resources, priced: PricedPoint) -> Surrou
         price_per_w=priced.price_per_heard_w,
         price_per_s=chain.price_per_s * priced.multipliers.cluster,
         round_s=largest(priced.cluster_latency_s),
-        price_per_share=jnp.maximum(-add_up(priced.slope.d2e_share), 0.0),
+        price_per_share=band_price(priced.slope.d2e_share),
     )
 
 
@@ -104,15 +96,7 @@ def _tune_candidates(problem, candidates: Plans, around: Surroundings, steps: in
     """Every candidate with shares and powers tuned against the background."""
     problem, around = with_plan_axis(problem), with_plan_axis(around)
     chain = chains(problem, candidates.segments, candidates.micro_batches)
-
-    def pricer(logs, multipliers, temperature):
-        resources = to_resources(problem, logs)
-        return price_point(problem, chain, resources, multipliers, temperature, around)
-
-    multipliers = first_multipliers(chain)
-    latency_or_round = jnp.full((2, *multipliers.cluster.shape), 0.5)
-    multipliers = multipliers._replace(cluster=latency_or_round)
-    tuned = descend(pricer, chain.active, candidates.logs, multipliers, steps, joint=False)
+    tuned = tune_clusters(problem, chain, candidates.logs, around, steps)
     return candidates._replace(logs=tuned.logs, multipliers=tuned.multipliers), tuned
 
 

@@ -1,7 +1,7 @@
 """Accelerated projected gradient on the logarithms of shares and powers.
 
 For a fixed layout (P2) is jointly convex in them (docs/system-model.md, section 5). Steps
-are scaled by a bound on the curvature along each variable, carry momentum that restarts
+are scaled by an estimate of the curvature along each variable, carry momentum that restarts
 where it leads uphill, and return to the simplices and boxes by projection in the same
 scale. The multipliers of the maxima follow in small steps.
 """
@@ -13,18 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.scheduling.chain_price import (
-    Multipliers,
-    PricedPoint,
-    Resources,
-    add_up,
-)
+from collapipe_jax.scheduling.point import Multipliers, PricedPoint, Resources
+from collapipe_jax.scheduling.power_mean import add_up
 
 LEAST_LOG_POWER = -14.0
 """Least power, 61 dB under its maximum."""
 LEAST_LOG_SHARE = -14.0
 
-TEMPERATURE = 0.1
 _MULTIPLIER_STEP = 0.2
 _MOMENTUM = 0.9
 _LEAST_STEP, _SHORTER, _LONGER = 0.05, 0.8, 1.05
@@ -60,8 +55,8 @@ class _State(NamedTuple):
     last: Array
 
 
-Pricer = Callable[[Resources, Multipliers, float], PricedPoint]
-"""Price of logarithms of shares and powers, for multipliers and a temperature."""
+Pricer = Callable[[Resources, Multipliers], PricedPoint]
+"""Price of logarithms of shares and powers, for multipliers."""
 
 
 def descend(
@@ -90,7 +85,7 @@ def descend(
     shape = active.shape[2:] if joint else active.shape[1:]
 
     def body(_, state):
-        priced = pricer(state.ahead, state.multipliers, TEMPERATURE)
+        priced = pricer(state.ahead, state.multipliers)
         here = Descent(state.ahead, state.multipliers, priced.objective, priced.cluster_latency_s)
         best = _better(here, state.best)
         slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), priced.slope)
@@ -204,6 +199,15 @@ def to_limits(logs: Resources, active: Array, joint: bool = True) -> Resources:
     )
 
 
+def band_price(slope: Array) -> Array:
+    """Multiplier of a full band: at the best, a slope is minus it times its share.
+
+    Args:
+      slope: by the logarithms of all its shares, over the first axis; 0 where idle.
+    """
+    return jnp.maximum(-add_up(slope), 0.0)
+
+
 class Certificate(NamedTuple):
     """How far a point can be from the best for its layout.
 
@@ -267,7 +271,7 @@ def _unexplained_on_band(slope, log, used):
     """Sizes of slopes that no multiplier of the band cancels, summed over the band."""
     share = jnp.where(used, jnp.exp(log), 0.0)
     full = add_up(share) > 1.0 - _FULL
-    price = jnp.where(full, jnp.maximum(-add_up(jnp.where(used, slope, 0.0)), 0.0), 0.0)
+    price = jnp.where(full, band_price(slope), 0.0)
     return add_up(jnp.where(used, jnp.abs(slope + price * share), 0.0))
 
 

@@ -13,10 +13,8 @@ import jax.numpy as jnp
 
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.baselines import static_pipeline
-from collapipe_jax.scheduling.chain_price import price_point
 from collapipe_jax.scheduling.chains import chains
 from collapipe_jax.scheduling.combinations import other_plans
-from collapipe_jax.scheduling.descent import TEMPERATURE
 from collapipe_jax.scheduling.lanes import on_lanes
 from collapipe_jax.scheduling.plans import (
     Plans,
@@ -27,7 +25,7 @@ from collapipe_jax.scheduling.plans import (
 )
 from collapipe_jax.scheduling.resources import (
     Tuned,
-    to_resources,
+    price_logs,
     tune_chains,
     with_certificate,
 )
@@ -83,8 +81,7 @@ def _solve(problem: RoundProblem, micro_batches: int, effort: Effort) -> Tuned:
         kept = _tune(problem, plans, steps[number])
         own = jax.tree.map(lambda leaf: leaf[..., 0, :], kept)
         chain = chains(problem, own.segments, own.micro_batches)
-        point = to_resources(problem, own.logs)
-        priced = price_point(problem, chain, point, own.multipliers, TEMPERATURE)
+        priced = price_logs(problem, chain, own.logs, own.multipliers)
         layout = static.replace(
             segments=own.segments.astype(jnp.int32),
             micro_batches=own.micro_batches.astype(jnp.int32),

@@ -6,7 +6,6 @@ then, for the joint layouts in order of these, the certificates of solutions wit
 """
 
 import functools
-import itertools
 import math
 from typing import NamedTuple
 
@@ -20,22 +19,16 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.baselines import static_pipeline
-from collapipe_jax.scheduling.chain_price import (
-    Multipliers,
-    Resources,
-    add_up,
-    first_multipliers,
-    price_point,
-)
 from collapipe_jax.scheduling.chains import chains
 from collapipe_jax.scheduling.cluster_bounds import ClusterBounds, bound_clusters
-from collapipe_jax.scheduling.descent import TEMPERATURE
-from collapipe_jax.scheduling.feasibility import usable_blocks
+from collapipe_jax.scheduling.descent import band_price
 from collapipe_jax.scheduling.lanes import on_lanes
+from collapipe_jax.scheduling.layouts import ClusterLayouts, compositions, enumerate_layouts
+from collapipe_jax.scheduling.point import Multipliers, Resources, first_multipliers
 from collapipe_jax.scheduling.resources import (
     Tuned,
+    price_logs,
     to_logs,
-    to_resources,
     tune_chains,
     with_certificate,
 )
@@ -54,18 +47,6 @@ _ROUNDING = {"float32": 2e-5, "float64": 1e-9}
 """What rounding may put on a lower bound, relative."""
 
 
-class ClusterLayouts(NamedTuple):
-    """All that a cluster can do with its blocks.
-
-    Attributes:
-      segments: integers, ``[J, K]``.
-      micro_batches: integers, ``[J]``.
-    """
-
-    segments: np.ndarray
-    micro_batches: np.ndarray
-
-
 class Exhausted(NamedTuple):
     """The best decision of all, and how the search went.
 
@@ -82,43 +63,6 @@ class Exhausted(NamedTuple):
     lower_bound: float
     layouts: int
     solved: int
-
-
-def compositions(total: int, parts: int) -> np.ndarray:
-    """All ways to write a number as an ordered sum, zeros allowed.
-
-    Args:
-      total: 0 or more.
-      parts: 1 or more.
-
-    Returns:
-      Integers, ``[binomial(total + parts - 1, parts - 1), parts]``.
-    """
-    bars = itertools.combinations(range(total + parts - 1), parts - 1)
-    ends = np.array([(-1, *places, total + parts - 1) for places in bars], np.int32)
-    return np.diff(ends, axis=1) - 1
-
-
-def enumerate_layouts(problem: RoundProblem) -> list[ClusterLayouts]:
-    """Every layout of every cluster that its memory allows.
-
-    Args:
-      problem: one round of one network.
-
-    Returns:
-      For each cluster; a single layout of zeros where it must sit out.
-    """
-    splits = compositions(problem.workload.blocks, problem.devices)
-    choices = np.unique(np.asarray(problem.workload.micro_batch_choices))
-    capacity = np.stack([np.asarray(usable_blocks(problem, count)) for count in choices])
-    return [_layouts_within(capacity[:, n], splits, choices) for n in range(problem.clusters)]
-
-
-def _layouts_within(capacity, splits, choices) -> ClusterLayouts:
-    choice, split = np.nonzero(np.all(splits[None] <= capacity[:, None], axis=2))
-    if not choice.size:
-        return ClusterLayouts(np.zeros_like(splits[:1]), choices[-1:])
-    return ClusterLayouts(splits[split], choices[choice])
 
 
 def exhaustive(
@@ -180,8 +124,7 @@ def _refine(problem, segments, micro_batches, points: _Points, steps) -> _Refine
     def solve(problem, segments, micro_batches, points, steps):
         chain = chains(problem, segments, micro_batches)
         found = tune_chains(problem, chain, *points, jnp.max(steps))
-        resources = to_resources(problem, found.logs)
-        priced = price_point(problem, chain, resources, found.multipliers, TEMPERATURE)
+        priced = price_logs(problem, chain, found.logs, found.multipliers)
         layout = Decision(
             segments=segments,
             micro_batches=micro_batches,
@@ -193,7 +136,7 @@ def _refine(problem, segments, micro_batches, points: _Points, steps) -> _Refine
         return _Refined(
             _Points(found.logs, found.multipliers),
             with_certificate(problem, chain, layout, found.logs, priced),
-            jnp.maximum(-add_up(priced.slope.d2e_share), 0.0),
+            band_price(priced.slope.d2e_share),
         )
 
     return on_lanes(solve)(problem, segments, micro_batches, points, steps)

@@ -11,8 +11,8 @@ from jax import Array
 
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.scheduling.chain_price import Multipliers, Resources, first_multipliers
 from collapipe_jax.scheduling.chains import chains
+from collapipe_jax.scheduling.point import Multipliers, Resources, first_multipliers
 from collapipe_jax.scheduling.resources import to_logs
 
 _START_POWERS = (1.0, 0.3, 0.1, 0.03)

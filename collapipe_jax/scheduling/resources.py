@@ -4,6 +4,7 @@ For a fixed layout (P2) has one optimum, found here by :mod:`descent` and certif
 lower bound.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -13,10 +14,17 @@ from jax import Array
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
-from collapipe_jax.scheduling.chain_price import Resources, first_multipliers, price_point
+from collapipe_jax.scheduling.chain_price import price_point
 from collapipe_jax.scheduling.chains import Chains, chains
-from collapipe_jax.scheduling.descent import TEMPERATURE, Descent, certify, descend
+from collapipe_jax.scheduling.descent import Descent, certify, descend
 from collapipe_jax.scheduling.lanes import on_lanes
+from collapipe_jax.scheduling.point import (
+    Multipliers,
+    PricedPoint,
+    Resources,
+    Surroundings,
+    first_multipliers,
+)
 
 OPTIMAL, STEP_LIMIT, NO_CLUSTER, BROKEN = range(4)
 """Why the solver stopped: within tolerance of the bound; out of steps; no cluster can run;
@@ -69,19 +77,39 @@ def tune_resources(problem: RoundProblem, decision: Decision, steps: int = 200) 
     return tuned._replace(decision=chosen, objective=jnp.minimum(tuned.objective, kept))
 
 
-def tune_chains(problem, chain: Chains, logs: Resources, multipliers, steps: int) -> Descent:
+def price_logs(
+    problem: RoundProblem,
+    chain: Chains,
+    logs: Resources,
+    multipliers: Multipliers,
+    around: Surroundings | None = None,
+) -> PricedPoint:
+    """:func:`price_point` of logarithms of shares, and of powers over their maxima."""
+    return price_point(problem, chain, to_resources(problem, logs), multipliers, around)
+
+
+def tune_chains(
+    problem: RoundProblem, chain: Chains, logs: Resources, multipliers: Multipliers, steps: int
+) -> Descent:
     """Descent of all clusters together, interference following the powers; with lanes."""
-
-    def pricer(logs, multipliers, temperature):
-        return price_point(problem, chain, to_resources(problem, logs), multipliers, temperature)
-
+    pricer = functools.partial(price_logs, problem, chain)
     return descend(pricer, chain.active, logs, multipliers, steps)
+
+
+def tune_clusters(
+    problem: RoundProblem, chain: Chains, logs: Resources, around: Surroundings, steps: int
+) -> Descent:
+    """Descent of every cluster by itself, the others standing still; with lanes."""
+    multipliers = first_multipliers(chain)
+    # Of its own latency and the round's.
+    multipliers = multipliers._replace(cluster=jnp.full((2, *multipliers.cluster.shape), 0.5))
+    pricer = functools.partial(price_logs, problem, chain, around=around)
+    return descend(pricer, chain.active, logs, multipliers, steps, joint=False)
 
 
 def finish(problem, chain: Chains, layout: Decision, descent: Descent) -> Tuned:
     """The decision of a descent and its certificate; with lanes."""
-    resources = to_resources(problem, descent.logs)
-    priced = price_point(problem, chain, resources, descent.multipliers, TEMPERATURE)
+    priced = price_logs(problem, chain, descent.logs, descent.multipliers)
     return with_certificate(problem, chain, layout, descent.logs, priced)
 
 

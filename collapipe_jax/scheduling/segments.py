@@ -17,7 +17,8 @@ from jax import Array
 
 from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.scheduling.chain_price import Resources, Surroundings, add_up, largest
+from collapipe_jax.scheduling.point import Resources, Surroundings
+from collapipe_jax.scheduling.power_mean import add_up, largest
 from collapipe_jax.scheduling.set_prices import (
     LinkedSets,
     Micro,

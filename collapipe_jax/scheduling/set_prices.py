@@ -11,19 +11,21 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.cost.divergence import excess_inverse_survival, present_weight
+from collapipe_jax.cost.divergence import excess_inverse_survival
+from collapipe_jax.cost.energy import computing_energy_j
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import downlink_sinr, uplink_sinr
-from collapipe_jax.scheduling.chain_price import (
-    Resources,
-    Surroundings,
-    add_up,
-    bit_time_s,
-    largest,
-    message_loss,
+from collapipe_jax.scheduling.chains import (
+    at_next_active,
+    compute_times,
+    divergence_prices,
+    from_previous_active,
+    gain_to_next,
 )
-from collapipe_jax.scheduling.chains import at_next_active, from_previous_active, gain_to_next
 from collapipe_jax.scheduling.feasibility import can_run
+from collapipe_jax.scheduling.messages import bit_time_s, message_loss
+from collapipe_jax.scheduling.point import Resources, Surroundings
+from collapipe_jax.scheduling.power_mean import add_up, largest
 
 _LEVELS = (1.0, 0.3, 0.1, 0.03, 0.01)
 """Powers to choose from, over the largest."""
@@ -208,30 +210,26 @@ def micro_batch_sizes(
     problem: RoundProblem, around: Surroundings, uplinks: Uplinks, micro_batches: Array
 ) -> Micro:
     """What follows from a number of micro-batches ``[R]``."""
-    work, compute, learning = problem.workload, problem.compute, problem.learning
-    control = problem.control
-    speed = jnp.swapaxes(compute.flops_per_s, 0, 1)
+    work, control = problem.workload, problem.control
     samples = work.batch / micro_batches
     bits = samples * work.activation_bits
     up_bits = samples * (work.activation_bits + work.target_bits)
     runs = jax.vmap(can_run, in_axes=-1, out_axes=-1)(problem)
-    weight = present_weight(learning.cluster_weight, runs)
-    variance = learning.gradient_variance / work.batch
-    variance = variance + 2.0 * learning.gradient_heterogeneity / micro_batches
+    divergence = divergence_prices(problem, runs, micro_batches)
+    times = compute_times(problem, samples)
     price_per_s = control.v / control.reference_latency_s
     hazard = bits * uplinks.down_hazard + up_bits * uplinks.up_hazard
-    server_share = compute.es_flops_per_s / speed.shape[1]
     return Micro(
         batches=micro_batches,
         bits=bits,
         up_bits=up_bits,
         pauses=work.local_steps * (micro_batches - 1.0),
-        unit_s=samples * work.block_flops / speed[1:] + compute.block_overhead_s,
-        embed_s=samples * work.embed_flops / speed[0] + compute.block_overhead_s,
-        decoder_s=samples * work.decoder_flops / server_share + compute.block_overhead_s,
+        unit_s=times.block_s,
+        embed_s=times.embed_s,
+        decoder_s=times.decoder_s,
         price_per_s=price_per_s,
         middle_price_per_s=0.5 * (price_per_s + around.price_per_s),
-        survival_price=control.divergence_queue * weight**2 / control.divergence_target * variance,
+        survival_price=divergence.sampling + divergence.erasure,
         fixed_hazard=hazard / problem.radio.transport_block_bits,
     )
 
@@ -261,8 +259,8 @@ def link_sets(
 
     collect_s, distribute_s = _moves_at(power, nodes)
     pass_s = steps * (1.0 + work.backward_ratio) * micro.unit_s
-    flops = steps * work.batch * work.block_flops * (1.0 + work.backward_ratio)
-    joules = flops * jnp.swapaxes(compute.joules_per_flop, 0, 1)[1:]
+    joules_per_flop = jnp.swapaxes(compute.joules_per_flop, 0, 1)
+    joules = computing_energy_j(work, work.block_flops, joules_per_flop[1:])
     move_price = paid[1:] * collect_s[1:] + paid[0] * distribute_s[1:]
 
     overhead_s = compute.link_overhead_s
