@@ -106,6 +106,21 @@ def simulate_round(
     return SystemState(fading, queues), SystemRound(decision, cost, queues)
 
 
+def draw_system(key: Array, params: SystemParams) -> EdgeSystem:
+    """The network of a realisation.
+
+    Args:
+      key: of the realisation.
+      params: what the network is drawn from.
+    """
+    return sample_system(_keys(key)[0], params)
+
+
+def _keys(key: Array) -> Array:
+    """Of a realisation: for its network, its first state and its rounds."""
+    return jax.random.split(key, 3)
+
+
 def simulate(key: Array, params: SystemParams, policy: Policy, rounds: int) -> SystemRound:
     """A whole horizon of one network, drawn from the key.
 
@@ -118,8 +133,8 @@ def simulate(key: Array, params: SystemParams, policy: Policy, rounds: int) -> S
     Returns:
       Every leaf with a leading axis of rounds.
     """
-    system_key, state_key, rounds_key = jax.random.split(key, 3)
-    system = sample_system(system_key, params)
+    _, state_key, rounds_key = _keys(key)
+    system = draw_system(key, params)
 
     def step(state, round_key):
         return simulate_round(round_key, system, state, policy)

@@ -36,8 +36,8 @@ from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
 from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_floor_j
-from collapipe_jax.simulate import simulate
-from collapipe_jax.system import EdgeSystem, SystemParams, sample_system
+from collapipe_jax.simulate import draw_system, simulate
+from collapipe_jax.system import SystemParams
 from configs import default
 from experiments.closed_loop_files import (
     chunk_file,
@@ -204,11 +204,6 @@ def with_v(params: SystemParams, v: float) -> SystemParams:
     return params.replace(control=params.control.replace(v=jnp.asarray(v, jnp.float32)))
 
 
-def _system(key: Array, params: SystemParams) -> EdgeSystem:
-    """The network that :func:`simulate` draws from this key."""
-    return sample_system(jax.random.split(key, 3)[0], params)
-
-
 @jax.jit
 def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Network]:
     """The problem of a network at mean gains, and what is kept but for the devices' floor.
@@ -217,7 +212,7 @@ def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Network]:
       key: of the realisation, as :func:`simulate` takes it.
       params: what the network is drawn from.
     """
-    problem = _system(key, params).mean_problem
+    problem = draw_system(key, params).mean_problem
     kept = Network(
         reference_latency_s=problem.control.reference_latency_s,
         can_run=can_run(problem),
@@ -263,7 +258,7 @@ def realisation(key: Array, params: SystemParams, policy: Policy, rounds: int) -
       policy: who decides.
       rounds: length of the horizon.
     """
-    control = _system(key, params).mean_problem.control
+    control = draw_system(key, params).mean_problem.control
     history = simulate(key, params, policy, rounds)
     cost, queues = history.cost, history.queues
     energy = cost.energy_j / control.energy_budget_j[None]
