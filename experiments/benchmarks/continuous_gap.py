@@ -1,12 +1,14 @@
 """How good the shares and powers are that the solver finds, segments given.
 
-    python -m experiments.benchmarks.continuous_gap --networks=200 --out=gap.json
+    python -m experiments.benchmarks.continuous_gap --networks=200 --workdir=runs/continuous_gap
 
 Random networks, half with the segments of a static pipeline and half with those of
 ``dssra``, all from equal shares and full power. The package's solver in either precision
 against the best that SciPy finds by two methods and several starts, and against a lower
 bound by CVXPY. Ends with status 1 if a price lies below its bound, or the solver's own
-certificate above a price. About 15 minutes on 2 cores, nearly all of it SciPy.
+certificate above a price. One line for every network in DIR/continuous_gap.jsonl, from
+which a run that was stopped goes on; what came out is printed and in DIR/summary.json.
+Nearly all of the time is SciPy's.
 """
 
 import argparse
@@ -24,18 +26,25 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.baselines import static_pipeline, with_equal_resources
 from collapipe_jax.scheduling.dssra import dssra
-from collapipe_jax.scheduling.feasibility import is_feasible
 from collapipe_jax.scheduling.resources import tune_resources
+from experiments.benchmarks.network_rows import (
+    HOPELESS_LOSS,
+    append_row,
+    by_hope,
+    judge,
+    pick,
+    rows_so_far,
+    spread,
+    spread_table,
+)
 from experiments.benchmarks.outside_bound import lower_bound_with_cvxpy
 from experiments.benchmarks.outside_solvers import in_double, solve_with_scipy
 from experiments.benchmarks.solver_networks import SMALL_SHAPES, NetworkShape, sample_problems
@@ -46,35 +55,42 @@ _PRECISIONS = ("float32", "float64")
 _MICRO_BATCHES = (4, 8, 16)
 _WORSE = 1e-4
 _ROUNDING = 2e-6
-_HOPELESS_LOSS = 0.9
 
 
 def main(argv: Sequence[str]) -> None:
     """Compare on random networks, print and write what came out."""
     options = _options(argv)
     console = Console()
-    rows = []
+    workdir = Path(options.workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    settings = {name: getattr(options, name) for name in ("seed", "steps", "starts")}
+    rows = rows_so_far(workdir / "continuous_gap.jsonl", settings)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("networks", total=options.networks)
         for place, shape in enumerate(SHAPES):
-            count = len(range(place, options.networks, len(SHAPES)))
-            if count == 0:
+            numbers = range(place, options.networks, len(SHAPES))
+            left = [number for number in numbers if number not in rows]
+            progress.advance(task, len(numbers) - len(left))
+            if not left:
                 continue
-            problems, starts = _cases(options.seed + place, count, shape)
+            problems, starts = _cases(options.seed + place, len(numbers), shape)
             ours = _ours(problems, starts, options.steps)
-            for index in range(count):
-                problem, start = _pick(problems, index), _pick(starts, index)
-                row = {"shape": list(shape), "segments_by": _ORIGINS[index % 2]}
-                row |= _outside(problem, start, options)
-                row |= {name: _checked(problem, _pick(ours[name], index)) for name in ours}
-                rows.append(row)
+            for number in left:
+                index = numbers.index(number)
+                problem, start = pick((problems, starts), index)
+                row = {"network": number, **settings, "shape": list(shape)}
+                row |= {"segments_by": _ORIGINS[index % 2]}
+                row |= _outside(problem, start, options.starts)
+                row |= {name: _checked(problem, pick(ours[name], index)) for name in ours}
+                rows[number] = row
+                append_row(workdir / "continuous_gap.jsonl", row)
                 progress.advance(task)
-    report = {"options": vars(options), **_report(rows), "networks": rows}
+    done = [rows[number] for number in sorted(rows) if number < options.networks]
+    report = {**settings, "networks": len(done), **_report(done)}
     for name, summary in report["summary"].items():
-        console.print(_table(name, summary))
-    if options.out:
-        write_text(Path(options.out), json.dumps(report, indent=1) + "\n")
-        console.print(f"written: {options.out}")
+        console.print(spread_table(f"relative differences in {name}", summary))
+    write_text(workdir / "summary.json", json.dumps(report, indent=1) + "\n")
+    console.print(f"written: {workdir / 'summary.json'}")
     if report["contradictions"]:
         console.print(f"prices and bounds contradict each other: {report['contradictions']}")
         raise SystemExit(1)
@@ -91,16 +107,12 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200, help="of the package's solver")
     parser.add_argument("--starts", type=int, default=2, help="of SLSQP")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", help="where to write the figures as JSON")
+    parser.add_argument("--workdir", default="runs/continuous_gap")
     options = parser.parse_args(argv)
     for name in ("networks", "steps", "starts"):
         if getattr(options, name) < 1:
             raise InputError(f"--{name}", getattr(options, name), "not positive", "Give 1 or more")
     return options
-
-
-def _pick(tree, index: int):
-    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def _cases(seed: int, count: int, shape: NetworkShape) -> tuple[RoundProblem, Decision]:
@@ -129,38 +141,32 @@ def _ours(problems: RoundProblem, starts: Decision, steps: int) -> dict:
     return dict(zip(_PRECISIONS, jax.tree.map(np.asarray, (single, double)), strict=True))
 
 
-@jax.jit
-def _judge(problem, decision):
-    cost = price(problem, decision)
-    return cost.objective, jnp.max(cost.loss_probability), is_feasible(problem, decision)
-
-
 def _checked(problem: RoundProblem, tuned) -> dict:
     """What the solver says, and what its decision costs in double precision."""
     with jax.enable_x64(True):
-        objective, _, feasible = _judge(in_double(problem), in_double(tuned.decision))
+        ours = judge(in_double(problem), in_double(tuned.decision))
         return {
-            "objective": float(objective),
-            "feasible": bool(feasible),
+            "objective": float(ours.objective),
+            "feasible": bool(ours.feasible),
             "lower_bound": float(tuned.lower_bound),
             "residual": float(tuned.residual),
             "status": int(tuned.status),
         }
 
 
-def _outside(problem: RoundProblem, start: Decision, options: argparse.Namespace) -> dict:
+def _outside(problem: RoundProblem, start: Decision, slsqp_starts: int) -> dict:
     """The best of SciPy, and the lower bound."""
     found = {
-        "slsqp": solve_with_scipy(problem, start, "SLSQP", options.starts),
+        "slsqp": solve_with_scipy(problem, start, "SLSQP", slsqp_starts),
         "trust_constr": solve_with_scipy(problem, start, "trust-constr"),
     }
     best = min(found.values(), key=lambda solution: solution.objective)
     bound = lower_bound_with_cvxpy(problem, best.decision)
     with jax.enable_x64(True):
-        start_objective, _, _ = _judge(in_double(problem), in_double(start))
-        _, loss, _ = _judge(in_double(problem), best.decision)
+        before = judge(in_double(problem), in_double(start))
+        loss = judge(in_double(problem), best.decision).loss
         return {
-            "start": float(start_objective),
+            "start": float(before.objective),
             **{name: solution.objective for name, solution in found.items()},
             "scipy": best.objective,
             "bound": bound.lower_bound,
@@ -170,14 +176,13 @@ def _outside(problem: RoundProblem, start: Decision, options: argparse.Namespace
 
 def _report(rows: list[dict]) -> dict:
     """Summaries by precision, networks with hopeless losses apart, and contradictions."""
-    usable = [row for row in rows if row["loss"] <= _HOPELESS_LOSS]
-    hopeless = [row for row in rows if row["loss"] > _HOPELESS_LOSS]
+    usable, hopeless = by_hope(rows)
     summary, contradictions = {}, []
     for name in _PRECISIONS:
         if usable:
             summary[name] = _summary(usable, name)
         if hopeless:
-            summary[f"{name}, loss above {_HOPELESS_LOSS}"] = _summary(hopeless, name)
+            summary[f"{name}, loss above {HOPELESS_LOSS}"] = _summary(hopeless, name)
     for index, row in enumerate(rows):
         for name in _PRECISIONS:
             ours = row[name]
@@ -204,14 +209,14 @@ def _summary(rows: list[dict], name: str) -> dict:
     gap = ours / scipy - 1.0
     return {
         "networks": len(rows),
-        "ours_over_scipy": _spread(gap),
+        "ours_over_scipy": spread(gap),
         "worse_than_scipy": int(np.sum(gap > _WORSE)),
         "better_than_scipy": int(np.sum(gap < -_WORSE)),
         "ours_over_bound_least": float(np.min(ours / bound - 1.0)),
-        "scipy_over_bound": _spread(scipy / bound - 1.0),
-        "ours_over_certificate": _spread(1.0 - certificate / ours),
+        "scipy_over_bound": spread(scipy / bound - 1.0),
+        "ours_over_certificate": spread(1.0 - certificate / ours),
         "certificate_over_scipy_most": float(np.max(certificate / scipy - 1.0)),
-        "residual": _spread(np.array([row[name]["residual"] for row in rows])),
+        "residual": spread(np.array([row[name]["residual"] for row in rows])),
         "status": {
             str(status): int(count)
             for status, count in zip(
@@ -219,24 +224,6 @@ def _summary(rows: list[dict], name: str) -> dict:
             )
         },
     }
-
-
-def _table(name: str, summary: dict) -> Table:
-    """A summary: numbers that are one alone in the first column."""
-    table = Table(title=name, title_justify="left")
-    table.add_column("relative difference")
-    for heading in ("median", "95 %", "largest"):
-        table.add_column(heading, justify="right")
-    for key, value in summary.items():
-        numbers = value.values() if key != "status" and isinstance(value, dict) else [value]
-        texts = [f"{x:.1e}" if isinstance(x, float) else str(x) for x in numbers]
-        table.add_row(key.replace("_", " "), *texts)
-    return table
-
-
-def _spread(values: np.ndarray) -> dict:
-    middle, high = np.quantile(values, (0.5, 0.95))
-    return {"median": float(middle), "p95": float(high), "max": float(np.max(values))}
 
 
 if __name__ == "__main__":

@@ -11,14 +11,12 @@ tuning the solver, so state figures from others.
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
@@ -27,17 +25,23 @@ from rich.table import Table
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.dssra import dssra
 from collapipe_jax.scheduling.exhaustive import exhaustive
-from collapipe_jax.scheduling.feasibility import is_feasible
 from collapipe_jax.scheduling.resources import tune_resources
+from experiments.benchmarks.network_rows import (
+    append_row,
+    by_hope,
+    judge,
+    pick,
+    rows_so_far,
+    spread,
+    spread_table,
+)
 from experiments.benchmarks.outside_solvers import in_double
 from experiments.benchmarks.solver_networks import SMALL_SHAPES, NetworkShape, sample_problems
 
-_HOPELESS_LOSS = 0.9
 _TUNING_STEPS = 500
 _WORST = 10
 
@@ -48,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
     console = Console()
     workdir = Path(options.workdir)
     workdir.mkdir(parents=True, exist_ok=True)
-    rows = _rows_so_far(workdir / "gap.jsonl", options.seed)
+    rows = rows_so_far(workdir / "gap.jsonl", {"seed": options.seed})
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("networks", total=options.networks)
         for place, shape in enumerate(SMALL_SHAPES):
@@ -60,10 +64,10 @@ def main(argv: Sequence[str]) -> None:
             problems = sample_problems(options.seed + place, len(numbers), shape)
             found = jax.device_get(jax.jit(jax.vmap(dssra))(problems))
             for number in left:
-                problem, tuned = _pick((problems, found), numbers.index(number))
+                problem, tuned = pick((problems, found), numbers.index(number))
                 rows[number] = {"seed": options.seed, "network": number}
                 rows[number] |= _compare(problem, tuned.decision, shape)
-                _append(workdir / "gap.jsonl", rows[number])
+                append_row(workdir / "gap.jsonl", rows[number])
                 progress.advance(task)
     summary = summarise([rows[number] for number in sorted(rows) if number < options.networks])
     report = {"seed": options.seed, "networks": options.networks, **summary}
@@ -85,42 +89,6 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _rows_so_far(path: Path, seed: int) -> dict[int, dict]:
-    """Networks already done, by number; a line cut off by a kill is dropped."""
-    if not path.exists():
-        return {}
-    rows = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if row["seed"] != seed:
-            raise InputError(
-                "--seed", seed, f"{path} has seed {row['seed']}", "Give another --workdir"
-            )
-        rows[row["network"]] = row
-    write_text(path, "".join(json.dumps(row) + "\n" for row in rows.values()))
-    return rows
-
-
-def _append(path: Path, row: dict) -> None:
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(row) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _pick(tree, index: int):
-    return jax.tree.map(lambda leaf: leaf[index], tree)
-
-
-@jax.jit
-def _judge(problem, decision):
-    cost = price(problem, decision)
-    return cost.objective, jnp.max(cost.loss_probability), is_feasible(problem, decision)
-
-
 @jax.jit
 def _tune(problem, decision):
     return tune_resources(problem, decision, _TUNING_STEPS)
@@ -130,17 +98,17 @@ def _compare(problem: RoundProblem, decided: Decision, shape: NetworkShape) -> d
     """Both decisions for a network, priced in double precision."""
     with jax.enable_x64(True):
         problem, decided = in_double(problem), in_double(decided)
-        objective, _, feasible = _judge(problem, decided)
+        ours = judge(problem, decided)
         start_s = time.perf_counter()
         best = exhaustive(problem, decided)
         search_s = time.perf_counter() - start_s
-        _, loss, _ = _judge(problem, best.decision)
+        loss = judge(problem, best.decision).loss
         layout_objective = _tune(problem, decided).objective
     return {
         "shape": list(shape),
-        "dssra": float(objective),
-        "feasible": bool(feasible),
-        "dssra_tuned": min(float(layout_objective), float(objective)),
+        "dssra": float(ours.objective),
+        "feasible": bool(ours.feasible),
+        "dssra_tuned": min(float(layout_objective), float(ours.objective)),
         "exhaustive": best.objective,
         "lower_bound": best.lower_bound,
         "loss": float(loss),
@@ -165,8 +133,7 @@ def summarise(rows: list[dict]) -> dict:
     Args:
       rows: lines of gap.jsonl.
     """
-    hopeless = [row for row in rows if row["loss"] > _HOPELESS_LOSS]
-    usable = [row for row in rows if row["loss"] <= _HOPELESS_LOSS]
+    usable, hopeless = by_hope(rows)
     worst = sorted(rows, key=lambda row: -_gap(row))[:_WORST]
     return {
         "usable": _figures(usable),
@@ -190,10 +157,10 @@ def _figures(rows: list[dict]) -> dict:
     differ = [row for row in rows if row["dssra_layout"] != row["best_layout"]]
     return {
         "networks": len(rows),
-        "gap": _spread([_gap(row) for row in rows]),
-        "gap_of_layout": _spread([_layout_gap(row) for row in rows]),
-        "left_by_search": _spread([1.0 - row["lower_bound"] / row["exhaustive"] for row in rows]),
-        "search_s": _spread([row["search_s"] for row in rows]),
+        "gap": spread([_gap(row) for row in rows]),
+        "gap_of_layout": spread([_layout_gap(row) for row in rows]),
+        "left_by_search": spread([1.0 - row["lower_bound"] / row["exhaustive"] for row in rows]),
+        "search_s": spread([row["search_s"] for row in rows]),
         "solved_of_layouts": sum(row["solved"] for row in rows)
         / sum(row["layouts"] for row in rows),
         "other_layout": len(differ),
@@ -201,30 +168,12 @@ def _figures(rows: list[dict]) -> dict:
     }
 
 
-def _spread(values: list[float]) -> dict:
-    middle, high = np.quantile(values, (0.5, 0.95))
-    return {"median": float(middle), "p95": float(high), "max": float(np.max(values))}
-
-
 def _show(console: Console, report: dict) -> None:
     for name in ("usable", "hopeless"):
         if report[name]["networks"]:
             title = f"{name} networks, seed {report['seed']}"
-            console.print(_figures_table(title, report[name]))
+            console.print(spread_table(title, report[name]))
     console.print(_worst_table(report["worst"]))
-
-
-def _figures_table(title: str, figures: dict) -> Table:
-    """A summary: numbers that are one alone in the first column."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for heading in ("median", "95 %", "largest"):
-        table.add_column(heading, justify="right")
-    for key, value in figures.items():
-        numbers = value.values() if isinstance(value, dict) else [value]
-        texts = [f"{x:.1e}" if isinstance(x, float) else str(x) for x in numbers]
-        table.add_row(key.replace("_", " "), *texts)
-    return table
 
 
 def _worst_table(rows: list[dict]) -> Table:
