@@ -103,3 +103,15 @@ def message_loss(radio, sinr) -> MessageLoss:
         jnp.where(far, z - jnp.log(attempts) + tail, -jnp.log1p(-lost)),
         z * jnp.where(far, 1.0 - tail, attempts * lost * thin / (q * arrives)),
     )
+
+
+def sinr_at_hazard(radio, hazard) -> Array:
+    """SINR at which a transport block has a hazard: the inverse of docs/system-model.md (6).
+
+    Args:
+      radio: with lanes.
+      hazard: positive.
+    """
+    lost = -jnp.expm1(-hazard)
+    z = -jnp.log1p(-jnp.exp(jnp.log(lost) / radio.harq_attempts))
+    return radio.outage_threshold / z

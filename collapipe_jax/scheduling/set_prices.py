@@ -23,7 +23,7 @@ from collapipe_jax.scheduling.chains import (
     gain_to_next,
 )
 from collapipe_jax.scheduling.feasibility import can_run
-from collapipe_jax.scheduling.messages import bit_time_s, message_loss
+from collapipe_jax.scheduling.messages import bit_time_s, message_loss, sinr_at_hazard
 from collapipe_jax.scheduling.point import Resources, Surroundings
 from collapipe_jax.scheduling.power_mean import add_up, largest
 
@@ -245,6 +245,7 @@ def link_sets(
     power = _choose_powers(problem, nodes, sets, micro, member, balanced_s)
     full_sinr = jnp.stack([power, at_next_active(power, active)]) * sets.pull
     share = _choose_shares(problem, active, full_sinr, micro, balanced_s)
+    share = _narrow_to_be_heard(problem, active, full_sinr, micro, share)
     sinr = full_sinr / share
     bit_s = jnp.where(active, bit_time_s(radio, share * radio.d2d_bandwidth_hz, sinr), 0.0)
     lost = message_loss(radio, sinr).hazard
@@ -337,6 +338,28 @@ def _choose_shares(problem, active, full_sinr, micro: Micro, balanced_s) -> Arra
     power = jnp.where((mean_s > balanced_s) & (micro.batches > 1.0), 1.0, 0.5)
     wanted = jnp.where(active, jnp.exp(power * jnp.log(equal_s)), 0.0)
     return jnp.where(active, wanted / add_up(wanted), 1.0)
+
+
+def _narrow_to_be_heard(problem, active, full_sinr, micro: Micro, share) -> Array:
+    """Shares narrowed where losses cost more than time.
+
+    At the best share ``A lambda`` times the price of a hazard is the hop's time times its
+    price, less what a better SINR gains: a target for ``lambda``.
+    """
+    radio = problem.radio
+    hops = add_up(active.astype(share.dtype))
+    bit_s = bit_time_s(radio, share * radio.d2d_bandwidth_hz, full_sinr / share)
+    pauses = (micro.batches - 1.0) * _BOTTLENECK_PART / hops
+    of_time = micro.middle_price_per_s * problem.workload.local_steps * (1.0 + pauses)
+    of_time = of_time * (bit_s[0] + bit_s[1])
+    expected = jnp.minimum(micro.fixed_hazard + _EXPECTED_HAZARD, _LARGEST_EXPECTED_HAZARD)
+    of_hazard = micro.survival_price * jnp.exp(expected) / radio.transport_block_bits
+    hazard = _UNGAINED * of_time / (radio.harq_attempts * jnp.maximum(of_hazard, 1e-30))
+    wanted = sinr_at_hazard(radio, jnp.clip(hazard, 1e-4, 10.0))
+    return jnp.where(active, jnp.minimum(share, jnp.min(full_sinr, axis=0) / wanted), 1.0)
+
+
+_UNGAINED = 0.4
 
 
 def _moves_at(power, nodes: Nodes) -> tuple[Array, Array]:
