@@ -11,11 +11,17 @@ from jax import Array
 
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.scheduling.chains import chains
+from collapipe_jax.scheduling.chains import Chains, chains, heard_w
+from collapipe_jax.scheduling.messages import sinr_at_hazard
 from collapipe_jax.scheduling.point import Multipliers, Resources, first_multipliers
-from collapipe_jax.scheduling.resources import to_logs
+from collapipe_jax.scheduling.resources import to_logs, to_resources
+from collapipe_jax.scheduling.terms import hop_pull
 
 _START_POWERS = (1.0, 0.3, 0.1, 0.03)
+
+
+_HAZARD = 1.0
+"""Of a message, from where a start's share is narrowed."""
 
 
 class Plans(NamedTuple):
@@ -61,11 +67,34 @@ def static_plans(problem: RoundProblem, static: Decision, count: int) -> Plans:
     logs = repeat_plans(to_logs(problem, chain, static), count)
     levels = jnp.array([_START_POWERS[i % len(_START_POWERS)] for i in range(count)])
     number = logs.d2d_power.dtype
+    logs = logs._replace(d2d_power=logs.d2d_power + jnp.log(levels)[:, None])
+    narrowed = _narrow_to_be_heard(with_plan_axis(problem), repeat_plans(chain, count), logs)
+    own = jnp.arange(count)[:, None] == 0
     return Plans(
         repeat_plans(static.segments, count).astype(number),
         repeat_plans(static.micro_batches, count).astype(number),
-        logs._replace(d2d_power=logs.d2d_power + jnp.log(levels)[:, None]),
+        jax.tree.map(lambda old, new: jnp.where(own, old, new), logs, narrowed),
         repeat_plans(first_multipliers(chain), count),
+    )
+
+
+def _narrow_to_be_heard(problem: RoundProblem, chain: Chains, logs: Resources) -> Resources:
+    """Shares narrowed until a micro-batch mostly survives every message.
+
+    From where nearly all is lost a descent takes long to come back.
+    """
+    radio, point = problem.radio, to_resources(problem, logs)
+    power_w = jnp.where(chain.active, point.d2d_power, 0.0)
+    pull = hop_pull(chain, power_w, chain.noise_w + heard_w(chain.cross_gain, power_w))
+
+    def narrow(log_share, pull, blocks):
+        wanted = sinr_at_hazard(radio, _HAZARD / jnp.maximum(blocks, _HAZARD))
+        return jnp.minimum(log_share, jnp.log(jnp.maximum(pull, 1e-30) / wanted))
+
+    up_pull = point.d2e_power * chain.uplink_gain
+    return logs._replace(
+        d2d_share=narrow(logs.d2d_share, jnp.min(pull, axis=0), chain.hazard_per_hop),
+        d2e_share=narrow(logs.d2e_share, up_pull, chain.hazard_per_uplink),
     )
 
 

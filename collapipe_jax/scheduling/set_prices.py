@@ -27,7 +27,7 @@ from collapipe_jax.scheduling.messages import bit_time_s, message_loss, sinr_at_
 from collapipe_jax.scheduling.point import Resources, Surroundings
 from collapipe_jax.scheduling.power_mean import add_up, largest
 
-_LEVELS = (1.0, 0.3, 0.1, 0.03, 0.01)
+_LEVELS = (1.0, 0.25, 0.06, 0.015, 0.001)
 """Powers to choose from, over the largest."""
 _BOTTLENECK_PART = 0.5
 """How much of the bottleneck the hops are taken to be, as long as it is not known."""

@@ -54,13 +54,8 @@ def send(
       noise_w: with interference, at every node over the whole D2D band, ``[P, N, ...]``.
       temperature: of the means.
     """
-    active, share, power_w = chains.active, point.d2d_share, point.d2d_power
-    hop_sinr = jnp.stack(
-        [
-            power_w * (chains.gain.forward / at_next_active(noise_w, active)) / share,
-            at_next_active(power_w, active) * (chains.gain.backward / noise_w) / share,
-        ]
-    )
+    share, power_w = point.d2d_share, point.d2d_power
+    hop_sinr = hop_pull(chains, power_w, noise_w) / share
     move_sinr = jnp.stack(
         [
             power_w * (chains.collect_gain / noise_w[0]),
@@ -76,6 +71,23 @@ def send(
         down_bit_s=1.0 / (up_hz * chains.downlink_efficiency),
         hop_loss=message_loss(radio, hop_sinr),
         up_loss=message_loss(radio, up_sinr),
+    )
+
+
+def hop_pull(chains: Chains, power_w: Array, noise_w: Array) -> Array:
+    """SINR of both messages of every hop if it had the whole band, ``[2, P, N, ...]``.
+
+    Args:
+      chains: of the layout.
+      power_w: ``[P, N, ...]``.
+      noise_w: with interference, likewise.
+    """
+    active = chains.active
+    return jnp.stack(
+        [
+            power_w * (chains.gain.forward / at_next_active(noise_w, active)),
+            at_next_active(power_w, active) * (chains.gain.backward / noise_w),
+        ]
     )
 
 
