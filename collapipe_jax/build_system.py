@@ -20,6 +20,7 @@ from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_
 from collapipe_jax.system import (
     ControlParams,
     EdgeSystem,
+    MoveParams,
     RadioParams,
     SystemParams,
     sample_system,
@@ -179,7 +180,14 @@ def _build_radio(radio: ConfigDict) -> RadioParams:
 
 def _build_control(config: ConfigDict) -> ControlParams:
     control = {key: jnp.asarray(value) for key, value in config.control.items()}
-    return ControlParams(reference_micro_batches=config.policy.micro_batches, **control)
+    moves = MoveParams(price=control.pop("move_price"), hysteresis=control.pop("hysteresis"))
+    # Without either nothing is carried from round to round, nor computed.
+    free = config.control.move_price == config.control.hysteresis == 0.0
+    return ControlParams(
+        reference_micro_batches=config.policy.micro_batches,
+        moves=None if free else moves,
+        **control,
+    )
 
 
 def build_workload(config: ConfigDict) -> Workload:

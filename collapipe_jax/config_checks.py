@@ -49,6 +49,7 @@ _POSITIVE = (
     "training.server_learning_rate",
 )
 _AT_MOST_ONE = (
+    "control.hysteresis",
     "devices.memory_share",
     "devices.utilisation",
     "dynamics.availability",

@@ -158,8 +158,12 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
     """Write a round's problem, readable by :func:`read_network`.
 
     Raises:
-      InputError: if the rate law is not the mean one: the format has no place for it.
+      InputError: if the rate law is not the mean one, or changing the layout has a price:
+        the format has no place for them.
     """
+    if problem.moves is not None:
+        remedy = "Set it and control.hysteresis to 0"
+        raise InputError("control.move_price", problem.moves.price, "not written on file", remedy)
     if problem.radio.rate_law != "mean":
         law = problem.radio.rate_law
         raise InputError("radio.rate_law", law, "not written on file", "Use the law 'mean'")

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.decision import Decision, is_present
+from collapipe_jax.cost.moves import Moves
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import RoundCost, price
 from collapipe_jax.network.dynamics import (
@@ -26,10 +27,17 @@ from collapipe_jax.system import EdgeSystem, SystemParams, sample_system
 
 
 class SystemState(NamedTuple):
-    """What changes from round to round."""
+    """What changes from round to round.
+
+    Attributes:
+      fading: of all links.
+      queues: of energy and divergence.
+      moves: with the layout of the last round, where leaving it has a price.
+    """
 
     fading: FadingState
     queues: Queues
+    moves: Moves | None
 
 
 class SystemRound(NamedTuple):
@@ -47,9 +55,18 @@ class SystemRound(NamedTuple):
 
 
 def initial_state(key: Array, system: EdgeSystem) -> SystemState:
-    """State before the first round: stationary fading, empty queues."""
+    """State before the first round: stationary fading, empty queues, nobody holds a block."""
     clusters, nodes = system.mean_problem.radio.d2e_gain.shape
-    return SystemState(sample_fading(key, clusters, nodes), empty_queues(clusters, nodes))
+    fading, queues = sample_fading(key, clusters, nodes), empty_queues(clusters, nodes)
+    if system.moves is None:
+        return SystemState(fading, queues, None)
+    moves = Moves(
+        segments=jnp.zeros((clusters, nodes - 1), jnp.int32),
+        micro_batches=jnp.ones(clusters, jnp.int32),
+        price=system.moves.price,
+        hysteresis=system.moves.hysteresis,
+    )
+    return SystemState(fading, queues, moves)
 
 
 def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundProblem:
@@ -80,6 +97,7 @@ def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundPr
             energy_queue=state.queues.energy,
             divergence_queue=jnp.maximum(state.queues.divergence, system.divergence_reserve),
         ),
+        moves=state.moves,
     )
 
 
@@ -103,7 +121,17 @@ def simulate_round(
     cost = price(problem, decision)
     queues = update_queues(state.queues, problem.control, cost.energy_j, cost.divergence)
     fading = step_fading(fading_key, state.fading, system.dynamics.fading_correlation)
-    return SystemState(fading, queues), SystemRound(decision, cost, queues)
+    moves = None if state.moves is None else _moved(state.moves, decision)
+    return SystemState(fading, queues, moves), SystemRound(decision, cost, queues)
+
+
+def _moved(moves: Moves, decision: Decision) -> Moves:
+    """Whoever sits out keeps what it held."""
+    present = is_present(decision.segments)
+    return moves.replace(
+        segments=jnp.where(present[:, None], decision.segments, moves.segments),
+        micro_batches=jnp.where(present, decision.micro_batches, moves.micro_batches),
+    )
 
 
 def draw_system(key: Array, params: SystemParams) -> EdgeSystem:

@@ -48,6 +48,14 @@ class RadioParams:
 
 
 @struct.dataclass(kw_only=True)
+class MoveParams:
+    """Price of changing layouts; fields as in :class:`collapipe_jax.cost.moves.Moves`."""
+
+    price: Array
+    hysteresis: Array
+
+
+@struct.dataclass(kw_only=True)
 class ControlParams:
     """Budgets and the trade-off, the same for every network.
 
@@ -59,6 +67,7 @@ class ControlParams:
       divergence_reserve: least price of divergence, in units of its queue. Divergence has
         no bound, so with an empty queue one round could spend more than all others save;
         the policy sees ``max(z, reserve)``, while the queue itself follows (20).
+      moves: price of changing layouts; none, by default.
       reference_micro_batches: of the static pipeline whose latency is the reference.
     """
 
@@ -68,6 +77,7 @@ class ControlParams:
     device_budget_j: Array
     divergence_ratio: Array
     divergence_reserve: Array
+    moves: MoveParams | None = None
     reference_micro_batches: int = struct.field(pytree_node=False)
 
 
@@ -93,12 +103,13 @@ class EdgeSystem:
       mean_problem: the round's problem at mean gains, with empty queues and every device
         there.
       dynamics: how the network changes.
-      divergence_reserve: as in :class:`ControlParams`.
+      divergence_reserve, moves: as in :class:`ControlParams`.
     """
 
     mean_problem: RoundProblem
     dynamics: DynamicsParams
     divergence_reserve: Array
+    moves: MoveParams | None = None
 
 
 def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
@@ -138,6 +149,7 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
         mean_problem=problem.replace(control=control),
         dynamics=params.dynamics,
         divergence_reserve=jnp.asarray(params.control.divergence_reserve),
+        moves=params.control.moves,
     )
 
 

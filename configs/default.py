@@ -107,6 +107,9 @@ def get_config() -> ml_collections.ConfigDict:
             "device_budget_j": 0.8,  # above what most devices spend; from 0.35 it binds
             "divergence_ratio": 1.2,  # target over the divergence of a loss-free round, > 1
             "divergence_reserve": 1.0,  # least price of divergence; see docs/system-model.md
+            # Both keep segments from changing in every round; 0 is off, as in the paper.
+            "move_price": 0.0,  # of moving a whole encoder, in the units of v
+            "hysteresis": 0.0,  # relative gain under which the layout stays
         }
     )
     config.policy = ml_collections.ConfigDict(

@@ -7,7 +7,7 @@ import pytest
 from random_problems import random_problems
 
 from collapipe_jax.network.channel import transport_block_hazard
-from collapipe_jax.scheduling.messages import message_loss
+from collapipe_jax.scheduling.messages import message_loss, sinr_at_hazard
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,3 +35,12 @@ def test_losses_and_their_fall_are_those_of_the_channel(attempts, dtype, error):
     np.testing.assert_allclose(loss.hazard, hazard(logs), rtol=error, atol=0.1 * error)
     fall = -jax.vmap(jax.grad(hazard))(logs)
     np.testing.assert_allclose(loss.fall, fall, rtol=10 * error, atol=error)
+
+
+@pytest.mark.parametrize("attempts", [1, 4])
+def test_a_hazard_is_met_at_its_sinr(attempts):
+    radio = jax.tree.map(lambda leaf: leaf[0], random_problems(1, 1, 1, 1).radio)
+    radio = radio.replace(harq_attempts=jnp.int32(attempts))
+    hazard = np.logspace(-4, 1, 200)
+    reached = transport_block_hazard(radio, sinr_at_hazard(radio, hazard))
+    np.testing.assert_allclose(reached, hazard, rtol=1e-6)

@@ -140,7 +140,8 @@ def test_candidates_differ_in_their_devices_or_their_micro_batches():
         share = np.exp(np.asarray(found.log_share)[:, :, n, lane])
         for j, key in enumerate(keys):
             on = np.array([True, *key[:DEVICES]])
-            assert share[j][on].sum() == pytest.approx(1, abs=1e-5)
+            assert share[j][on].sum() <= 1 + 1e-5  # less where losses ask for narrow shares
+            assert np.all(share[j][on] > 0)
 
 
 def test_a_device_behind_a_dead_link_spoils_only_sets_that_use_it():

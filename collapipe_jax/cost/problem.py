@@ -4,6 +4,7 @@ from flax import struct
 from jax import Array
 
 from collapipe_jax.cost.divergence import Learning
+from collapipe_jax.cost.moves import Moves
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.devices import Compute
@@ -40,6 +41,7 @@ class RoundProblem:
       compute: the devices of this round; a device that is away has memory 0.
       learning: constants of the convergence bound.
       control: budgets and queues.
+      moves: price of changing the layout; none, by default.
     """
 
     workload: Workload
@@ -47,6 +49,7 @@ class RoundProblem:
     compute: Compute
     learning: Learning
     control: Control
+    moves: Moves | None = None
 
     @property
     def clusters(self) -> int:

@@ -15,12 +15,14 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.chains import chains
 from collapipe_jax.scheduling.combinations import other_plans
+from collapipe_jax.scheduling.hysteresis import layout_before, stay_or_go
 from collapipe_jax.scheduling.lanes import on_lanes
 from collapipe_jax.scheduling.plans import (
     Plans,
     join_plans,
     static_plans,
     take_plan,
+    with_last_plan,
     with_plan_axis,
 )
 from collapipe_jax.scheduling.resources import (
@@ -60,9 +62,10 @@ def dssra(problem: RoundProblem, micro_batches: int = 8, effort: Effort = DEFAUL
       effort: how much to search.
 
     Returns:
-      A feasible decision, its price, which is at most that of this static pipeline, and a
-      certificate of its shares and powers. No slopes flow through it: those of the price
-      at the decision held constant are those of the optimum (envelope theorem).
+      A feasible decision, its price, and a certificate of its shares and powers. The price
+      is at most that of this static pipeline, unless hysteresis holds to the layout before.
+      No slopes flow through it: those of the price at the decision held constant are those
+      of the optimum (envelope theorem).
     """
 
     def solve(problem):
@@ -106,8 +109,14 @@ def _solve(problem: RoundProblem, micro_batches: int, effort: Effort) -> Tuned:
         return plans, answer
 
     start = static_plans(problem, static, effort.plans)
+    if problem.moves is not None:
+        before = layout_before(problem, static)
+        start = with_last_plan(start, static_plans(problem, before, 1))
     _, answers = jax.lax.scan(turn, start, jnp.arange(len(steps)))
-    return jax.tree.map(lambda leaf: leaf[-1], answers)
+    found = jax.tree.map(lambda leaf: leaf[-1], answers)
+    if problem.moves is None:
+        return found
+    return stay_or_go(problem, before, found, sum(effort.joint_steps))
 
 
 def _tune(problem: RoundProblem, plans: Plans, steps) -> Plans:

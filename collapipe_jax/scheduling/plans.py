@@ -113,6 +113,18 @@ def take_plan(plans: Plans, index: Array) -> Plans:
     return jax.tree.map(take, plans)
 
 
+def with_last_plan(plans: Plans, last: Plans) -> Plans:
+    """Plans with another one in the last place.
+
+    Args:
+      plans: ``C`` of them.
+      last: a single one.
+    """
+    return jax.tree.map(
+        lambda many, one: jnp.concatenate([many[..., :-1, :], one], axis=-2), plans, last
+    )
+
+
 def mix_plans(candidates: Plans, choices: Array, cluster_weight: Array) -> Plans:
     """Plans whose clusters come from different candidates.
 

@@ -17,6 +17,7 @@ from jax import Array
 
 from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.scheduling.chains import price_of_moves
 from collapipe_jax.scheduling.point import Resources, Surroundings
 from collapipe_jax.scheduling.power_mean import add_up, largest
 from collapipe_jax.scheduling.set_prices import (
@@ -218,6 +219,6 @@ def _price_filled(problem, around, micro: Micro, linked: LinkedSets, segments) -
     late_s = jnp.maximum(latency_s, around.round_s)
     price = around.price_per_s * latency_s
     price = price + (micro.price_per_s - around.price_per_s) * late_s
-    price = price + linked.fixed_price + block_price
+    price = price + linked.fixed_price + block_price + price_of_moves(problem, segments)
     # A hopeless link must still win against not fitting at all.
     return jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37)

@@ -1,0 +1,44 @@
+"""Moving weights between devices when segments change, docs/system-model.md, section 5.
+
+Every round hands out parameters anyway (13). A device that takes over blocks must also get
+their optimiser state, make room and warm up; what that is worth is a price, off by default.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+
+@struct.dataclass(kw_only=True)
+class Moves:
+    """The layout of the round before, and what leaving it costs.
+
+    Attributes:
+      segments: ``[N, K]``; a row of zeros where the cluster held nothing.
+      micro_batches: ``[N]``.
+      price: of moving one whole encoder, in units of (P2).
+      hysteresis: relative fall of (P2) for which the layout changes at all.
+    """
+
+    segments: Array
+    micro_batches: Array
+    price: Array
+    hysteresis: Array
+
+
+def moved_encoders(before: Array, segments: Array, blocks: int) -> Array:
+    """Blocks that devices take over, in encoders, by cluster.
+
+    A cluster that held nothing starts anew: no layout is dearer than another, so nothing
+    counts.
+
+    Args:
+      before: ``[K, ...]``, devices first.
+      segments: ``[K, ...]``.
+      blocks: ``L``.
+
+    Returns:
+      ``[...]``.
+    """
+    taken = jnp.sum(jnp.maximum(segments - before, 0), axis=0) / blocks
+    return jnp.where(jnp.sum(before, axis=0) > 0, taken, 0.0)
