@@ -4,7 +4,7 @@
 
 Other configurations start from this one and change some keys. Trains a Transformer of 6 + 2
 blocks on synthetic text over 4 clusters of 5 devices: about 4 minutes on 2 cores, greedy test
-BLEU 96.6 (copying the source: 0.0).
+BLEU 96.6 (copying the source: 0.0); measured with an earlier solver and control.v = 10.
 """
 
 import ml_collections
@@ -102,9 +102,9 @@ def get_config() -> ml_collections.ConfigDict:
             "control_unit_budget_j": 2.0,  # per round, mean over time; the cell's edge needs it
             # A cell-edge uplink costs what it costs: a control unit gets at least this many
             # times the least that its part can cost, or no policy could keep its budget on one
-            # network in ten. Losses, fading and interference ask for up to 1.5.
+            # network in ten: losses, fading and interference come on top of that least.
             "control_unit_margin": 2.2,
-            "device_budget_j": 0.8,  # above what most devices spend; from 0.35 it binds
+            "device_budget_j": 0.8,  # above what most devices spend
             "divergence_ratio": 1.2,  # target over the divergence of a loss-free round, > 1
             "divergence_reserve": 1.0,  # least price of divergence; see docs/system-model.md
             # Both keep segments from changing in every round; 0 is off, as in the paper.
