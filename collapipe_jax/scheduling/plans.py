@@ -18,10 +18,8 @@ from collapipe_jax.scheduling.resources import to_logs, to_resources
 from collapipe_jax.scheduling.terms import hop_pull
 
 _START_POWERS = (1.0, 0.3, 0.1, 0.03)
-
-
-_HAZARD = 1.0
-"""Of a message, from where a start's share is narrowed."""
+_LARGEST_HAZARD = 1.0
+"""Of a message in a start."""
 
 
 class Plans(NamedTuple):
@@ -56,7 +54,7 @@ def repeat_plans(tree, count: int):
 
 
 def static_plans(problem: RoundProblem, static: Decision, count: int) -> Plans:
-    """One layout with all powers at different levels, the decision's own first.
+    """One layout with all powers at different levels, the decision as it is first.
 
     Args:
       problem: with lanes ``[R]``.
@@ -88,7 +86,7 @@ def _narrow_to_be_heard(problem: RoundProblem, chain: Chains, logs: Resources) -
     pull = hop_pull(chain, power_w, chain.noise_w + heard_w(chain.cross_gain, power_w))
 
     def narrow(log_share, pull, blocks):
-        wanted = sinr_at_hazard(radio, _HAZARD / jnp.maximum(blocks, _HAZARD))
+        wanted = sinr_at_hazard(radio, _LARGEST_HAZARD / jnp.maximum(blocks, 1.0))
         return jnp.minimum(log_share, jnp.log(jnp.maximum(pull, 1e-30) / wanted))
 
     up_pull = point.d2e_power * chain.uplink_gain

@@ -33,7 +33,11 @@ _BOTTLENECK_PART = 0.5
 """How much of the bottleneck the hops are taken to be, as long as it is not known."""
 _EXPECTED_HAZARD = 1.0
 _LARGEST_EXPECTED_HAZARD = 4.0
-"""Hazard at which losses are priced while powers are chosen, and its limit."""
+"""Hazard at which losses are priced while powers and shares are chosen, and its limit."""
+_EXPECTED_GAIN = 0.6
+"""Of spectral efficiency by the SINR, both in logarithms, where losses begin to matter."""
+_HAZARD_TO_AIM_AT = (1e-4, 10.0)
+_LEAST_PRICE = 1e-30
 
 
 class Nodes(NamedTuple):
@@ -242,10 +246,10 @@ def link_sets(
     active, steps = sets.active, work.local_steps
     member = active[1:].astype(micro.unit_s.dtype)
     balanced_s = work.blocks / add_up(member / micro.unit_s[:, None])
-    power = _choose_powers(problem, nodes, sets, micro, member, balanced_s)
+    power = _choose_powers(problem, nodes, sets, micro, balanced_s)
     full_sinr = jnp.stack([power, at_next_active(power, active)]) * sets.pull
     share = _choose_shares(problem, active, full_sinr, micro, balanced_s)
-    share = _narrow_to_be_heard(problem, active, full_sinr, micro, share)
+    share = _narrow_shares(problem, active, full_sinr, micro, share)
     sinr = full_sinr / share
     bit_s = jnp.where(active, bit_time_s(radio, share * radio.d2d_bandwidth_hz, sinr), 0.0)
     lost = message_loss(radio, sinr).hazard
@@ -288,26 +292,21 @@ def link_sets(
     )
 
 
-def _choose_powers(problem, nodes: Nodes, sets: Sets, micro: Micro, member, balanced_s) -> Array:
+def _choose_powers(problem, nodes: Nodes, sets: Sets, micro: Micro, balanced_s) -> Array:
     """The cheapest power of every node of every set, over its maximum, shares being equal.
 
     Blocks, moved by their devices and handed out by the control unit, are taken as split
     at will.
     """
     work, middle = problem.workload, micro.middle_price_per_s
-    blocks = member / micro.unit_s[:, None] * balanced_s
+    blocks = sets.active[1:] / micro.unit_s[:, None] * balanced_s
     blocks = jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks])
-    hops = add_up(member) + 1.0
-    in_bottleneck = _BOTTLENECK_PART / hops
-    per_air_s = middle * work.local_steps * micro.bits
-    per_air_s = per_air_s * (1.0 + (micro.batches - 1.0) * in_bottleneck)
-    expected = jnp.minimum(micro.fixed_hazard + _EXPECTED_HAZARD, _LARGEST_EXPECTED_HAZARD)
-    per_hazard = micro.survival_price * jnp.exp(expected)
-    per_hazard = per_hazard * micro.bits / problem.radio.transport_block_bits
+    per_bit_s = _price_per_bit_s(problem, micro, sets.active)
+    per_hazard = _price_per_hazard(problem, micro)
     level = jnp.array(_LEVELS).reshape(-1, 1, 1, 1)
     paid = level * nodes.full_w * nodes.price_per_j  # [levels, P, N, R]
     sent_bits = work.local_steps * work.batch * work.activation_bits
-    price = (per_air_s + (paid * sent_bits)[:, :, None]) * sets.air_s + per_hazard * sets.hazard
+    price = (per_bit_s + (paid * sent_bits)[:, :, None]) * sets.air_s + per_hazard * sets.hazard
     price = price + (level * nodes.full_w * nodes.price_per_w)[:, :, None]
     collect = (middle + paid) * nodes.collect_s
     distribute = (middle + paid[:, :1]) * nodes.distribute_s
@@ -340,26 +339,30 @@ def _choose_shares(problem, active, full_sinr, micro: Micro, balanced_s) -> Arra
     return jnp.where(active, wanted / add_up(wanted), 1.0)
 
 
-def _narrow_to_be_heard(problem, active, full_sinr, micro: Micro, share) -> Array:
-    """Shares narrowed where losses cost more than time.
-
-    At the best share ``A lambda`` times the price of a hazard is the hop's time times its
-    price, less what a better SINR gains: a target for ``lambda``.
-    """
+def _narrow_shares(problem, active, full_sinr, micro: Micro, share) -> Array:
+    """Shares narrowed where losses cost more than time (docs/dssra.md, layouts of a cluster)."""
     radio = problem.radio
-    hops = add_up(active.astype(share.dtype))
     bit_s = bit_time_s(radio, share * radio.d2d_bandwidth_hz, full_sinr / share)
-    pauses = (micro.batches - 1.0) * _BOTTLENECK_PART / hops
-    of_time = micro.middle_price_per_s * problem.workload.local_steps * (1.0 + pauses)
-    of_time = of_time * (bit_s[0] + bit_s[1])
-    expected = jnp.minimum(micro.fixed_hazard + _EXPECTED_HAZARD, _LARGEST_EXPECTED_HAZARD)
-    of_hazard = micro.survival_price * jnp.exp(expected) / radio.transport_block_bits
-    hazard = _UNGAINED * of_time / (radio.harq_attempts * jnp.maximum(of_hazard, 1e-30))
-    wanted = sinr_at_hazard(radio, jnp.clip(hazard, 1e-4, 10.0))
+    of_time = (bit_s[0] + bit_s[1]) * _price_per_bit_s(problem, micro, active)
+    of_hazard = jnp.maximum(_price_per_hazard(problem, micro), _LEAST_PRICE)
+    hazard = (1.0 - _EXPECTED_GAIN) * of_time / (radio.harq_attempts * of_hazard)
+    wanted = sinr_at_hazard(radio, jnp.clip(hazard, *_HAZARD_TO_AIM_AT))
     return jnp.where(active, jnp.minimum(share, jnp.min(full_sinr, axis=0) / wanted), 1.0)
 
 
-_UNGAINED = 0.4
+def _price_per_bit_s(problem, micro: Micro, active) -> Array:
+    """Price of a second longer for a bit of a hop's messages, ``[sets, N, R]``."""
+    hops = add_up(active.astype(micro.bits.dtype))
+    pauses = (micro.batches - 1.0) * _BOTTLENECK_PART / hops
+    steps = problem.workload.local_steps
+    return micro.middle_price_per_s * steps * micro.bits * (1.0 + pauses)
+
+
+def _price_per_hazard(problem, micro: Micro) -> Array:
+    """Price of a transport block's hazard on a hop at the loss expected, ``[N, R]``."""
+    expected = jnp.minimum(micro.fixed_hazard + _EXPECTED_HAZARD, _LARGEST_EXPECTED_HAZARD)
+    blocks = micro.bits / problem.radio.transport_block_bits
+    return micro.survival_price * jnp.exp(expected) * blocks
 
 
 def _moves_at(power, nodes: Nodes) -> tuple[Array, Array]:
