@@ -26,18 +26,25 @@ from collapipe_jax.scheduling.queues import Queues, empty_queues, update_queues
 from collapipe_jax.system import EdgeSystem, SystemParams, sample_system
 
 
+class HeldLayout(NamedTuple):
+    """Segments ``[N, K]`` and micro-batches ``[N]`` of the last round that a cluster was in."""
+
+    segments: Array
+    micro_batches: Array
+
+
 class SystemState(NamedTuple):
     """What changes from round to round.
 
     Attributes:
       fading: of all links.
       queues: of energy and divergence.
-      moves: with the layout of the last round, where leaving it has a price.
+      held: layout of the last round, where leaving it has a price.
     """
 
     fading: FadingState
     queues: Queues
-    moves: Moves | None
+    held: HeldLayout | None
 
 
 class SystemRound(NamedTuple):
@@ -60,13 +67,8 @@ def initial_state(key: Array, system: EdgeSystem) -> SystemState:
     fading, queues = sample_fading(key, clusters, nodes), empty_queues(clusters, nodes)
     if system.moves is None:
         return SystemState(fading, queues, None)
-    moves = Moves(
-        segments=jnp.zeros((clusters, nodes - 1), jnp.int32),
-        micro_batches=jnp.ones(clusters, jnp.int32),
-        price=system.moves.price,
-        hysteresis=system.moves.hysteresis,
-    )
-    return SystemState(fading, queues, moves)
+    nothing = jnp.zeros((clusters, nodes - 1), jnp.int32)
+    return SystemState(fading, queues, HeldLayout(nothing, jnp.ones(clusters, jnp.int32)))
 
 
 def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundProblem:
@@ -97,8 +99,15 @@ def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundPr
             energy_queue=state.queues.energy,
             divergence_queue=jnp.maximum(state.queues.divergence, system.divergence_reserve),
         ),
-        moves=state.moves,
+        moves=_moves(system, state),
     )
+
+
+def _moves(system: EdgeSystem, state: SystemState) -> Moves | None:
+    if system.moves is None:
+        return None
+    price, hysteresis = system.moves.price, system.moves.hysteresis
+    return Moves(**state.held._asdict(), price=price, hysteresis=hysteresis)
 
 
 def simulate_round(
@@ -121,16 +130,16 @@ def simulate_round(
     cost = price(problem, decision)
     queues = update_queues(state.queues, problem.control, cost.energy_j, cost.divergence)
     fading = step_fading(fading_key, state.fading, system.dynamics.fading_correlation)
-    moves = None if state.moves is None else _moved(state.moves, decision)
-    return SystemState(fading, queues, moves), SystemRound(decision, cost, queues)
+    held = None if state.held is None else _held_after(state.held, decision)
+    return SystemState(fading, queues, held), SystemRound(decision, cost, queues)
 
 
-def _moved(moves: Moves, decision: Decision) -> Moves:
+def _held_after(held: HeldLayout, decision: Decision) -> HeldLayout:
     """Whoever sits out keeps what it held."""
     present = is_present(decision.segments)
-    return moves.replace(
-        segments=jnp.where(present[:, None], decision.segments, moves.segments),
-        micro_batches=jnp.where(present, decision.micro_batches, moves.micro_batches),
+    return HeldLayout(
+        jnp.where(present[:, None], decision.segments, held.segments),
+        jnp.where(present, decision.micro_batches, held.micro_batches),
     )
 
 

@@ -149,7 +149,7 @@ def with_price(params):
 def test_a_cluster_that_sits_out_keeps_its_blocks():
     system = draw(jax.random.key(0), with_price(tiny_params(availability=0.5)))
     state = initial_state(jax.random.key(1), system)
-    before = np.asarray(state.moves.segments)
+    before = np.asarray(state.held.segments)
     assert not before.any()
     sat_out = 0
     for key in jax.random.split(jax.random.key(2), 8):
@@ -157,12 +157,12 @@ def test_a_cluster_that_sits_out_keeps_its_blocks():
         segments, present = happened.decision.segments, ~np.asarray(happened.cost.absent)
         before = np.where(present[:, None], segments, before)
         sat_out += np.sum(~present & before.any(axis=1))
-        np.testing.assert_array_equal(state.moves.segments, before)
+        np.testing.assert_array_equal(state.held.segments, before)
     assert sat_out > 0
 
 
 def test_by_default_no_layout_is_remembered():
-    assert initial_state(jax.random.key(1), draw(jax.random.key(0), tiny_params())).moves is None
+    assert initial_state(jax.random.key(1), draw(jax.random.key(0), tiny_params())).held is None
 
 
 def test_a_price_is_not_written_on_file(tmp_path, problems):

@@ -42,3 +42,22 @@ def moved_encoders(before: Array, segments: Array, blocks: int) -> Array:
     """
     taken = jnp.sum(jnp.maximum(segments - before, 0), axis=0) / blocks
     return jnp.where(jnp.sum(before, axis=0) > 0, taken, 0.0)
+
+
+def price_of_moves(moves: Moves | None, segments: Array, blocks: int) -> Array:
+    """Price of leaving the layout of the round before, by cluster.
+
+    Args:
+      moves: with or without trailing lanes; none costs nothing.
+      segments: devices first, ``[K, N, ...]``, or ``[K, sets, N, ...]``.
+      blocks: ``L``.
+
+    Returns:
+      ``[N, ...]``, or ``[sets, N, ...]``; a scalar 0 where nothing is asked.
+    """
+    if moves is None:
+        return jnp.zeros(())
+    before = jnp.moveaxis(moves.segments, 1, 0)
+    sets = [1] * (segments.ndim - before.ndim)
+    before = before.reshape(before.shape[0], *sets, *before.shape[1:])
+    return moves.price * moved_encoders(before, segments, blocks)

@@ -17,7 +17,7 @@ from collapipe_jax.cost.latency import (
 )
 from collapipe_jax.cost.links import message_links, micro_batch_hazard
 from collapipe_jax.cost.memory import device_memory_bytes
-from collapipe_jax.cost.moves import moved_encoders
+from collapipe_jax.cost.moves import price_of_moves
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import loss_probability
 
@@ -90,16 +90,9 @@ def price(problem: RoundProblem, decision: Decision) -> RoundCost:
         loss_probability=jnp.where(present, loss_probability(hazard), 0.0),
         divergence=divergence,
         objective=drift_plus_penalty(problem, latency_s, energy_j, divergence)
-        + _price_of_moves(problem, decision),
+        + jnp.sum(price_of_moves(problem.moves, decision.segments.T, problem.workload.blocks)),
         absent=~present,
     )
-
-
-def _price_of_moves(problem: RoundProblem, decision: Decision) -> Array:
-    if problem.moves is None:
-        return jnp.zeros(())
-    before, now = problem.moves.segments.T, decision.segments.T
-    return problem.moves.price * jnp.sum(moved_encoders(before, now, problem.workload.blocks))
 
 
 def drift_plus_penalty(

@@ -8,6 +8,7 @@ around them is the solver's inner one.
 """
 
 import jax.numpy as jnp
+from jax import Array
 
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.chains import Chains, heard_w
@@ -61,25 +62,23 @@ def price_point(
 
     times = slopes_by_time(chains, smooth, latency)
     worth = worths_of_sinr(sent, losses, times)
+    rest = losses.price + chains.cluster_price
     if around is None:
         hearing = by_receiver(worth.hop, worth.move, active)
         price_per_w = heard_w(chains.gain_heard_from, hearing / noise_w)
-        rent = jnp.zeros_like(losses.price)
+        disturbs = power_w * price_per_w  # not paid: the others' slopes hold it
+        rent = jnp.zeros_like(rest)
+        total = add_up
     else:
         price_per_w = around.price_per_w
+        disturbs = power_w * price_per_w
         rent = jnp.where(active[0], point.d2e_share * around.price_per_share, 0.0)
-    disturbs = power_w * price_per_w
+        rest = rest + add_up(disturbs) + rent
+        total = _each
+    objective = total(rest + true.energy_price) + latency.true_price
+    smooth_price = total(rest + smooth.energy_price) + latency.smooth_price
     energy = by_sender(smooth.air_price, smooth.move_price, active)
     paid = PowerPrices(energy + disturbs, smooth.up_price)
-
-    rest = losses.price + chains.cluster_price
-    if around is None:
-        objective = add_up(rest + true.energy_price) + latency.true_price
-        smooth_price = add_up(rest + smooth.energy_price) + latency.smooth_price
-    else:
-        rest = rest + add_up(disturbs) + rent
-        objective = rest + true.energy_price + latency.true_price
-        smooth_price = rest + smooth.energy_price + latency.smooth_price
     return PricedPoint(
         smooth=smooth_price,
         objective=objective,
@@ -107,3 +106,7 @@ def price_point(
             up=sent.up.weight,
         ),
     )
+
+
+def _each(by_cluster: Array) -> Array:
+    return by_cluster

@@ -16,7 +16,7 @@ from collapipe_jax.cost.decision import Hops
 from collapipe_jax.cost.divergence import present_weight
 from collapipe_jax.cost.energy import computing_energy_j
 from collapipe_jax.cost.latency import forward_time_s
-from collapipe_jax.cost.moves import moved_encoders
+from collapipe_jax.cost.moves import price_of_moves
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import (
     downlink_sinr,
@@ -199,7 +199,7 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
         price_per_w_s=jnp.where(active, price_per_j, 0.0),
         cluster_price=_computing_price(problem, devices, present, price_per_j)
         + divergence.sampling
-        + price_of_moves(problem, devices),
+        + price_of_moves(problem.moves, devices, work.blocks),
         hazard_per_hop=step_bits / radio.transport_block_bits,
         hazard_per_uplink=up_bits / radio.transport_block_bits,
         fixed_hazard=step_bits
@@ -272,23 +272,6 @@ def _computing_price(problem, devices, present, price_per_j):
     embed = jnp.where(present, work.embed_flops, 0.0)[None]
     flops = jnp.concatenate([embed, devices * work.block_flops])
     return jnp.sum(price_per_j * computing_energy_j(work, flops, joules_per_flop), axis=0)
-
-
-def price_of_moves(problem: RoundProblem, segments: Array) -> Array:
-    """Price of leaving the layout of the round before, by cluster.
-
-    Args:
-      problem: with lanes.
-      segments: devices first, ``[K, N, ...]``, or ``[K, sets, N, ...]``.
-    """
-    if problem.moves is None:
-        return jnp.zeros(())
-    before = jnp.moveaxis(problem.moves.segments, 1, 0)
-    before = before.reshape(
-        before.shape[0], *[1] * (segments.ndim - before.ndim), *before.shape[1:]
-    )
-    moved = moved_encoders(before, segments, problem.workload.blocks)
-    return problem.moves.price * moved
 
 
 def gain_to_next(cluster_gain, active):

@@ -75,7 +75,7 @@ def _alone(chain: Chains, price_per_share: Array) -> Surroundings:
         price_per_w=nothing,
         price_per_s=per_cluster + chain.price_per_s[None],
         round_s=jnp.zeros_like(chain.price_per_s),
-        price_per_share=per_cluster + price_per_share[None],
+        price_per_share=price_per_share,
     )
 
 

@@ -6,10 +6,8 @@ import jax.numpy as jnp
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.baselines import with_equal_resources
-from collapipe_jax.scheduling.chains import chains
 from collapipe_jax.scheduling.feasibility import is_feasible
-from collapipe_jax.scheduling.point import first_multipliers
-from collapipe_jax.scheduling.resources import Tuned, finish, to_logs, tune_chains
+from collapipe_jax.scheduling.resources import Tuned, tune_layout
 
 
 def layout_before(problem: RoundProblem, otherwise: Decision) -> Decision:
@@ -38,9 +36,6 @@ def stay_or_go(problem: RoundProblem, before: Decision, found: Tuned, steps: int
       found: by the search, the price of moves included.
       steps: on the layout before.
     """
-    chain = chains(problem, before.segments, before.micro_batches)
-    logs = to_logs(problem, chain, before)
-    descent = tune_chains(problem, chain, logs, first_multipliers(chain), steps)
-    stays = finish(problem, chain, before, descent)
+    stays = tune_layout(problem, before, steps)
     goes = found.objective < (1.0 - problem.moves.hysteresis) * stays.objective
     return jax.tree.map(lambda new, old: jnp.where(goes, new, old), found, stays)

@@ -63,18 +63,20 @@ def tune_resources(problem: RoundProblem, decision: Decision, steps: int = 200) 
     Returns:
       A decision that is feasible if the start was and never has a larger objective.
     """
-
-    def solve(problem, decision):
-        chain = chains(problem, decision.segments, decision.micro_batches)
-        start = to_logs(problem, chain, decision)
-        descent = tune_chains(problem, chain, start, first_multipliers(chain), steps)
-        return finish(problem, chain, decision, descent)
-
-    tuned = on_lanes(solve)(*jax.lax.stop_gradient((problem, decision)))
+    tune = on_lanes(functools.partial(tune_layout, steps=steps))
+    tuned = tune(*jax.lax.stop_gradient((problem, decision)))
     kept = price(problem, decision).objective
     better = tuned.objective < kept
     chosen = jax.tree.map(lambda new, old: jnp.where(better, new, old), tuned.decision, decision)
     return tuned._replace(decision=chosen, objective=jnp.minimum(tuned.objective, kept))
+
+
+def tune_layout(problem: RoundProblem, decision: Decision, steps: int) -> Tuned:
+    """:func:`tune_resources` with lanes, the best point met and not the start."""
+    chain = chains(problem, decision.segments, decision.micro_batches)
+    start = to_logs(problem, chain, decision)
+    descent = tune_chains(problem, chain, start, first_multipliers(chain), steps)
+    return finish(problem, chain, decision, descent)
 
 
 def price_logs(

@@ -16,14 +16,13 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.cost.memory import block_capacity
+from collapipe_jax.cost.moves import price_of_moves
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.scheduling.chains import price_of_moves
+from collapipe_jax.scheduling.linked_sets import LinkedSets, link_sets
 from collapipe_jax.scheduling.point import Resources, Surroundings
 from collapipe_jax.scheduling.power_mean import add_up, largest
 from collapipe_jax.scheduling.set_prices import (
-    LinkedSets,
     Micro,
-    link_sets,
     micro_batch_sizes,
     price_nodes,
     price_sets,
@@ -219,6 +218,7 @@ def _price_filled(problem, around, micro: Micro, linked: LinkedSets, segments) -
     late_s = jnp.maximum(latency_s, around.round_s)
     price = around.price_per_s * latency_s
     price = price + (micro.price_per_s - around.price_per_s) * late_s
-    price = price + linked.fixed_price + block_price + price_of_moves(problem, segments)
+    price = price + linked.fixed_price + block_price
+    price = price + price_of_moves(problem.moves, segments, problem.workload.blocks)
     # A hopeless link must still win against not fitting at all.
     return jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37)

@@ -40,6 +40,7 @@ from experiments.benchmarks.network_rows import (
     append_row,
     by_hope,
     judge,
+    missing,
     pick,
     rows_so_far,
     spread,
@@ -66,13 +67,9 @@ def main(argv: Sequence[str]) -> None:
     settings = {name: getattr(options, name) for name in ("seed", "steps", "starts")}
     rows = rows_so_far(workdir / "continuous_gap.jsonl", settings)
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("networks", total=options.networks)
-        for place, shape in enumerate(SHAPES):
-            numbers = range(place, options.networks, len(SHAPES))
-            left = [number for number in numbers if number not in rows]
-            progress.advance(task, len(numbers) - len(left))
-            if not left:
-                continue
+        done = sum(number < options.networks for number in rows)
+        task = progress.add_task("networks", total=options.networks, completed=done)
+        for place, shape, numbers, left in missing(rows, options.networks, SHAPES):
             problems, starts = _cases(options.seed + place, len(numbers), shape)
             ours = _ours(problems, starts, options.steps)
             for number in left:

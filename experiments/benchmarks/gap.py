@@ -34,6 +34,7 @@ from experiments.benchmarks.network_rows import (
     append_row,
     by_hope,
     judge,
+    missing,
     pick,
     rows_so_far,
     spread,
@@ -54,13 +55,9 @@ def main(argv: Sequence[str]) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     rows = rows_so_far(workdir / "gap.jsonl", {"seed": options.seed})
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("networks", total=options.networks)
-        for place, shape in enumerate(SMALL_SHAPES):
-            numbers = range(place, options.networks, len(SMALL_SHAPES))
-            left = [number for number in numbers if number not in rows]
-            progress.advance(task, len(numbers) - len(left))
-            if not left:
-                continue
+        done = sum(number < options.networks for number in rows)
+        task = progress.add_task("networks", total=options.networks, completed=done)
+        for place, shape, numbers, left in missing(rows, options.networks, SMALL_SHAPES):
             problems = sample_problems(options.seed + place, len(numbers), shape)
             found = jax.device_get(jax.jit(jax.vmap(dssra))(problems))
             for number in left:

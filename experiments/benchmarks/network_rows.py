@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.feasibility import is_feasible
+from experiments.benchmarks.solver_networks import NetworkShape
 
 HOPELESS_LOSS = 0.9
 """Loss above which no decision can serve a network; such ones are reported apart."""
@@ -48,6 +49,33 @@ def rows_so_far(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
         rows[row["network"]] = row
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows.values()))
     return rows
+
+
+class Missing(NamedTuple):
+    """Networks of one shape, some of which are not done yet.
+
+    Attributes:
+      place: of the shape among all.
+      shape: its sizes.
+      numbers: of all its networks.
+      left: those to do.
+    """
+
+    place: int
+    shape: NetworkShape
+    numbers: range
+    left: list[int]
+
+
+def missing(
+    rows: Mapping[int, dict], networks: int, shapes: Sequence[NetworkShape]
+) -> Iterator[Missing]:
+    """Shapes with networks to do; shapes take turns among the numbers."""
+    for place, shape in enumerate(shapes):
+        numbers = range(place, networks, len(shapes))
+        left = [number for number in numbers if number not in rows]
+        if left:
+            yield Missing(place, shape, numbers, left)
 
 
 def append_row(path: Path, row: dict) -> None:
