@@ -1,4 +1,4 @@
-"""Sizes of a Transformer, and the tokens with a meaning of their own."""
+"""Sizes of the models, and the tokens with a meaning of their own."""
 
 import dataclasses
 
@@ -6,59 +6,64 @@ from collapipe_jax.errors import InputError
 
 PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
 
+NORMS = ("pre", "post")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+DTYPES = ("float32", "bfloat16")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
-    """Sizes that fix the shapes of the model; hashable, hence static under jit.
+class EncoderConfig:
+    """Sizes of the stack of blocks that the devices share out; hashable, hence static under jit.
 
     Attributes:
-      vocabulary_size: Entries of the vocabulary, special tokens included.
-      width: `h`, size of an activation; even, and a multiple of `heads`.
+      width: `h`, size of an activation; a multiple of `heads`.
       heads: Attention heads.
       feed_forward_width: Inner size of the feed-forward layer, usually `4 h`.
       encoder_blocks: `L`.
-      decoder_blocks: Blocks of the decoder.
-      source_length: Tokens of a source sentence, padding included.
-      target_length: Tokens of a target sentence, end included and start not.
-      dropout_rate: Probability in [0, 1) that an activation is dropped.
-      label_smoothing: Share in [0, 1) of the target's mass spread over the vocabulary.
+      norm: "pre" norms what enters a layer and leaves the stack's output to whoever
+        reads it; "post" norms the sum of a layer and its residual, as BERT does.
+      norm_epsilon: Added to a variance.
+      activation: "gelu" (exact), "gelu_tanh" (its usual approximation) or "relu".
+      dropout_rate: Probability in [0, 1) that an activation or an attention weight is dropped.
       rematerialise: Recompute a block's activations in the backward pass.
+      initial_deviation: Of fresh weights, a normal law cut at two of it; 0 takes
+        `1 / sqrt(inputs)`, LeCun's law.
+      compute_dtype: "float32", or "bfloat16" for matrix products of 16-bit numbers that
+        are summed in 32; parameters, norms, softmax and losses keep float32 either way.
 
     Raises:
-      InputError: On a size below 1, an odd width, heads that do not divide the
-        width, a vocabulary without room for the special tokens, or a share outside [0, 1).
+      InputError: On a size below 1, heads that do not divide the width, a share outside
+        [0, 1), or an unknown name.
     """
 
-    vocabulary_size: int
     width: int
     heads: int
     feed_forward_width: int
     encoder_blocks: int
-    decoder_blocks: int
-    source_length: int
-    target_length: int
+    norm: str = "pre"
+    norm_epsilon: float = 1e-6
+    activation: str = "gelu_tanh"
     dropout_rate: float = 0.0
-    label_smoothing: float = 0.0
     rematerialise: bool = False
+    compute_dtype: str = "float32"
+    initial_deviation: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type is int and not (type(value) is int and value >= 1):
-                _reject(field.name, value, "is no positive integer", "Give at least 1")
+                reject(field.name, value, "is no positive integer", "Give at least 1")
             if field.type is float and not 0.0 <= value < 1.0:
-                _reject(field.name, value, "is outside [0, 1)", "Give a share below 1")
-        if self.vocabulary_size <= UNK_ID:
-            _reject(
-                "vocabulary_size",
-                self.vocabulary_size,
-                "leaves no room for the special tokens",
-                "Give at least 4",
-            )
-        if self.width % 2:
-            _reject("width", self.width, "is odd", "Sinusoidal positions need an even width")
+                reject(field.name, value, "is outside [0, 1)", "Give a share below 1")
+        for name, known in (
+            ("norm", NORMS),
+            ("activation", ACTIVATIONS),
+            ("compute_dtype", DTYPES),
+        ):
+            if getattr(self, name) not in known:
+                reject(name, getattr(self, name), "is unknown", f"Choose among {', '.join(known)}")
         if self.width % self.heads:
-            _reject(
+            reject(
                 "heads",
                 self.heads,
                 f"does not divide width {self.width}",
@@ -66,5 +71,70 @@ class TransformerConfig:
             )
 
 
-def _reject(field: str, value: object, problem: str, remedy: str) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig(EncoderConfig):
+    """Sizes of an encoder-decoder for translation.
+
+    Attributes:
+      vocabulary_size: Entries of the vocabulary, special tokens included.
+      decoder_blocks: Blocks of the decoder.
+      source_length: Tokens of a source sentence, padding included.
+      target_length: Tokens of a target sentence, end included and start not.
+      label_smoothing: Share in [0, 1) of the target's mass spread over the vocabulary.
+
+    Raises:
+      InputError: As the encoder's sizes, and on an odd width, a vocabulary without room
+        for the special tokens, or a norm that the decoder does not follow.
+    """
+
+    vocabulary_size: int
+    decoder_blocks: int
+    source_length: int
+    target_length: int
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocabulary_size <= UNK_ID:
+            reject(
+                "vocabulary_size",
+                self.vocabulary_size,
+                "leaves no room for the special tokens",
+                "Give at least 4",
+            )
+        if self.width % 2:
+            reject("width", self.width, "is odd", "Sinusoidal positions need an even width")
+        if self.norm != "pre":
+            reject("norm", self.norm, "is not the decoder's", "Leave it at 'pre'")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertConfig(EncoderConfig):
+    """Sizes of BERT (Devlin et al. 1810.04805); the defaults are those it was published with.
+
+    Attributes:
+      vocabulary_size: Entries of the WordPiece vocabulary.
+      positions: Longest text in tokens, each position with a learned embedding.
+      token_types: Kinds of text in one sequence, each with a learned embedding.
+
+    Raises:
+      InputError: As the encoder's sizes.
+    """
+
+    vocabulary_size: int
+    positions: int = 512
+    token_types: int = 2
+    norm: str = "post"
+    norm_epsilon: float = 1e-12
+    activation: str = "gelu"
+    initial_deviation: float = 0.02
+    initial_deviation: float = 0.02
+
+
+def reject(field: str, value: object, problem: str, remedy: str) -> None:
+    """Refuse a size of the model.
+
+    Raises:
+      InputError: always.
+    """
     raise InputError(f"model.{field}", value, problem, remedy)

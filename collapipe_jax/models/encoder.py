@@ -1,4 +1,4 @@
-"""The encoder: a stack of identical pre-norm blocks, the part that the devices share out.
+"""The encoder: a stack of identical blocks, the part that the devices share out.
 
 Every parameter leaf is stacked `[L, ...]`, so that any run of consecutive blocks is
 a slice and the whole encoder is one `jax.lax.scan`.
@@ -8,39 +8,50 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from collapipe_jax.models.config import TransformerConfig
+from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import (
     UNROLLED_BLOCKS,
     Attention,
     FeedForward,
+    Norm,
     Params,
     bind,
     dropout,
     example_keys,
     init_stack,
     layer_keys,
+    narrow_dtype,
+    narrowed,
 )
 
 
 class EncoderBlock(nnx.Module):
-    """Self-attention and feed-forward, each behind its norm and around a residual."""
+    """Self-attention and feed-forward, each around a residual, normed before or after."""
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
-        self.rate = config.dropout_rate
-        self.attention_norm = nnx.LayerNorm(config.width, rngs=rngs)
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.rate, self.post_norm = config.dropout_rate, config.norm == "post"
+        self.attention_norm = Norm(config, rngs=rngs)
         self.attention = Attention(config, rngs=rngs)
-        self.feed_forward_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.feed_forward_norm = Norm(config, rngs=rngs)
         self.feed_forward = FeedForward(config, rngs=rngs)
 
     def __call__(self, x: jax.Array, mask: jax.Array, keys: jax.Array | None) -> jax.Array:
         """Map `x [B, S, h]` to `[B, S, h]`; `mask [B, S]` is True on real tokens."""
-        normed = self.attention_norm(x)
-        attended = self.attention(normed, normed, mask[:, None, :], keys, site=0)
-        x = x + dropout(attended, keys, 1, self.rate)
-        return x + dropout(self.feed_forward(self.feed_forward_norm(x)), keys, 2, self.rate)
+
+        def attend(x: jax.Array) -> jax.Array:
+            return dropout(self.attention(x, x, mask[:, None, :], keys, site=0), keys, 1, self.rate)
+
+        def think(x: jax.Array) -> jax.Array:
+            return dropout(self.feed_forward(x), keys, 2, self.rate)
+
+        if self.post_norm:
+            x = self.attention_norm(x + attend(x))
+            return self.feed_forward_norm(x + think(x))
+        x = x + attend(self.attention_norm(x))
+        return x + think(self.feed_forward_norm(x))
 
 
-def init_encoder(key: jax.Array, config: TransformerConfig) -> Params:
+def init_encoder(key: jax.Array, config: EncoderConfig) -> Params:
     """Fresh parameters of the encoder.
 
     A block holds `4 h^2 + 4 h` (attention) `+ 2 h d + d + h` (feed-forward of inner
@@ -58,7 +69,7 @@ def init_encoder(key: jax.Array, config: TransformerConfig) -> Params:
 
 def encoder_block(
     block_params: Params,
-    config: TransformerConfig,
+    config: EncoderConfig,
     x: jax.Array,
     mask: jax.Array,
     keys: jax.Array | None = None,
@@ -80,7 +91,7 @@ def encoder_block(
 
 def encode(
     encoder_params: Params,
-    config: TransformerConfig,
+    config: EncoderConfig,
     x: jax.Array,
     mask: jax.Array,
     dropout_key: jax.Array | None = None,
@@ -101,7 +112,8 @@ def encode(
       example_ids: `[B]` numbers of the examples in the mini-batch; `0 .. B - 1` when None.
 
     Returns:
-      Activations `[B, S, h]`, before any final norm (the decoder owns that).
+      Activations `[B, S, h]` of x's type, before any final norm (whoever reads them
+      owns that).
     """
     ids = jnp.arange(x.shape[0]) if example_ids is None else example_ids
     keys = example_keys(dropout_key, ids)
@@ -113,4 +125,5 @@ def encode(
     step = jax.checkpoint(body, prevent_cse=False) if config.rematerialise else body
     blocks = (encoder_params, jnp.arange(config.encoder_blocks))
     unroll = min(UNROLLED_BLOCKS, config.encoder_blocks)
-    return jax.lax.scan(step, x, blocks, unroll=unroll)[0]
+    start = narrowed(x, narrow_dtype(config))
+    return jax.lax.scan(step, start, blocks, unroll=unroll)[0].astype(x.dtype)

@@ -5,13 +5,14 @@ dictionary into a callable Flax module for the length of one traced call.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from collapipe_jax.models.config import TransformerConfig
+from collapipe_jax.models.config import EncoderConfig
 
 Params = dict[str, Any]
 
@@ -81,16 +82,64 @@ def _avalanche(z: jax.Array) -> jax.Array:
     return z ^ (z >> 16)
 
 
+class Linear(nnx.Linear):
+    """A linear map, in the configuration's precision and summed in 32 bits at least."""
+
+    def __init__(self, inputs: int, outputs: int, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.narrow = narrow_dtype(config)
+        super().__init__(
+            inputs,
+            outputs,
+            dtype=self.narrow,
+            preferred_element_type=None if self.narrow is None else jnp.float32,
+            kernel_init=initial_weights(config),
+            rngs=rngs,
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[..., inputs]` to `[..., outputs]`."""
+        return narrowed(super().__call__(x), self.narrow)
+
+
+def initial_weights(config: EncoderConfig) -> nnx.Initializer:
+    """The law of fresh weights."""
+    if config.initial_deviation == 0.0:
+        return nnx.initializers.lecun_normal()
+    return nnx.initializers.truncated_normal(config.initial_deviation)
+
+
+def narrow_dtype(config: EncoderConfig) -> jnp.dtype | None:
+    """The 16-bit type that activations have between layers, or None to leave them as they are."""
+    return None if config.compute_dtype == "float32" else jnp.dtype(config.compute_dtype)
+
+
+def narrowed(x: jax.Array, dtype: jnp.dtype | None) -> jax.Array:
+    """`x` in that type; unchanged for None."""
+    return x if dtype is None else x.astype(dtype)
+
+
+class Norm(nnx.LayerNorm):
+    """Layer normalisation: statistics in 32 bits at least, the result as wide as the input."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        super().__init__(config.width, epsilon=config.norm_epsilon, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[..., h]` to `[..., h]`."""
+        return super().__call__(x).astype(x.dtype)
+
+
 class Attention(nnx.Module):
     """Multi-head attention with biases: `4 h^2 + 4 h` parameters."""
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         width = config.width
         self.heads, self.rate = config.heads, config.dropout_rate
-        self.query = nnx.Linear(width, width, rngs=rngs)
-        self.key = nnx.Linear(width, width, rngs=rngs)
-        self.value = nnx.Linear(width, width, rngs=rngs)
-        self.out = nnx.Linear(width, width, rngs=rngs)
+        self.narrow = narrow_dtype(config)
+        self.query = Linear(width, width, config, rngs=rngs)
+        self.key = Linear(width, width, config, rngs=rngs)
+        self.value = Linear(width, width, config, rngs=rngs)
+        self.out = Linear(width, width, config, rngs=rngs)
 
     def __call__(
         self,
@@ -114,31 +163,43 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         """Attend from `x [B, Q, h]` with keys and values `[B, S, h]` projected before."""
         query = self._split(self.query(x)) * (x.shape[-1] // self.heads) ** -0.5
-        scores = jnp.einsum("bqnd,bsnd->bnqs", query, self._split(key))
+        scores = self._product("bqnd,bsnd->bnqs", query, self._split(key))
         bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
         weights = jax.nn.softmax(scores + bias)
-        weights = dropout(weights, keys, site, self.rate)
-        mixed = jnp.einsum("bnqs,bsnd->bqnd", weights, self._split(value))
+        weights = narrowed(dropout(weights, keys, site, self.rate), self.narrow)
+        mixed = self._product("bnqs,bsnd->bqnd", weights, self._split(value))
         return self.out(mixed.reshape(x.shape))
 
     def _split(self, x: jax.Array) -> jax.Array:
         return x.reshape(*x.shape[:-1], self.heads, -1)
 
+    def _product(self, axes: str, a: jax.Array, b: jax.Array) -> jax.Array:
+        wide = None if self.narrow is None else jnp.float32
+        return jnp.einsum(axes, a, b, preferred_element_type=wide)
+
+
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+}
+
 
 class FeedForward(nnx.Module):
-    """Two linear maps with a GELU between: `2 h d + d + h` parameters for inner width `d`."""
+    """Two linear maps, an activation between: `2 h d + d + h` parameters for inner width `d`."""
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
-        self.inner = nnx.Linear(config.width, config.feed_forward_width, rngs=rngs)
-        self.outer = nnx.Linear(config.feed_forward_width, config.width, rngs=rngs)
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.activation = config.activation
+        self.inner = Linear(config.width, config.feed_forward_width, config, rngs=rngs)
+        self.outer = Linear(config.feed_forward_width, config.width, config, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, S, h]` to `[B, S, h]`, each position by itself."""
-        return self.outer(jax.nn.gelu(self.inner(x), approximate=True))
+        return self.outer(_ACTIVATIONS[self.activation](self.inner(x)))
 
 
 def init_stack(
-    module: type[nnx.Module], key: jax.Array, config: TransformerConfig, depth: int
+    module: type[nnx.Module], key: jax.Array, config: EncoderConfig, depth: int
 ) -> Params:
     """Parameters of `depth` independent blocks, every leaf stacked `[depth, ...]`."""
 
@@ -149,7 +210,7 @@ def init_stack(
     return jax.vmap(one)(jax.random.split(key, depth))
 
 
-def bind(module: type[nnx.Module], config: TransformerConfig, params: Params) -> nnx.Module:
+def bind(module: type[nnx.Module], config: EncoderConfig, params: Params) -> nnx.Module:
     """A block that computes with `params` (one block's, unstacked)."""
     definition, abstract = _definition(module, config)
     state = jax.tree.map(lambda leaf: leaf, abstract)
@@ -158,6 +219,6 @@ def bind(module: type[nnx.Module], config: TransformerConfig, params: Params) ->
 
 
 @functools.lru_cache(maxsize=32)
-def _definition(module: type[nnx.Module], config: TransformerConfig) -> tuple[Any, nnx.State]:
+def _definition(module: type[nnx.Module], config: EncoderConfig) -> tuple[Any, nnx.State]:
     """The structure of a block and its state without values."""
     return nnx.split(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))

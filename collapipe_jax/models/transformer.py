@@ -18,12 +18,15 @@ from collapipe_jax.models.layers import (
     UNROLLED_BLOCKS,
     Attention,
     FeedForward,
+    Norm,
     Params,
     bind,
     dropout,
     example_keys,
     init_stack,
     layer_keys,
+    narrow_dtype,
+    narrowed,
 )
 
 
@@ -44,11 +47,11 @@ class DecoderBlock(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.rate = config.dropout_rate
-        self.attention_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.attention_norm = Norm(config, rngs=rngs)
         self.attention = Attention(config, rngs=rngs)
-        self.memory_attention_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.memory_attention_norm = Norm(config, rngs=rngs)
         self.memory_attention = Attention(config, rngs=rngs)
-        self.feed_forward_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.feed_forward_norm = Norm(config, rngs=rngs)
         self.feed_forward = FeedForward(config, rngs=rngs)
 
     def __call__(
@@ -153,6 +156,7 @@ def decode(
     """
     x = embed(decoder_params["embedding"], config, target_in)
     memory = layer_norm(decoder_params["memory_norm"], memory)
+    narrow_memory = narrowed(memory, narrow_dtype(config))
     causal = jnp.tril(jnp.ones((x.shape[1],) * 2, bool))[None]
     # The encoder's layers come first in the count, so that no two layers share keys.
     layers = config.encoder_blocks + jnp.arange(config.decoder_blocks)
@@ -160,13 +164,14 @@ def decode(
     def body(x: jax.Array, block: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
         params, layer = block
         module = bind(DecoderBlock, config, params)
-        x = module(x, causal, memory, memory_mask[:, None, :], layer_keys(keys, layer))
+        x = module(x, causal, narrow_memory, memory_mask[:, None, :], layer_keys(keys, layer))
         return x, None
 
     step = jax.checkpoint(body, prevent_cse=False) if config.rematerialise else body
     unroll = min(UNROLLED_BLOCKS, config.decoder_blocks)
-    x = jax.lax.scan(step, x, (decoder_params["blocks"], layers), unroll=unroll)[0]
-    return layer_norm(decoder_params["norm"], x)
+    start = narrowed(x, narrow_dtype(config))
+    x = jax.lax.scan(step, start, (decoder_params["blocks"], layers), unroll=unroll)[0]
+    return layer_norm(decoder_params["norm"], x.astype(memory.dtype))
 
 
 def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
