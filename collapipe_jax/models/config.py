@@ -128,7 +128,6 @@ class BertConfig(EncoderConfig):
     norm_epsilon: float = 1e-12
     activation: str = "gelu"
     initial_deviation: float = 0.02
-    initial_deviation: float = 0.02
 
 
 def reject(field: str, value: object, problem: str, remedy: str) -> None:
