@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.config_checks import under_keys
 from collapipe_jax.cost.divergence import Learning
-from collapipe_jax.cost.workload import Workload, transformer_workload
+from collapipe_jax.cost.workload import Workload, bert_workload, transformer_workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import state_bytes_per_parameter
 from collapipe_jax.network.channel import RATE_LAWS
@@ -199,21 +199,32 @@ def build_workload(config: ConfigDict) -> Workload:
     model, task, training = config.model, config.task, config.training
     with under_keys({"optimizer.name": "training.client_optimizer"}):
         state_bytes = state_bytes_per_parameter(training.client_optimizer)
-    plain = transformer_workload(
-        vocabulary_size=task.vocabulary_size,
-        width=model.width,
-        heads=model.heads,
-        feed_forward_width=model.feed_forward_width,
-        encoder_blocks=model.encoder_blocks,
-        decoder_blocks=model.decoder_blocks,
-        source_length=task.source_length,
-        target_length=task.target_length,
-        dropout=model.dropout_rate > 0,
-        rematerialise=model.rematerialise,
-        batch=training.batch,
-        local_steps=training.local_steps,
-        micro_batch_choices=jnp.array(training.micro_batch_choices),
-        state_bytes_per_parameter=state_bytes,
+    shared = {
+        "vocabulary_size": task.vocabulary_size,
+        "width": model.width,
+        "heads": model.heads,
+        "feed_forward_width": model.feed_forward_width,
+        "encoder_blocks": model.encoder_blocks,
+        "dropout": model.dropout_rate > 0,
+        "rematerialise": model.rematerialise,
+        "batch": training.batch,
+        "local_steps": training.local_steps,
+        "micro_batch_choices": jnp.array(training.micro_batch_choices),
+        "state_bytes_per_parameter": state_bytes,
         **config.payload,
-    )
+    }
+    if task.kind == "translation":
+        plain = transformer_workload(
+            source_length=task.source_length,
+            target_length=task.target_length,
+            decoder_blocks=model.decoder_blocks,
+            **shared,
+        )
+    else:
+        plain = bert_workload(
+            sequence=task.source_length,
+            labels=task.labels,
+            label_each_token=task.kind == "tagging",
+            **shared,
+        )
     return jax.tree.map(jnp.asarray, plain)

@@ -18,7 +18,6 @@ from collapipe_jax.federated.local_steps import (
     init_learner,
     train_round,
 )
-from collapipe_jax.models.transformer import TranslationBatch
 from collapipe_jax.train import initial_run_state, round_batches
 
 # One object, since it is a static argument of the compiled round.
@@ -31,7 +30,7 @@ def initial_central_state(experiment: Experiment) -> LearnerState:
     optimizers = experiment.optimizers
     alone = init_learner(
         jax.random.key(0),
-        experiment.model,
+        experiment.objective.model,
         1,
         optimizers.decoder,
         optimizers.decoder,
@@ -51,9 +50,7 @@ def central_round(
       index: number of the round, which fixes samples and keys.
     """
     batches = round_batches(experiment, index)
-    merged = TranslationBatch(
-        *(leaf.reshape(leaf.shape[0], 1, -1, leaf.shape[-1]) for leaf in batches)
-    )
+    merged = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], 1, -1, *leaf.shape[3:]), batches)
     nothing_lost = Erasures(
         micro_batches=jnp.ones(1, jnp.int32),
         loss_probability=jnp.zeros(1),
@@ -66,7 +63,7 @@ def central_round(
         nothing_lost,
         jnp.ones(1),
         jax.random.fold_in(key, index),
-        config=experiment.model,
+        model=experiment.objective.model,
         client_tx=experiment.optimizers.decoder,
         decoder_tx=experiment.optimizers.decoder,
         server_tx=_TAKE_OVER,

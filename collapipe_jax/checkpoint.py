@@ -19,6 +19,7 @@ from orbax.checkpoint import v1 as ocp
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import partial_path, write_text
+from collapipe_jax.objectives.objective import SCORE_NAMES
 
 _KEPT = 2
 
@@ -272,5 +273,5 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
         constants=record["constants"],
         history=record["history"],
         policy=config["policy"]["name"],
-        score_name="BLEU",
+        score_name=SCORE_NAMES[config["task"]["kind"]],
     )

@@ -7,6 +7,9 @@ from typing import Any
 
 from collapipe_jax.errors import InputError
 
+KINDS = ("translation", "tagging", "classification")
+"""Kinds of task."""
+
 _LARGEST_INT = 2**31 - 1
 _LARGEST_FLOAT = 1e30
 _LARGEST_LEVEL_DB = 300.0
@@ -48,6 +51,18 @@ _POSITIVE = (
     "training.rounds",
     "training.server_learning_rate",
 )
+_READ_BY = {
+    "model.pretrained": ("tagging", "classification"),
+    "task.domains": ("classification",),
+    "task.labels": ("tagging", "classification"),
+    "task.reverse": ("translation",),
+    "task.samples": ("tagging", "classification"),
+    "task.test": ("tagging", "classification"),
+    "task.train": ("tagging", "classification"),
+    "task.validation": ("tagging", "classification"),
+    "task.validation_samples": ("classification",),
+    "task.vocabulary": ("tagging", "classification"),
+}
 _AT_MOST_ONE = (
     "control.hysteresis",
     "devices.memory_share",
@@ -133,6 +148,7 @@ def check_training(config: Mapping[str, Any]) -> None:
         if _value(config, name) > _value(config, limit):
             problem = f"above {limit} = {_value(config, limit):g}"
             raise InputError(name, _value(config, name), problem, "Lower it, or raise the radius")
+    _check_task(config["task"]["kind"], config)
     _check_micro_batches(config["training"])
     _check_schedule(config["training"])
     ratio = config["control"]["divergence_ratio"]
@@ -150,6 +166,23 @@ def _value(config: Mapping[str, Any], name: str) -> Any:
     for key in name.split("."):
         config = config[key]
     return config
+
+
+def _check_task(kind: str, config: Mapping[str, Any]) -> None:
+    if kind not in KINDS:
+        raise InputError("task.kind", kind, "unknown", f"Choose among: {', '.join(KINDS)}")
+    for name, readers in _READ_BY.items():
+        value = _value(config, name)
+        if value and kind not in readers:
+            problem = f"{kind} does not read it"
+            raise InputError(name, value, problem, f"Clear it, or set task.kind to {readers[0]}")
+    if kind == "translation":
+        return
+    for key in ("train", "test", "labels"):
+        if not config["task"][key]:
+            problem = f"{kind} needs it"
+            remedy = "Give the number of labels" if key == "labels" else "Give a file"
+            raise InputError(f"task.{key}", config["task"][key], problem, remedy)
 
 
 def _check_micro_batches(training: Mapping[str, Any]) -> None:

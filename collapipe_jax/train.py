@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from collapipe_jax.build import Experiment
 from collapipe_jax.checkpoint import Checkpoints, RunRecord, load_run, open_workdir
-from collapipe_jax.evaluation import held_out_loss, held_out_score
 from collapipe_jax.federated.local_steps import (
     Erasures,
     LearnerState,
@@ -30,10 +29,11 @@ from collapipe_jax.history import (
     round_metrics,
     write_metrics,
 )
-from collapipe_jax.models.transformer import TranslationBatch
+from collapipe_jax.models.layers import Params
+from collapipe_jax.models.split_model import Batch
+from collapipe_jax.objectives.objective import Objective
 from collapipe_jax.simulate import SystemRound, SystemState, initial_state, simulate_round
 from collapipe_jax.tasks.sampling import sample_round
-from collapipe_jax.tasks.scores import copy_baseline
 
 
 class RunState(NamedTuple):
@@ -77,7 +77,7 @@ def train(
         state, history, done = _start(experiment, checkpoints)
         constants = run_constants(experiment)
         write_metrics(path / "metrics.jsonl", history)
-        experiment.data.tokenizer.save(path / "tokenizer.json")
+        experiment.objective.save(path)
         rounds = experiment.config["training"]["rounds"]
         with _progress(console) as progress:
             bar = progress.add_task("rounds", total=rounds, completed=done, status="")
@@ -89,9 +89,10 @@ def train(
                 append_line(path / "metrics.jsonl", metrics)
                 if _is_due(index, experiment.config["checkpoint_every_rounds"], rounds):
                     checkpoints.save(index + 1, state, {"history": history, "constants": constants})
-                progress.update(bar, advance=1, status=_status(history, constants))
+                progress.update(bar, advance=1, status=_status(experiment, history, constants))
     summary = path / "summary.json"
     if not summary.exists():
+        experiment.objective.export(model_params(state.learner), path / "model")
         write_text(summary, json.dumps(summarise(experiment, state, history), indent=1) + "\n")
     return load_run(path)
 
@@ -112,11 +113,12 @@ def initial_run_state(experiment: Experiment) -> RunState:
     state = _draw_run_state(
         _key(experiment, 1),
         experiment.system,
-        model=experiment.model,
+        model=experiment.objective.model,
         client_tx=optimizers.client,
         decoder_tx=optimizers.decoder,
         server_tx=optimizers.server,
     )
+    state = state._replace(learner=_start_from(experiment.objective, state.learner))
     # Committed to a device as a checkpoint's arrays are: both run in one compilation.
     return jax.device_put(state, jax.local_devices()[0])
 
@@ -127,6 +129,13 @@ def _draw_run_state(key, system, *, model, client_tx, decoder_tx, server_tx):
     clusters = system.mean_problem.clusters
     learner = init_learner(learner_key, model, clusters, client_tx, decoder_tx, server_tx)
     return RunState(learner, initial_state(system_key, system))
+
+
+def _start_from(objective: Objective, learner: LearnerState) -> LearnerState:
+    """Fresh optimisers, and the parameters that the objective starts from."""
+    params = objective.starting_params(model_params(learner))
+    client = {name: params[name] for name in learner.client}
+    return learner._replace(client=client, decoder=params["decoder"])
 
 
 def _key(experiment: Experiment, purpose: int) -> Array:
@@ -157,7 +166,7 @@ def run_round(
         erasures_of(happened),
         jnp.asarray(experiment.cluster_weight, jnp.float32),
         learning_key,
-        config=experiment.model,
+        model=experiment.objective.model,
         client_tx=experiment.optimizers.client,
         decoder_tx=experiment.optimizers.decoder,
         server_tx=experiment.optimizers.server,
@@ -177,7 +186,7 @@ def erasures_of(happened: SystemRound) -> Erasures:
     )
 
 
-def round_batches(experiment: Experiment, index: int) -> TranslationBatch:
+def round_batches(experiment: Experiment, index: int) -> Batch:
     """Mini-batches of a round, leaves ``[H, N, B, ...]``: a function of seed and round."""
     training = experiment.config["training"]
     rows = sample_round(
@@ -187,27 +196,22 @@ def round_batches(experiment: Experiment, index: int) -> TranslationBatch:
         training["local_steps"],
         training["batch"],
     )
-    arrays = experiment.data.train
-    return TranslationBatch(arrays.source_ids[rows], arrays.target_ids[rows])
+    return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.train)
 
 
 def _evaluate_when_due(
     experiment: Experiment, state: RunState, index: int
 ) -> dict[str, np.ndarray]:
-    """Loss and greedy score on the validation set; not a number in rounds without."""
+    """Loss and score on the validation set; not a number in rounds without."""
     config = experiment.config
     loss, score = np.nan, np.nan
     if _is_due(index, config["evaluation"]["every_rounds"], config["training"]["rounds"]):
-        data, params = experiment.data, model_params(state.learner)
-        loss = held_out_loss(params, experiment.model, data.validation)
-        score = held_out_score(
-            params, experiment.model, data.tokenizer, data.validation, data.validation_text
-        ).value
+        loss, score = experiment.objective.validate(model_params(state.learner))
     return {"validation_loss": np.float32(loss), "score": np.float32(score)}
 
 
-def model_params(learner: LearnerState) -> dict[str, Any]:
-    """Parameters of the whole model: aggregated clients and the server's decoder."""
+def model_params(learner: LearnerState) -> Params:
+    """Parameters of the whole model: aggregated clients and the server's decoder or head."""
     return {**learner.client, "decoder": learner.decoder}
 
 
@@ -218,43 +222,21 @@ def _is_due(index: int, every: int, rounds: int) -> bool:
 def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
     """Budgets, limits and baselines that the figures draw as lines."""
     problem = experiment.system.mean_problem
-    text = experiment.data.validation_text
     return {
         "energy_budget_j": np.asarray(problem.control.energy_budget_j),
         "divergence_target": np.asarray(problem.control.divergence_target),
         "memory_limit_bytes": np.asarray(problem.compute.memory_bytes),
         "reference_latency_s": np.asarray(problem.control.reference_latency_s),
-        "copy_baseline_score": np.asarray(
-            copy_baseline(text.sources, text.references).value, np.float32
-        ),
+        "baseline_score": np.asarray(experiment.objective.baseline_score(), np.float32),
     }
 
 
 def summarise(experiment: Experiment, state: RunState, history: History) -> dict[str, Any]:
     """Final scores on the test set and means over the rounds, as plain numbers."""
-    data, params = experiment.data, model_params(state.learner)
-    evaluation = experiment.config["evaluation"]
-    scores = {
-        name: held_out_score(
-            params, experiment.model, data.tokenizer, data.test, data.test_text, **options
-        )
-        for name, options in {
-            "greedy": {},
-            "beam": {
-                "beams": evaluation["beams"],
-                "length_penalty": evaluation["length_penalty"],
-            },
-        }.items()
-    }
     budget_j = np.asarray(experiment.system.mean_problem.control.energy_budget_j)
     return {
         "policy": experiment.config["policy"]["name"],
-        "test_bleu_greedy": scores["greedy"].value,
-        "test_bleu_beam": scores["beam"].value,
-        "test_bleu_copy": copy_baseline(data.test_text.sources, data.test_text.references).value,
-        "bleu_signature": scores["greedy"].signature,
-        "test_loss": held_out_loss(params, experiment.model, data.test),
-        "dropped_pairs": data.dropped._asdict(),
+        **experiment.objective.test(model_params(state.learner)),
         "simulated_time_s": float(history["simulated_time_s"][-1]),
         "mean_latency_s": float(history["latency_s"].mean()),
         "mean_compute_latency_s": float(history["compute_latency_s"].mean()),
@@ -279,12 +261,12 @@ def _progress(console: Console | None) -> Progress:
     )
 
 
-def _status(history: History, constants: dict[str, np.ndarray]) -> str:
+def _status(experiment: Experiment, history: History, constants: dict[str, np.ndarray]) -> str:
     """Score, simulated time and worst mean energy over budget, for the progress bar."""
     scores = history["score"][np.isfinite(history["score"])]
     score = f"{scores[-1]:.1f}" if len(scores) else "-"
     over = (history["energy_j"].mean(axis=0) / constants["energy_budget_j"]).max()
     return (
-        f"BLEU {score} loss {history['train_loss'][-1]:.2f} "
+        f"{experiment.objective.score_name} {score} loss {history['train_loss'][-1]:.2f} "
         f"clock {history['simulated_time_s'][-1]:.0f} s energy/budget {over:.2f}"
     )

@@ -120,27 +120,46 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.model = ml_collections.ConfigDict(
         {
+            "pretrained": "",  # BERT to start from: a folder as Hugging Face writes it
             "width": 128,
             "heads": 4,
             "feed_forward_width": 512,  # 4 x width, Vaswani et al. 2017
             "encoder_blocks": 6,  # L
-            "decoder_blocks": 2,  # a deep encoder with a shallow decoder loses little
+            "decoder_blocks": 2,  # of translation; a deep encoder with few of them loses little
             "dropout_rate": 0.1,
             "label_smoothing": 0.1,
             "rematerialise": False,  # recompute activations: less memory, a third more work
+            "compute_dtype": "float32",  # or "bfloat16": products of 16 bits, summed in 32
+            "initial_deviation": 0.0,  # of fresh weights; 0 is 1 / sqrt(inputs), LeCun's law
         }
     )
     config.task = ml_collections.ConfigDict(
         {
-            "corpus": "synthetic",  # a path, absolute or below $COLLAPIPE_DATA; "A|B" for two
+            "kind": "translation",  # or "tagging" or "classification", both with BERT
+            # All paths are absolute or below $COLLAPIPE_DATA.
+            # Translation: one file of pairs, or "A|B" for two aligned ones.
+            "corpus": "synthetic",
             "reverse": False,  # translate from the second column to the first
             "pairs": 20_000,  # in all, split by source sentence
             "validation_pairs": 200,
             "test_pairs": 500,
+            "target_length": 28,
+            # Tagging (CoNLL) and classification (CSV, TSV, JSON): a file a set.
+            "train": "",
+            "validation": "",  # classification may draw it from the training set instead
+            "test": "",
+            "samples": 0,  # sentences or texts to train on; 0 takes all
+            "validation_samples": 0,  # drawn where there is no file of them
+            "labels": 0,  # classes, or tags with "O", that the corpus has
+            "domains": "",  # JSON {domain: [class, ...]}, the keys of a natural split
+            "vocabulary": "",  # vocab.txt of WordPiece; none learns it from the training set
+            "lowercase": True,
+            # All.
             "vocabulary_size": 600,
             "source_length": 24,  # tokens; longer pairs are dropped and counted
-            "target_length": 28,
-            "split": "iid",  # or "dirichlet", over length of the source
+            # "iid"; "dirichlet" over length of the source, type of entity, or class or domain;
+            # "natural": a domain or type of entity belongs to one cluster.
+            "split": "iid",
             "concentration": 0.5,  # of the Dirichlet split
         }
     )

@@ -23,7 +23,6 @@ from collapipe_jax.build import Experiment, build_experiment
 from collapipe_jax.central import central_round, initial_central_state
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
-from collapipe_jax.evaluation import held_out_loss, held_out_score
 from collapipe_jax.files import write_text
 from collapipe_jax.train import model_params, train
 from configs import default
@@ -59,10 +58,9 @@ def main(argv: Sequence[str]) -> None:
         rows.append(
             {
                 "seed": seed,
-                "collaborative": summary["test_bleu_greedy"],
-                "central": central["test_bleu_greedy"],
-                "copy": summary["test_bleu_copy"],
-                "collaborative_beam": summary["test_bleu_beam"],
+                "collaborative": summary[experiment.objective.headline],
+                "central": central[experiment.objective.headline],
+                "trivial": summary[experiment.objective.baseline],
                 "simulated_time_s": summary["simulated_time_s"],
             }
         )
@@ -85,14 +83,7 @@ def _train_centrally(experiment: Experiment, path: Path, console: Console) -> di
     rounds = experiment.config["training"]["rounds"]
     for index in track(range(rounds), description="central", console=console):
         state, _ = central_round(experiment, state, index)
-    params, data = model_params(state), experiment.data
-    score = held_out_score(params, experiment.model, data.tokenizer, data.test, data.test_text)
-    result = {
-        "test_bleu_greedy": score.value,
-        "bleu_signature": score.signature,
-        "test_loss": held_out_loss(params, experiment.model, data.test),
-        "config": experiment.config,
-    }
+    result = {**experiment.objective.test(model_params(state)), "config": experiment.config}
     write_text(path, json.dumps(result, indent=1) + "\n")
     return result
 
@@ -105,7 +96,8 @@ def _report(rows: list[dict]) -> dict:
         "seeds": rows,
         "collaborative": float(np.mean([row["collaborative"] for row in rows])),
         "central": float(np.mean([row["central"] for row in rows])),
-        "copy": float(np.mean([row["copy"] for row in rows])),
+        "trivial": float(np.mean([row["trivial"] for row in rows])),
+        "share": float(np.mean([row["collaborative"] / row["central"] for row in rows])),
         "difference": {"mean": float(difference.mean()), "ci95": float(half)},
     }
 

@@ -79,8 +79,8 @@ def _losses(axes: Axes, position, record: RunRecord, look: style.LineLook) -> No
 
 
 def _baseline(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
-    """Score of copying the source, once for every value among the runs."""
-    values = {float(record.constants["copy_baseline_score"]) for record in records}
+    """Score of a trivial answer, once for every value among the runs."""
+    values = {float(record.constants["baseline_score"]) for record in records}
     for axes in panels:
         for value in sorted(value for value in values if np.isfinite(value)):
             axes.axhline(value, color=style.GREY, linewidth=0.9, linestyle=(0, (1, 2)))
@@ -95,7 +95,7 @@ def _legend(figure: Figure, records: Sequence[RunRecord]) -> None:
         Line2D([], [], color=style.GREY, linewidth=0.7, alpha=0.6, label="training (thin)"),
         Line2D([], [], color=style.GREY, marker="o", label="validation (marked)"),
         Line2D(
-            [], [], color=style.GREY, linewidth=0.9, linestyle=(0, (1, 2)), label="copy baseline"
+            [], [], color=style.GREY, linewidth=0.9, linestyle=(0, (1, 2)), label="trivial answer"
         ),
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5))

@@ -10,7 +10,7 @@ import pytest
 import tiny_run
 from ml_collections import ConfigDict
 
-from collapipe_jax import build, build_system, config_checks
+from collapipe_jax import build, build_objective, build_system, config_checks
 from collapipe_jax.errors import InputError
 from configs import default
 
@@ -65,7 +65,8 @@ def no_work(monkeypatch):
         raise AssertionError("work has started")
 
     monkeypatch.setattr(build_system, "sample_system", work)
-    monkeypatch.setattr(build, "load_translation", work)
+    for function in ("load_translation", "load_tagging", "load_classification"):
+        monkeypatch.setattr(build_objective, function, work)
 
 
 def refusal(config) -> InputError:
@@ -300,8 +301,15 @@ OTHER = {
     "training.server_optimizer": "momentum",
     "training.schedule": "constant",
     "training.clip_norm": 4.0,
+    "model.compute_dtype": "bfloat16",
     "task.corpus": "left|right",
     "task.reverse": True,
+    "task.train": "a",
+    "task.validation": "b",
+    "task.test": "c",
+    "task.vocabulary": "d",
+    "task.domains": "e",
+    "task.lowercase": False,
 }
 
 
@@ -338,11 +346,13 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
     assert before != after
 
 
-@pytest.mark.parametrize("name", [name for name in KEYS if name.startswith("model.")])
+@pytest.mark.parametrize(
+    "name", [name for name in KEYS if name.startswith("model.") and name != "model.pretrained"]
+)
 def test_every_key_of_the_model_changes_it(name):
     value = {"model.heads": 4, "model.width": 18, "model.label_smoothing": 0.3}.get(name)
     value = other(name) if value is None else value
-    assert build.build_model(changed(name, value)) != build.build_model(TINY)
+    assert build_objective.build_model(changed(name, value)) != build_objective.build_model(TINY)
 
 
 def updates(config):
@@ -382,13 +392,35 @@ def test_every_key_of_the_optimisers_moves_only_its_own(name, moved):
     assert tuple(a != b for a, b in zip(base, after, strict=True)) == moved
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["seed", *(k for k in KEYS if k.startswith("task.") and "split" not in k and "conc" not in k)],
+ALL_TEXTS = ("seed", "task.vocabulary_size", "task.source_length")
+LABELLED = tuple(
+    "task." + key for key in ("train", "validation", "test", "samples", "vocabulary", "lowercase")
 )
-def test_every_key_of_the_task_reaches_the_data(name, monkeypatch):
-    monkeypatch.setattr(build, "load_translation", lambda **arguments: arguments)
-    assert build.load_data(changed(name, other(name))) != build.load_data(TINY)
+READS = {
+    "load_parallel": (
+        *ALL_TEXTS,
+        *("task." + key for key in ("corpus", "reverse", "pairs", "validation_pairs")),
+        *("task." + key for key in ("test_pairs", "target_length")),
+    ),
+    "load_tags": (*ALL_TEXTS, *LABELLED),
+    "load_classes": (*ALL_TEXTS, *LABELLED, "task.domains", "task.validation_samples"),
+}
+
+
+@pytest.mark.parametrize(
+    ("loader", "name"), [(loader, name) for loader, names in READS.items() for name in names]
+)
+def test_every_key_of_the_task_reaches_the_data(loader, name, monkeypatch):
+    for function in ("load_translation", "load_tagging", "load_classification"):
+        monkeypatch.setattr(build_objective, function, lambda **arguments: arguments)
+    load = getattr(build_objective, loader)
+    assert load(changed(name, other(name))) != load(TINY)
+
+
+def test_no_key_of_the_task_is_forgotten():
+    elsewhere = {"task.kind", "task.labels", "task.split", "task.concentration"}
+    named = {name for names in READS.values() for name in names} - {"seed"}
+    assert named | elsewhere == {name for name in KEYS if name.startswith("task.")}
 
 
 def test_split_and_seed_reach_the_clusters():
@@ -411,11 +443,14 @@ def test_experiment_is_saved_as_it_was_given_and_fits_together():
     assert experiment.config == TINY.to_dict()
     json.dumps(experiment.config, allow_nan=False)
     sizes = [len(indices) for indices in experiment.cluster_indices]
-    assert sum(sizes) == len(experiment.data.train.source_ids)
+    assert sum(sizes) == len(experiment.objective.data.train.source_ids)
     np.testing.assert_allclose(experiment.cluster_weight, np.array(sizes) / sum(sizes))
     weight = experiment.system.mean_problem.learning.cluster_weight
     np.testing.assert_allclose(weight, experiment.cluster_weight, rtol=1e-6)
-    assert experiment.system.mean_problem.workload.blocks == experiment.model.encoder_blocks
+    assert (
+        experiment.system.mean_problem.workload.blocks
+        == experiment.objective.model.encoder.encoder_blocks
+    )
 
 
 def test_every_shipped_configuration_passes_the_checks():
@@ -428,5 +463,5 @@ def test_every_shipped_configuration_passes_the_checks():
         config_checks.check_training(
             ConfigDict(config_checks.typed_values(config.to_dict(), DEFAULT))
         )
-        build.build_model(config)
+        build_objective.build_model(config)
         build.build_optimizers(config)

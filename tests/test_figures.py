@@ -89,7 +89,7 @@ def make_record(
             "energy_budget_j": budget,
             "divergence_target": np.asarray(1.1),
             "memory_limit_bytes": np.full((CLUSTERS, DEVICES), 4e9),
-            "copy_baseline_score": np.asarray(3.2),
+            "baseline_score": np.asarray(3.2),
         },
         history={
             "round": np.arange(1, rounds + 1),

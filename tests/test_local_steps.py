@@ -7,7 +7,8 @@ import pytest
 from collapipe_jax.federated.local_steps import Erasures, init_learner, train_round
 from collapipe_jax.federated.optimizers import make_optimizer
 from collapipe_jax.models.config import TransformerConfig
-from collapipe_jax.models.transformer import TranslationBatch, token_losses
+from collapipe_jax.models.split_model import example_losses
+from collapipe_jax.models.transformer import TranslationBatch, Translator
 
 CONFIG = TransformerConfig(
     vocabulary_size=12,
@@ -20,10 +21,11 @@ CONFIG = TransformerConfig(
     target_length=4,
     label_smoothing=0.1,
 )
+MODEL = Translator(CONFIG)
 STEPS, CLUSTERS, BATCH = 2, 3, 4
 TX = make_optimizer("momentum", 0.3, clip_norm=1.0)
 SERVER = make_optimizer("momentum", 1.0, momentum=0.5)
-SETTINGS = {"config": CONFIG, "client_tx": TX, "decoder_tx": TX, "server_tx": SERVER}
+SETTINGS = {"model": MODEL, "client_tx": TX, "decoder_tx": TX, "server_tx": SERVER}
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])
 KEY = jax.random.key(9)
 
@@ -49,13 +51,13 @@ def make_erasures(loss=0.0, present=(True,) * CLUSTERS, micro_batches=2):
 
 @pytest.fixture(scope="module")
 def state():
-    return init_learner(jax.random.key(0), CONFIG, CLUSTERS, TX, TX, SERVER)
+    return init_learner(jax.random.key(0), MODEL, CLUSTERS, TX, TX, SERVER)
 
 
 @jax.jit
 def cluster_gradient(client, decoder, batch):
     def loss(client, decoder):
-        losses, tokens = token_losses(client | {"decoder": decoder}, CONFIG, batch)
+        losses, tokens = example_losses(MODEL, client | {"decoder": decoder}, batch)
         return losses.sum() / tokens.sum()
 
     return jax.grad(loss, argnums=(0, 1))(client, decoder)
@@ -131,7 +133,7 @@ def test_when_all_is_erased_nobody_moves_and_the_loss_is_still_told(state):
     assert report.erased_fraction == 1.0
     assert report.gradient_norm == 0.0
     held = jax.tree.map(lambda leaf: leaf[:, [0, 2]].reshape(STEPS * 2 * BATCH, -1), batches)
-    loss, tokens = token_losses(state.client | {"decoder": state.decoder}, CONFIG, held)
+    loss, tokens = example_losses(MODEL, state.client | {"decoder": state.decoder}, held)
     np.testing.assert_allclose(report.loss, loss.sum() / tokens.sum(), rtol=1e-5)
 
 

@@ -6,12 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.parallel_text import (
-    normalise,
-    read_parallel_text,
-    resolve_corpus,
-    split_by_group,
-)
+from collapipe_jax.tasks.corpora import resolve_corpus
+from collapipe_jax.tasks.parallel_text import normalise, read_parallel_text, split_by_group
 
 ODD = "\u00a0\u202f\u200b\u00ad\u2019\u201e\u201c\u2581\u0301e\t\r\n\u2028 \u3000\u1fef\ufeff"
 

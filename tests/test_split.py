@@ -1,10 +1,17 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.split import split_dirichlet, split_iid, split_samples
+from collapipe_jax.tasks.split import (
+    split_dirichlet,
+    split_iid,
+    split_natural,
+    split_samples,
+)
 
 
 def assert_partition(parts, count, minimum):
@@ -76,19 +83,61 @@ def test_seeds_matter_and_repeat():
     assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@given(
+    st.integers(0, 10),
+    st.integers(1, 3),
+    st.lists(st.integers(1, 30), min_size=3, max_size=6),
+)
+def test_natural_keeps_groups_whole_and_within_grahams_bound(seed, clusters, sizes):
+    groups = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    parts = split_natural(seed, groups, clusters)
+    assert_partition(parts, len(groups), 1)
+    assert sum(len(np.unique(groups[part])) for part in parts) == len(sizes)
+    layouts = itertools.product(range(clusters), repeat=len(sizes))
+    best = min(max(np.bincount(owners, weights=sizes)) for owners in layouts)
+    assert max(len(part) for part in parts) <= best * (4 / 3 - 1 / (3 * clusters)) + 1e-9
+
+
+def test_natural_puts_the_largest_group_first():
+    # sizes 6 5 4 3 2 on two clusters: 6 | 5, 6 | 5 4, 6 3 | 5 4, then 2 on either
+    groups = np.repeat([4, 2, 7, 1, 9], [6, 5, 4, 3, 2])
+    for seed in range(5):
+        parts = [set(groups[part].tolist()) - {9} for part in split_natural(seed, groups, 2)]
+        assert sorted(map(sorted, parts)) == [[1, 4], [2, 7]]
+
+
+def test_natural_breaks_ties_by_seed():
+    groups = np.repeat(np.arange(6), 10)
+    splits = {tuple(tuple(p) for p in split_natural(seed, groups, 3)) for seed in range(20)}
+    assert len(splits) > 10
+    assert all(len(part) == 20 for split in splits for part in split)
+    # the larger of two groups goes to either cluster
+    owners = {len(split_natural(seed, np.array([0, 0, 1]), 2)[0]) for seed in range(20)}
+    assert owners == {1, 2}
+
+
+def test_natural_refuses_what_whole_groups_cannot_serve():
+    with pytest.raises(InputError, match=r"network\.clusters = 3: 2 groups cannot go whole"):
+        split_natural(0, np.array([0, 0, 1, 1]), 3)
+    with pytest.raises(InputError, match="leave a cluster with 1 samples, fewer than 2"):
+        split_natural(0, np.array([0, 0, 0, 1]), 2, 2)
+
+
 def test_schemes_by_name():
     labels = np.arange(100) % 5
     for scheme, expected in (
         ("iid", split_iid(3, 100, 4, 2)),
         ("dirichlet", split_dirichlet(3, labels, 4, 0.1, 2)),
+        ("natural", split_natural(3, labels, 4, 2)),
     ):
         parts = split_samples(3, scheme, labels, 4, 0.1, 2)
         assert all(np.array_equal(a, b) for a, b in zip(parts, expected, strict=True))
-    with pytest.raises(InputError, match=r"task\.split = 'even': .* Use one of iid, dirichlet"):
+    message = r"task\.split = 'even': .* Use one of iid, dirichlet, natural"
+    with pytest.raises(InputError, match=message):
         split_samples(3, "even", labels, 4, 0.1)
 
 
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "natural"])
 @pytest.mark.parametrize(
     ("seed", "count", "clusters", "minimum", "message"),
     [

@@ -7,15 +7,16 @@ import pytest
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import TransformerConfig
+from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import (
     TranslationBatch,
+    Translator,
     count_parameters,
     decode,
     embed,
     init_params,
     logits,
     source_memory,
-    token_losses,
 )
 
 CONFIG = TransformerConfig(
@@ -47,13 +48,14 @@ def params():
 
 
 KEY = jax.random.key(5)
-losses_of = jax.jit(lambda params, batch: token_losses(params, CONFIG, batch))
+MODEL = Translator(CONFIG)
+losses_of = jax.jit(lambda params, batch: example_losses(MODEL, params, batch))
 
 
 @jax.jit
 def gradient_of(params, batch, total, key, ids):
     """Gradient of the token sum over `total` tokens."""
-    return jax.grad(lambda p: token_losses(p, CONFIG, batch, key, ids)[0].sum() / total)(params)
+    return jax.grad(lambda p: example_losses(MODEL, p, batch, key, ids)[0].sum() / total)(params)
 
 
 @pytest.mark.parametrize(

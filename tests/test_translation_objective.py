@@ -5,13 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax import evaluation
-from collapipe_jax.evaluation import held_out_loss, held_out_score, translate
 from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.decoding import beam_decode, greedy_decode
-from collapipe_jax.models.transformer import decode, init_params, logits, source_memory
+from collapipe_jax.models.transformer import (
+    TranslationBatch,
+    Translator,
+    decode,
+    init_params,
+    logits,
+    source_memory,
+)
+from collapipe_jax.objectives import held_out, translation
+from collapipe_jax.objectives.held_out import held_out_loss
+from collapipe_jax.objectives.translation import Translation, translate
 from collapipe_jax.tasks.scores import copy_baseline
-from collapipe_jax.tasks.translation import ParallelArrays, load_translation
+from collapipe_jax.tasks.translation import load_translation
 
 CONFIG = TransformerConfig(
     vocabulary_size=120,
@@ -25,6 +33,7 @@ CONFIG = TransformerConfig(
     dropout_rate=0.3,
     label_smoothing=0.2,
 )
+MODEL = Translator(CONFIG)
 BATCH = 4
 SMALL = slice(0, 2 * BATCH + 3)  # two full batches and a rest
 
@@ -65,11 +74,15 @@ def quick_compilation():
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(evaluation, "_BATCH", BATCH)
+    monkeypatch.setattr(held_out, "_BATCH", BATCH)
 
 
 def some(arrays, rows=SMALL):
-    return ParallelArrays(arrays.source_ids[rows], arrays.target_ids[rows])
+    return TranslationBatch(arrays.source_ids[rows], arrays.target_ids[rows])
+
+
+def objective(data):
+    return Translation(model=MODEL, data=data, beams=2, length_penalty=0.6)
 
 
 @jax.jit
@@ -94,7 +107,7 @@ def log_likelihoods(params, arrays):
 def test_loss_is_the_mean_over_tokens_not_over_batches(params, data):
     arrays = some(data.test)
     log_p, tokens = log_likelihoods(params, arrays)
-    loss = held_out_loss(params, CONFIG, arrays)
+    loss = held_out_loss(params, MODEL, arrays)
     assert loss == pytest.approx(-log_p.sum() / tokens, rel=1e-5)
     lengths = (arrays.target_ids[:, 1:] != 0).sum(1)
     assert len(set(lengths)) > 1
@@ -104,16 +117,16 @@ def test_loss_is_the_mean_over_tokens_not_over_batches(params, data):
 @pytest.mark.parametrize("batch", [1, 11, 1000])
 def test_loss_does_not_depend_on_the_cut(params, data, monkeypatch, batch):
     arrays = some(data.test)
-    monkeypatch.setattr(evaluation, "_BATCH", batch)
+    monkeypatch.setattr(held_out, "_BATCH", batch)
     log_p, tokens = log_likelihoods(params, arrays)
-    assert held_out_loss(params, CONFIG, arrays) == pytest.approx(-log_p.sum() / tokens, rel=1e-5)
+    assert held_out_loss(params, MODEL, arrays) == pytest.approx(-log_p.sum() / tokens, rel=1e-5)
 
 
 def test_loss_ignores_dropout_and_smoothing(params, data):
     plain = dataclasses.replace(CONFIG, dropout_rate=0.0, label_smoothing=0.0)
     arrays = some(data.test, slice(0, BATCH))
-    assert held_out_loss(params, CONFIG, arrays) == pytest.approx(
-        held_out_loss(params, plain, arrays), rel=1e-6
+    assert held_out_loss(params, MODEL, arrays) == pytest.approx(
+        held_out_loss(params, Translator(plain), arrays), rel=1e-6
     )
 
 
@@ -134,14 +147,16 @@ def test_translations_stand_in_the_order_of_their_sources(params, data, beams):
 @pytest.mark.usefixtures("small_batches")
 def test_score_of_the_translations_themselves_is_perfect(params, data):
     """A real model scored against what it says, and against what it was asked for."""
-    arrays, text = some(data.test), data.test_text
-    said = translate(params, CONFIG, data.tokenizer, arrays.source_ids)
-    own = text._replace(sources=text.sources[SMALL], references=tuple(said))
-    perfect = held_out_score(params, CONFIG, data.tokenizer, arrays, own)
-    assert perfect.value == pytest.approx(100.0)
-    assert "tok:13a" in perfect.signature
+    text = data.test_text
+    said = translate(params, CONFIG, data.tokenizer, some(data.test).source_ids)
+    few = data._replace(
+        test=some(data.test), test_text=text._replace(sources=text.sources[SMALL], references=said)
+    )
+    perfect = objective(few).test(params)
+    assert perfect["test_bleu_greedy"] == pytest.approx(100.0)
+    assert "tok:13a" in perfect["bleu_signature"]
     asked = text._replace(sources=text.sources[SMALL], references=text.references[SMALL])
-    assert held_out_score(params, CONFIG, data.tokenizer, arrays, asked).value < 20.0
+    assert objective(few._replace(test_text=asked)).test(params)["test_bleu_greedy"] < 20.0
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -153,10 +168,13 @@ def test_perfect_model_and_echo(params, data, monkeypatch):
     def reference(params, config, source_ids):
         return arrays.target_ids[[row_of[np.asarray(row).tobytes()] for row in source_ids], 1:]
 
-    monkeypatch.setattr(evaluation, "greedy_decode", reference)
-    score = held_out_score(params, CONFIG, data.tokenizer, arrays, text)
-    assert score.value == pytest.approx(100.0)
-    monkeypatch.setattr(evaluation, "greedy_decode", lambda params, config, source_ids: source_ids)
-    echo = held_out_score(params, CONFIG, data.tokenizer, arrays, text)
-    assert echo.value == pytest.approx(copy_baseline(text.sources, text.references).value)
-    assert echo.value < 50.0
+    monkeypatch.setattr(translation, "greedy_decode", reference)
+    monkeypatch.setattr(translation, "beam_decode", lambda *_, **__: arrays.target_ids[:1, 1:])
+    # Every batch by beam search then says one sentence too few: only the greedy score counts.
+    monkeypatch.setattr(held_out, "_BATCH", 1)
+    told = objective(data).test(params)
+    assert told["test_bleu_greedy"] == pytest.approx(100.0)
+    monkeypatch.setattr(translation, "greedy_decode", lambda params, config, source_ids: source_ids)
+    echo = objective(data).test(params)
+    assert echo["test_bleu_greedy"] == pytest.approx(echo["test_bleu_copy"])
+    assert echo["test_bleu_copy"] == copy_baseline(text.sources, text.references).value < 50.0

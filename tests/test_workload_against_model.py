@@ -9,9 +9,9 @@ from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.encoder import encoder_block, init_encoder
 from collapipe_jax.models.transformer import (
     TranslationBatch,
+    Translator,
     count_parameters,
     init_params,
-    memory_losses,
 )
 
 BATCH = 4
@@ -80,7 +80,7 @@ def test_decoder_flops_are_those_that_xla_counts():
     )
 
     def loss(params, memory):
-        return memory_losses(params, config, memory, batch)[0].sum()
+        return Translator(config).losses(params, memory, batch, None)[0].sum()
 
     counted = flops_of(jax.value_and_grad(loss, argnums=(0, 1)), params, memory) / BATCH
     stated = workload.decoder_flops(

@@ -140,37 +140,32 @@ def transformer_workload(
     """The workload of a Transformer encoder-decoder, derived from its sizes.
 
     Args:
-      vocabulary_size, width, heads, feed_forward_width, encoder_blocks, decoder_blocks,
-        source_length, target_length: sizes of the model.
-      dropout: whether dropout masks are kept.
-      rematerialise: recompute a block's activations in the backward pass: only its input
-        is kept, and backward costs a forward pass more.
-      batch, local_steps, micro_batch_choices: as in :class:`Workload`.
-      activation_number_bits, parameter_number_bits, token_bits: precision on the links.
-      state_bytes_per_parameter: weights, gradient and optimiser state on a device.
+      vocabulary_size, decoder_blocks, source_length, target_length: sizes of the model.
+      token_bits: of a target token on the uplink.
+      width, heads, feed_forward_width, encoder_blocks, dropout, rematerialise, batch,
+        local_steps, micro_batch_choices, activation_number_bits, parameter_number_bits,
+        state_bytes_per_parameter: as for :func:`encoder_workload`.
 
     Returns:
       A :class:`Workload` of plain numbers.
     """
-    number_bytes = 4  # the devices compute in single precision
-    everything = activation_bytes(
+    return encoder_workload(
         sequence=source_length,
         width=width,
-        feed_forward_width=feed_forward_width,
         heads=heads,
-        number_bytes=number_bytes,
+        feed_forward_width=feed_forward_width,
+        encoder_blocks=encoder_blocks,
         dropout=dropout,
-    )
-    block_input = float(number_bytes * source_length * width)
-    parameters = block_parameters(width, feed_forward_width)
-    embedding = embedding_parameters(vocabulary_size, width)
-    return Workload(
-        blocks=encoder_blocks,
+        rematerialise=rematerialise,
         batch=batch,
         local_steps=local_steps,
         micro_batch_choices=micro_batch_choices,
-        block_flops=block_flops(source_length, width, feed_forward_width),
+        activation_number_bits=activation_number_bits,
+        parameter_number_bits=parameter_number_bits,
+        state_bytes_per_parameter=state_bytes_per_parameter,
+        embedding_parameters=embedding_parameters(vocabulary_size, width),
         embed_flops=embedding_flops(source_length, width),
+        target_bits=float(token_bits * target_length),
         decoder_flops=decoder_flops(
             source_length=source_length,
             target_length=target_length,
@@ -180,11 +175,129 @@ def transformer_workload(
             vocabulary_size=vocabulary_size,
             rematerialise=rematerialise,
         ),
+    )
+
+
+def bert_workload(
+    *,
+    vocabulary_size: int,
+    sequence: int,
+    labels: int,
+    label_each_token: bool,
+    width: int,
+    heads: int,
+    feed_forward_width: int,
+    encoder_blocks: int,
+    dropout: bool,
+    rematerialise: bool,
+    batch: int,
+    local_steps: int,
+    micro_batch_choices: Array,
+    activation_number_bits: int,
+    parameter_number_bits: int,
+    token_bits: int,
+    state_bytes_per_parameter: int,
+) -> Workload:
+    """The workload of BERT with a head, derived from its sizes.
+
+    Args:
+      vocabulary_size: rows of the table of tokens.
+      sequence: tokens of a text; as many positions have embeddings that training changes.
+      labels: number of labels.
+      label_each_token: tagging; otherwise one label a text, behind a pooler.
+      token_bits: of a label on the uplink.
+      width, heads, feed_forward_width, encoder_blocks, dropout, rematerialise, batch,
+        local_steps, micro_batch_choices, activation_number_bits, parameter_number_bits,
+        state_bytes_per_parameter: as for :func:`encoder_workload`.
+
+    Returns:
+      A :class:`Workload` of plain numbers.
+    """
+    predictions = sequence if label_each_token else 1
+    pooler = 0 if label_each_token else 2 * width**2
+    tables = (vocabulary_size + sequence + 1) * width  # texts are all of one type
+    return encoder_workload(
+        sequence=sequence,
+        width=width,
+        heads=heads,
+        feed_forward_width=feed_forward_width,
+        encoder_blocks=encoder_blocks,
+        dropout=dropout,
+        rematerialise=rematerialise,
+        batch=batch,
+        local_steps=local_steps,
+        micro_batch_choices=micro_batch_choices,
+        activation_number_bits=activation_number_bits,
+        parameter_number_bits=parameter_number_bits,
+        state_bytes_per_parameter=state_bytes_per_parameter,
+        embedding_parameters=tables + 2 * width,
+        embed_flops=10.0 * sequence * width,  # two sums, then the norm's eight operations
+        target_bits=float(token_bits * predictions),
+        decoder_flops=3.0 * (pooler + 2 * predictions * width * labels),
+    )
+
+
+def encoder_workload(
+    *,
+    sequence: int,
+    width: int,
+    heads: int,
+    feed_forward_width: int,
+    encoder_blocks: int,
+    dropout: bool,
+    rematerialise: bool,
+    batch: int,
+    local_steps: int,
+    micro_batch_choices: Array,
+    activation_number_bits: int,
+    parameter_number_bits: int,
+    state_bytes_per_parameter: int,
+    embedding_parameters: int,
+    embed_flops: float,
+    target_bits: float,
+    decoder_flops: float,
+) -> Workload:
+    """The workload of any model whose encoder is a stack of our blocks.
+
+    Args:
+      sequence: tokens of a sample.
+      width, heads, feed_forward_width, encoder_blocks: sizes of the encoder.
+      dropout: whether dropout masks are kept.
+      rematerialise: recompute a block's activations in the backward pass: only its input
+        is kept, and backward costs a forward pass more.
+      batch, local_steps, micro_batch_choices: as in :class:`Workload`.
+      activation_number_bits, parameter_number_bits: precision on the links.
+      state_bytes_per_parameter: weights, gradient and optimiser state on a device.
+      embedding_parameters: numbers of the embedding.
+      embed_flops, target_bits, decoder_flops: as in :class:`Workload`.
+
+    Returns:
+      A :class:`Workload` of plain numbers.
+    """
+    number_bytes = 4  # the devices compute in single precision
+    everything = activation_bytes(
+        sequence=sequence,
+        width=width,
+        feed_forward_width=feed_forward_width,
+        heads=heads,
+        number_bytes=number_bytes,
+        dropout=dropout,
+    )
+    block_input = float(number_bytes * sequence * width)
+    parameters = block_parameters(width, feed_forward_width)
+    return Workload(
+        blocks=encoder_blocks,
+        batch=batch,
+        local_steps=local_steps,
+        micro_batch_choices=micro_batch_choices,
+        block_flops=block_flops(sequence, width, feed_forward_width),
+        embed_flops=embed_flops,
+        decoder_flops=decoder_flops,
         backward_ratio=3.0 if rematerialise else 2.0,
-        activation_bits=float(activation_number_bits * source_length * width),
-        target_bits=float(token_bits * target_length),
+        activation_bits=float(activation_number_bits * sequence * width),
+        target_bits=target_bits,
         block_param_bits=float(parameter_number_bits * parameters),
-        embedding_param_bits=float(parameter_number_bits * embedding),
+        embedding_param_bits=float(parameter_number_bits * embedding_parameters),
         block_static_bytes=float(state_bytes_per_parameter * parameters),
         block_kept_bytes=block_input if rematerialise else everything,
         block_working_bytes=everything if rematerialise else 0.0,

@@ -9,9 +9,8 @@ import optax
 
 from collapipe_jax.federated.aggregation import aggregate, present_shares, select, server_update
 from collapipe_jax.federated.erasures import sample_example_weights
-from collapipe_jax.models.config import PAD_ID, TransformerConfig
-from collapipe_jax.models.layers import Params
-from collapipe_jax.models.transformer import TranslationBatch, embed, init_params, memory_losses
+from collapipe_jax.models.layers import Params, example_keys
+from collapipe_jax.models.split_model import Batch, SplitModel
 from collapipe_jax.pipeline.execution import forward
 
 
@@ -83,7 +82,7 @@ class _StepSums(NamedTuple):
 
 def init_learner(
     key: jax.Array,
-    config: TransformerConfig,
+    model: SplitModel,
     clusters: int,
     client_tx: optax.GradientTransformation,
     decoder_tx: optax.GradientTransformation,
@@ -93,7 +92,7 @@ def init_learner(
 
     Args:
       key: Scalar random key.
-      config: Sizes.
+      model: What is trained.
       clusters: `N`.
       client_tx: Optimiser of embedding and encoder inside a cluster.
       decoder_tx: Optimiser of the edge server's decoder.
@@ -102,7 +101,7 @@ def init_learner(
     Returns:
       The state before the first round.
     """
-    params = init_params(key, config)
+    params = model.init(key)
     client = {name: params[name] for name in ("embedding", "encoder")}
     return LearnerState(
         client=client,
@@ -113,15 +112,15 @@ def init_learner(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("config", "client_tx", "decoder_tx", "server_tx"))
+@functools.partial(jax.jit, static_argnames=("model", "client_tx", "decoder_tx", "server_tx"))
 def train_round(
     state: LearnerState,
-    batches: TranslationBatch,
+    batches: Batch,
     erasures: Erasures,
     weights: jax.Array,
     key: jax.Array,
     *,
-    config: TransformerConfig,
+    model: SplitModel,
     client_tx: optax.GradientTransformation,
     decoder_tx: optax.GradientTransformation,
     server_tx: optax.GradientTransformation,
@@ -141,7 +140,7 @@ def train_round(
       erasures: Leaves `[N]`; new values cost no compilation.
       weights: `w_n [N]`, >= 0.
       key: Scalar random key of the round (dropout and erasures).
-      config: Sizes (static).
+      model: What is trained (static).
       client_tx: As for `init_learner` (static), and the next two.
       decoder_tx: See there.
       server_tx: See there.
@@ -149,13 +148,13 @@ def train_round(
     Returns:
       `(state, RoundLearning)` after the round.
     """
-    steps, clusters = batches.source_ids.shape[:2]
+    steps, clusters = jax.tree.leaves(batches)[0].shape[:2]
     present = erasures.present & (weights > 0.0)
     shares = present_shares(weights, present)
 
-    def step(local: _Local, inputs: tuple[TranslationBatch, jax.Array]) -> tuple[_Local, _StepSums]:
+    def step(local: _Local, inputs: tuple[Batch, jax.Array]) -> tuple[_Local, _StepSums]:
         batch, step_key = inputs
-        return _local_step(local, batch, erasures, shares, step_key, config, client_tx, decoder_tx)
+        return _local_step(local, batch, erasures, shares, step_key, model, client_tx, decoder_tx)
 
     start = _Local(
         clients=_replicate(state.client, clusters),
@@ -184,16 +183,16 @@ def train_round(
 
 def _local_step(
     local: _Local,
-    batch: TranslationBatch,
+    batch: Batch,
     erasures: Erasures,
     shares: jax.Array,
     key: jax.Array,
-    config: TransformerConfig,
+    model: SplitModel,
     client_tx: optax.GradientTransformation,
     decoder_tx: optax.GradientTransformation,
 ) -> tuple[_Local, _StepSums]:
     """One mini-batch in every cluster: leaves of the batch `[N, B, ...]`, `shares [N]`."""
-    clusters, batch_size = batch.source_ids.shape[:2]
+    clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
     present = shares > 0.0
     erasure_key, dropout_key = jax.random.split(key)
     example_weights = jax.vmap(sample_example_weights, in_axes=(0, None, 0, 0))(
@@ -204,7 +203,7 @@ def _local_step(
     )
     gradient = jax.grad(_shared_loss, argnums=(0, 1), has_aux=True)
     (client_grads, decoder_grads), (loss_sum, token_count) = gradient(
-        local.clients, local.decoder, batch, example_weights, shares, dropout_key, config
+        local.clients, local.decoder, batch, example_weights, shares, dropout_key, model
     )
     updates, client_optimizer = jax.vmap(client_tx.update)(
         client_grads, local.client_optimizer, local.clients
@@ -234,11 +233,11 @@ def _local_step(
 def _shared_loss(
     clients: Params,
     decoder: Params,
-    batch: TranslationBatch,
+    batch: Batch,
     example_weights: jax.Array,
     shares: jax.Array,
     dropout_key: jax.Array,
-    config: TransformerConfig,
+    model: SplitModel,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """A scalar whose gradients are all that a step needs, from one pass of the decoder.
 
@@ -255,39 +254,38 @@ def _shared_loss(
       example_weights: Erasure weights `[N, B]`.
       shares: `[N]`, sum 1 over the present clusters, 0 for absent ones.
       dropout_key: Scalar key of the step.
-      config: Sizes.
+      model: What is trained.
 
     Returns:
       The scalar, and `(loss_sum [N], token_count [N])` without erasure weights.
     """
-    clusters, batch_size = batch.source_ids.shape[:2]
-    key = dropout_key if config.dropout_rate > 0.0 else None
+    clusters, batch_size = example_weights.shape
+    key = dropout_key if model.encoder.dropout_rate > 0.0 else None
     ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
     # One batched product for all clusters: neither a loop nor unrolling is faster on a CPU.
-    memory = jax.vmap(lambda *cluster: _client_memory(*cluster, config, key))(
-        clients, batch.source_ids, ids
+    encoded = jax.vmap(lambda *cluster: _encode_on_devices(*cluster, model, key))(
+        clients, batch, ids
     )
-    memory = _scale_gradient(memory, 1.0 / jnp.where(shares > 0.0, shares, 1.0))
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (memory, batch, ids))
-    losses, tokens = memory_losses(decoder, config, flat[0], flat[1], key, flat[2])
+    encoded = _scale_gradient(encoded, 1.0 / jnp.where(shares > 0.0, shares, 1.0))
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (encoded, batch, ids))
+    losses, tokens = model.losses(decoder, flat[0], flat[1], example_keys(key, flat[2]))
     losses, tokens = losses.reshape(ids.shape), tokens.reshape(ids.shape)
     token_count = tokens.sum(1)
     cluster_loss = (example_weights * losses).sum(1) / jnp.maximum(token_count, 1.0)
     return (shares * cluster_loss).sum(), (losses.sum(1), token_count)
 
 
-def _client_memory(
+def _encode_on_devices(
     client: Params,
-    source_ids: jax.Array,
+    batch: Batch,
     example_ids: jax.Array,
-    config: TransformerConfig,
+    model: SplitModel,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
     """What a cluster sends up: the embedding on its control unit, the encoder on its devices."""
-    x = embed(client["embedding"], config, source_ids)
-    mask = source_ids != PAD_ID
+    x, mask = model.embed(client["embedding"], batch, example_keys(dropout_key, example_ids))
     return forward(
-        client["encoder"], config, x, mask, dropout_key=dropout_key, example_ids=example_ids
+        client["encoder"], model.encoder, x, mask, dropout_key=dropout_key, example_ids=example_ids
     )
 
 

@@ -94,6 +94,8 @@ class TransformerConfig(EncoderConfig):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.width % 2:
+            reject("width", self.width, "is odd", "Sinusoidal positions need an even width")
         super().__post_init__()
         if self.vocabulary_size <= UNK_ID:
             reject(
@@ -102,8 +104,6 @@ class TransformerConfig(EncoderConfig):
                 "leaves no room for the special tokens",
                 "Give at least 4",
             )
-        if self.width % 2:
-            reject("width", self.width, "is odd", "Sinusoidal positions need an even width")
         if self.norm != "pre":
             reject("norm", self.norm, "is not the decoder's", "Leave it at 'pre'")
 

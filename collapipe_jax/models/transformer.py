@@ -4,6 +4,7 @@
 loss on the edge server. Parameters are `{"embedding", "encoder", "decoder"}`.
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -22,7 +23,6 @@ from collapipe_jax.models.layers import (
     Params,
     bind,
     dropout,
-    example_keys,
     init_stack,
     layer_keys,
     narrow_dtype,
@@ -187,70 +187,70 @@ def logits(decoder_params: Params, hidden: jax.Array) -> jax.Array:
     return hidden @ decoder_params["embedding"]["embedding"].T
 
 
-def source_memory(
-    client_params: Params,
-    config: TransformerConfig,
-    source_ids: jax.Array,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-) -> jax.Array:
-    """What leaves a cluster for the edge server: embedded, encoded source `[B, S, h]`.
+def source_memory(params: Params, config: TransformerConfig, source_ids: jax.Array) -> jax.Array:
+    """What the decoder translates: the source, embedded and encoded without dropout.
 
     Args:
-      client_params: `{"embedding", "encoder"}` (further keys are ignored).
+      params: `{"embedding", "encoder"}` (further keys are ignored).
       config: Sizes.
       source_ids: `[B, S]`.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples, `0 .. B - 1` when None.
-    """
-    x = embed(client_params["embedding"], config, source_ids)
-    mask = source_ids != PAD_ID
-    return encode(client_params["encoder"], config, x, mask, dropout_key, example_ids)
-
-
-def memory_losses(
-    decoder_params: Params,
-    config: TransformerConfig,
-    memory: jax.Array,
-    batch: TranslationBatch,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """The edge server's part of `token_losses`, from the encoder's output `[B, S, h]` on."""
-    ids = jnp.arange(memory.shape[0]) if example_ids is None else example_ids
-    keys = example_keys(dropout_key, ids)
-    target_in, target_out = batch.target_ids[:, :-1], batch.target_ids[:, 1:]
-    mask = batch.source_ids != PAD_ID
-    hidden = decode(decoder_params, config, target_in, memory, mask, keys)
-    losses = cross_entropy(logits(decoder_params, hidden), target_out, config.label_smoothing)
-    real = target_out != PAD_ID
-    return jnp.where(real, losses, 0.0).sum(-1), real.sum(-1).astype(losses.dtype)
-
-
-def token_losses(
-    params: Params,
-    config: TransformerConfig,
-    batch: TranslationBatch,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Label-smoothed cross entropy of every example, summed over its target tokens.
-
-    The loss of a set of examples is `sum(loss_sum) / sum(token_count)`: sums, so that
-    it does not matter how the set was cut in micro-batches.
-
-    Args:
-      params: `{"embedding", "encoder", "decoder"}`.
-      config: Sizes.
-      batch: Sentence pairs.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the mini-batch, `0 .. B - 1` when None.
 
     Returns:
-      `(loss_sum [B], token_count [B])`, in nats and tokens; 0 and 0 where all is padding.
+      `[B, S, h]`.
     """
-    memory = source_memory(params, config, batch.source_ids, dropout_key, example_ids)
-    return memory_losses(params["decoder"], config, memory, batch, dropout_key, example_ids)
+    x = embed(params["embedding"], config, source_ids)
+    return encode(params["encoder"], config, x, source_ids != PAD_ID)
+
+
+@dataclasses.dataclass(frozen=True)
+class Translator:
+    """The encoder-decoder as a `SplitModel`; batches are `TranslationBatch`.
+
+    The loss is label-smoothed cross entropy, summed over the target's tokens.
+
+    Attributes:
+      sizes: Of the model.
+    """
+
+    sizes: TransformerConfig
+
+    @property
+    def encoder(self) -> TransformerConfig:
+        """Sizes of the stack of blocks."""
+        return self.sizes
+
+    @property
+    def unsmoothed(self) -> "Translator":
+        """The same model, its loss without label smoothing."""
+        return Translator(dataclasses.replace(self.sizes, label_smoothing=0.0))
+
+    def init(self, key: jax.Array) -> Params:
+        """See `init_params`."""
+        return init_params(key, self.sizes)
+
+    def embed(
+        self, embedding_params: Params, batch: TranslationBatch, keys: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Embedded sources; the embedding has no dropout of its own."""
+        del keys
+        x = embed(embedding_params, self.sizes, batch.source_ids)
+        return x, batch.source_ids != PAD_ID
+
+    def losses(
+        self,
+        decoder_params: Params,
+        encoded: jax.Array,
+        batch: TranslationBatch,
+        keys: jax.Array | None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Losses in nats and numbers of target tokens `[B]`, from the encoded source on."""
+        target_in, target_out = batch.target_ids[:, :-1], batch.target_ids[:, 1:]
+        mask = batch.source_ids != PAD_ID
+        hidden = decode(decoder_params, self.sizes, target_in, encoded, mask, keys)
+        scores = logits(decoder_params, hidden)
+        losses = cross_entropy(scores, target_out, self.sizes.label_smoothing)
+        real = target_out != PAD_ID
+        return jnp.where(real, losses, 0.0).sum(-1), real.sum(-1).astype(losses.dtype)
 
 
 def count_parameters(tree: Any) -> int:

@@ -3,14 +3,12 @@
 import os
 import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from collapipe_jax.errors import InputError
-
-DATA_VARIABLE = "COLLAPIPE_DATA"
+from collapipe_jax.tasks.corpora import read_lines
 
 Pair = tuple[str, str]
 
@@ -54,31 +52,6 @@ def normalise(text: str) -> str:
     # characters compose into replaced ones
     text = unicodedata.normalize("NFC", text.translate(_REPLACEMENTS)).translate(_REPLACEMENTS)
     return " ".join(text.split())
-
-
-def resolve_corpus(name_or_path: str | os.PathLike[str]) -> Path:
-    """Path of a corpus file, given as a path or by its name below the data directory.
-
-    Args:
-        name_or_path: absolute path, path relative to the working directory, or path relative
-            to the directory that the environment variable ``COLLAPIPE_DATA`` names. The
-            working directory wins.
-
-    Raises:
-        InputError: no such file in either place.
-    """
-    path = Path(name_or_path).expanduser()
-    if path.is_file():
-        return path
-    directory = os.environ.get(DATA_VARIABLE, "")
-    if directory and (Path(directory).expanduser() / path).is_file():
-        return Path(directory).expanduser() / path
-    if directory:
-        problem = f"no such file, neither as it stands nor in {DATA_VARIABLE} ({directory})"
-    else:
-        problem = f"no such file, and the environment variable {DATA_VARIABLE} is not set"
-    remedy = f"Give the path of a text file, or export {DATA_VARIABLE}=<directory that holds it>"
-    raise InputError("task.corpus", str(name_or_path), problem, remedy)
 
 
 def read_parallel_text(
@@ -169,27 +142,8 @@ def _first(train: list[Pair], size: int | None) -> list[Pair]:
     return train[:size]
 
 
-def _lines(path: str | os.PathLike[str]) -> list[str]:
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        remedy = "Give the path of a readable UTF-8 text file"
-        problem = f"the file cannot be read ({error.strerror})"
-        raise InputError("task.corpus", str(path), problem, remedy) from error
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        problem = f"line {line} holds bytes that are not UTF-8"
-        remedy = "Convert the file, e.g. with iconv -f latin1 -t utf-8"
-        raise InputError("task.corpus", str(path), problem, remedy) from error
-    # not splitlines(): it also cuts at separators inside a sentence and breaks the alignment
-    lines = text.split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
-
-
 def _tabbed_rows(path: str | os.PathLike[str]) -> Iterable[Pair]:
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) < 2 and line.strip():
             problem = f"line {number} has no tab between source and target"
@@ -201,7 +155,7 @@ def _tabbed_rows(path: str | os.PathLike[str]) -> Iterable[Pair]:
 def _aligned_rows(
     source_path: str | os.PathLike[str], target_path: str | os.PathLike[str]
 ) -> Iterable[Pair]:
-    sources, targets = _lines(source_path), _lines(target_path)
+    sources, targets = read_lines(source_path), read_lines(target_path)
     if len(sources) != len(targets):
         problem = f"the files have {len(sources)} and {len(targets)} lines"
         remedy = "Give two files whose lines translate each other one by one"

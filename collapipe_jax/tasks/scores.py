@@ -1,11 +1,17 @@
-"""How good translations are: BLEU as the field reports it, and the baseline of copying."""
+"""How good outputs are, as the field reports it, and the baselines that models must beat."""
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from typing import NamedTuple
 
+import numpy as np
+import seqeval.metrics
+import sklearn.metrics
 from sacrebleu.metrics import BLEU
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.tasks.conll import OUTSIDE, is_bio_tag
 
 
 class Score(NamedTuple):
@@ -13,6 +19,13 @@ class Score(NamedTuple):
 
     value: float
     signature: str
+
+
+class ClassScores(NamedTuple):
+    """How good predicted classes are."""
+
+    accuracy: Score
+    macro_f1: Score
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -53,3 +66,169 @@ def copy_baseline(sources: Sequence[str], references: Sequence[str]) -> Score:
         InputError: as in `bleu`.
     """
     return bleu(sources, references)
+
+
+def span_f1(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> Score:
+    """F1 of whole entities over a corpus: right only with both ends and the type.
+
+    Entities of all types count alike (micro average). As in conlleval, an ``I-`` that continues
+    nothing begins an entity. No entity predicted scores 0.
+
+    Args:
+        true_tags: BIO tags of each sentence, one a word.
+        predicted_tags: the same of a model.
+
+    Returns:
+        F1 in percent, 0 to 100, and how it was counted.
+
+    Raises:
+        InputError: no sentences, different numbers of sentences or words, something that is no
+            BIO tag, or no true entity at all, where F1 means nothing.
+
+    Source: Tjong Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003);
+    Nakayama, seqeval (2018).
+    """
+    _check_sizes(true_tags, predicted_tags)
+    for number, (true, predicted) in enumerate(zip(true_tags, predicted_tags, strict=True)):
+        if len(true) != len(predicted):
+            problem = f"sentence {number} has {len(true)} true tags"
+            remedy = "Predict one tag for each word"
+            raise InputError("predicted_tags", len(predicted), problem, remedy)
+    for key, sentences in (("true_tags", true_tags), ("predicted_tags", predicted_tags)):
+        for tag in sorted({tag for sentence in sentences for tag in sentence}):
+            if not is_bio_tag(tag):
+                raise InputError(key, tag, "no tag of the scheme BIO", "Use O, B-type and I-type")
+    if all(tag == OUTSIDE for sentence in true_tags for tag in sentence):
+        problem = "no entity stands in the text to be scored"
+        raise InputError("true_tags", OUTSIDE, problem, "Score text that has entities")
+    # zero_division: F1 is 0 where nothing is predicted, without a warning on its precision;
+    # everything else that seqeval warns of is refused above
+    value = seqeval.metrics.f1_score(
+        [list(tags) for tags in true_tags],
+        [list(tags) for tags in predicted_tags],
+        average="micro",
+        zero_division=0,
+    )
+    signature = f"span F1|average:micro|mode:conlleval|scheme:BIO|seqeval:{version('seqeval')}"
+    return Score(100 * float(value), signature)
+
+
+def all_outside_baseline(true_tags: Sequence[Sequence[str]]) -> Score:
+    """Span F1 of finding no entity anywhere: 0, whatever the accuracy of the tags.
+
+    Args:
+        true_tags: BIO tags of each sentence.
+
+    Raises:
+        InputError: as in `span_f1`.
+    """
+    return span_f1(true_tags, [[OUTSIDE] * len(tags) for tags in true_tags])
+
+
+def memorised_tag_baseline(
+    train_tokens: Sequence[Sequence[str]],
+    train_tags: Sequence[Sequence[str]],
+    test_tokens: Sequence[Sequence[str]],
+    test_tags: Sequence[Sequence[str]],
+) -> Score:
+    """Span F1 of giving each word its most frequent tag of training, ``O`` to unseen words.
+
+    Args:
+        train_tokens: words of the training sentences, case as it stands.
+        train_tags: their BIO tags; of equally frequent ones the first in the alphabet counts.
+        test_tokens: words of the sentences to be tagged.
+        test_tags: their true BIO tags.
+
+    Raises:
+        InputError: as in `span_f1`, or sentences with more or fewer tags than words.
+    """
+    _check_words("train_tags", train_tokens, train_tags)
+    _check_words("test_tags", test_tokens, test_tags)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for words, tags in zip(train_tokens, train_tags, strict=True):
+        for word, tag in zip(words, tags, strict=True):
+            counts[word][tag] += 1
+    best = {word: min(seen, key=lambda t, s=seen: (-s[t], t)) for word, seen in counts.items()}
+    return span_f1(
+        test_tags, [[best.get(word, OUTSIDE) for word in words] for words in test_tokens]
+    )
+
+
+def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
+    """Share of samples with the right class, in percent.
+
+    Args:
+        true_labels: integers ``[n]``.
+        predicted_labels: integers ``[n]``.
+
+    Raises:
+        InputError: no samples, different numbers of them, or labels that are no whole numbers.
+    """
+    true, predicted = _labels(true_labels, predicted_labels)
+    value = 100 * float(sklearn.metrics.accuracy_score(true, predicted))
+    return Score(value, f"accuracy|scikit-learn:{sklearn.__version__}")
+
+
+def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
+    """F1 of each class, averaged over the classes that occur among true or predicted labels.
+
+    A class that is never right, because it is never true, never predicted or never both, has
+    F1 0.
+
+    Args:
+        true_labels: integers ``[n]``.
+        predicted_labels: integers ``[n]``.
+
+    Returns:
+        F1 in percent, 0 to 100, and how it was averaged.
+
+    Raises:
+        InputError: as in `accuracy`.
+    """
+    true, predicted = _labels(true_labels, predicted_labels)
+    # zero_division as documented above: nothing is left to warn of
+    value = sklearn.metrics.f1_score(true, predicted, average="macro", zero_division=0)
+    classes = len(np.union1d(true, predicted))
+    signature = f"F1|average:macro|classes:{classes}|scikit-learn:{sklearn.__version__}"
+    return Score(100 * float(value), signature)
+
+
+def majority_class_baseline(train_labels: Sequence[int], test_labels: Sequence[int]) -> ClassScores:
+    """Scores of always answering the most frequent class of training; of equals the lowest.
+
+    Args:
+        train_labels: integers ``[n]``.
+        test_labels: true classes of the samples to be scored, integers ``[m]``.
+
+    Raises:
+        InputError: as in `accuracy`.
+    """
+    train, _ = _labels(train_labels, train_labels)
+    names, counts = np.unique(train, return_counts=True)
+    predicted = np.full(len(test_labels), names[np.argmax(counts)])
+    return ClassScores(accuracy(test_labels, predicted), macro_f1(test_labels, predicted))
+
+
+def _labels(true: Sequence[int], predicted: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    _check_sizes(true, predicted)
+    arrays = np.asarray(true), np.asarray(predicted)
+    for key, array in zip(("true_labels", "predicted_labels"), arrays, strict=True):
+        if not np.issubdtype(array.dtype, np.integer) or array.ndim != 1:
+            problem = "no row of whole numbers"
+            raise InputError(key, f"{array.dtype} {array.shape}", problem, "Give class numbers")
+    return arrays
+
+
+def _check_sizes(true: Sequence, predicted: Sequence) -> None:
+    if len(true) == 0:
+        raise InputError("true", 0, "nothing to score", "Give at least one")
+    if len(true) != len(predicted):
+        problem = f"there are {len(true)} true ones"
+        raise InputError("predicted", len(predicted), problem, "Predict one for each")
+
+
+def _check_words(key: str, tokens: Iterable[Sequence[str]], tags: Sequence[Sequence[str]]) -> None:
+    sizes, tag_sizes = [len(words) for words in tokens], [len(row) for row in tags]
+    if sizes != tag_sizes:
+        problem = "the words of the sentences are not as many"
+        raise InputError(key, sum(tag_sizes), problem, "Give one tag for each word")

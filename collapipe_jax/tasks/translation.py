@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.tasks.corpora import resolve_corpus
 from collapipe_jax.tasks.parallel_text import (
     GroupSplit,
     Pair,
     ParallelText,
     read_parallel_text,
-    resolve_corpus,
     split_by_group,
 )
 from collapipe_jax.tasks.synthetic import generate_parallel_text
@@ -85,7 +85,7 @@ def load_translation(
     asked by these counts.
 
     Args:
-        corpus: ``"synthetic"``, or a file as in `parallel_text.resolve_corpus`, or two aligned
+        corpus: ``"synthetic"``, or a file as in `corpora.resolve_corpus`, or two aligned
             files.
         pairs: pairs in all, training, validation and test together; a random part of the
             corpus. None takes all of a file.

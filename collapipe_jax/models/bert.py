@@ -1,0 +1,160 @@
+"""BERT (Devlin et al. 1810.04805), cut where the network cuts it.
+
+`embed_bert` runs on the control unit, `encoder.encode` on the devices, `pool` and whatever
+head reads it on the edge server. Parameters are `{"embedding", "encoder", "pooler"}`.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import BertConfig
+from collapipe_jax.models.encoder import encode, init_encoder
+from collapipe_jax.models.layers import (
+    Norm,
+    Params,
+    bind,
+    dropout,
+    example_keys,
+    initial_weights,
+    layer_keys,
+)
+
+
+def init_bert(key: jax.Array, config: BertConfig) -> Params:
+    """Fresh parameters of BERT, by the law it was published with (`initial_deviation`).
+
+    Args:
+      key: Scalar random key.
+      config: Sizes.
+
+    Returns:
+      `{"embedding", "encoder", "pooler"}`: the control unit's tables `word [V, h]`,
+      `position [P, h]` and `token_type [T, h]` with their norm, the blocks `[L, ...]`, and
+      the edge server's pooler.
+    """
+    tables_key, encoder_key, pooler_key = jax.random.split(key, 3)
+    rows = {
+        "word": config.vocabulary_size,
+        "position": config.positions,
+        "token_type": config.token_types,
+    }
+    # The inputs of a table's row are the width's numbers, not the rows: with a deviation of
+    # 0 in the configuration, LeCun's law would favour the shortest table.
+    law = nnx.initializers.truncated_normal(config.initial_deviation or config.width**-0.5)
+    tables = {
+        name: law(table_key, (count, config.width))
+        for (name, count), table_key in zip(
+            rows.items(), jax.random.split(tables_key, 3), strict=True
+        )
+    }
+    norm = {"scale": jnp.ones(config.width), "bias": jnp.zeros(config.width)}
+    return {
+        "embedding": {**tables, "norm": norm},
+        "encoder": init_encoder(encoder_key, config),
+        "pooler": init_pooler(pooler_key, config),
+    }
+
+
+def init_pooler(key: jax.Array, config: BertConfig) -> Params:
+    """Fresh parameters of the pooler, for a checkpoint that came without.
+
+    Args:
+      key: Scalar random key.
+      config: Sizes.
+
+    Returns:
+      `{"kernel": [h, h], "bias": [h]}`.
+    """
+    kernel = initial_weights(config)(key, (config.width, config.width))
+    return {"kernel": kernel, "bias": jnp.zeros(config.width)}
+
+
+def embed_bert(
+    embedding_params: Params,
+    config: BertConfig,
+    token_ids: jax.Array,
+    token_types: jax.Array | None = None,
+    keys: jax.Array | None = None,
+) -> jax.Array:
+    """What enters the first block: word, position and token type, summed, normed, dropped.
+
+    Args:
+      embedding_params: Tables `word [V, h]`, `position [P, h]`, `token_type [T, h]`, and
+        `norm`.
+      config: Sizes.
+      token_ids: `[B, S]`; a number outside the vocabulary is clamped to its end.
+      token_types: `[B, S]`, clamped likewise; all 0 when None.
+      keys: Keys `[B]` of the examples (`layers.example_keys`), or None for no dropout. The
+        embedding draws as layer `L`, next to the blocks `0 .. L - 1`; a head's dropout
+        takes layers from `L + 1` on.
+
+    Returns:
+      `[B, S, h]`, of the tables' type.
+
+    Raises:
+      InputError: If `S` exceeds the number of positions.
+    """
+    length = token_ids.shape[1]
+    if length > config.positions:
+        raise InputError(
+            "token_ids",
+            length,
+            f"is more tokens than the {config.positions} positions that the model has",
+            "Cut the text, or take a model with more positions",
+        )
+    if token_types is None:
+        token_types = jnp.zeros_like(token_ids)
+    x = embedding_params["word"].at[token_ids].get(mode="clip")
+    x = x + embedding_params["position"][None, :length]
+    x = x + embedding_params["token_type"].at[token_types].get(mode="clip")
+    x = bind(Norm, config, embedding_params["norm"])(x)
+    return dropout(x, layer_keys(keys, config.encoder_blocks), 0, config.dropout_rate)
+
+
+def pool(pooler_params: Params, hidden: jax.Array) -> jax.Array:
+    """One vector for each text: a linear map and tanh of the first token's hidden state.
+
+    Args:
+      pooler_params: `{"kernel": [h, h], "bias": [h]}`.
+      hidden: The encoder's output `[B, S, h]`.
+
+    Returns:
+      `[B, h]`, in (-1, 1).
+    """
+    return jnp.tanh(hidden[:, 0] @ pooler_params["kernel"] + pooler_params["bias"][None])
+
+
+def bert_encode(
+    params: Params,
+    config: BertConfig,
+    token_ids: jax.Array,
+    mask: jax.Array,
+    token_types: jax.Array | None,
+    *,
+    dropout_key: jax.Array | None = None,
+    example_ids: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """The whole of BERT in one place.
+
+    Args:
+      params: `{"embedding", "encoder"}`, and "pooler" where there is one.
+      config: Sizes.
+      token_ids: `[B, S]`.
+      mask: `[B, S]`, True on real tokens.
+      token_types: `[B, S]`; all 0 when None.
+      dropout_key: Scalar key, or None for a deterministic pass.
+      example_ids: `[B]` numbers of the examples in the mini-batch; `0 .. B - 1` when None.
+
+    Returns:
+      `(hidden [B, S, h], pooled [B, h])`; `pooled` is None for parameters without "pooler".
+
+    Raises:
+      InputError: If `S` exceeds the number of positions.
+    """
+    ids = jnp.arange(token_ids.shape[0]) if example_ids is None else example_ids
+    keys = example_keys(dropout_key, ids)
+    x = embed_bert(params["embedding"], config, token_ids, token_types, keys)
+    hidden = encode(params["encoder"], config, x, mask, dropout_key, ids)
+    return hidden, pool(params["pooler"], hidden) if "pooler" in params else None

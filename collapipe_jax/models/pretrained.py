@@ -1,0 +1,403 @@
+"""BERT in the layout of Hugging Face: `config.json`, `model.safetensors`, `vocab.txt`.
+
+Layout: https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of
+a linear map as `[outputs, inputs]`, we as `[inputs, outputs]`.
+"""
+
+import functools
+import json
+import operator
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.files import partial_path, write_text
+from collapipe_jax.models.bert import init_bert
+from collapipe_jax.models.config import BertConfig
+from collapipe_jax.models.layers import Params
+
+_CONFIG, _VOCABULARY = "config.json", "vocab.txt"
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+_SIZES = {
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "feed_forward_width": "intermediate_size",
+    "encoder_blocks": "num_hidden_layers",
+    "vocabulary_size": "vocab_size",
+    "positions": "max_position_embeddings",
+    "token_types": "type_vocab_size",
+}
+
+# With the values that stand for an absent key.
+_SHARES = {
+    "dropout_rate": ("hidden_dropout_prob", 0.1),
+    "norm_epsilon": ("layer_norm_eps", 1e-12),
+    "initial_deviation": ("initializer_range", 0.02),
+}
+
+# The first name is the one that is written.
+_ACTIVATIONS = {
+    "gelu": ("gelu", "gelu_python"),
+    "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh"),
+    "relu": ("relu",),
+}
+
+# What keys must hold for the encoder to be ours; the first value stands for an absent key.
+_REQUIRED: dict[str, tuple[object, ...]] = {
+    "model_type": ("bert",),
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "is_encoder_decoder": (False,),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+}
+
+_TABLES = {
+    "word": "word_embeddings",
+    "position": "position_embeddings",
+    "token_type": "token_type_embeddings",
+}
+_LAYERS = {
+    "attention/query": "attention.self.query",
+    "attention/key": "attention.self.key",
+    "attention/value": "attention.self.value",
+    "attention/out": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "feed_forward/inner": "intermediate.dense",
+    "feed_forward/outer": "output.dense",
+    "feed_forward_norm": "output.LayerNorm",
+}
+
+# Heads of pretraining, classification and question answering, and the numbers 0 .. P - 1
+# that older versions stored.
+_UNUSED = ("cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
+
+# NumPy knows the last one because importing jax teaches it.
+_READABLE_DTYPES = ("F32", "F16", "BF16")
+_SHOWN = 8  # names in a message
+
+
+class _Place(NamedTuple):
+    """Where a tensor of the checkpoint stands in our parameters.
+
+    Attributes:
+      path: Keys from the root to the leaf.
+      block: Entry along the leaf's first axis, or None for the whole leaf.
+      transposed: Whether its two axes change places.
+    """
+
+    path: tuple[str, ...]
+    block: int | None = None
+    transposed: bool = False
+
+
+def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
+    """Sizes and parameters of a BERT checkpoint.
+
+    Read are checkpoints of `BertModel` and of the models around it, whose names begin with
+    `bert.`, whole or in shards, with `gamma` and `beta` for a norm's weight and bias as older
+    ones have it. 16-bit numbers become float32. Heads are left unread, `cls.*` of
+    pretraining, `classifier.*` and `qa_outputs.*`, and so is the buffer
+    `embeddings.position_ids`; any other name that BERT does not have is an error.
+
+    A checkpoint without a pooler, as of `BertForTokenClassification`, gives parameters
+    without "pooler": `bert_encode` then returns None for the pooled text, and
+    `bert.init_pooler` draws a fresh pooler for those who want one.
+
+    Whatever in `config.json` changes what the encoder computes is read or, where it is not
+    supported, refused; keys about heads, caches, token numbers or versions are not read.
+
+    Args:
+      directory: Holds `config.json`, and `model.safetensors` or its shards with
+        `model.safetensors.index.json`. `vocab.txt` is the tokenizer's and not read.
+
+    Returns:
+      `(config, params)`, parameters as `init_bert` returns them, float32.
+
+    Raises:
+      InputError: On a missing or unreadable file, an unsupported key of `config.json`, or
+        tensors that are missing, unknown, given twice, or of another shape or type.
+    """
+    directory = Path(directory)
+    config = _read_config(directory / _CONFIG)
+    tensors = _read_tensors(directory)
+    pooler = any(name.startswith("pooler.") for name in tensors)
+    places = _places(config, pooler)
+    _name_wrong(directory, [n for n in places if n not in tensors], "missing from the checkpoint")
+    _name_wrong(directory, [n for n in tensors if n not in places], "no part of such a BERT")
+    params = jax.tree.map(
+        lambda leaf: np.empty(leaf.shape, leaf.dtype), _expected_params(config, pooler)
+    )
+    shapes = {name: _view(params, place).shape for name, place in places.items()}
+    misshaped = [
+        f"{name} {list(tensor.shape)} for {list(shapes[name])}"
+        for name, tensor in tensors.items()
+        if tensor.shape != shapes[name]
+    ]
+    _name_wrong(directory, misshaped, "of another shape")
+    for name, tensor in tensors.items():
+        _view(params, places[name])[...] = tensor
+    return config, jax.tree.map(jnp.asarray, params)
+
+
+def save_bert(
+    directory: str | Path,
+    config: BertConfig,
+    params: Params,
+    *,
+    vocabulary: str | Path | Sequence[str] | None = None,
+) -> None:
+    """Write a checkpoint that `load_bert` and `transformers.BertModel.from_pretrained` read.
+
+    Each file is whole or not there; files of the same names are replaced. `rematerialise`
+    and `compute_dtype` are not kept, the layout has no place for them.
+
+    Args:
+      directory: Made where it is missing.
+      config: Sizes; post-norm, and with a deviation of fresh weights.
+      params: As `init_bert` returns them, float32. What is written without "pooler" is read
+        by `BertModel.from_pretrained(directory, add_pooling_layer=False)`.
+      vocabulary: A file with one token a line, or the tokens themselves in the order of
+        their numbers, for `vocab.txt`; None leaves that file as it is.
+
+    Raises:
+      InputError: On a configuration that the layout cannot express, parameters that are not
+        the configuration's, more tokens than its vocabulary has entries, or a line break in
+        a token.
+    """
+    directory = Path(directory)
+    document = _config_document(config)
+    _check_params(config, params)
+    tokens = None if vocabulary is None else _tokens(vocabulary, config)
+    leaves = jax.tree.map(np.asarray, params)
+    tensors = {
+        name: np.ascontiguousarray(_view(leaves, place))
+        for name, place in _places(config, "pooler" in params).items()
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_tensors(directory / _WEIGHTS, tensors)
+    write_text(directory / _CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
+    if tokens is not None:
+        write_text(directory / _VOCABULARY, "".join(f"{token}\n" for token in tokens))
+
+
+def _read_config(path: Path) -> BertConfig:
+    document = _read_json(path)
+    for key, allowed in _REQUIRED.items():
+        if document.get(key, allowed[0]) not in allowed:
+            remedy = f"Take a checkpoint where it is {allowed[0]!r}"
+            raise InputError(f"{path}: {key}", document[key], "is not supported", remedy)
+    sizes = {ours: _size(path, document, theirs) for ours, theirs in _SIZES.items()}
+    shares = {ours: _share(path, document, *theirs) for ours, theirs in _SHARES.items()}
+    attention_rate = _share(path, document, "attention_probs_dropout_prob", 0.1)
+    if attention_rate != shares["dropout_rate"]:
+        raise InputError(
+            f"{path}: attention_probs_dropout_prob",
+            attention_rate,
+            f"differs from hidden_dropout_prob {shares['dropout_rate']}",
+            "Give both the same rate",
+        )
+    return BertConfig(**sizes, **shares, activation=_activation(path, document))
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        remedy = "Name the directory of a BERT checkpoint"
+        raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
+    if not isinstance(document, dict):
+        raise InputError("file", str(path), "holds no JSON object", "Take the original file")
+    return document
+
+
+def _size(path: Path, document: Mapping[str, Any], key: str) -> int:
+    value = document.get(key)
+    if type(value) is not int or value < 1:
+        raise InputError(f"{path}: {key}", value, "is no positive integer", "Give the model's")
+    return value
+
+
+def _share(path: Path, document: Mapping[str, Any], key: str, absent: float) -> float:
+    value = document.get(key, absent)
+    if type(value) not in (int, float) or not 0.0 <= value < 1.0:
+        raise InputError(f"{path}: {key}", value, "is no number in [0, 1)", "Give the model's")
+    return float(value)
+
+
+def _activation(path: Path, document: Mapping[str, Any]) -> str:
+    theirs = document.get("hidden_act", "gelu")
+    for ours, names in _ACTIVATIONS.items():
+        if theirs in names:
+            return ours
+    known = ", ".join(name for names in _ACTIVATIONS.values() for name in names)
+    raise InputError(f"{path}: hidden_act", theirs, "is not supported", f"Supported are {known}")
+
+
+def _config_document(config: BertConfig) -> dict[str, Any]:
+    problem = f"cannot be said in {_CONFIG}"
+    if config.norm != "post":
+        raise InputError("model.norm", config.norm, problem, "BERT's norm is 'post'")
+    if config.initial_deviation == 0.0:
+        remedy = "Give the deviation of fresh weights, 0.02 in BERT"
+        raise InputError("model.initial_deviation", 0.0, problem, remedy)
+    return {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "dtype": "float32",
+        "hidden_act": _ACTIVATIONS[config.activation][0],
+        "attention_probs_dropout_prob": config.dropout_rate,
+        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+        **{theirs: getattr(config, ours) for ours, (theirs, _) in _SHARES.items()},
+    }
+
+
+def _expected_params(config: BertConfig, pooler: bool) -> Params:
+    """Shapes and types of all parameters."""
+    shapes = jax.eval_shape(lambda key: init_bert(key, config), jax.random.key(0))
+    return {name: part for name, part in shapes.items() if pooler or name != "pooler"}
+
+
+def _check_params(config: BertConfig, params: Params) -> None:
+    """Refuse parameters that are not the configuration's, by the leaves' names."""
+
+    def leaves(tree: Params) -> dict[str, tuple]:
+        pairs = jax.tree_util.tree_leaves_with_path(tree)
+        return {jax.tree_util.keystr(path): (leaf.shape, str(leaf.dtype)) for path, leaf in pairs}
+
+    expected, given = leaves(_expected_params(config, "pooler" in params)), leaves(params)
+    wrong = [name for name in expected | given if expected.get(name) != given.get(name)]
+    _name_wrong("params", wrong, "missing, unknown, or not the configuration's in shape and type")
+
+
+def _name_wrong(
+    where: str | Path,
+    names: list[str],
+    problem: str,
+    remedy: str = "Check that the sizes in the configuration belong to these tensors",
+) -> None:
+    """Refuse the tensors of these names, if there are any.
+
+    Raises:
+      InputError: If there are.
+    """
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        shown = ", ".join(names[:_SHOWN]) + more
+        raise InputError(f"{where}: tensors", shown, f"are {problem}", remedy)
+
+
+def _places(config: BertConfig, pooler: bool) -> dict[str, _Place]:
+    """The place of every tensor, by its name in `BertModel`."""
+    places = {
+        f"embeddings.{theirs}.weight": _Place(("embedding", ours))
+        for ours, theirs in _TABLES.items()
+    }
+    places |= _layer("embeddings.LayerNorm", _Place(("embedding", "norm")))
+    for block in range(config.encoder_blocks):
+        for ours, theirs in _LAYERS.items():
+            place = _Place(("encoder", *ours.split("/")), block)
+            places |= _layer(f"encoder.layer.{block}.{theirs}", place)
+    return places | (_layer("pooler.dense", _Place(("pooler",))) if pooler else {})
+
+
+def _layer(name: str, place: _Place) -> dict[str, _Place]:
+    """Weight and bias of the linear map or norm at a place."""
+    weight, transposed = ("scale", False) if name.endswith("LayerNorm") else ("kernel", True)
+    return {
+        f"{name}.weight": _Place((*place.path, weight), place.block, transposed),
+        f"{name}.bias": _Place((*place.path, "bias"), place.block),
+    }
+
+
+def _view(params: Params, place: _Place) -> np.ndarray:
+    """A tensor as PyTorch has it, sharing memory with our leaf."""
+    leaf = functools.reduce(operator.getitem, place.path, params)
+    leaf = leaf if place.block is None else leaf[place.block]
+    return leaf.T if place.transposed else leaf
+
+
+def _read_tensors(directory: Path) -> dict[str, np.ndarray]:
+    """The tensors of BERT by their names in `BertModel`."""
+    tensors: dict[str, np.ndarray] = {}
+    for path in _tensor_files(directory):
+        try:
+            with safe_open(path, framework="numpy") as stored:
+                for name in stored.keys():  # noqa: SIM118  (no dictionary)
+                    ours = _canonical(name)
+                    if ours.startswith(_UNUSED):
+                        continue
+                    if ours in tensors:
+                        problem = "there twice, under this and another name"
+                        _name_wrong(path, [name], problem, "Leave one of them out")
+                    if stored.get_slice(name).get_dtype() not in _READABLE_DTYPES:
+                        problem = f"of a type other than {', '.join(_READABLE_DTYPES)}"
+                        _name_wrong(path, [name], problem, "Convert them to 32-bit numbers")
+                    tensors[ours] = stored.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            remedy = "Get the file again"
+            raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
+    return tensors
+
+
+def _tensor_files(directory: Path) -> list[Path]:
+    if (directory / _WEIGHTS).exists():
+        return [directory / _WEIGHTS]
+    if (directory / _INDEX).exists():
+        shards = _read_json(directory / _INDEX).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
+            remedy = "Take the original file"
+            raise InputError(f"{directory / _INDEX}: weight_map", shards, "names no files", remedy)
+        return [directory / name for name in sorted(set(shards.values()))]
+    remedy = f"Name a directory with {_WEIGHTS}"
+    if any((directory / name).exists() for name in _PICKLED):
+        remedy = (
+            "Convert pytorch_model.bin where transformers and torch are installed: "
+            "BertModel.from_pretrained(directory).save_pretrained(directory)"
+        )
+    raise InputError("directory", str(directory), f"holds no {_WEIGHTS}", remedy)
+
+
+def _canonical(name: str) -> str:
+    """A tensor's name as `BertModel` has it today."""
+    name = name.removeprefix("bert.")
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+
+
+def _write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Write a file at once or not at all, also when the program is killed."""
+    partial = partial_path(path)
+    with partial.open("wb") as stream:
+        # PyTorch's layout, which `from_pretrained` insists on being told.
+        stream.write(save(tensors, metadata={"format": "pt"}))
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(path)
+
+
+def _tokens(vocabulary: str | Path | Sequence[str], config: BertConfig) -> list[str]:
+    if isinstance(vocabulary, (str, Path)):
+        text = Path(vocabulary).read_text(encoding="utf-8")
+        tokens = text.removesuffix("\n").split("\n")
+    else:
+        tokens = list(vocabulary)
+    broken = [token for token in tokens if "\n" in token or "\r" in token]
+    if broken:
+        raise InputError("vocabulary", broken[0], "has a line break", "Give one line a token")
+    if len(tokens) > config.vocabulary_size:
+        problem = f"is more tokens than the {config.vocabulary_size} that the model has"
+        raise InputError("vocabulary", len(tokens), problem, "Give the model's own vocabulary")
+    return tokens

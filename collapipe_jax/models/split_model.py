@@ -1,0 +1,96 @@
+"""What every model that the network trains has in common: where it is cut, and its loss."""
+
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.encoder import encode
+from collapipe_jax.models.layers import Params, example_keys
+
+Batch = Any
+"""A NamedTuple of arrays whose first axis is the examples, one type a kind of task."""
+
+
+class SplitModel(Protocol):
+    """A model in three parts; hashable, hence static under jit.
+
+    Parameters are `{"embedding", "encoder", "decoder"}`: the control unit embeds, the
+    devices run the encoder, and the edge server's decoder or head ends in a loss.
+    """
+
+    @property
+    def encoder(self) -> EncoderConfig:
+        """Sizes of the stack of blocks."""
+
+    @property
+    def unsmoothed(self) -> "SplitModel":
+        """The same model, its loss without label smoothing."""
+
+    def init(self, key: jax.Array) -> Params:
+        """Fresh parameters of all three parts.
+
+        Args:
+          key: Scalar random key.
+        """
+
+    def embed(
+        self, embedding_params: Params, batch: Batch, keys: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """What the control unit feeds the encoder.
+
+        Args:
+          embedding_params: Of the embedding.
+          batch: Leaves `[B, ...]`.
+          keys: Keys `[B]` of the examples, or None for no dropout.
+
+        Returns:
+          `(x [B, S, h], mask [B, S])`, the mask True on real tokens.
+        """
+
+    def losses(
+        self, decoder_params: Params, encoded: jax.Array, batch: Batch, keys: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """The edge server's part.
+
+        The loss of a set of examples is `sum(loss_sum) / sum(count)`: sums, so that it
+        does not matter how the set was cut in micro-batches.
+
+        Args:
+          decoder_params: Of decoder or head.
+          encoded: The encoder's output `[B, S, h]`.
+          batch: Leaves `[B, ...]`.
+          keys: Keys `[B]` of the examples, or None for no dropout.
+
+        Returns:
+          `(loss_sum [B], count [B])`: an example's loss in nats summed over what it
+          predicts, and how many predictions that are; 0 and 0 where there is none.
+        """
+
+
+def example_losses(
+    model: SplitModel,
+    params: Params,
+    batch: Batch,
+    dropout_key: jax.Array | None = None,
+    example_ids: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Loss of every example, all three parts in one place.
+
+    Args:
+      model: Which model (static under jit).
+      params: `{"embedding", "encoder", "decoder"}`.
+      batch: Leaves `[B, ...]`.
+      dropout_key: Scalar key, or None for a deterministic pass.
+      example_ids: `[B]` numbers of the examples in the mini-batch, `0 .. B - 1` when None.
+
+    Returns:
+      `(loss_sum [B], count [B])`, as `SplitModel.losses`.
+    """
+    if example_ids is None:
+        example_ids = jnp.arange(jax.tree.leaves(batch)[0].shape[0])
+    keys = example_keys(dropout_key, example_ids)
+    x, mask = model.embed(params["embedding"], batch, keys)
+    encoded = encode(params["encoder"], model.encoder, x, mask, dropout_key, example_ids)
+    return model.losses(params["decoder"], encoded, batch, keys)

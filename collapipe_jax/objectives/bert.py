@@ -1,0 +1,87 @@
+"""What tagging and classification with BERT share: where it starts, predicts, and goes."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from collapipe_jax.files import write_text
+from collapipe_jax.models.bert_heads import (
+    BertClassifier,
+    BertTagger,
+    ClassificationBatch,
+    TaggingBatch,
+    predict,
+)
+from collapipe_jax.models.config import BertConfig
+from collapipe_jax.models.layers import Params
+from collapipe_jax.models.pretrained import save_bert
+from collapipe_jax.objectives.held_out import batches
+from collapipe_jax.tasks.wordpiece import WordPiece
+
+
+def start_from(pretrained: Params | None, fresh: Params) -> Params:
+    """Parameters to train from: pretrained where there are any, else fresh.
+
+    Args:
+      pretrained: `{"embedding", "encoder"}` and perhaps "pooler", or None.
+      fresh: `{"embedding", "encoder", "decoder"}`; the head is always its own.
+    """
+    if pretrained is None:
+        return fresh
+    decoder = dict(fresh["decoder"])
+    if "pooler" in decoder and "pooler" in pretrained:
+        decoder["pooler"] = pretrained["pooler"]
+    return {
+        "embedding": pretrained["embedding"],
+        "encoder": pretrained["encoder"],
+        "decoder": decoder,
+    }
+
+
+def predicted_labels(
+    model: BertTagger | BertClassifier, params: Params, arrays: TaggingBatch | ClassificationBatch
+) -> np.ndarray:
+    """The likeliest labels of all samples: `[n, S]` of tokens, or `[n]` of texts.
+
+    Args:
+      model: which head.
+      params: `{"embedding", "encoder", "decoder"}`.
+      arrays: NumPy leaves `[n, ...]`; the labels are not read.
+    """
+    return np.concatenate([_predict(params, batch, model=model) for batch in batches(arrays)])
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _predict(params, batch, *, model):
+    return predict(model, params, batch)
+
+
+def save_names(folder: str | os.PathLike[str], wordpiece: WordPiece, labels: Sequence[str]) -> None:
+    """Write `vocab.txt` and `labels.txt`, one name a line in the order of their numbers."""
+    wordpiece.save(Path(folder) / "vocab.txt")
+    write_text(Path(folder) / "labels.txt", "".join(f"{label}\n" for label in labels))
+
+
+def export_bert(
+    folder: str | os.PathLike[str], sizes: BertConfig, params: Params, wordpiece: WordPiece
+) -> None:
+    """Write BERT and its vocabulary as `save_bert` does; the head stays in the checkpoint.
+
+    Args:
+      folder: made where it is missing.
+      sizes: of BERT.
+      params: `{"embedding", "encoder", "decoder"}`.
+      wordpiece: the vocabulary.
+    """
+    body = {"embedding": params["embedding"], "encoder": params["encoder"]}
+    if "pooler" in params["decoder"]:
+        body["pooler"] = params["decoder"]["pooler"]
+    # The layout has a deviation of fresh weights, which LeCun's law has by another name.
+    deviation = sizes.initial_deviation or sizes.width**-0.5
+    sizes = dataclasses.replace(sizes, initial_deviation=deviation)
+    save_bert(folder, sizes, body, vocabulary=wordpiece.pieces)

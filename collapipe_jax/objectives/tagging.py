@@ -1,0 +1,88 @@
+"""Tagging of entities: BERT with a head at every token, and span F1."""
+
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+
+from collapipe_jax.models.bert_heads import BertTagger, TaggingBatch
+from collapipe_jax.models.layers import Params
+from collapipe_jax.objectives.bert import export_bert, predicted_labels, save_names, start_from
+from collapipe_jax.objectives.held_out import held_out_loss
+from collapipe_jax.objectives.objective import SCORE_NAMES, Validation
+from collapipe_jax.tasks.scores import Score, memorised_tag_baseline, span_f1
+from collapipe_jax.tasks.tagging import TaggedText, TaggingArrays, TaggingData, word_tags
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tagging:
+    """The `Objective` of finding entities.
+
+    Attributes:
+      model: what is trained.
+      data: sentences, subwords and sets.
+      pretrained: parameters of BERT to start from, as of `load_bert`, or None.
+    """
+
+    model: BertTagger
+    data: TaggingData
+    pretrained: Params | None = None
+    score_name: str = SCORE_NAMES["tagging"]
+    headline: str = "test_span_f1"
+    baseline: str = "test_span_f1_memorised"
+
+    @property
+    def train(self) -> TaggingBatch:
+        """Subwords and labels of all training windows."""
+        return TaggingBatch(*self.data.train)
+
+    @property
+    def split_keys(self) -> np.ndarray:
+        """Which type of entity a sentence is mostly about."""
+        return self.data.keys
+
+    def starting_params(self, fresh: Params) -> Params:
+        """The pretrained parameters where there are any, a fresh head."""
+        return start_from(self.pretrained, fresh)
+
+    def validate(self, params: Params) -> Validation:
+        """Loss and span F1."""
+        data = self.data
+        loss = held_out_loss(params, self.model, TaggingBatch(*data.validation))
+        return Validation(loss, self._score(params, data.validation, data.validation_text).value)
+
+    def baseline_score(self) -> float:
+        """Span F1 of giving every word the tag that it mostly had in training."""
+        return self._memorised(self.data.validation_text).value
+
+    def test(self, params: Params) -> dict[str, Any]:
+        """Span F1 of the model and of remembered tags, and the loss.
+
+        Calling everything the majority class finds no span at all: its F1 is 0.
+        """
+        data = self.data
+        score = self._score(params, data.test, data.test_text)
+        return {
+            "test_span_f1": score.value,
+            "test_span_f1_memorised": self._memorised(data.test_text).value,
+            "span_f1_signature": score.signature,
+            "test_loss": held_out_loss(params, self.model, TaggingBatch(*data.test)),
+        }
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the vocabulary and the names of the tags."""
+        save_names(folder, self.data.wordpiece, self.data.labels)
+
+    def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
+        """Write BERT, without the head, as Hugging Face lays it out."""
+        export_bert(folder, self.model.sizes, params, self.data.wordpiece)
+
+    def _score(self, params: Params, arrays: TaggingArrays, text: TaggedText) -> Score:
+        predicted = predicted_labels(self.model, params, TaggingBatch(*arrays))
+        found = word_tags(self.data.labels, arrays, text, predicted)
+        return span_f1([sentence.tags for sentence in text.sentences], found)
+
+    def _memorised(self, text: TaggedText) -> Score:
+        seen, asked = (zip(*part.sentences, strict=True) for part in (self.data.train_text, text))
+        return memorised_tag_baseline(*seen, *asked)

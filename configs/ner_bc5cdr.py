@@ -1,0 +1,32 @@
+"""Chemicals and diseases in PubMed abstracts (BC5CDR), over 4 clusters with DSSRA deciding.
+
+    python -m experiments.train --config=configs/ner_bc5cdr.py --workdir=runs/bc5cdr
+"""
+
+from ml_collections import ConfigDict
+
+from configs import default
+
+
+def get_config() -> ConfigDict:
+    """A small BERT from scratch."""
+    config = default.get_config()
+    config.task.update(
+        {
+            "kind": "tagging",
+            "train": "ner_bc5cdr/train.tsv",
+            "validation": "ner_bc5cdr/devel.tsv",
+            "test": "ner_bc5cdr/test.tsv",
+            "labels": 5,
+            "vocabulary_size": 4_000,
+            "lowercase": False,  # names of chemicals are told by their capitals
+            "source_length": 64,
+        }
+    )
+    config.model.update({"encoder_blocks": 4, "dropout_rate": 0.1})
+    config.training.update({"rounds": 400, "warmup_steps": 200})
+    config.training.update({"client_learning_rate": 1e-3, "decoder_learning_rate": 1e-3})
+    config.devices.memory_share = 0.004  # scaled down with the model; see default.py
+    config.evaluation.every_rounds = 50
+    config.checkpoint_every_rounds = 50
+    return config

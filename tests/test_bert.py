@@ -1,0 +1,241 @@
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.models.bert import bert_encode, embed_bert, init_bert, init_pooler, pool
+from collapipe_jax.models.config import BertConfig
+from collapipe_jax.models.encoder import encode
+from collapipe_jax.models.layers import example_keys
+from collapipe_jax.models.transformer import count_parameters
+
+CONFIG = BertConfig(
+    width=12,
+    heads=3,
+    feed_forward_width=20,
+    encoder_blocks=2,
+    vocabulary_size=17,
+    positions=9,
+    dropout_rate=0.2,
+    initial_deviation=0.3,
+)
+KEY = jax.random.key(3)
+IDS = jnp.array([[2, 5, 9, 16, 3, 1, 3], [2, 7, 3, 0, 0, 0, 0], [2, 4, 4, 8, 3, 0, 0]], jnp.int32)
+TYPES = jnp.array([[0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0, 0]], jnp.int32)
+MASK = IDS != 0
+
+run = jax.jit(bert_encode, static_argnames="config")
+init = jax.jit(init_bert, static_argnames="config")
+embedded = jax.jit(embed_bert, static_argnames="config")
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Every parameter away from where it starts, so that each of them matters."""
+    shapes = jax.eval_shape(lambda key: init_bert(key, CONFIG), KEY)
+    rng = np.random.default_rng(1)
+
+    def anything(path, leaf):
+        start = float("scale" in jax.tree_util.keystr(path))
+        return jnp.asarray(start + 0.3 * rng.standard_normal(leaf.shape), jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(anything, shapes)
+
+
+def textbook(params, ids, mask, types):
+    """BERT for one text in double precision: hidden states and pooled text."""
+
+    def norm(p, x):
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12) * p["scale"] + p["bias"]
+
+    def linear(p, x):
+        return x @ p["kernel"] + p["bias"]
+
+    def gelu(z):
+        return 0.5 * z * (1.0 + np.vectorize(math.erf)(z / math.sqrt(2.0)))
+
+    tables = params["embedding"]
+    x = tables["word"][ids] + tables["position"][: len(ids)] + tables["token_type"][types]
+    x = norm(tables["norm"], x)
+    size = CONFIG.width // CONFIG.heads
+    for layer in range(CONFIG.encoder_blocks):
+        block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["encoder"])
+        q, k, v = (linear(block["attention"][name], x) for name in ("query", "key", "value"))
+        mixed = []
+        for head in range(CONFIG.heads):
+            part = slice(size * head, size * (head + 1))
+            scores = q[:, part] @ k[:, part].T / math.sqrt(size)
+            weights = np.exp(np.where(mask[None], scores, -np.inf))
+            mixed.append(weights / weights.sum(-1, keepdims=True) @ v[:, part])
+        attended = linear(block["attention"]["out"], np.concatenate(mixed, -1))
+        x = norm(block["attention_norm"], x + attended)
+        inner = gelu(linear(block["feed_forward"]["inner"], x))
+        x = norm(block["feed_forward_norm"], x + linear(block["feed_forward"]["outer"], inner))
+    return x, np.tanh(linear(params["pooler"], x[0]))
+
+
+def test_bert_equals_the_textbook(params, x64):
+    exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    hidden, pooled = run(jax.tree.map(jnp.asarray, exact), CONFIG, IDS, MASK, TYPES)
+    single, _ = run(params, CONFIG, IDS, MASK, TYPES)
+    for row in range(3):
+        arguments = (np.asarray(a[row]) for a in (IDS, MASK, TYPES))
+        expected, expected_pooled = textbook(exact, *arguments)
+        np.testing.assert_allclose(hidden[row], expected, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(pooled[row], expected_pooled, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(single[row], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_published_model_has_its_number_of_parameters():
+    """BERT-base, uncased: 109 482 240, counted from its tables and layers."""
+    config = BertConfig(
+        width=768, heads=12, feed_forward_width=3072, encoder_blocks=12, vocabulary_size=30522
+    )
+    shapes = jax.eval_shape(lambda key: init_bert(key, config), KEY)
+    assert count_parameters(shapes) == 109_482_240
+    ids = jax.ShapeDtypeStruct((2, 512), jnp.int32)
+    for dtype in ("float32", "bfloat16"):
+        narrow = dataclasses.replace(config, compute_dtype=dtype)
+        hidden, pooled = jax.eval_shape(
+            lambda p, ids, narrow=narrow: bert_encode(p, narrow, ids, ids != 0, None), shapes, ids
+        )
+        assert (hidden.shape, pooled.shape) == ((2, 512, 768), (2, 768))
+        assert hidden.dtype == pooled.dtype == jnp.float32
+
+
+def test_fresh_weights_follow_the_published_law():
+    """A normal law of deviation 0.02 cut at two of it, whose own deviation is 0.0176."""
+    config = dataclasses.replace(CONFIG, width=96, vocabulary_size=500, initial_deviation=0.02)
+    fresh = init(KEY, config)
+    kernel = fresh["encoder"]["feed_forward"]["inner"]["kernel"]
+    for weights in (fresh["embedding"]["word"], kernel, fresh["pooler"]["kernel"]):
+        weights = np.asarray(weights)
+        assert np.abs(weights).max() <= 0.04
+        assert abs(weights.std() - 0.0176) < 5 * 0.0176 / math.sqrt(weights.size)
+    assert np.all(np.asarray(fresh["embedding"]["norm"]["scale"]) == 1.0)
+
+
+def test_without_a_deviation_the_tables_have_equal_weight():
+    fresh = init(KEY, dataclasses.replace(CONFIG, width=300, initial_deviation=0.0))
+    deviation = 0.88 / math.sqrt(300)
+    for name in ("word", "position", "token_type"):
+        assert np.asarray(fresh["embedding"][name]).std() == pytest.approx(deviation, rel=0.2)
+
+
+def test_the_cut_parts_compute_what_the_whole_does(params):
+    keys = example_keys(KEY, jnp.arange(3))
+    x = embedded(params["embedding"], CONFIG, IDS, TYPES, keys)
+    hidden = jax.jit(lambda x: encode(params["encoder"], CONFIG, x, MASK, KEY))(x)
+    got, pooled = run(params, CONFIG, IDS, MASK, TYPES, dropout_key=KEY)
+    np.testing.assert_allclose(got, hidden, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(pooled, pool(params["pooler"], hidden), rtol=1e-4, atol=1e-5)
+
+
+def test_no_token_types_are_zeros(params):
+    explicit = embedded(params["embedding"], CONFIG, IDS, jnp.zeros_like(IDS))
+    absent = embedded(params["embedding"], CONFIG, IDS)
+    np.testing.assert_allclose(absent, explicit, rtol=1e-5, atol=1e-6)
+    typed = embedded(params["embedding"], CONFIG, IDS, TYPES)
+    assert not np.allclose(typed, explicit, atol=1e-2)
+
+
+def test_padding_changes_no_real_token(params):
+    hidden, pooled = run(params, CONFIG, IDS, MASK, TYPES)
+    other_ids = jnp.where(MASK, IDS, 11)
+    got, got_pooled = run(params, CONFIG, other_ids, MASK, TYPES)
+    real = np.asarray(MASK)
+    got, hidden = np.asarray(got), np.asarray(hidden)
+    np.testing.assert_allclose(got[real], hidden[real], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got_pooled, pooled, rtol=1e-5, atol=1e-6)
+    short, short_pooled = run(params, CONFIG, IDS[:, :5], MASK[:, :5], TYPES[:, :5])
+    short = np.asarray(short)
+    for row in (1, 2):
+        expected = hidden[row][real[row]]
+        np.testing.assert_allclose(short[row][real[row, :5]], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(short_pooled[1:], pooled[1:], rtol=1e-4, atol=1e-6)
+
+
+def test_dropout_follows_the_example(params):
+    """Number and key of an example fix its masks, whatever stands beside it."""
+    whole, pooled = run(params, CONFIG, IDS, MASK, TYPES, dropout_key=KEY)
+    rows = jnp.array([2, 0, 0])
+    part, part_pooled = run(
+        params, CONFIG, IDS[rows], MASK[rows], TYPES[rows], dropout_key=KEY, example_ids=rows
+    )
+    np.testing.assert_allclose(part, whole[rows], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(part_pooled, pooled[rows], rtol=1e-4, atol=1e-5)
+    elsewhere, _ = run(
+        params, CONFIG, IDS, MASK, TYPES, dropout_key=KEY, example_ids=jnp.arange(3) + 7
+    )
+    assert not np.allclose(elsewhere, whole, atol=1e-2)
+
+
+def test_the_embedding_drops_at_the_configured_rate(params):
+    ids = jnp.tile(IDS[:1], (200, 1))
+    keys = example_keys(KEY, jnp.arange(200))
+    plain = np.asarray(embedded(params["embedding"], CONFIG, ids))
+    dropped = np.asarray(embedded(params["embedding"], CONFIG, ids, keys=keys))
+    kept = dropped != 0.0
+    np.testing.assert_allclose(dropped[kept], plain[kept] / 0.8, rtol=1e-5)
+    assert abs(kept.mean() - 0.8) < 5 * math.sqrt(0.16 / kept.size)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_are_finite_and_reach_every_parameter(params, dtype):
+    config = dataclasses.replace(CONFIG, compute_dtype=dtype)
+    mask = MASK.at[1].set(False)  # an example without tokens
+
+    @jax.jit
+    @jax.grad
+    def gradient_of(params):
+        hidden, pooled = run(params, config, IDS, mask, TYPES, dropout_key=KEY)
+        return (hidden**3).mean() + (pooled**2).mean()
+
+    gradient = gradient_of(params)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    assert all(np.abs(leaf).max() > 0.0 for leaf in jax.tree.leaves(gradient))
+    unused = np.abs(gradient["embedding"]["word"]).sum(1) == 0.0
+    assert set(np.flatnonzero(unused)) == set(range(17)) - set(np.unique(IDS).tolist())
+
+
+def test_16_bit_products_stay_close(params):
+    narrow = dataclasses.replace(CONFIG, compute_dtype="bfloat16")
+    expected, _ = run(params, CONFIG, IDS, MASK, TYPES)
+    got, _ = run(params, narrow, IDS, MASK, TYPES)
+    assert 0.0 < float(jnp.abs(got - expected).max()) < 0.1
+
+
+def test_numbers_outside_a_table_are_clamped(params):
+    tables = params["embedding"]
+    got = embedded(tables, CONFIG, jnp.array([[99]]), jnp.array([[5]]))
+    np.testing.assert_array_equal(
+        got, embedded(tables, CONFIG, jnp.array([[16]]), jnp.array([[1]]))
+    )
+
+
+def test_a_text_beyond_the_positions_is_refused(params):
+    longest = jnp.ones((1, 9), jnp.int32)
+    assert embed_bert(params["embedding"], CONFIG, longest).shape == (1, 9, 12)
+    with pytest.raises(InputError, match="9 positions"):
+        embed_bert(params["embedding"], CONFIG, jnp.ones((1, 10), jnp.int32))
+
+
+def test_the_pooler_reads_the_first_token_alone(params):
+    hidden = jax.random.normal(KEY, (2, 5, 12))
+    gradient = jax.grad(lambda h: pool(params["pooler"], h).sum())(hidden)
+    assert np.all(np.asarray(gradient)[:, 1:] == 0.0)
+    assert np.all(np.asarray(gradient)[:, 0] != 0.0)
+
+
+def test_without_a_pooler_nothing_is_pooled(params):
+    headless = {name: params[name] for name in ("embedding", "encoder")}
+    hidden, pooled = run(headless, CONFIG, IDS, MASK, TYPES)
+    assert pooled is None
+    np.testing.assert_array_equal(hidden, run(params, CONFIG, IDS, MASK, TYPES)[0])
+    shapes = jax.tree.map(jnp.shape, init_pooler(KEY, CONFIG))
+    assert shapes == jax.tree.map(jnp.shape, params["pooler"])
