@@ -1,6 +1,8 @@
 """Intents of CLINC150 (150 classes), over 4 clusters that see different domains.
 
     python -m experiments.train --config=configs/classification_clinc150.py --workdir=runs/clinc150
+
+A small BERT from fresh weights.
 """
 
 from ml_collections import ConfigDict
