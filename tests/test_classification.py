@@ -135,7 +135,7 @@ def test_a_stratified_draw_is_random_within_labels_and_in_its_ties():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"length": 2}, r"task\.length = 2: no room"),
+        ({"length": 2}, r"task\.source_length = 2: no room"),
         ({"samples": -1}, r"task\.samples = -1"),
         ({"seed": -1}, r"seed = -1"),
         ({"validation": ""}, r"task\.validation_samples = 0: there is no task\.validation"),

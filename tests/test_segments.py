@@ -1,11 +1,32 @@
+import functools
+import itertools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.encoder import init_encoder
+from collapipe_jax.pipeline.execution import forward
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.pipeline.segments import segment_layout
+from collapipe_jax.pipeline.slots import gather_slots, scatter_slots
 
 layout = jax.jit(segment_layout, static_argnames="max_blocks")
+gather = jax.jit(gather_slots, static_argnums=2)
+scatter = jax.jit(scatter_slots, static_argnums=2)
+CONFIG = EncoderConfig(width=8, heads=2, feed_forward_width=16, encoder_blocks=5)
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+
+@functools.cache
+def parameters():
+    draw = jax.jit(lambda key: init_encoder(key, CONFIG), compiler_options=QUICK)
+    return draw(jax.random.key(0))
 
 
 @given(st.lists(st.integers(0, 6), min_size=4, max_size=4))
@@ -24,3 +45,59 @@ def test_a_short_layout_keeps_the_heads_of_the_segments(sizes):
     for device, size in enumerate(sizes):
         kept = list(range(starts[device], starts[device] + min(size, 2)))
         assert ids[device][mask[device]].tolist() == kept
+
+
+@given(st.sampled_from([p for p in itertools.product(range(4), repeat=3) if sum(p) == 5]))
+def test_slots_and_stack_are_inverse_to_one_another(sizes):
+    stack = {"a": jnp.arange(10.0).reshape(5, 2) + 1.0}
+    slots = gather(stack, jnp.array(sizes), 3)
+    assert slots["a"].shape == (3, 3, 2)
+    starts = np.cumsum([0, *sizes[:-1]])
+    for device, size in enumerate(sizes):
+        own = stack["a"][starts[device] : starts[device] + size]
+        assert (slots["a"][device, :size] == own).all()
+    empty = np.arange(3)[None] >= np.array(sizes)[:, None]
+    spoiled = {"a": jnp.where(empty[..., None], jnp.nan, slots["a"])}
+    assert (scatter(spoiled, jnp.array(sizes), 5)["a"] == stack["a"]).all()
+
+
+@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
+def test_fifty_partitions_cost_one_compilation(backend):
+    """All of five blocks over four devices, a different one in every call."""
+    params, mesh = parameters(), make_pipeline_mesh(1, 4)
+    x, mask = jax.random.normal(jax.random.key(1), (2, 2, 8)), jnp.ones((2, 2), bool)
+    traces = []
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    def run(params, segments):
+        traces.append(segments)
+        return forward(
+            params, CONFIG, x, mask, segments, backend=backend, micro_batches=2, mesh=mesh
+        )
+
+    partitions = [p for p in itertools.product(range(6), repeat=4) if sum(p) == 5][:50]
+    assert len(partitions) == 50
+    expected = jax.jit(lambda: forward(params, CONFIG, x, mask), compiler_options=QUICK)()
+    for sizes in partitions:
+        np.testing.assert_allclose(run(params, jnp.array(sizes)), expected, rtol=0.0, atol=1e-5)
+    assert len(traces) == run._cache_size() == 1
+
+
+@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
+def test_a_partition_that_does_not_fit_is_refused_or_gives_nan(backend):
+    params, mesh = parameters(), make_pipeline_mesh(1, 3)
+    x, mask = jnp.ones((2, 2, 8)), jnp.ones((2, 2), bool)
+
+    def run(sizes):
+        return forward(
+            params, CONFIG, x, mask, sizes, backend=backend, capacity=3, mesh=mesh, micro_batches=2
+        )
+
+    for sizes, problem in (([4, 0, 1], "capacity of 3"), ([3, 0, 1], "no partition of 5")):
+        with pytest.raises(InputError, match=problem):
+            run(jnp.array(sizes))
+    compiled = jax.jit(run, compiler_options=QUICK)
+    assert jnp.isnan(compiled(jnp.array([4, 0, 1]))).all()
+    assert jnp.isnan(compiled(jnp.array([3, 0, 1]))).all()
+    assert jnp.isfinite(compiled(jnp.array([3, 0, 2]))).all()
+    assert (compiled(jnp.array([0, 0, 0])) == x).all()  # sits out

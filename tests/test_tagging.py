@@ -153,8 +153,8 @@ def test_names_below_the_data_directory(files, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"length": 2}, r"task\.length = 2: no room"),
-        ({"sentences": -1}, r"task\.sentences = -1"),
+        ({"length": 2}, r"task\.source_length = 2: no room"),
+        ({"sentences": -1}, r"task\.samples = -1"),
         ({"seed": -1}, r"seed = -1"),
         ({"train": "no/such"}, r"task\.train = 'no/such': no such file"),
         ({"validation": "no/such"}, r"task\.validation = 'no/such': no such file"),

@@ -75,7 +75,7 @@ def test_texts_are_enclosed_padded_cut_and_counted(hand_made):
     ]
     assert encoded.token_ids.dtype == np.int32
     assert encoded.cut == 1
-    with pytest.raises(InputError, match=r"task\.length = 2: no room"):
+    with pytest.raises(InputError, match=r"task\.source_length = 2: no room"):
         hand_made.encode_texts(["a"], 2)
 
 
@@ -175,6 +175,20 @@ def test_unreadable_vocabularies(tmp_path, content, message):
     with pytest.raises(InputError, match=message) as caught:
         WordPiece.from_file(path)
     assert caught.value.key == "task.vocabulary"
+
+
+def test_the_case_of_a_vocabulary_must_fit(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_TOKENS, "[MASK]", "[", "run", "Run"]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"task\.lowercase = True: .* has capitals, as in 'Run'"):
+        WordPiece.from_file(path)
+    assert WordPiece.from_file(path, lowercase=False).encode_words(["Run"]) == [[7]]
+    path.write_text("\n".join([*SPECIAL_TOKENS, "[MASK]", "[", "run"]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"task\.lowercase = False: .* has no capitals"):
+        WordPiece.from_file(path, lowercase=False)
+    # a script without case fits either way
+    path.write_text("\n".join([*SPECIAL_TOKENS, "\u6f22"]), encoding="utf-8")
+    assert WordPiece.from_file(path, lowercase=False).encode_words(["\u6f22"]) == [[4]]
 
 
 @pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")

@@ -1,25 +1,30 @@
-"""Run the encoder, as one stack or segment by segment: same values, same gradients.
+"""Run the encoder, whatever executes it: same values, same gradients.
 
 The gradient of a synchronous pipeline does not depend on the partition, so training
-uses `sequential`; `segmented` follows the devices one after another and is what a
-partition really computes.
+may use `sequential`; `vmapped` and `sharded` run the partition as a pipeline, on one
+device and on one device per stage.
 """
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.config import TransformerConfig
-from collapipe_jax.models.encoder import encode, encoder_block
-from collapipe_jax.models.layers import Params, example_keys, layer_keys
-from collapipe_jax.pipeline.segments import segment_layout
+from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.encoder import encode
+from collapipe_jax.models.layers import Params
+from collapipe_jax.pipeline.mesh import check_mesh
+from collapipe_jax.pipeline.micro_batches import check_micro_batches
+from collapipe_jax.pipeline.sharded import forward_sharded
+from collapipe_jax.pipeline.slots import check_partition, gather_slots, holds
+from collapipe_jax.pipeline.vmapped import forward_vmapped
+
+BACKENDS = ("sequential", "vmapped", "sharded")
 
 
 def forward(
     encoder_params: Params,
-    config: TransformerConfig,
+    config: EncoderConfig,
     x: jax.Array,
     mask: jax.Array,
     segments: jax.Array | None = None,
@@ -27,77 +32,164 @@ def forward(
     example_ids: jax.Array | None = None,
     *,
     backend: str = "sequential",
+    micro_batches: int = 1,
+    capacity: int | None = None,
+    mesh: Mesh | None = None,
+    bubble: float = 0.0,
 ) -> jax.Array:
-    """The encoder's output, whatever executes it.
+    """The encoder's output for one cluster.
+
+    Several clusters: `jax.vmap` of this for `sequential` and `vmapped`, and
+    `forward_clusters` for `sharded`.
 
     Args:
       encoder_params: Every leaf `[L, ...]`.
       config: Sizes.
       x: Embedded tokens `[B, S, h]`.
       mask: `[B, S]`, True on real tokens.
-      segments: Blocks per device `[K]`, sum L: array values, so that a new partition
-        costs no compilation. `sequential` does not read them.
+      segments: Blocks per device `[K]`, zeros included, sum L: array values, so that a
+        new partition costs no compilation. A row of zeros sits out: the activations pass
+        on unchanged. `sequential` does not read them.
       dropout_key: Scalar key, or None for a deterministic pass.
       example_ids: `[B]` numbers of the examples in the mini-batch; `0 .. B - 1` when None.
-      backend: A key of `BACKENDS` (static).
+      backend: `sequential`, one scan over the stack; `vmapped`, all stages at once under
+        `jax.vmap`; or `sharded`, a device per stage (static).
+      micro_batches: `M`, a divisor of B (static); `sequential` cuts nothing.
+      capacity: Most blocks that a device may hold (static), L when None. A pipeline's
+        device has room for so many, filled or not. Under `jax.jit`, where sizes are not
+        known in advance, a partition beyond it gives NaN throughout.
+      mesh: For `sharded`, of 1 cluster by K stages, from `make_pipeline_mesh`.
+      bubble: What a pipeline's hops carry while they carry no micro-batch; changes nothing.
 
     Returns:
-      Activations `[B, S, h]`.
+      Activations `[B, S, h]` of x's type.
 
     Raises:
-      InputError: On an unknown backend, or `segmented` without segments.
+      InputError: On an unknown backend; for a pipeline, on a partition that is missing or
+        does not fit, micro-batches that do not divide B, or a wrong mesh.
     """
+    _check_backend(backend)
+    if backend == "sequential":
+        return encode(encoder_params, config, x, mask, dropout_key, example_ids)
+    if backend == "sharded":
+        stack = encoder_params, x, mask, segments, example_ids
+        encoder_params, x, mask, segments, example_ids = jax.tree.map(lambda a: a[None], stack)
+        slots = gather_clusters(encoder_params, config, segments, capacity)
+        return forward_clusters(
+            slots,
+            config,
+            x,
+            mask,
+            segments,
+            dropout_key,
+            example_ids,
+            micro_batches=micro_batches,
+            mesh=mesh,
+            bubble=bubble,
+        )[0]
+    capacity = _checked_capacity(config, segments, capacity)
+    check_micro_batches(x.shape[0], micro_batches)
+    y = forward_vmapped(
+        gather_slots(encoder_params, segments, capacity),
+        config,
+        x,
+        mask,
+        segments,
+        dropout_key,
+        example_ids,
+        micro_batches=micro_batches,
+        bubble=bubble,
+    )
+    return jnp.where(holds(segments, config.encoder_blocks, capacity), y, jnp.nan)
+
+
+def gather_clusters(
+    encoder_params: Params, config: EncoderConfig, segments: jax.Array, capacity: int | None = None
+) -> Params:
+    """Every cluster's parameters in the slots of its devices.
+
+    Args:
+      encoder_params: Every leaf `[N, L, ...]`.
+      config: Sizes.
+      segments: `[N, K]`.
+      capacity: Most blocks that a device may hold (static), L when None.
+
+    Returns:
+      Every leaf `[N, K, capacity, ...]`; its transpose is a scatter, so gradients by the
+      slots flow back into the stack.
+
+    Raises:
+      InputError: On a partition that is missing or does not fit.
+    """
+    capacity = _checked_capacity(config, segments, capacity)
+    gather = jax.vmap(lambda params, sizes: gather_slots(params, sizes, capacity))
+    return gather(encoder_params, segments)
+
+
+def forward_clusters(
+    slots: Params,
+    config: EncoderConfig,
+    x: jax.Array,
+    mask: jax.Array,
+    segments: jax.Array,
+    dropout_key: jax.Array | None = None,
+    example_ids: jax.Array | None = None,
+    *,
+    micro_batches: int = 1,
+    mesh: Mesh | None = None,
+    bubble: float = 0.0,
+) -> jax.Array:
+    """The outputs of all clusters' encoders, each on its own row of a mesh.
+
+    Args:
+      slots: Every leaf `[N, K, capacity, ...]`, from `gather_clusters`.
+      config: Sizes.
+      x: Embedded tokens `[N, B, S, h]`.
+      mask: `[N, B, S]`, True on real tokens.
+      segments: Blocks per device `[N, K]`.
+      dropout_key: Scalar key that the clusters share, or None.
+      example_ids: `[N, B]` numbers of the examples; `0 .. B - 1` in each cluster when None.
+      micro_batches: `M`, a divisor of B (static).
+      mesh: From `make_pipeline_mesh(N, K)`.
+      bubble: What hops carry while they carry no micro-batch; changes nothing.
+
+    Returns:
+      Activations `[N, B, S, h]` of x's type; NaN for a cluster whose partition does not fit.
+
+    Raises:
+      InputError: On a partition, micro-batches or a mesh that do not fit.
+    """
+    capacity = jax.tree.leaves(slots)[0].shape[2]
+    check_partition(segments, config.encoder_blocks, capacity)
+    check_micro_batches(x.shape[1], micro_batches)
+    check_mesh(mesh, *segments.shape)
+    y = forward_sharded(
+        slots,
+        config,
+        x,
+        mask,
+        segments,
+        dropout_key,
+        example_ids,
+        mesh=mesh,
+        micro_batches=micro_batches,
+        bubble=bubble,
+    )
+    fits = holds(segments, config.encoder_blocks, capacity)
+    return jnp.where(fits[:, None, None, None], y, jnp.nan)
+
+
+def _check_backend(backend: str) -> None:
     if backend not in BACKENDS:
         raise InputError(
-            "pipeline.backend", backend, "is unknown", f"Choose one of {sorted(BACKENDS)}"
+            "pipeline.backend", backend, "is unknown", f"Choose one of {', '.join(BACKENDS)}"
         )
-    return BACKENDS[backend](encoder_params, config, x, mask, segments, dropout_key, example_ids)
 
 
-def _sequential(
-    encoder_params: Params,
-    config: TransformerConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array | None,
-    dropout_key: jax.Array | None,
-    example_ids: jax.Array | None,
-) -> jax.Array:
-    """One scan over the whole stack."""
-    del segments
-    return encode(encoder_params, config, x, mask, dropout_key, example_ids)
-
-
-def _segmented(
-    encoder_params: Params,
-    config: TransformerConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array | None,
-    dropout_key: jax.Array | None,
-    example_ids: jax.Array | None,
-) -> jax.Array:
-    """Device after device, each over its slots; an empty slot passes activations on."""
-    if segments is None:
-        raise InputError("segments", None, "is missing", "Give the blocks of every device")
-    keys = example_keys(dropout_key, jnp.arange(x.shape[0]) if example_ids is None else example_ids)
-
-    def run_block(x: jax.Array, block_id: jax.Array) -> jax.Array:
-        params = jax.tree.map(lambda leaf: leaf[block_id], encoder_params)
-        return encoder_block(params, config, x, mask, layer_keys(keys, block_id))
-
-    def slot(x: jax.Array, place: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        block_id, filled = place
-        return jax.lax.cond(filled, run_block, lambda x, _: x, x, block_id), None
-
-    def device(x: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        return jax.lax.scan(slot, x, row)[0], None
-
-    body = jax.checkpoint(device, prevent_cse=False) if config.rematerialise else device
-    return jax.lax.scan(body, x, segment_layout(segments, config.encoder_blocks))[0]
-
-
-BACKENDS: dict[str, Callable[..., jax.Array]] = {
-    "sequential": _sequential,
-    "segmented": _segmented,
-}
+def _checked_capacity(
+    config: EncoderConfig, segments: jax.Array | None, capacity: int | None
+) -> int:
+    """The capacity, L by default, once the partition has been found to fit it."""
+    capacity = config.encoder_blocks if capacity is None else capacity
+    check_partition(segments, config.encoder_blocks, capacity)
+    return capacity

@@ -139,7 +139,7 @@ def read_tagged(
             in validation or test that training lacks, which no model could predict.
     """
     if sentences < 0:
-        raise InputError("task.sentences", sentences, "a negative number", "Use 0 for all")
+        raise InputError("task.samples", sentences, "a negative number", "Use 0 for all")
     if seed < 0:
         raise InputError("seed", seed, "a negative seed", "Use an integer from 0")
     whole = _read("task.train", train)

@@ -59,11 +59,13 @@ class WordPiece:
             key: under which the file stands in the configuration, for errors.
 
         Raises:
-            InputError: an unreadable file, an empty or repeated piece, or a missing special
-                piece; ``[PAD]`` must be the first.
+            InputError: an unreadable file, an empty or repeated piece, a missing special
+                piece (``[PAD]`` must be the first), or pieces of the other case, with which
+                most words would silently become unknown.
         """
         pieces = [line.rstrip("\r") for line in read_lines(path, key)]
         _check_pieces(pieces, path, key)
+        _check_case(pieces, path, lowercase)
         return cls(pieces, lowercase)
 
     @property
@@ -149,7 +151,7 @@ def check_length(length: int) -> None:
     """
     if length < 3:
         problem = "no room for a piece between [CLS] and [SEP]"
-        raise InputError("task.length", length, problem, "Use 3 or more")
+        raise InputError("task.source_length", length, problem, "Use 3 or more")
 
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int, filling: int) -> np.ndarray:
@@ -209,3 +211,14 @@ def _check_pieces(pieces: Sequence[str], path: str | os.PathLike[str], key: str)
     if first_at[PAD] != PAD_ID + 1:
         problem = f"{PAD} stands in line {first_at[PAD]}, and padding must have id {PAD_ID}"
         raise InputError(key, str(path), problem, f"Put {PAD} in the first line")
+
+
+def _check_case(pieces: Sequence[str], path: str | os.PathLike[str], lowercase: bool) -> None:
+    own = [piece for piece in pieces if piece not in SPECIAL_TOKENS and piece[0] != "["]
+    capitals = [piece for piece in own if piece != piece.lower()]
+    if lowercase and capitals:
+        problem = f"{path} has capitals, as in {capitals[0]!r}, which lowercase text never meets"
+        raise InputError("task.lowercase", True, problem, "Use False with this vocabulary")
+    if not lowercase and not capitals and any(piece.islower() for piece in own):
+        problem = f"{path} has no capitals, so that every word with one would be unknown"
+        raise InputError("task.lowercase", False, problem, "Use True with this vocabulary")

@@ -1,0 +1,271 @@
+"""One forward, one backward: the two passes interleaved, so that few micro-batches are kept.
+
+With a pass as the unit of time, stage `s` of `S` runs forward pass `m` in tick `s + 2 m`
+and backward pass `m` in tick `2 S - 1 - s + 2 m`. The two have different parities, each
+arrives one tick after its neighbour sent it, and `min(M, S - s)` forward passes stand
+before the first backward one: the schedule that `cost/timeline.py` prices (Narayanan et
+al. 1906.05433). The loss is computed by the last stage as the first part of its backward
+passes, hence the loss is a part of the program here and not of its caller.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.layers import Params, narrow_dtype, narrowed
+from collapipe_jax.pipeline.mesh import STAGE, check_mesh
+from collapipe_jax.pipeline.micro_batches import MicroBatches, check_micro_batches, cut
+from collapipe_jax.pipeline.passes import Kept, Segment, empty_kept, run_backward, run_forward
+from collapipe_jax.pipeline.sharded import (
+    ON_CLUSTER,
+    ON_DEVICE,
+    REST,
+    from_stage,
+    hop,
+    own_part,
+    shard,
+)
+from collapipe_jax.pipeline.slots import check_partition, holds
+
+Loss = Callable[[Params, jax.Array, Any], jax.Array]
+
+
+class Gradients(NamedTuple):
+    """Gradients of every cluster's loss.
+
+    Attributes:
+      slots: By the parameters in the slots, leaves `[N, K, capacity, ...]`.
+      head: By the head's parameters, leaves `[N, ...]`: one gradient per cluster.
+      x: By the embedded tokens, `[N, B, S, h]`.
+    """
+
+    slots: Params
+    head: Params
+    x: jax.Array
+
+
+class Tick(NamedTuple):
+    """What a stage does in a tick, all `[]`; never both passes.
+
+    Attributes:
+      forward: Whether it runs a forward pass.
+      forward_number: Of which micro-batch; a valid index anyway.
+      backward: Whether it runs a backward pass.
+      backward_number: Of which micro-batch; a valid index anyway.
+    """
+
+    forward: jax.Array
+    forward_number: jax.Array
+    backward: jax.Array
+    backward_number: jax.Array
+
+
+class _Carry(NamedTuple):
+    """What a device holds between two ticks."""
+
+    arrived: jax.Array  # [b, S, h], forward
+    returned: jax.Array  # [b, S, h], a gradient
+    finished: jax.Array  # [b, S, h]: the stage's own last output
+    kept: Kept  # [min(M, S), capacity, ...], a ring
+    slots: Params  # sums of gradients, [capacity, ...]
+    head: Params
+    x: jax.Array  # [M, b, S, h], gradients
+    loss: jax.Array  # []
+
+
+def tick_of(time: jax.Array, stage: jax.Array, stages: int, micro_batches: int) -> Tick:
+    """What a stage does in a tick of the 1F1B schedule.
+
+    Args:
+      time: Number of the tick, `0 .. ticks(S, M) - 1`.
+      stage: `s`.
+      stages: `S`.
+      micro_batches: `M`.
+
+    Returns:
+      Its pass, if it has one.
+    """
+
+    def micro_batch(since: jax.Array) -> tuple[jax.Array, jax.Array]:
+        number = since // 2
+        runs = (since % 2 == 0) & (number >= 0) & (number < micro_batches)
+        return runs, jnp.clip(number, 0, micro_batches - 1)
+
+    return Tick(*micro_batch(time - stage), *micro_batch(time - (2 * stages - 1 - stage)))
+
+
+def ticks(stages: int, micro_batches: int) -> int:
+    """Ticks of a whole step: the first stage ends backward pass `M - 1` in the last."""
+    return 2 * (stages + micro_batches - 1)
+
+
+def one_f_one_b(
+    slots: Params,
+    head_params: Params,
+    config: EncoderConfig,
+    loss: Loss,
+    x: jax.Array,
+    mask: jax.Array,
+    segments: jax.Array,
+    data: Any,
+    dropout_key: jax.Array | None = None,
+    example_ids: jax.Array | None = None,
+    *,
+    micro_batches: int,
+    mesh: Mesh,
+    bubble: float = 0.0,
+) -> tuple[jax.Array, Gradients]:
+    """Loss and gradients of all clusters under the executed 1F1B schedule.
+
+    A stage keeps what its blocks need (`pipeline/passes.py`) of the micro-batches in
+    flight, in a ring of `min(M, K)` rows: all devices run one program, so the rows are
+    those of the first stage. The embedded tokens, and the gradients by them, stand whole
+    on every device of a cluster.
+
+    Args:
+      slots: Each cluster's parameters, every leaf `[N, K, capacity, ...]`.
+      head_params: Parameters of the head, every leaf `[...]`, one for all clusters.
+      config: Sizes; with `rematerialise` a block keeps its input alone.
+      loss: `loss(head_params, encoded [b, S, h], data of a micro-batch)` as a scalar sum
+        over examples; weights of examples are part of the data.
+      x: Embedded tokens `[N, B, S, h]`.
+      mask: `[N, B, S]`, True on real tokens.
+      segments: Blocks per device `[N, K]`, zeros included, at most the capacity.
+      data: What the loss reads, every leaf `[N, B, ...]`.
+      dropout_key: Scalar key, or None for a deterministic pass.
+      example_ids: `[N, B]` numbers of the examples; `0 .. B - 1` in each cluster when None.
+      micro_batches: `M`, a divisor of B (static).
+      mesh: From `make_pipeline_mesh(N, K)`.
+      bubble: What hops and buffers hold while they hold no micro-batch; changes nothing.
+
+    Returns:
+      `(losses [N], Gradients)`, sums over the micro-batches. Under `jax.jit`, where sizes
+      are not known in advance, both are NaN for a cluster whose partition does not fit.
+
+    Raises:
+      InputError: On a partition, micro-batches or a mesh that do not fit.
+    """
+    capacity = jax.tree.leaves(slots)[0].shape[2]
+    check_partition(segments, config.encoder_blocks, capacity)
+    check_micro_batches(x.shape[1], micro_batches)
+    check_mesh(mesh, *segments.shape)
+    ids = jnp.arange(x.shape[1]) if example_ids is None else example_ids
+    rest = mask, jnp.broadcast_to(ids, x.shape[:2]), segments, dropout_key
+
+    def on_device(
+        slots: Params, head_params: Params, x: jax.Array, rest: tuple, data: Any
+    ) -> tuple[jax.Array, Gradients]:
+        stages = jax.lax.axis_size(STAGE)
+        segment, micro = own_part(slots, rest, micro_batches)
+        inputs, own_data = cut((x[0], jax.tree.map(lambda leaf: leaf[0], data)), micro_batches)
+        rows = min(micro_batches, stages)
+        step = _Step(config, loss, segment, micro, head_params, inputs, own_data, bubble, rows)
+        times = jnp.arange(ticks(stages, micro_batches))
+        end, _ = jax.lax.scan(lambda carry, t: (step.tick(carry, t), None), step.start(), times)
+        total, head = from_stage(stages - 1, (end.loss, end.head))
+        x_gradient = from_stage(0, end.x).reshape(x.shape[1:])
+        found = total, Gradients(end.slots, head, x_gradient)
+        fits = holds(rest[2][0], config.encoder_blocks, capacity)
+        total, gradients = jax.tree.map(lambda leaf: jnp.where(fits, leaf, jnp.nan)[None], found)
+        return total, gradients._replace(slots=jax.tree.map(lambda g: g[None], gradients.slots))
+
+    in_specs = ON_DEVICE, PartitionSpec(), ON_CLUSTER, REST, ON_CLUSTER
+    out_specs = ON_CLUSTER, Gradients(ON_DEVICE, ON_CLUSTER, ON_CLUSTER)
+    return shard(on_device, mesh, in_specs, out_specs)(slots, head_params, x, rest, data)
+
+
+class _Step(NamedTuple):
+    """One training step as a device of the mesh sees it."""
+
+    config: EncoderConfig
+    loss: Loss
+    segment: Segment
+    micro: MicroBatches
+    head_params: Params
+    x: jax.Array  # [M, b, S, h]
+    data: Any  # [M, b, ...]
+    bubble: float
+    rows: int  # micro-batches kept at a time
+
+    def start(self) -> _Carry:
+        """Before the first tick: nothing on its way, nothing kept, sums of 0."""
+        blank, slots = self._blank(), self.segment.slots
+        kept = empty_kept(slots, self.config, blank, self.micro.at(0), self.rows, self.bubble)
+        sums = jax.tree.map(jnp.zeros_like, (slots, self.head_params, self.x))
+        return _Carry(blank, blank, blank, kept, *sums, jnp.zeros(()))
+
+    def tick(self, carry: _Carry, time: jax.Array) -> _Carry:
+        """One pass or none, then both hops."""
+        stage, stages = jax.lax.axis_index(STAGE), jax.lax.axis_size(STAGE)
+        does = tick_of(time, stage, stages, self.x.shape[0])
+        encoded = carry.finished
+        # Forward first: the backward pass then reads the buffers that this one returns, and
+        # the compiler, which could not tell the order of the two otherwise, copies none.
+        carry = self._forward(carry, does, stage == 0)
+        carry, gradient = self._backward(carry, encoded, does, stage == stages - 1, stage == 0)
+        return carry._replace(arrived=hop(carry.finished, 1), returned=hop(gradient, -1))
+
+    def _forward(self, carry: _Carry, does: Tick, is_first: jax.Array) -> _Carry:
+        """The forward pass of the tick, if any."""
+        number = does.forward_number
+        own = narrowed(self.x[number], narrow_dtype(self.config))
+        y, kept = run_forward(
+            self.segment,
+            self.config,
+            jnp.where(is_first, own, carry.arrived),
+            self.micro.at(number),
+            carry.kept,
+            number % self.rows,
+            does.forward,
+        )
+        return carry._replace(finished=jnp.where(does.forward, y, self._blank()), kept=kept)
+
+    def _backward(
+        self,
+        carry: _Carry,
+        encoded: jax.Array,
+        does: Tick,
+        is_last: jax.Array,
+        is_first: jax.Array,
+    ) -> tuple[_Carry, jax.Array]:
+        """The backward pass of the tick, if any, and what goes to the stage before."""
+        number = does.backward_number
+
+        def turn(total: jax.Array, head: Params) -> tuple[jax.Array, Params, jax.Array]:
+            def micro_loss(head_params: Params, encoded: jax.Array) -> jax.Array:
+                data = jax.tree.map(lambda leaf: leaf[number], self.data)
+                return self.loss(head_params, encoded.astype(self.x.dtype), data)
+
+            value, by = jax.value_and_grad(micro_loss, argnums=(0, 1))(self.head_params, encoded)
+            return total + value, jax.tree.map(jnp.add, head, by[0]), by[1]
+
+        total, head, start = jax.lax.cond(
+            does.backward & is_last,
+            turn,
+            lambda total, head: (total, head, carry.returned),
+            carry.loss,
+            carry.head,
+        )
+        back, slots = run_backward(
+            self.segment,
+            self.config,
+            start,
+            self.micro.at(number),
+            carry.kept,
+            number % self.rows,
+            does.backward,
+            carry.slots,
+        )
+        ends = does.backward & is_first
+        x = carry.x.at[number].set(jnp.where(ends, back.astype(carry.x.dtype), carry.x[number]))
+        carry = carry._replace(slots=slots, head=head, x=x, loss=total)
+        return carry, jnp.where(does.backward, back, self._blank())
+
+    def _blank(self) -> jax.Array:
+        """What a hop carries without a micro-batch, `[b, S, h]`."""
+        dtype = narrow_dtype(self.config) or self.x.dtype
+        return jnp.full(self.x.shape[1:], self.bubble, dtype)

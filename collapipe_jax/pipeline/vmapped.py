@@ -1,0 +1,86 @@
+"""All stages of the pipeline at once on one device, by `jax.vmap` over the stage axis.
+
+In tick `t` stage `k` runs micro-batch `t - k`; then all activations are rolled on by
+one stage. A stage without a micro-batch (a bubble) and a slot without a block compute
+like the others and are not read: what a pipeline wastes is wasted here too.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.encoder import encoder_block
+from collapipe_jax.models.layers import Params, layer_keys, narrow_dtype, narrowed
+from collapipe_jax.pipeline.micro_batches import MicroBatches, cut, cut_mask_and_keys
+from collapipe_jax.pipeline.segments import segment_layout
+
+
+def forward_vmapped(
+    slots: Params,
+    config: EncoderConfig,
+    x: jax.Array,
+    mask: jax.Array,
+    segments: jax.Array,
+    dropout_key: jax.Array | None = None,
+    example_ids: jax.Array | None = None,
+    *,
+    micro_batches: int = 1,
+    bubble: float = 0.0,
+) -> jax.Array:
+    """The encoder as a pipeline of `K` stages, bubbles included.
+
+    Args:
+      slots: Parameters of the devices, every leaf `[K, capacity, ...]`.
+      config: Sizes; with `rematerialise` a block keeps its input alone.
+      x: Embedded tokens `[B, S, h]`.
+      mask: `[B, S]`, True on real tokens.
+      segments: Blocks per device `[K]`, zeros included.
+      dropout_key: Scalar key, or None for a deterministic pass.
+      example_ids: `[B]` numbers of the examples; `0 .. B - 1` when None.
+      micro_batches: `M`, a divisor of B (static).
+      bubble: What the hops carry while they carry no micro-batch; changes nothing.
+
+    Returns:
+      Activations `[B, S, h]` of x's type.
+    """
+    stages, capacity = jax.tree.leaves(slots)[0].shape[:2]
+    inputs = narrowed(cut(x, micro_batches), narrow_dtype(config))  # [M, b, S, h]
+    micro = cut_mask_and_keys(mask, dropout_key, example_ids, micro_batches)
+    block_ids, filled = segment_layout(segments, capacity)
+
+    def run_stages(x: jax.Array, numbers: jax.Array) -> jax.Array:
+        run = jax.vmap(lambda *stage: _run_stage(config, *stage))
+        return run(slots, block_ids, filled, x, micro.at(numbers))
+
+    def tick(hops: jax.Array, time: jax.Array) -> tuple[jax.Array, jax.Array]:
+        numbers = time - jnp.arange(stages)
+        busy = ((numbers >= 0) & (numbers < micro_batches))[:, None, None, None]
+        numbers = jnp.clip(numbers, 0, micro_batches - 1)
+        arrived = jnp.roll(hops, 1, axis=0).at[0].set(inputs[numbers[0]])
+        # Idle stages get real activations: 0 times the gradient of a NaN would be NaN.
+        done = run_stages(jnp.where(busy, arrived, inputs[:1]), numbers)
+        hops = jnp.where(busy, done, jnp.asarray(bubble, done.dtype))
+        return hops, hops[-1]
+
+    hops = jnp.full((stages, *inputs.shape[1:]), bubble, inputs.dtype)
+    _, left = jax.lax.scan(tick, hops, jnp.arange(micro_batches + stages - 1))
+    return left[stages - 1 :].reshape(x.shape).astype(x.dtype)
+
+
+def _run_stage(
+    config: EncoderConfig,
+    slots: Params,
+    block_ids: jax.Array,
+    filled: jax.Array,
+    x: jax.Array,
+    micro: MicroBatches,
+) -> jax.Array:
+    """One stage on `x [b, S, h]`: slot after slot, leaves `[capacity, ...]`."""
+
+    def slot(x: jax.Array, place: tuple[Params, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        params, block_id, is_filled = place
+        keys = layer_keys(micro.keys, block_id)
+        return jnp.where(is_filled, encoder_block(params, config, x, micro.mask, keys), x), None
+
+    step = jax.checkpoint(slot, prevent_cse=False) if config.rematerialise else slot
+    return jax.lax.scan(step, x, (slots, block_ids, filled))[0]

@@ -1,0 +1,244 @@
+"""Linear models and trivial answers on the corpora of the models: what has to be beaten.
+
+    python -m experiments.benchmarks.linear_baselines --samples=2000
+
+Classes: TF-IDF of words and of characters with a linear SVM or logistic regression. Tags: a
+linear SVM for each word by itself, on the word, its affixes, its shape and its neighbours.
+Each is trained on the whole training set and on ``--samples`` texts or sentences of it, the
+ones that a model gets with the same seed; the penalty of an SVM is chosen on the validation
+set. Corpora are found through COLLAPIPE_DATA. About 10 minutes on 2 cores.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.pipeline import make_union
+from sklearn.svm import LinearSVC
+
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.errors import InputError
+from collapipe_jax.tasks.classification import LabelledSets, read_sets
+from collapipe_jax.tasks.conll import TaggedSentence
+from collapipe_jax.tasks.scores import (
+    Score,
+    accuracy,
+    all_outside_baseline,
+    macro_f1,
+    majority_class_baseline,
+    memorised_tag_baseline,
+    span_f1,
+)
+from collapipe_jax.tasks.tagging import TaggedSets, read_tagged
+
+CLASSIFICATION = {
+    "cls_clinc150": {
+        "train": "cls_clinc150/data_full.json#train",
+        "validation": "cls_clinc150/data_full.json#val",
+        "test": "cls_clinc150/data_full.json#test",
+    },
+    "cls_banking77": {
+        "train": "cls_banking77/train.csv",
+        "validation": "",
+        "test": "cls_banking77/test.csv",
+        "validation_samples": 1000,
+    },
+}
+TAGGING = {
+    "ner_bc5cdr": {
+        "train": "ner_bc5cdr/train.tsv",
+        "validation": "ner_bc5cdr/devel.tsv",
+        "test": "ner_bc5cdr/test.tsv",
+    },
+    "ner_wnut17": {
+        "train": "ner_wnut17/wnut17train.conll",
+        "validation": "ner_wnut17/emerging.dev.conll",
+        "test": "ner_wnut17/emerging.test.annotated",
+    },
+}
+
+_INVERSE_PENALTIES = (0.1, 0.3, 1.0)
+_PENALTIES = (1e-5, 1e-4, 1e-3)
+_PASSES = 10
+_AFFIXES = range(1, 5)
+
+
+class Row(NamedTuple):
+    """A line of the table: scores on the test set, in percent."""
+
+    corpus: str
+    samples: int
+    method: str
+    scores: tuple[Score, ...]  # accuracy and macro F1, or span F1
+    seconds: float
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measure every baseline on every corpus and print one table."""
+    options = _options(argv)
+    console = Console()
+    rows: list[Row] = []
+    for name in options.corpora:
+        for samples in (0, options.samples) if options.samples else (0,):
+            for row in _measure(name, samples, options.seed):
+                rows.append(row)
+                scores = ", ".join(f"{score.value:.2f}" for score in row.scores)
+                console.print(f"{name}, {row.samples} samples, {row.method}: {scores}")
+    console.print(_table(rows))
+    for signature in dict.fromkeys(score.signature for row in rows for score in row.scores):
+        console.print(signature)
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = [*CLASSIFICATION, *TAGGING]
+    parser.add_argument("--corpora", nargs="+", choices=known, default=known)
+    parser.add_argument("--samples", type=int, default=0, help="also on so many; 0: only on all")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw of the samples")
+    options = parser.parse_args(argv)
+    if options.samples < 0:
+        raise InputError("--samples", options.samples, "a negative number", "Use 0 or more")
+    return options
+
+
+def _measure(name: str, samples: int, seed: int) -> Iterator[Row]:
+    if name in CLASSIFICATION:
+        sets = read_sets(**CLASSIFICATION[name], samples=samples, seed=seed)
+        methods, size = class_scores(sets), len(sets.train)
+    else:
+        tagged = read_tagged(**TAGGING[name], sentences=samples, seed=seed)
+        methods, size = tag_scores(tagged), len(tagged.train)
+    for method, work in methods.items():
+        start_s = time.perf_counter()
+        scores = work()
+        yield Row(name, size, method, scores, time.perf_counter() - start_s)
+
+
+def class_scores(sets: LabelledSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
+    """Test accuracy and macro F1 by method, each computed when it is called."""
+    texts = [[entry.text for entry in part] for part in sets[1:]]
+    classes = [np.array([sets.labels.index(e.label) for e in part]) for part in sets[1:]]
+
+    def judged(fit: Callable) -> tuple[Score, ...]:
+        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32)
+        characters = TfidfVectorizer(
+            analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, dtype=np.float32
+        )
+        features = make_union(words, characters)
+        train = features.fit_transform(texts[0])
+        validation, test = features.transform(texts[1]), features.transform(texts[2])
+        model = fit(train, classes[0], lambda m: m.score(validation, classes[1]))
+        predicted = model.predict(test)
+        return accuracy(classes[2], predicted), macro_f1(classes[2], predicted)
+
+    return {
+        "majority class": lambda: tuple(majority_class_baseline(classes[0], classes[2])),
+        "TF-IDF, logistic regression": lambda: judged(_logistic_regression),
+        "TF-IDF, linear SVM": lambda: judged(_linear_svm),
+    }
+
+
+def tag_scores(sets: TaggedSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
+    """Test span F1 by method, each computed when it is called."""
+    tags = [[sentence.tags for sentence in part] for part in sets[1:]]
+    words = [[sentence.tokens for sentence in part] for part in sets[1:]]
+
+    def judged() -> tuple[Score, ...]:
+        features = CountVectorizer(analyzer=list, binary=True, dtype=np.float32)
+        train = features.fit_transform(_features(sets.train))
+        validation = features.transform(_features(sets.validation))
+        test = features.transform(_features(sets.test))
+        flat = [tag for sentence in tags[0] for tag in sentence]
+        model = _averaged_svm(
+            train, flat, lambda m: _tagged_f1(tags[1], m.predict(validation)).value
+        )
+        return (_tagged_f1(tags[2], model.predict(test)),)
+
+    return {
+        "O everywhere": lambda: (all_outside_baseline(tags[2]),),
+        "memorised tag of the word": lambda: (
+            memorised_tag_baseline(words[0], tags[0], words[2], tags[2]),
+        ),
+        "word features, linear SVM": judged,
+    }
+
+
+def _logistic_regression(train, labels, _):
+    return LogisticRegression(C=10.0, tol=1e-3, max_iter=1000).fit(train, labels)
+
+
+def _linear_svm(train, labels, judge: Callable[[LinearSVC], float]) -> LinearSVC:
+    """The model whose penalty does best on the validation set."""
+    models = [LinearSVC(C=c, random_state=0).fit(train, labels) for c in _INVERSE_PENALTIES]
+    return max(models, key=judge)
+
+
+def _averaged_svm(train, labels, judge: Callable[[SGDClassifier], float]) -> SGDClassifier:
+    """The same by stochastic descent, as an exact solver takes too long for so many words.
+
+    The weights are the average over the second half of the steps.
+    """
+    half = _PASSES * len(labels) // 2
+    settings = {"average": half, "max_iter": _PASSES, "tol": None, "random_state": 0}
+    models = [SGDClassifier(alpha=a, **settings).fit(train, labels) for a in _PENALTIES]
+    return max(models, key=judge)
+
+
+def _tagged_f1(true: Sequence[Sequence[str]], flat: np.ndarray) -> Score:
+    ends = np.cumsum([len(tags) for tags in true])
+    return span_f1(true, [part.tolist() for part in np.split(flat, ends[:-1])])
+
+
+def _features(sentences: Sequence[TaggedSentence]) -> Iterator[list[str]]:
+    """Of each word: itself and its neighbours, up to two words away less and less."""
+    for sentence in sentences:
+        own = [_of_word(word) for word in sentence.tokens]
+        for i, (word, features) in enumerate(zip(sentence.tokens, own, strict=True)):
+            joint = ["bias", "word=" + word, *features]
+            for offset in (-2, -1, 1, 2):
+                near = own[i + offset] if 0 <= i + offset < len(own) else ["edge"]
+                joint += [f"{offset}:{f}" for f in (near if abs(offset) == 1 else near[:1])]
+            yield joint
+
+
+def _of_word(word: str) -> list[str]:
+    lower = word.lower()
+    affixes = [f"{n}-{lower[:n]}" for n in _AFFIXES] + [f"{lower[-n:]}-{n}" for n in _AFFIXES]
+    return ["lower=" + lower, "shape=" + _shape(word), *affixes]
+
+
+def _shape(word: str) -> str:
+    """``Xx0-`` for a capital, small letters, digits and the rest, runs made one."""
+    kinds = (
+        "X" if c.isupper() else "x" if c.isalpha() else "0" if c.isdigit() else c for c in word
+    )
+    shape = ""
+    for kind in kinds:
+        shape += "" if shape.endswith(kind) else kind
+    return shape
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(title="test scores, %", title_justify="left")
+    for heading in ("corpus", "method"):
+        table.add_column(heading)
+    for heading in ("trained on", "accuracy", "macro F1", "span F1", "s"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        scores = [f"{score.value:.1f}" for score in row.scores]
+        cells = [*scores, ""] if len(scores) == 2 else ["", "", *scores]
+        table.add_row(row.corpus, row.method, str(row.samples), *cells, f"{row.seconds:.1f}")
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

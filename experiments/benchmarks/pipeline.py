@@ -1,0 +1,305 @@
+"""What the pipeline costs where it really runs: memory of a device, seconds of CPU.
+
+    python -m experiments.benchmarks.pipeline
+    python -m experiments.benchmarks.pipeline --width=256 --blocks=16 --out=runs/pipeline.json
+
+One training step of the encoder (forward, backward, Adam) is compiled for one device and
+for a device per stage, on forced host devices. Memory is what XLA lays out for a device;
+seconds of CPU are those of the whole process, the fused step of one device and the
+pipelines in turn, medians of the repetitions.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from rich.console import Console
+from rich.table import Table
+
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.errors import InputError
+from collapipe_jax.files import write_text
+from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.encoder import encode, init_encoder
+from collapipe_jax.models.layers import Params
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.pipeline.schedules import SCHEDULES
+from collapipe_jax.pipeline.slots import gather_slots
+
+_OPTIMIZER = optax.adam(1e-3)
+
+_QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+"""A fifth of the time to compile, and the same memory; for programs that are not run."""
+
+
+class Shape(NamedTuple):
+    """Sizes of a step that are not the model's.
+
+    Attributes:
+      stages: devices `K`.
+      batch: samples `B`.
+      micro_batches: `M`.
+      sequence: tokens of a sample `S`.
+    """
+
+    stages: int
+    batch: int
+    micro_batches: int
+    sequence: int
+
+
+class Batch(NamedTuple):
+    """One cluster's mini-batch: `[1, B, S, h]`, `[1, B, S]`, and the loss's weights like x."""
+
+    x: jax.Array
+    mask: jax.Array
+    weights: jax.Array
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measure, print, and write what came out."""
+    options = _options(argv)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", options.stages)
+    shape = Shape(options.stages, options.batch, options.micro_batches, options.sequence)
+    config = _config(options)
+    console = Console()
+    memory = measure_memory(config, shape)
+    console.print(_memory_table(memory))
+    seconds = measure_cpu_seconds(config, shape, options.repeats)
+    console.print(_seconds_table(seconds))
+    if options.out:
+        report = {"options": vars(options), "memory": memory, "cpu_seconds": seconds}
+        write_text(Path(options.out), json.dumps(report, indent=1) + "\n")
+        console.print(f"written: {options.out}")
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--blocks", type=int, default=8, help="a multiple of the stages")
+    parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--micro-batches", type=int, default=8)
+    parser.add_argument("--sequence", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--out", help="where to write the figures as JSON")
+    options = parser.parse_args(argv)
+    if options.repeats < 1:
+        raise InputError("--repeats", options.repeats, "not positive", "Give 1 or more")
+    if options.stages < 1 or options.blocks % options.stages:
+        raise InputError("--stages", options.stages, "does not divide the blocks", "Give a divisor")
+    return options
+
+
+def _config(options: argparse.Namespace) -> EncoderConfig:
+    return EncoderConfig(
+        width=options.width,
+        heads=options.heads,
+        feed_forward_width=4 * options.width,
+        encoder_blocks=options.blocks,
+    )
+
+
+def weighted_sum(head: Params, encoded: jax.Array, weights: jax.Array) -> jax.Array:
+    """A loss without parameters, so that the encoder alone is measured."""
+    del head
+    return jnp.vdot(encoded, weights)
+
+
+def step_on_one_device(config: EncoderConfig) -> Callable:
+    """The fused step: one scan over the stack, `jax.grad`, Adam."""
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: tuple, batch: Batch) -> tuple[tuple, jax.Array]:
+        params, moments = state
+        x, mask, weights = (leaf[0] for leaf in batch)
+
+        def loss(params: Params, x: jax.Array) -> jax.Array:
+            return weighted_sum({}, encode(params, config, x, mask), weights)
+
+        gradient, by_x = jax.grad(loss, argnums=(0, 1))(params, x)
+        return _descend(gradient, moments, params), by_x
+
+    return step
+
+
+def step_on_a_mesh(
+    config: EncoderConfig, mesh: Mesh, shape: Shape, schedule: str, segments: jax.Array
+) -> Callable:
+    """The same step with a device per stage, by a schedule; `segments [1, K]`."""
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: tuple, batch: Batch) -> tuple[tuple, jax.Array]:
+        slots, moments = state
+        _, gradients = SCHEDULES[schedule](
+            slots,
+            {},
+            config,
+            weighted_sum,
+            batch.x,
+            batch.mask,
+            segments,
+            batch.weights,
+            micro_batches=shape.micro_batches,
+            mesh=mesh,
+        )
+        return _descend(gradients.slots, moments, slots), gradients.x
+
+    return step
+
+
+def _descend(gradient: Params, moments: Any, params: Params) -> tuple:
+    updates, moments = _OPTIMIZER.update(gradient, moments, params)
+    return optax.apply_updates(params, updates), moments
+
+
+def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: Shape) -> tuple:
+    """State and batch of a step, on a mesh or on one device.
+
+    Args:
+      shape_only: leave out the values, for compilation alone.
+      mesh: of one cluster by K stages; None for one device.
+      config: sizes; an equal split over the stages.
+      shape: sizes of the step.
+
+    Returns:
+      `((parameters, moments), Batch)`; parameters in slots where there is a mesh.
+    """
+
+    def draw(key: jax.Array) -> tuple:
+        params = init_encoder(key, config)
+        if mesh is not None:
+            sizes = equal_split(config, shape)
+            slots = gather_slots(params, sizes[0], config.encoder_blocks // shape.stages)
+            params = jax.tree.map(lambda leaf: leaf[None], slots)
+        x = jax.random.normal(key, (1, shape.batch, shape.sequence, config.width))
+        mask = jnp.ones(x.shape[:3], bool)
+        return (params, _OPTIMIZER.init(params)), Batch(x, mask, jnp.cos(x))
+
+    everything = jax.eval_shape(draw, jax.random.key(0))
+    if mesh is not None:
+        everything = _placed(everything, mesh)
+    if shape_only:
+        return everything
+    where = jax.tree.map(lambda leaf: leaf.sharding, everything)
+    return jax.jit(draw, out_shardings=None if mesh is None else where)(jax.random.key(0))
+
+
+def _placed(everything: tuple, mesh: Mesh) -> tuple:
+    """Shapes with places: the state on its stages, the batch on all devices of the cluster."""
+
+    def place(leaf: jax.ShapeDtypeStruct, *axes: str) -> jax.ShapeDtypeStruct:
+        spec = PartitionSpec(*axes[: leaf.ndim])
+        sharding = NamedSharding(mesh, spec)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    state, batch = everything
+    state = jax.tree.map(lambda leaf: place(leaf, "cluster", "stage"), state)
+    return state, jax.tree.map(lambda leaf: place(leaf, "cluster"), batch)
+
+
+def equal_split(config: EncoderConfig, shape: Shape) -> jax.Array:
+    """The same number of blocks on every device, `[1, K]`."""
+    return jnp.full((1, shape.stages), config.encoder_blocks // shape.stages)
+
+
+def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> int:
+    """Memory of one device for a training step, as XLA lays it out.
+
+    Arguments (parameters, moments, batch), outputs that are not arguments updated in
+    place, and temporary memory (gradients, kept activations, work in progress).
+
+    Args:
+      config: sizes; the blocks are split equally over the stages.
+      shape: sizes of the step.
+      schedule: a key of `SCHEDULES`; None for the fused step on one device.
+    """
+    if schedule is None:
+        step, mesh = step_on_one_device(config), None
+    else:
+        mesh = make_pipeline_mesh(1, shape.stages)
+        step = step_on_a_mesh(config, mesh, shape, schedule, equal_split(config, shape))
+    lowered = step.lower(*lay_out(True, mesh, config, shape))
+    found = lowered.compile(compiler_options=_QUICK).memory_analysis()
+    sizes = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    return sizes - found.alias_size_in_bytes
+
+
+def measure_memory(config: EncoderConfig, shape: Shape) -> list[dict]:
+    """A row per way of training: the whole encoder on a device, or a segment of it."""
+    ways = [(1, None)] + [(stages, name) for stages in (1, shape.stages) for name in SCHEDULES]
+    rows = []
+    for rematerialise in (False, True):
+        changed = dataclasses.replace(config, rematerialise=rematerialise)
+        for stages, schedule in ways:
+            row = {"stages": stages, "schedule": schedule, "rematerialise": rematerialise}
+            size = device_bytes(changed, shape._replace(stages=stages), schedule)
+            rows.append(row | {"bytes": size})
+    return rows
+
+
+def measure_cpu_seconds(config: EncoderConfig, shape: Shape, repeats: int) -> dict[str, list]:
+    """Seconds of CPU of a step, all threads of the process, in alternation.
+
+    Returns:
+      The seconds of every repetition of `sequential` and of every schedule.
+    """
+    mesh = make_pipeline_mesh(1, shape.stages)
+    segments = equal_split(config, shape)
+    steps = {"sequential": step_on_one_device(config)}
+    steps |= {name: step_on_a_mesh(config, mesh, shape, name, segments) for name in SCHEDULES}
+    places = {name: None if name == "sequential" else mesh for name in steps}
+    held = {name: lay_out(False, place, config, shape) for name, place in places.items()}
+    seconds = {name: [] for name in steps}
+    for repeat in range(repeats + 1):
+        for name, step in steps.items():
+            start_s, (state, batch) = time.process_time(), held[name]
+            state = jax.block_until_ready(step(state, batch))[0]
+            held[name] = state, batch
+            if repeat:  # the first call compiles
+                seconds[name].append(time.process_time() - start_s)
+    return seconds
+
+
+def _memory_table(rows: list[dict]) -> Table:
+    table = Table(title="memory of one device for a training step", title_justify="left")
+    for heading in ("blocks on", "schedule", "activations", "MiB"):
+        table.add_column(heading, justify="right" if heading == "MiB" else "left")
+    for row in rows:
+        table.add_row(
+            "1 device" if row["stages"] == 1 else f"{row['stages']} devices",
+            "one scan" if row["schedule"] is None else row["schedule"],
+            "rematerialised" if row["rematerialise"] else "kept",
+            f"{row['bytes'] / 2**20:.1f}",
+        )
+    return table
+
+
+def _seconds_table(seconds: dict[str, list]) -> Table:
+    table = Table(title="seconds of CPU of a step, all threads", title_justify="left")
+    for heading in ("step", "median", "least", "most", "ratio"):
+        table.add_column(heading, justify="left" if heading == "step" else "right")
+    fused = np.median(seconds["sequential"])
+    for name, values in seconds.items():
+        numbers = np.median(values), min(values), max(values), np.median(values) / fused
+        table.add_row(name, *(f"{number:.3g}" for number in numbers))
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))
