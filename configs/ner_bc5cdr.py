@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
         }
     )
     config.model.update({"encoder_blocks": 4, "dropout_rate": 0.1})
-    config.training.update({"rounds": 400, "warmup_steps": 200})
+    config.training.update({"rounds": 300, "warmup_steps": 200})
     config.training.update({"client_learning_rate": 1e-3, "decoder_learning_rate": 1e-3})
     config.devices.memory_share = 0.004  # scaled down with the model; see default.py
     config.control.device_budget_j = 1.4  # 1.8 times the work of default.py
