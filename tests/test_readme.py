@@ -1,7 +1,9 @@
-"""The README's Python runs as printed."""
+"""The Python in README and docs runs as printed."""
 
 import pathlib
 import re
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -13,8 +15,16 @@ from collapipe_jax.scheduling.policies import POLICIES, make_policy
 from collapipe_jax.system import sample_system
 from configs import default
 
-README = pathlib.Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def blocks_of(page):
+    """What stands in Python on a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+BLOCKS = blocks_of("README.md")
 
 
 @pytest.fixture
@@ -44,3 +54,10 @@ def test_the_example_simulation_runs(capsys):
     (block,) = [block for block in BLOCKS if "simulate_batch" in block]
     exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
     assert capsys.readouterr().out == "(64, 50)\n"
+
+
+def test_the_example_pipeline_runs():
+    """In a process of its own: the devices have to be there before jax is."""
+    (block,) = blocks_of("docs/pipeline.md")
+    found = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=ROOT)
+    assert found.stdout == "(8, 16, 64) (8, 16, 64)\n", found.stderr
