@@ -2,8 +2,8 @@
 
     make quickstart
 
-runs it twice, with DSSRA and with the static pipeline: under 2 minutes on 2 cores, test BLEU
-around 50, and DSSRA in half of the simulated time.
+runs it twice, with DSSRA and with the static pipeline: 2 to 3 and a half minutes on 2 cores with
+installation, test BLEU around 50, and DSSRA in half of the simulated time.
 """
 
 from ml_collections import ConfigDict
