@@ -9,9 +9,9 @@ import json
 import operator
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,45 +24,11 @@ from collapipe_jax.files import partial_path, write_text
 from collapipe_jax.models.bert import init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.layers import Params
+from collapipe_jax.models.pretrained_config import config_document, read_config, read_json
 
 _CONFIG, _VOCABULARY = "config.json", "vocab.txt"
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-
-_SIZES = {
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "feed_forward_width": "intermediate_size",
-    "encoder_blocks": "num_hidden_layers",
-    "vocabulary_size": "vocab_size",
-    "positions": "max_position_embeddings",
-    "token_types": "type_vocab_size",
-}
-
-# With the values that stand for an absent key.
-_SHARES = {
-    "dropout_rate": ("hidden_dropout_prob", 0.1),
-    "norm_epsilon": ("layer_norm_eps", 1e-12),
-    "initial_deviation": ("initializer_range", 0.02),
-}
-
-# The first name is the one that is written.
-_ACTIVATIONS = {
-    "gelu": ("gelu", "gelu_python"),
-    "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh"),
-    "relu": ("relu",),
-}
-
-# What keys must hold for the encoder to be ours; the first value stands for an absent key.
-_REQUIRED: dict[str, tuple[object, ...]] = {
-    "model_type": ("bert",),
-    "position_embedding_type": ("absolute",),
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
-    "is_encoder_decoder": (False,),
-    "pruned_heads": ({}, None),
-    "quantization_config": (None,),
-}
 
 _TABLES = {
     "word": "word_embeddings",
@@ -131,7 +97,7 @@ def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
         tensors that are missing, unknown, given twice, or of another shape or type.
     """
     directory = Path(directory)
-    config = _read_config(directory / _CONFIG)
+    config = read_config(directory / _CONFIG)
     tensors = _read_tensors(directory)
     pooler = any(name.startswith("pooler.") for name in tensors)
     places = _places(config, pooler)
@@ -178,7 +144,7 @@ def save_bert(
         a token.
     """
     directory = Path(directory)
-    document = _config_document(config)
+    document = config_document(config)
     _check_params(config, params)
     tokens = None if vocabulary is None else _tokens(vocabulary, config)
     leaves = jax.tree.map(np.asarray, params)
@@ -191,77 +157,6 @@ def save_bert(
     write_text(directory / _CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
     if tokens is not None:
         write_text(directory / _VOCABULARY, "".join(f"{token}\n" for token in tokens))
-
-
-def _read_config(path: Path) -> BertConfig:
-    document = _read_json(path)
-    for key, allowed in _REQUIRED.items():
-        if document.get(key, allowed[0]) not in allowed:
-            remedy = f"Take a checkpoint where it is {allowed[0]!r}"
-            raise InputError(f"{path}: {key}", document[key], "is not supported", remedy)
-    sizes = {ours: _size(path, document, theirs) for ours, theirs in _SIZES.items()}
-    shares = {ours: _share(path, document, *theirs) for ours, theirs in _SHARES.items()}
-    attention_rate = _share(path, document, "attention_probs_dropout_prob", 0.1)
-    if attention_rate != shares["dropout_rate"]:
-        raise InputError(
-            f"{path}: attention_probs_dropout_prob",
-            attention_rate,
-            f"differs from hidden_dropout_prob {shares['dropout_rate']}",
-            "Give both the same rate",
-        )
-    return BertConfig(**sizes, **shares, activation=_activation(path, document))
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        remedy = "Name the directory of a BERT checkpoint"
-        raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
-    if not isinstance(document, dict):
-        raise InputError("file", str(path), "holds no JSON object", "Take the original file")
-    return document
-
-
-def _size(path: Path, document: Mapping[str, Any], key: str) -> int:
-    value = document.get(key)
-    if type(value) is not int or value < 1:
-        raise InputError(f"{path}: {key}", value, "is no positive integer", "Give the model's")
-    return value
-
-
-def _share(path: Path, document: Mapping[str, Any], key: str, absent: float) -> float:
-    value = document.get(key, absent)
-    if type(value) not in (int, float) or not 0.0 <= value < 1.0:
-        raise InputError(f"{path}: {key}", value, "is no number in [0, 1)", "Give the model's")
-    return float(value)
-
-
-def _activation(path: Path, document: Mapping[str, Any]) -> str:
-    theirs = document.get("hidden_act", "gelu")
-    for ours, names in _ACTIVATIONS.items():
-        if theirs in names:
-            return ours
-    known = ", ".join(name for names in _ACTIVATIONS.values() for name in names)
-    raise InputError(f"{path}: hidden_act", theirs, "is not supported", f"Supported are {known}")
-
-
-def _config_document(config: BertConfig) -> dict[str, Any]:
-    problem = f"cannot be said in {_CONFIG}"
-    if config.norm != "post":
-        raise InputError("model.norm", config.norm, problem, "BERT's norm is 'post'")
-    if config.initial_deviation == 0.0:
-        remedy = "Give the deviation of fresh weights, 0.02 in BERT"
-        raise InputError("model.initial_deviation", 0.0, problem, remedy)
-    return {
-        "architectures": ["BertModel"],
-        "model_type": "bert",
-        "dtype": "float32",
-        "hidden_act": _ACTIVATIONS[config.activation][0],
-        "attention_probs_dropout_prob": config.dropout_rate,
-        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
-        **{theirs: getattr(config, ours) for ours, (theirs, _) in _SHARES.items()},
-    }
 
 
 def _expected_params(config: BertConfig, pooler: bool) -> Params:
@@ -356,7 +251,7 @@ def _tensor_files(directory: Path) -> list[Path]:
     if (directory / _WEIGHTS).exists():
         return [directory / _WEIGHTS]
     if (directory / _INDEX).exists():
-        shards = _read_json(directory / _INDEX).get("weight_map")
+        shards = read_json(directory / _INDEX).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
             remedy = "Take the original file"
             raise InputError(f"{directory / _INDEX}: weight_map", shards, "names no files", remedy)
