@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+import tiny_corpora
 import tiny_run
 
 from collapipe_jax.build import build_experiment
@@ -15,45 +16,16 @@ from collapipe_jax.objectives.bert import predicted_labels, start_from
 from collapipe_jax.train import initial_run_state, model_params, train
 from configs import default
 
-CITIES, METALS = ("oslo", "lima", "cairo", "quito"), ("zinc", "iron", "gold", "lead")
+LABELS = {"tagging": 5, "classification": 2}
 
 
-def tagged(count, seed):
-    """Sentences in two columns: a city is a Place, two metals in a row one Metal."""
-    rng = np.random.default_rng(seed)
-    lines = []
-    for _ in range(count):
-        city, first, second = rng.choice(CITIES), *rng.choice(METALS, 2)
-        words = [("we", "O"), ("sell", "O"), (first, "B-Metal"), (second, "I-Metal"), ("in", "O")]
-        lines += [f"{word}\t{tag}" for word, tag in [*words, (city, "B-Place")]] + [""]
-    return "\n".join(lines) + "\n"
-
-
-def labelled(count, seed):
-    """Texts whose class a word in them tells."""
-    rng = np.random.default_rng(seed)
-    names = {"place": CITIES, "metal": METALS}
-    rows = ["text,label"]
-    for index in range(count):
-        label = ("place", "metal")[index % 2]
-        rows.append(f"tell me of {rng.choice(names[label])} please,{label}")
-    return "\n".join(rows) + "\n"
-
-
-@pytest.fixture(params=["tagging", "classification"])
+@pytest.fixture(params=LABELS)
 def config(request, tmp_path):
-    write, ending, labels = {
-        "tagging": (tagged, "tsv", 5),
-        "classification": (labelled, "csv", 2),
-    }[request.param]
     config = tiny_run.get_config()
-    config.task.update({"kind": request.param, "labels": labels})
+    config.task.update({"kind": request.param, "labels": LABELS[request.param]})
     config.task.update({"vocabulary_size": 80, "source_length": 12})
     config.dynamics.availability = 1.0
-    for seed, (name, count) in enumerate({"train": 60, "validation": 20, "test": 20}.items()):
-        path = tmp_path / f"{name}.{ending}"
-        path.write_text(write(count, seed), encoding="utf-8")
-        config.task[name] = str(path)
+    config.task.update(tiny_corpora.write_sets(tmp_path, request.param))
     return config
 
 
