@@ -43,8 +43,8 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     if not any(np.isfinite(record.history["score"]).any() for record in records):
         for axes in panels[0]:
             style.say_empty(axes, "no evaluation yet")
-    panels[0, 0].set_ylabel(f"{records[0].score_name} [points]")
-    panels[1, 0].set_ylabel("Loss [nats/token]")
+    panels[0, 0].set_ylabel(f"{records[0].score_name} [%]")
+    panels[1, 0].set_ylabel("Loss [nats/prediction]")
     panels[0, 0].set_ylim(bottom=0.0)
     style.round_axis(panels[1, 0])
     panels[1, 1].set_xlim(left=0.0)

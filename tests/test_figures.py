@@ -370,7 +370,8 @@ def test_default_folder_is_in_the_first_run():
 
 def test_figure_from_a_checkpoint(tmp_path):
     record = make_record("titanic", rounds=3)
-    workdir = open_workdir(tmp_path / "run", {"policy": {"name": "titanic"}}, resume=False)
+    config = {"policy": {"name": "titanic"}, "task": {"kind": "translation"}}
+    workdir = open_workdir(tmp_path / "run", config, resume=False)
     with Checkpoints(workdir) as checkpoints:
         saved = {"constants": record.constants, "history": record.history}
         checkpoints.save(3, {"weights": np.zeros(2)}, saved)
