@@ -15,8 +15,10 @@ from ml_collections import ConfigDict
 from collapipe_jax.build_objective import build_model, build_objective
 from collapipe_jax.build_system import build_system
 from collapipe_jax.config_checks import check_training, typed_values, under_keys
+from collapipe_jax.federated.local_steps import Execution
 from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
 from collapipe_jax.objectives.objective import Objective
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.scheduling.policies import Policy, make_policy
 from collapipe_jax.system import EdgeSystem
 from collapipe_jax.tasks.split import split_samples
@@ -41,6 +43,7 @@ class Experiment:
       cluster_indices: training samples of every cluster.
       cluster_weight: share of the samples, ``[N]``.
       optimizers: of clients, decoder and server.
+      execution: what runs the encoder.
       system: the network.
       policy: who decides.
     """
@@ -50,6 +53,7 @@ class Experiment:
     cluster_indices: list[np.ndarray]
     cluster_weight: np.ndarray
     optimizers: Optimizers
+    execution: Execution
     system: EdgeSystem
     policy: Policy
 
@@ -69,6 +73,7 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     build_model(config)  # cheap checks first, the corpus last
     policy = make_policy(config.policy.name, config.policy.micro_batches)
     optimizers = build_optimizers(config)
+    execution = build_execution(config)
     equal = np.full(config.network.clusters, 1.0 / config.network.clusters)
     build_system(config, equal)
     objective = build_objective(config)
@@ -88,9 +93,23 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
         cluster_indices=cluster_indices,
         cluster_weight=weight,
         optimizers=optimizers,
+        execution=execution,
         system=build_system(config, weight),
         policy=policy,
     )
+
+
+def build_execution(config: ConfigDict) -> Execution:
+    """What runs the encoder.
+
+    Raises:
+      InputError: if there are fewer devices than a sharded pipeline needs.
+    """
+    execution = Execution(**config.pipeline)
+    if execution.backend == "sharded":
+        with under_keys({"mesh": "pipeline.backend"}):
+            make_pipeline_mesh(config.network.clusters, config.network.devices)
+    return execution
 
 
 def build_optimizers(config: ConfigDict) -> Optimizers:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.pipeline.execution import BACKENDS
 
 KINDS = ("translation", "tagging", "classification")
 """Kinds of task."""
@@ -150,6 +151,7 @@ def check_training(config: Mapping[str, Any]) -> None:
             raise InputError(name, _value(config, name), problem, "Lower it, or raise the radius")
     _check_task(config["task"]["kind"], config)
     _check_micro_batches(config["training"])
+    _check_pipeline(config["pipeline"], config["training"]["batch"])
     _check_schedule(config["training"])
     ratio = config["control"]["divergence_ratio"]
     if ratio <= 1.0:
@@ -197,6 +199,19 @@ def _check_micro_batches(training: Mapping[str, Any]) -> None:
                 f"the batch of {batch} is not divisible by it",
                 "Give divisors of training.batch",
             )
+
+
+def _check_pipeline(pipeline: Mapping[str, Any], batch: int) -> None:
+    backend, count = pipeline["backend"], pipeline["micro_batches"]
+    if backend not in BACKENDS:
+        remedy = f"Choose among: {', '.join(BACKENDS)}"
+        raise InputError("pipeline.backend", backend, "unknown", remedy)
+    if count < 1 or batch % count:
+        problem = f"the batch of {batch} is not divisible by it"
+        raise InputError("pipeline.micro_batches", count, problem, "Give a divisor")
+    if count > 1 and backend == "sequential":
+        problem = "the sequential backend does not read it"
+        raise InputError("pipeline.micro_batches", count, problem, "Give 1, or another backend")
 
 
 def _check_schedule(training: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -32,6 +33,7 @@ from collapipe_jax.history import (
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.objectives.objective import Objective
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.simulate import SystemRound, SystemState, initial_state, simulate_round
 from collapipe_jax.tasks.sampling import sample_round
 
@@ -119,8 +121,19 @@ def initial_run_state(experiment: Experiment) -> RunState:
         server_tx=optimizers.server,
     )
     state = state._replace(learner=_start_from(experiment.objective, state.learner))
-    # Committed to a device as a checkpoint's arrays are: both run in one compilation.
-    return jax.device_put(state, jax.local_devices()[0])
+    # Committed to a place as a checkpoint's arrays are: both run in one compilation.
+    return RunState(
+        jax.device_put(state.learner, _learning_place(experiment)),
+        jax.device_put(state.system, jax.local_devices()[0]),
+    )
+
+
+def _learning_place(experiment: Experiment) -> Sharding:
+    """Where learning happens: one device, or all of a mesh whose stages run the encoder."""
+    if experiment.execution.backend != "sharded":
+        return SingleDeviceSharding(jax.local_devices()[0])
+    problem = experiment.system.mean_problem
+    return NamedSharding(make_pipeline_mesh(problem.clusters, problem.devices), PartitionSpec())
 
 
 @functools.partial(jax.jit, static_argnames=("model", "client_tx", "decoder_tx", "server_tx"))
@@ -160,17 +173,21 @@ def run_round(
     system_state, happened = _simulate_round(
         network_key, experiment.system, state.system, policy=experiment.policy
     )
+    place = _learning_place(experiment)
     learner, learning = train_round(
         state.learner,
         round_batches(experiment, index),
-        erasures_of(happened),
+        jax.device_put(erasures_of(happened), place),
         jnp.asarray(experiment.cluster_weight, jnp.float32),
         learning_key,
         model=experiment.objective.model,
         client_tx=experiment.optimizers.client,
         decoder_tx=experiment.optimizers.decoder,
         server_tx=experiment.optimizers.server,
+        execution=experiment.execution,
     )
+    # Where the compiler left it may differ, and would make the next round another program.
+    learner = jax.device_put(learner, place)
     return RunState(learner, system_state), round_metrics(index, happened, learning)
 
 
@@ -183,6 +200,7 @@ def erasures_of(happened: SystemRound) -> Erasures:
         micro_batches=happened.decision.micro_batches,
         loss_probability=happened.cost.loss_probability,
         present=~happened.cost.absent,
+        segments=happened.decision.segments,
     )
 
 

@@ -133,6 +133,15 @@ def get_config() -> ml_collections.ConfigDict:
             "initial_deviation": 0.0,  # of fresh weights; 0 is 1 / sqrt(inputs), LeCun's law
         }
     )
+    config.pipeline = ml_collections.ConfigDict(
+        {
+            # "sequential" scans the whole encoder; "vmapped" and "sharded" run each round's
+            # segments, the latter on a device a stage. The result is the same, see
+            # docs/pipeline.md.
+            "backend": "sequential",
+            "micro_batches": 1,  # of a pipeline that runs; the clock has its own, decided ones
+        }
+    )
     config.task = ml_collections.ConfigDict(
         {
             "kind": "translation",  # or "tagging" or "classification", both with BERT

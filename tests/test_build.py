@@ -465,3 +465,26 @@ def test_every_shipped_configuration_passes_the_checks():
         )
         build_objective.build_model(config)
         build.build_optimizers(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "remedy"),
+    [
+        ({"backend": "threads"}, "pipeline.backend", "vmapped"),
+        ({"backend": "vmapped", "micro_batches": 3}, "pipeline.micro_batches", "divisor"),
+        ({"micro_batches": 2}, "pipeline.micro_batches", "another backend"),
+    ],
+)
+def test_a_pipeline_that_cannot_run_is_refused(changes, key, remedy):
+    config = changed("seed", 0)
+    config.pipeline.update(changes)
+    error = refusal(config)
+    assert error.key == key
+    assert remedy in error.remedy
+
+
+def test_too_few_devices_for_the_stages_are_told_before_any_work(no_work):
+    config = changed("pipeline.backend", "sharded")
+    config.network.update({"clusters": 3, "devices": 3})
+    with pytest.raises(InputError, match="fit the 8 devices"):
+        build.build_experiment(config, default.get_config())

@@ -3,12 +3,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
-from collapipe_jax.federated.local_steps import Erasures, init_learner, train_round
+from collapipe_jax.federated.local_steps import Erasures, Execution, init_learner, train_round
 from collapipe_jax.federated.optimizers import make_optimizer
 from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import TranslationBatch, Translator
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 
 CONFIG = TransformerConfig(
     vocabulary_size=12,
@@ -122,6 +124,26 @@ def test_a_round_equals_the_loop_written_out(state, present):
         assert report.erased_fraction == 0.0
         np.testing.assert_allclose(report.gradient_norm, gradient_norm, rtol=1e-4)
     assert np.abs(second.decoder["norm"]["scale"] - 1.0).max() > 1e-3
+
+
+@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
+def test_a_round_run_as_a_pipeline_is_the_same_round(state, backend):
+    """Every cluster cut in its own way, one of them absent; losses and partition are values."""
+    execution = Execution(backend=backend, micro_batches=2)
+    if backend == "sharded":
+        everywhere = NamedSharding(make_pipeline_mesh(CLUSTERS, 2), PartitionSpec())
+        state = jax.device_put(state, everywhere)
+    batches, present = make_batches(5), (True, False, True)
+    compiled = train_round._cache_size()
+    for sizes in ([[1, 1], [0, 0], [2, 0]], [[0, 2], [0, 0], [1, 1]]):
+        erasures = make_erasures(0.3, present)._replace(segments=jnp.array(sizes))
+        rest = batches, erasures, WEIGHTS, KEY
+        piped, report = train_round(state, *rest, **SETTINGS, execution=execution)
+    assert train_round._cache_size() == compiled + 1
+    expected, expected_report = train_round(state, *rest, **SETTINGS)
+    assert_close(piped, expected)
+    assert_close(report, expected_report)
+    assert 0.0 < report.erased_fraction < 1.0
 
 
 def test_when_all_is_erased_nobody_moves_and_the_loss_is_still_told(state):

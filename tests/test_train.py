@@ -297,3 +297,27 @@ def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, quick_c
     for path in {early, *list(by_phase.values())[1::3], middle, workdir}:
         run(experiment, path, resume=True)
         assert_same_run(experiment, path, undisturbed[0])
+
+
+@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
+def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undisturbed, tmp_path):
+    """Segments as decided in every round, interrupted once; the same losses up to rounding."""
+    config = tiny_run.get_config()
+    config.pipeline.update({"backend": backend, "micro_batches": 2})
+    config.training.rounds = 3
+    piped = build_experiment(config, default.get_config())
+    # Three rounds of the schedule of six, like the run they are held against.
+    piped = dataclasses.replace(piped, optimizers=experiment.optimizers)
+    compiled = train_round._cache_size()
+    state = train.initial_run_state(piped)
+    losses = []
+    for index in range(3):
+        state, metrics = train.run_round(piped, state, index)
+        losses.append(metrics["train_loss"])
+        if index == 0:
+            with Checkpoints(tmp_path) as checkpoints:
+                checkpoints.save(1, state, {"history": {}})
+                state, _ = checkpoints.load(1, train.initial_run_state(piped))
+    assert train_round._cache_size() == compiled + 1
+    _, record, _ = undisturbed
+    np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)

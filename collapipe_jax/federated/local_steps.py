@@ -11,7 +11,8 @@ from collapipe_jax.federated.aggregation import aggregate, present_shares, selec
 from collapipe_jax.federated.erasures import sample_example_weights
 from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.split_model import Batch, SplitModel
-from collapipe_jax.pipeline.execution import forward
+from collapipe_jax.pipeline.execution import forward, forward_clusters, gather_clusters
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 
 
 class LearnerState(NamedTuple):
@@ -39,11 +40,30 @@ class Erasures(NamedTuple):
       micro_batches: `M_n [N]` int32.
       loss_probability: `P_n [N]`, of one micro-batch's whole trip.
       present: `[N]` bool, False for a cluster that sits out.
+      segments: Blocks per device `[N, K]`, 0 throughout for a cluster that sits out. Only a
+        pipeline reads them, see `Execution`; None where there is none.
     """
 
     micro_batches: jax.Array
     loss_probability: jax.Array
     present: jax.Array
+    segments: jax.Array | None = None
+
+
+class Execution(NamedTuple):
+    """What runs the encoder; it changes neither values nor gradients. Static, all of it.
+
+    Attributes:
+      backend: One of `pipeline.execution.BACKENDS`.
+      micro_batches: Into how many a pipeline cuts a mini-batch, a divisor of `B`.
+    """
+
+    backend: str = "sequential"
+    micro_batches: int = 1
+
+
+SEQUENTIAL = Execution()
+"""One scan over the whole encoder: the fast way to the gradient of every partition."""
 
 
 class RoundLearning(NamedTuple):
@@ -112,7 +132,9 @@ def init_learner(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("model", "client_tx", "decoder_tx", "server_tx"))
+@functools.partial(
+    jax.jit, static_argnames=("model", "client_tx", "decoder_tx", "server_tx", "execution")
+)
 def train_round(
     state: LearnerState,
     batches: Batch,
@@ -124,6 +146,7 @@ def train_round(
     client_tx: optax.GradientTransformation,
     decoder_tx: optax.GradientTransformation,
     server_tx: optax.GradientTransformation,
+    execution: Execution = SEQUENTIAL,
 ) -> tuple[LearnerState, RoundLearning]:
     """H local steps in all clusters, aggregation, and the server's step.
 
@@ -144,6 +167,7 @@ def train_round(
       client_tx: As for `init_learner` (static), and the next two.
       decoder_tx: See there.
       server_tx: See there.
+      execution: What runs the encoder (static).
 
     Returns:
       `(state, RoundLearning)` after the round.
@@ -154,7 +178,9 @@ def train_round(
 
     def step(local: _Local, inputs: tuple[Batch, jax.Array]) -> tuple[_Local, _StepSums]:
         batch, step_key = inputs
-        return _local_step(local, batch, erasures, shares, step_key, model, client_tx, decoder_tx)
+        return _local_step(
+            local, batch, erasures, shares, step_key, model, client_tx, decoder_tx, execution
+        )
 
     start = _Local(
         clients=_replicate(state.client, clusters),
@@ -190,6 +216,7 @@ def _local_step(
     model: SplitModel,
     client_tx: optax.GradientTransformation,
     decoder_tx: optax.GradientTransformation,
+    execution: Execution,
 ) -> tuple[_Local, _StepSums]:
     """One mini-batch in every cluster: leaves of the batch `[N, B, ...]`, `shares [N]`."""
     clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
@@ -203,7 +230,15 @@ def _local_step(
     )
     gradient = jax.grad(_shared_loss, argnums=(0, 1), has_aux=True)
     (client_grads, decoder_grads), (loss_sum, token_count) = gradient(
-        local.clients, local.decoder, batch, example_weights, shares, dropout_key, model
+        local.clients,
+        local.decoder,
+        batch,
+        example_weights,
+        shares,
+        dropout_key,
+        model,
+        erasures.segments,
+        execution,
     )
     updates, client_optimizer = jax.vmap(client_tx.update)(
         client_grads, local.client_optimizer, local.clients
@@ -238,6 +273,8 @@ def _shared_loss(
     shares: jax.Array,
     dropout_key: jax.Array,
     model: SplitModel,
+    segments: jax.Array | None,
+    execution: Execution,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """A scalar whose gradients are all that a step needs, from one pass of the decoder.
 
@@ -255,6 +292,8 @@ def _shared_loss(
       shares: `[N]`, sum 1 over the present clusters, 0 for absent ones.
       dropout_key: Scalar key of the step.
       model: What is trained.
+      segments: `[N, K]`, for a pipeline.
+      execution: What runs the encoder.
 
     Returns:
       The scalar, and `(loss_sum [N], token_count [N])` without erasure weights.
@@ -262,10 +301,7 @@ def _shared_loss(
     clusters, batch_size = example_weights.shape
     key = dropout_key if model.encoder.dropout_rate > 0.0 else None
     ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
-    # One batched product for all clusters: neither a loop nor unrolling is faster on a CPU.
-    encoded = jax.vmap(lambda *cluster: _encode_on_devices(*cluster, model, key))(
-        clients, batch, ids
-    )
+    encoded = _encode_on_devices(clients, batch, ids, model, key, segments, execution)
     encoded = _scale_gradient(encoded, 1.0 / jnp.where(shares > 0.0, shares, 1.0))
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (encoded, batch, ids))
     losses, tokens = model.losses(decoder, flat[0], flat[1], example_keys(key, flat[2]))
@@ -276,17 +312,33 @@ def _shared_loss(
 
 
 def _encode_on_devices(
-    client: Params,
+    clients: Params,
     batch: Batch,
     example_ids: jax.Array,
     model: SplitModel,
     dropout_key: jax.Array | None,
+    segments: jax.Array | None,
+    execution: Execution,
 ) -> jax.Array:
-    """What a cluster sends up: the embedding on its control unit, the encoder on its devices."""
-    x, mask = model.embed(client["embedding"], batch, example_keys(dropout_key, example_ids))
-    return forward(
-        client["encoder"], model.encoder, x, mask, dropout_key=dropout_key, example_ids=example_ids
-    )
+    """What the clusters send up `[N, B, S, h]`: embedded on control units, encoded on devices."""
+
+    def embed(client: Params, batch: Batch, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return model.embed(client["embedding"], batch, example_keys(dropout_key, ids))
+
+    x, mask = jax.vmap(embed)(clients, batch, example_ids)
+    encoders, sizes, cut = clients["encoder"], model.encoder, execution.micro_batches
+    if execution.backend == "sharded":
+        slots = gather_clusters(encoders, sizes, segments)
+        mesh = make_pipeline_mesh(*segments.shape)
+        rest = mask, segments, dropout_key, example_ids
+        return forward_clusters(slots, sizes, x, *rest, micro_batches=cut, mesh=mesh)
+
+    def encode(params: Params, x: jax.Array, mask: jax.Array, segments, ids) -> jax.Array:
+        rest = mask, segments, dropout_key, ids
+        return forward(params, sizes, x, *rest, backend=execution.backend, micro_batches=cut)
+
+    # One batched product for all clusters: neither a loop nor unrolling is faster on a CPU.
+    return jax.vmap(encode)(encoders, x, mask, segments, example_ids)
 
 
 @jax.custom_vjp
