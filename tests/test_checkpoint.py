@@ -14,6 +14,7 @@ from collapipe_jax.files import write_text
 CONFIG = {
     "seed": 0,
     "policy": {"name": "static_pipeline"},
+    "task": {"kind": "classification"},
     "training": {"rounds": 6, "micro_batch_choices": (1, 2)},
 }
 CONSTANTS = {"divergence_target": np.asarray(0.25, np.float32)}
@@ -87,6 +88,7 @@ def test_run_is_read_from_its_newest_checkpoint(saved):
     before = contents(saved)
     record = load_run(saved)
     assert record.policy == "static_pipeline"
+    assert record.score_name == "accuracy"
     assert record.config == json.loads(json.dumps(CONFIG))
     assert_same_record({"history": record.history, "constants": record.constants}, 6)
     assert contents(saved) == before
