@@ -20,10 +20,10 @@ def systems():
 def test_gains_are_reciprocal_and_of_one_network(systems):
     radio = systems.mean_problem.radio
     cross = np.asarray(radio.cross_gain)
-    np.testing.assert_allclose(cross, cross.transpose(0, 3, 4, 1, 2), rtol=1e-6)
+    np.testing.assert_allclose(cross, cross.transpose(0, 3, 4, 1, 2), rtol=1e-5)
     clusters = np.arange(cross.shape[1])
     own = cross[:, clusters, :, clusters, :].transpose(1, 0, 2, 3)
-    np.testing.assert_array_equal(radio.d2d_gain, own)
+    np.testing.assert_allclose(radio.d2d_gain, own, rtol=1e-5)
     assert np.all(cross > 0)
     assert np.all(np.asarray(radio.d2e_gain) > 0)
 
