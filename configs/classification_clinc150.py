@@ -2,7 +2,8 @@
 
     python -m experiments.train --config=configs/classification_clinc150.py --workdir=runs/clinc150
 
-A small BERT from fresh weights.
+A small BERT from fresh weights, about 10 minutes on 2 cores. Test accuracy 90.2 with seeds 0 and 1;
+the majority class gives 0.7, a linear SVM on TF-IDF 92.7.
 """
 
 from ml_collections import ConfigDict
