@@ -1,7 +1,7 @@
 """BERT with a head, as models that the network cuts: tagging and sequence classification."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,10 @@ class _Bert:
       sizes: Of BERT.
       labels: Number of labels.
       label_smoothing: Share in [0, 1) of the target's mass spread over the labels.
+      pools: Whether the head reads the pooled text.
     """
+
+    pools: ClassVar[bool]
 
     sizes: BertConfig
     labels: int
@@ -74,9 +77,14 @@ class _Bert:
         x = embed_bert(embedding_params, self.sizes, batch.token_ids, None, keys)
         return x, batch.token_ids != PAD_ID
 
-    def _init_head(self, key: jax.Array) -> Params:
-        kernel = initial_weights(self.sizes)(key, (self.sizes.width, self.labels))
-        return {"kernel": kernel, "bias": jnp.zeros(self.labels)}
+    def init(self, key: jax.Array) -> Params:
+        """Fresh parameters; the head, and the pooler where it is read, are the decoder."""
+        body_key, head_key = jax.random.split(key)
+        body = init_bert(body_key, self.sizes)
+        pooler = body.pop("pooler")
+        kernel = initial_weights(self.sizes)(head_key, (self.sizes.width, self.labels))
+        decoder = {"head": {"kernel": kernel, "bias": jnp.zeros(self.labels)}}
+        return body | {"decoder": decoder | ({"pooler": pooler} if self.pools else {})}
 
     def _drop(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
         """Dropout before the head, which draws as the layer behind the embedding's."""
@@ -89,15 +97,7 @@ class _Bert:
 class BertTagger(_Bert):
     """A label for every token: dropout and a linear map of its hidden state."""
 
-    def init(self, key: jax.Array) -> Params:
-        """Fresh parameters; the head is all of the decoder."""
-        body_key, head_key = jax.random.split(key)
-        body = init_bert(body_key, self.sizes)
-        return {
-            "embedding": body["embedding"],
-            "encoder": body["encoder"],
-            "decoder": {"head": self._init_head(head_key)},
-        }
+    pools = False
 
     def scores(
         self, decoder_params: Params, encoded: jax.Array, keys: jax.Array | None = None
@@ -125,15 +125,7 @@ class BertTagger(_Bert):
 class BertClassifier(_Bert):
     """A label for a text: pooler, dropout and a linear map."""
 
-    def init(self, key: jax.Array) -> Params:
-        """Fresh parameters; pooler and head are the decoder."""
-        body_key, head_key = jax.random.split(key)
-        body = init_bert(body_key, self.sizes)
-        return {
-            "embedding": body["embedding"],
-            "encoder": body["encoder"],
-            "decoder": {"pooler": body["pooler"], "head": self._init_head(head_key)},
-        }
+    pools = True
 
     def scores(
         self, decoder_params: Params, encoded: jax.Array, keys: jax.Array | None = None

@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,6 +22,40 @@ from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import save_bert
 from collapipe_jax.objectives.held_out import batches
 from collapipe_jax.tasks.wordpiece import WordPiece
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertObjective:
+    """What the objectives of both heads have in common.
+
+    Attributes:
+      model: what is trained.
+      data: texts as subwords, their labels, and sets.
+      pretrained: parameters of BERT to start from, as of `load_bert`, or None.
+    """
+
+    model: Any
+    data: Any
+    pretrained: Params | None = None
+
+    @property
+    def split_keys(self) -> np.ndarray:
+        """What the data says that a split may go by."""
+        return self.data.keys
+
+    def starting_params(self, fresh: Params) -> Params:
+        """The pretrained parameters where there are any, a fresh head."""
+        return start_from(self.pretrained, fresh)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write `vocab.txt` and `labels.txt`, one name a line in the order of their numbers."""
+        self.data.wordpiece.save(Path(folder) / "vocab.txt")
+        names = "".join(f"{label}\n" for label in self.data.labels)
+        write_text(Path(folder) / "labels.txt", names)
+
+    def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
+        """Write BERT as Hugging Face lays it out; the head stays in the checkpoint."""
+        export_bert(folder, self.model.sizes, params, self.data.wordpiece)
 
 
 def start_from(pretrained: Params | None, fresh: Params) -> Params:
@@ -59,12 +93,6 @@ def predicted_labels(
 @functools.partial(jax.jit, static_argnames="model")
 def _predict(params, batch, *, model):
     return predict(model, params, batch)
-
-
-def save_names(folder: str | os.PathLike[str], wordpiece: WordPiece, labels: Sequence[str]) -> None:
-    """Write `vocab.txt` and `labels.txt`, one name a line in the order of their numbers."""
-    wordpiece.save(Path(folder) / "vocab.txt")
-    write_text(Path(folder) / "labels.txt", "".join(f"{label}\n" for label in labels))
 
 
 def export_bert(

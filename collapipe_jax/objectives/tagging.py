@@ -1,14 +1,11 @@
 """Tagging of entities: BERT with a head at every token, and span F1."""
 
 import dataclasses
-import os
 from typing import Any
-
-import numpy as np
 
 from collapipe_jax.models.bert_heads import BertTagger, TaggingBatch
 from collapipe_jax.models.layers import Params
-from collapipe_jax.objectives.bert import export_bert, predicted_labels, save_names, start_from
+from collapipe_jax.objectives.bert import BertObjective, predicted_labels
 from collapipe_jax.objectives.held_out import held_out_loss
 from collapipe_jax.objectives.objective import SCORE_NAMES, Validation
 from collapipe_jax.tasks.scores import Score, memorised_tag_baseline, span_f1
@@ -16,18 +13,17 @@ from collapipe_jax.tasks.tagging import TaggedText, TaggingArrays, TaggingData, 
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tagging:
+class Tagging(BertObjective):
     """The `Objective` of finding entities.
 
     Attributes:
       model: what is trained.
       data: sentences, subwords and sets.
-      pretrained: parameters of BERT to start from, as of `load_bert`, or None.
+      pretrained: see `BertObjective`.
     """
 
     model: BertTagger
     data: TaggingData
-    pretrained: Params | None = None
     score_name: str = SCORE_NAMES["tagging"]
     headline: str = "test_span_f1"
     baseline: str = "test_span_f1_memorised"
@@ -36,15 +32,6 @@ class Tagging:
     def train(self) -> TaggingBatch:
         """Subwords and labels of all training windows."""
         return TaggingBatch(*self.data.train)
-
-    @property
-    def split_keys(self) -> np.ndarray:
-        """Which type of entity a sentence is mostly about."""
-        return self.data.keys
-
-    def starting_params(self, fresh: Params) -> Params:
-        """The pretrained parameters where there are any, a fresh head."""
-        return start_from(self.pretrained, fresh)
 
     def validate(self, params: Params) -> Validation:
         """Loss and span F1."""
@@ -69,14 +56,6 @@ class Tagging:
             "span_f1_signature": score.signature,
             "test_loss": held_out_loss(params, self.model, TaggingBatch(*data.test)),
         }
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the vocabulary and the names of the tags."""
-        save_names(folder, self.data.wordpiece, self.data.labels)
-
-    def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
-        """Write BERT, without the head, as Hugging Face lays it out."""
-        export_bert(folder, self.model.sizes, params, self.data.wordpiece)
 
     def _score(self, params: Params, arrays: TaggingArrays, text: TaggedText) -> Score:
         predicted = predicted_labels(self.model, params, TaggingBatch(*arrays))
