@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.pipeline.execution import BACKENDS
+from collapipe_jax.pipeline.execution import check_backend
+from collapipe_jax.pipeline.micro_batches import check_micro_batches
 
 KINDS = ("translation", "tagging", "classification")
 """Kinds of task."""
@@ -203,12 +204,9 @@ def _check_micro_batches(training: Mapping[str, Any]) -> None:
 
 def _check_pipeline(pipeline: Mapping[str, Any], batch: int) -> None:
     backend, count = pipeline["backend"], pipeline["micro_batches"]
-    if backend not in BACKENDS:
-        remedy = f"Choose among: {', '.join(BACKENDS)}"
-        raise InputError("pipeline.backend", backend, "unknown", remedy)
-    if count < 1 or batch % count:
-        problem = f"the batch of {batch} is not divisible by it"
-        raise InputError("pipeline.micro_batches", count, problem, "Give a divisor")
+    check_backend(backend)
+    with under_keys({"micro_batches": "pipeline.micro_batches"}):
+        check_micro_batches(batch, count)
     if count > 1 and backend == "sequential":
         problem = "the sequential backend does not read it"
         raise InputError("pipeline.micro_batches", count, problem, "Give 1, or another backend")

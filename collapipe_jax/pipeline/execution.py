@@ -68,7 +68,7 @@ def forward(
       InputError: On an unknown backend; for a pipeline, on a partition that is missing or
         does not fit, micro-batches that do not divide B, or a wrong mesh.
     """
-    _check_backend(backend)
+    check_backend(backend)
     if backend == "sequential":
         return encode(encoder_params, config, x, mask, dropout_key, example_ids)
     if backend == "sharded":
@@ -179,7 +179,12 @@ def forward_clusters(
     return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
 
-def _check_backend(backend: str) -> None:
+def check_backend(backend: str) -> None:
+    """Refuse an unknown backend.
+
+    Raises:
+      InputError: as said.
+    """
     if backend not in BACKENDS:
         raise InputError(
             "pipeline.backend", backend, "is unknown", f"Choose one of {', '.join(BACKENDS)}"
