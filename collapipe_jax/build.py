@@ -15,9 +15,9 @@ from ml_collections import ConfigDict
 from collapipe_jax.build_objective import build_model, build_objective
 from collapipe_jax.build_system import build_system
 from collapipe_jax.config_checks import check_training, typed_values, under_keys
-from collapipe_jax.federated.local_steps import Execution
 from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
 from collapipe_jax.objectives.objective import Objective
+from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.scheduling.policies import Policy, make_policy
 from collapipe_jax.system import EdgeSystem

@@ -174,16 +174,18 @@ def run_round(
         network_key, experiment.system, state.system, policy=experiment.policy
     )
     place = _learning_place(experiment)
+    erasures, segments = jax.device_put((erasures_of(happened), happened.decision.segments), place)
     learner, learning = train_round(
         state.learner,
         round_batches(experiment, index),
-        jax.device_put(erasures_of(happened), place),
+        erasures,
         jnp.asarray(experiment.cluster_weight, jnp.float32),
         learning_key,
         model=experiment.objective.model,
         client_tx=experiment.optimizers.client,
         decoder_tx=experiment.optimizers.decoder,
         server_tx=experiment.optimizers.server,
+        segments=segments,
         execution=experiment.execution,
     )
     # Where the compiler left it may differ, and would make the next round another program.
@@ -200,7 +202,6 @@ def erasures_of(happened: SystemRound) -> Erasures:
         micro_batches=happened.decision.micro_batches,
         loss_probability=happened.cost.loss_probability,
         present=~happened.cost.absent,
-        segments=happened.decision.segments,
     )
 
 

@@ -5,11 +5,12 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from collapipe_jax.federated.local_steps import Erasures, Execution, init_learner, train_round
+from collapipe_jax.federated.local_steps import Erasures, init_learner, train_round
 from collapipe_jax.federated.optimizers import make_optimizer
 from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import TranslationBatch, Translator
+from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 
 CONFIG = TransformerConfig(
@@ -136,9 +137,10 @@ def test_a_round_run_as_a_pipeline_is_the_same_round(state, backend):
     batches, present = make_batches(5), (True, False, True)
     compiled = train_round._cache_size()
     for sizes in ([[1, 1], [0, 0], [2, 0]], [[0, 2], [0, 0], [1, 1]]):
-        erasures = make_erasures(0.3, present)._replace(segments=jnp.array(sizes))
-        rest = batches, erasures, WEIGHTS, KEY
-        piped, report = train_round(state, *rest, **SETTINGS, execution=execution)
+        rest = batches, make_erasures(0.3, present), WEIGHTS, KEY
+        piped, report = train_round(
+            state, *rest, **SETTINGS, segments=jnp.array(sizes), execution=execution
+        )
     assert train_round._cache_size() == compiled + 1
     expected, expected_report = train_round(state, *rest, **SETTINGS)
     assert_close(piped, expected)

@@ -12,10 +12,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.aggregation import aggregate
+from collapipe_jax.federated.mesh_mean import mean_over_clusters
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.pipeline.execution import forward, forward_clusters, gather_clusters
-from collapipe_jax.pipeline.mean import mean_over_clusters
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 
 CONFIG = EncoderConfig(

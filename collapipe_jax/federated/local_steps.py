@@ -1,6 +1,7 @@
 """One round of learning: H local steps in every cluster, then aggregation."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,9 +10,11 @@ import optax
 
 from collapipe_jax.federated.aggregation import aggregate, present_shares, select, server_update
 from collapipe_jax.federated.erasures import sample_example_weights
-from collapipe_jax.models.layers import Params, example_keys
+from collapipe_jax.federated.mesh_mean import mean_over_clusters
+from collapipe_jax.federated.shared_loss import shared_loss
+from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel
-from collapipe_jax.pipeline.execution import forward, forward_clusters, gather_clusters
+from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 
 
@@ -40,30 +43,11 @@ class Erasures(NamedTuple):
       micro_batches: `M_n [N]` int32.
       loss_probability: `P_n [N]`, of one micro-batch's whole trip.
       present: `[N]` bool, False for a cluster that sits out.
-      segments: Blocks per device `[N, K]`, 0 throughout for a cluster that sits out. Only a
-        pipeline reads them, see `Execution`; None where there is none.
     """
 
     micro_batches: jax.Array
     loss_probability: jax.Array
     present: jax.Array
-    segments: jax.Array | None = None
-
-
-class Execution(NamedTuple):
-    """What runs the encoder; it changes neither values nor gradients. Static, all of it.
-
-    Attributes:
-      backend: One of `pipeline.execution.BACKENDS`.
-      micro_batches: Into how many a pipeline cuts a mini-batch, a divisor of `B`.
-    """
-
-    backend: str = "sequential"
-    micro_batches: int = 1
-
-
-SEQUENTIAL = Execution()
-"""One scan over the whole encoder: the fast way to the gradient of every partition."""
 
 
 class RoundLearning(NamedTuple):
@@ -146,6 +130,7 @@ def train_round(
     client_tx: optax.GradientTransformation,
     decoder_tx: optax.GradientTransformation,
     server_tx: optax.GradientTransformation,
+    segments: jax.Array | None = None,
     execution: Execution = SEQUENTIAL,
 ) -> tuple[LearnerState, RoundLearning]:
     """H local steps in all clusters, aggregation, and the server's step.
@@ -167,6 +152,8 @@ def train_round(
       client_tx: As for `init_learner` (static), and the next two.
       decoder_tx: See there.
       server_tx: See there.
+      segments: Blocks per device `[N, K]`, 0 throughout for a cluster that sits out. Only
+        pipelines read them; new values cost no compilation.
       execution: What runs the encoder (static).
 
     Returns:
@@ -176,11 +163,11 @@ def train_round(
     present = erasures.present & (weights > 0.0)
     shares = present_shares(weights, present)
 
+    loss = functools.partial(shared_loss, model=model, segments=segments, execution=execution)
+
     def step(local: _Local, inputs: tuple[Batch, jax.Array]) -> tuple[_Local, _StepSums]:
         batch, step_key = inputs
-        return _local_step(
-            local, batch, erasures, shares, step_key, model, client_tx, decoder_tx, execution
-        )
+        return _local_step(local, batch, erasures, shares, step_key, loss, client_tx, decoder_tx)
 
     start = _Local(
         clients=_replicate(state.client, clusters),
@@ -189,7 +176,11 @@ def train_round(
         decoder_optimizer=state.decoder_optimizer,
     )
     end, sums = jax.lax.scan(step, start, (batches, jax.random.split(key, steps)))
-    mean = aggregate(end.clients, weights, present, state.client)
+    if execution.backend == "sharded":
+        mesh = make_pipeline_mesh(*segments.shape)
+        mean = mean_over_clusters(end.clients, weights, present, state.client, mesh=mesh)
+    else:
+        mean = aggregate(end.clients, weights, present, state.client)
     client, server_optimizer = server_update(
         state.client, mean, state.server_optimizer, server_tx, present.any()
     )
@@ -213,12 +204,14 @@ def _local_step(
     erasures: Erasures,
     shares: jax.Array,
     key: jax.Array,
-    model: SplitModel,
+    loss: Callable,
     client_tx: optax.GradientTransformation,
     decoder_tx: optax.GradientTransformation,
-    execution: Execution,
 ) -> tuple[_Local, _StepSums]:
-    """One mini-batch in every cluster: leaves of the batch `[N, B, ...]`, `shares [N]`."""
+    """One mini-batch in every cluster: leaves of the batch `[N, B, ...]`, `shares [N]`.
+
+    `loss` is `shared_loss` with its keywords bound.
+    """
     clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
     present = shares > 0.0
     erasure_key, dropout_key = jax.random.split(key)
@@ -228,17 +221,9 @@ def _local_step(
         erasures.micro_batches,
         erasures.loss_probability,
     )
-    gradient = jax.grad(_shared_loss, argnums=(0, 1), has_aux=True)
+    gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
     (client_grads, decoder_grads), (loss_sum, token_count) = gradient(
-        local.clients,
-        local.decoder,
-        batch,
-        example_weights,
-        shares,
-        dropout_key,
-        model,
-        erasures.segments,
-        execution,
+        local.clients, local.decoder, batch, example_weights, shares, dropout_key
     )
     updates, client_optimizer = jax.vmap(client_tx.update)(
         client_grads, local.client_optimizer, local.clients
@@ -263,100 +248,6 @@ def _local_step(
         present.any(), (decoder, decoder_optimizer), (local.decoder, local.decoder_optimizer)
     )
     return _Local(clients, client_optimizer, decoder, decoder_optimizer), sums
-
-
-def _shared_loss(
-    clients: Params,
-    decoder: Params,
-    batch: Batch,
-    example_weights: jax.Array,
-    shares: jax.Array,
-    dropout_key: jax.Array,
-    model: SplitModel,
-    segments: jax.Array | None,
-    execution: Execution,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """A scalar whose gradients are all that a step needs, from one pass of the decoder.
-
-    Its value is `sum_n shares_n loss_n`, so its gradient by the decoder is the weighted
-    mean of the clusters' gradients. On the way back to the clusters the share is
-    divided out again, which leaves cluster n the gradient of its own `loss_n`. The
-    decoder thus runs once over all `N B` examples, its matrix products are shared, and
-    no per-cluster copy of its gradient ever exists.
-
-    Args:
-      clients: Leaves `[N, ...]`.
-      decoder: The one decoder.
-      batch: Leaves `[N, B, ...]`.
-      example_weights: Erasure weights `[N, B]`.
-      shares: `[N]`, sum 1 over the present clusters, 0 for absent ones.
-      dropout_key: Scalar key of the step.
-      model: What is trained.
-      segments: `[N, K]`, for a pipeline.
-      execution: What runs the encoder.
-
-    Returns:
-      The scalar, and `(loss_sum [N], token_count [N])` without erasure weights.
-    """
-    clusters, batch_size = example_weights.shape
-    key = dropout_key if model.encoder.dropout_rate > 0.0 else None
-    ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
-    encoded = _encode_on_devices(clients, batch, ids, model, key, segments, execution)
-    encoded = _scale_gradient(encoded, 1.0 / jnp.where(shares > 0.0, shares, 1.0))
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (encoded, batch, ids))
-    losses, tokens = model.losses(decoder, flat[0], flat[1], example_keys(key, flat[2]))
-    losses, tokens = losses.reshape(ids.shape), tokens.reshape(ids.shape)
-    token_count = tokens.sum(1)
-    cluster_loss = (example_weights * losses).sum(1) / jnp.maximum(token_count, 1.0)
-    return (shares * cluster_loss).sum(), (losses.sum(1), token_count)
-
-
-def _encode_on_devices(
-    clients: Params,
-    batch: Batch,
-    example_ids: jax.Array,
-    model: SplitModel,
-    dropout_key: jax.Array | None,
-    segments: jax.Array | None,
-    execution: Execution,
-) -> jax.Array:
-    """What the clusters send up `[N, B, S, h]`: embedded on control units, encoded on devices."""
-
-    def embed(client: Params, batch: Batch, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return model.embed(client["embedding"], batch, example_keys(dropout_key, ids))
-
-    x, mask = jax.vmap(embed)(clients, batch, example_ids)
-    encoders, sizes, cut = clients["encoder"], model.encoder, execution.micro_batches
-    if execution.backend == "sharded":
-        slots = gather_clusters(encoders, sizes, segments)
-        mesh = make_pipeline_mesh(*segments.shape)
-        rest = mask, segments, dropout_key, example_ids
-        return forward_clusters(slots, sizes, x, *rest, micro_batches=cut, mesh=mesh)
-
-    def encode(params: Params, x: jax.Array, mask: jax.Array, segments, ids) -> jax.Array:
-        rest = mask, segments, dropout_key, ids
-        return forward(params, sizes, x, *rest, backend=execution.backend, micro_batches=cut)
-
-    # One batched product for all clusters: neither a loop nor unrolling is faster on a CPU.
-    return jax.vmap(encode)(encoders, x, mask, segments, example_ids)
-
-
-@jax.custom_vjp
-def _scale_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """The identity on `x [N, ...]`, whose gradient is multiplied by `scale [N]`."""
-    del scale
-    return x
-
-
-def _scale_gradient_forward(x: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return x, scale
-
-
-def _scale_gradient_backward(scale: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, None]:
-    return cotangent * scale.reshape(-1, *[1] * (cotangent.ndim - 1)), None
-
-
-_scale_gradient.defvjp(_scale_gradient_forward, _scale_gradient_backward)
 
 
 def _norm(tree: Any) -> jax.Array:

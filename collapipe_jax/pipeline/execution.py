@@ -5,6 +5,8 @@ may use `sequential`; `vmapped` and `sharded` run the partition as a pipeline, o
 device and on one device per stage.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -13,13 +15,29 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode
 from collapipe_jax.models.layers import Params
-from collapipe_jax.pipeline.mesh import check_mesh
+from collapipe_jax.pipeline.mesh import check_mesh, make_pipeline_mesh
 from collapipe_jax.pipeline.micro_batches import check_micro_batches
 from collapipe_jax.pipeline.sharded import forward_sharded
 from collapipe_jax.pipeline.slots import check_partition, gather_slots, holds
 from collapipe_jax.pipeline.vmapped import forward_vmapped
 
 BACKENDS = ("sequential", "vmapped", "sharded")
+
+
+class Execution(NamedTuple):
+    """What runs the encoder; it changes neither values nor gradients. Static, all of it.
+
+    Attributes:
+      backend: One of `BACKENDS`.
+      micro_batches: Into how many a pipeline cuts a mini-batch, a divisor of `B`.
+    """
+
+    backend: str = "sequential"
+    micro_batches: int = 1
+
+
+SEQUENTIAL = Execution()
+"""One scan over the whole encoder: the fast way to the gradient of every partition."""
 
 
 def forward(
@@ -101,6 +119,49 @@ def forward(
         bubble=bubble,
     )
     return jnp.where(holds(segments, config.encoder_blocks, capacity), y, jnp.nan)
+
+
+def encode_clusters(
+    encoder_params: Params,
+    config: EncoderConfig,
+    x: jax.Array,
+    mask: jax.Array,
+    segments: jax.Array | None,
+    dropout_key: jax.Array | None,
+    example_ids: jax.Array,
+    execution: Execution,
+) -> jax.Array:
+    """The outputs of all clusters' encoders, whatever executes them.
+
+    Args:
+      encoder_params: Every leaf `[N, L, ...]`.
+      config: Sizes.
+      x: Embedded tokens `[N, B, S, h]`.
+      mask: `[N, B, S]`, True on real tokens.
+      segments: Blocks per device `[N, K]`; `sequential` does not read them.
+      dropout_key: Scalar key that the clusters share, or None.
+      example_ids: `[N, B]` numbers of the examples.
+      execution: What runs them (static); `sharded` needs `N K` devices.
+
+    Returns:
+      Activations `[N, B, S, h]` of x's type.
+
+    Raises:
+      InputError: As `forward`.
+    """
+    backend, count = execution
+    if backend == "sharded":
+        slots = gather_clusters(encoder_params, config, segments)
+        mesh = make_pipeline_mesh(*segments.shape)
+        rest = mask, segments, dropout_key, example_ids
+        return forward_clusters(slots, config, x, *rest, micro_batches=count, mesh=mesh)
+
+    def one(params: Params, x: jax.Array, mask: jax.Array, segments, ids) -> jax.Array:
+        rest = mask, segments, dropout_key, ids
+        return forward(params, config, x, *rest, backend=backend, micro_batches=count)
+
+    # One batched product for all clusters: neither a loop nor unrolling is faster on a CPU.
+    return jax.vmap(one)(encoder_params, x, mask, segments, example_ids)
 
 
 def gather_clusters(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from collapipe_jax.federated.aggregation import present_shares, select
 from collapipe_jax.pipeline.mesh import CLUSTER
 
 
@@ -28,24 +29,16 @@ def mean_over_clusters(
     Returns:
       Tree with leaves `[...]`, the same on all devices.
     """
+    shares = present_shares(weights, present)
 
-    def on_device(clients: Any, weights: jax.Array, present: jax.Array, previous: Any) -> Any:
-        weight = jnp.where(present[0], weights[0], 0.0)
-        total = jax.lax.psum(weight, CLUSTER)
-        share = weight / jnp.where(total > 0.0, total, 1.0)
+    def on_device(clients: Any, shares: jax.Array) -> Any:
+        def mean(leaf: jax.Array) -> jax.Array:
+            return jax.lax.psum(jnp.where(shares[0] > 0.0, shares[0] * leaf[0], 0.0), CLUSTER)
 
-        def mean(leaf: jax.Array, old: jax.Array) -> jax.Array:
-            part = jnp.where(share > 0.0, share * leaf[0], 0.0)
-            return jnp.where(total > 0.0, jax.lax.psum(part, CLUSTER), old)
+        return jax.tree.map(mean, clients)
 
-        return jax.tree.map(mean, clients, previous)
-
-    along, everywhere = PartitionSpec(CLUSTER), PartitionSpec()
-    sharded = jax.shard_map(
-        on_device,
-        mesh=mesh,
-        in_specs=(along, along, along, everywhere),
-        out_specs=everywhere,
-        check_vma=False,
-    )
-    return sharded(clients, weights, present, previous)
+    along = PartitionSpec(CLUSTER)
+    means = jax.shard_map(
+        on_device, mesh=mesh, in_specs=(along, along), out_specs=PartitionSpec(), check_vma=False
+    )(clients, shares)
+    return select((shares > 0.0).any(), means, previous)

@@ -1,0 +1,80 @@
+"""The loss of a local step: one scalar for all clusters and the server's one decoder."""
+
+import jax
+import jax.numpy as jnp
+
+from collapipe_jax.models.layers import Params, example_keys
+from collapipe_jax.models.split_model import Batch, SplitModel
+from collapipe_jax.pipeline.execution import Execution, encode_clusters
+
+
+def shared_loss(
+    clients: Params,
+    decoder: Params,
+    batch: Batch,
+    example_weights: jax.Array,
+    shares: jax.Array,
+    dropout_key: jax.Array,
+    *,
+    model: SplitModel,
+    segments: jax.Array | None,
+    execution: Execution,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """A scalar whose gradients are all that a step needs, from one pass of the decoder.
+
+    Its value is `sum_n shares_n loss_n`, so its gradient by the decoder is the weighted
+    mean of the clusters' gradients. On the way back to the clusters the share is
+    divided out again, which leaves cluster n the gradient of its own `loss_n`. The
+    decoder thus runs once over all `N B` examples, its matrix products are shared, and
+    no per-cluster copy of its gradient ever exists.
+
+    Args:
+      clients: Leaves `[N, ...]`.
+      decoder: The one decoder.
+      batch: Leaves `[N, B, ...]`.
+      example_weights: Erasure weights `[N, B]`.
+      shares: `[N]`, sum 1 over the present clusters, 0 for absent ones.
+      dropout_key: Scalar key of the step.
+      model: What is trained.
+      segments: `[N, K]`, for a pipeline.
+      execution: What runs the encoder.
+
+    Returns:
+      The scalar, and `(loss_sum [N], token_count [N])` without erasure weights.
+    """
+    clusters, batch_size = example_weights.shape
+    key = dropout_key if model.encoder.dropout_rate > 0.0 else None
+    ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
+
+    def embed(client: Params, batch: Batch, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return model.embed(client["embedding"], batch, example_keys(key, ids))
+
+    x, mask = jax.vmap(embed)(clients, batch, ids)
+    encoded = encode_clusters(
+        clients["encoder"], model.encoder, x, mask, segments, key, ids, execution
+    )
+    encoded = _scale_gradient(encoded, 1.0 / jnp.where(shares > 0.0, shares, 1.0))
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (encoded, batch, ids))
+    losses, tokens = model.losses(decoder, flat[0], flat[1], example_keys(key, flat[2]))
+    losses, tokens = losses.reshape(ids.shape), tokens.reshape(ids.shape)
+    token_count = tokens.sum(1)
+    cluster_loss = (example_weights * losses).sum(1) / jnp.maximum(token_count, 1.0)
+    return (shares * cluster_loss).sum(), (losses.sum(1), token_count)
+
+
+@jax.custom_vjp
+def _scale_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """The identity on `x [N, ...]`, whose gradient is multiplied by `scale [N]`."""
+    del scale
+    return x
+
+
+def _scale_gradient_forward(x: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return x, scale
+
+
+def _scale_gradient_backward(scale: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, None]:
+    return cotangent * scale.reshape(-1, *[1] * (cotangent.ndim - 1)), None
+
+
+_scale_gradient.defvjp(_scale_gradient_forward, _scale_gradient_backward)
