@@ -6,8 +6,10 @@ Everything a configuration can get wrong is found here, before any work starts.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 from ml_collections import ConfigDict
@@ -15,11 +17,12 @@ from ml_collections import ConfigDict
 from collapipe_jax.build_objective import build_model, build_objective
 from collapipe_jax.build_system import build_system
 from collapipe_jax.config_checks import check_training, typed_values, under_keys
+from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
 from collapipe_jax.objectives.objective import Objective
 from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
-from collapipe_jax.scheduling.policies import Policy, make_policy
+from collapipe_jax.scheduling.policies import CLIENT_POLICIES, Policy, make_policy
 from collapipe_jax.system import EdgeSystem
 from collapipe_jax.tasks.split import split_samples
 
@@ -57,6 +60,16 @@ class Experiment:
     system: EdgeSystem
     policy: Policy
 
+    @functools.cached_property
+    def most_client_samples(self) -> int | None:
+        """Most samples of a mini-batch that a client may get; None under a pipeline policy."""
+        if self.config["policy"]["name"] not in CLIENT_POLICIES:
+            return None
+        if self.config["dynamics"]["availability"] < 1.0:
+            return self.config["training"]["batch"]
+        decision = self.policy(jax.random.key(0), self.system.mean_problem)
+        return int(decision.samples.max())
+
 
 def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     """Make a configuration ready, or say what is wrong with it.
@@ -71,7 +84,8 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     config = ConfigDict(typed_values(config.to_dict(), default.to_dict()))
     check_training(config)
     build_model(config)  # cheap checks first, the corpus last
-    policy = make_policy(config.policy.name, config.policy.micro_batches)
+    policy = make_policy(**config.policy)
+    _check_is_trained(config)
     optimizers = build_optimizers(config)
     execution = build_execution(config)
     equal = np.full(config.network.clusters, 1.0 / config.network.clusters)
@@ -99,6 +113,25 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     )
 
 
+def _check_is_trained(config: ConfigDict) -> None:
+    """Refuse what can be priced but not trained."""
+    fraction, backend = config.payload.trained_fraction, config.pipeline.backend
+    if fraction < 1.0:
+        raise InputError(
+            "payload.trained_fraction",
+            fraction,
+            "adapters are priced, not trained",
+            "Give 1 to train, or compare policies without training",
+        )
+    if config.policy.name in CLIENT_POLICIES and backend != "sequential":
+        raise InputError(
+            "pipeline.backend",
+            backend,
+            f"policy {config.policy.name} has no pipeline to run",
+            "Give sequential, or another policy",
+        )
+
+
 def build_execution(config: ConfigDict) -> Execution:
     """What runs the encoder.
 
@@ -110,6 +143,12 @@ def build_execution(config: ConfigDict) -> Execution:
         with under_keys({"mesh": "pipeline.backend"}):
             make_pipeline_mesh(config.network.clusters, config.network.devices)
     return execution
+
+
+def averaged_copies(config: ConfigDict) -> int:
+    """How many copies of the embedding a round averages: of clusters, or of clients."""
+    clusters, devices = config.network.clusters, config.network.devices
+    return clusters * devices if config.policy.name in CLIENT_POLICIES else clusters
 
 
 def build_optimizers(config: ConfigDict) -> Optimizers:
@@ -131,8 +170,9 @@ def build_optimizers(config: ConfigDict) -> Optimizers:
         "clip_norm": training.clip_norm,
     }
     client = make("training.client_optimizer", training.client_learning_rate, **local)
+    factor = training.embedding_rate_factor or float(averaged_copies(config))
     return Optimizers(
-        client=scale_group_rates(client, {"embedding": training.embedding_rate_factor}),
+        client=scale_group_rates(client, {"embedding": factor}),
         decoder=make("training.decoder_optimizer", training.decoder_learning_rate, **local),
         server=make("training.server_optimizer", training.server_learning_rate),
     )

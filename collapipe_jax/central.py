@@ -18,6 +18,7 @@ from collapipe_jax.federated.local_steps import (
     init_learner,
     train_round,
 )
+from collapipe_jax.learner import model_params
 from collapipe_jax.train import initial_run_state, round_batches
 
 # One object, since it is a static argument of the compiled round.
@@ -26,7 +27,7 @@ _TAKE_OVER = optax.sgd(1.0)
 
 def initial_central_state(experiment: Experiment) -> LearnerState:
     """One learner with the initial parameters of the collaborative run."""
-    shared = initial_run_state(experiment).learner
+    params = model_params(initial_run_state(experiment).learner)
     optimizers = experiment.optimizers
     alone = init_learner(
         jax.random.key(0),
@@ -36,7 +37,8 @@ def initial_central_state(experiment: Experiment) -> LearnerState:
         optimizers.decoder,
         _TAKE_OVER,
     )
-    return alone._replace(client=shared.client, decoder=shared.decoder)
+    client = {name: params[name] for name in alone.client}
+    return alone._replace(client=client, decoder=params["decoder"])
 
 
 def central_round(

@@ -36,7 +36,9 @@ _POSITIVE = (
     "network.devices",
     "payload.activation_number_bits",
     "payload.parameter_number_bits",
+    "payload.trained_fraction",
     "policy.micro_batches",
+    "policy.partitions",
     "propagation.d2e_shadowing_distance_m",
     "radio.d2d_bandwidth_hz",
     "radio.d2e_bandwidth_hz",
@@ -48,7 +50,6 @@ _POSITIVE = (
     "training.batch",
     "training.client_learning_rate",
     "training.decoder_learning_rate",
-    "training.embedding_rate_factor",
     "training.local_steps",
     "training.rounds",
     "training.server_learning_rate",
@@ -71,6 +72,7 @@ _AT_MOST_ONE = (
     "devices.utilisation",
     "dynamics.availability",
     "dynamics.fading_correlation",
+    "payload.trained_fraction",
     "radio.d2d_activity",
 )
 _NOT_ABOVE = {

@@ -15,7 +15,7 @@ import numpy as np
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.problem import Control, RoundProblem
-from collapipe_jax.cost.round import RoundCost
+from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text

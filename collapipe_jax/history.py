@@ -15,11 +15,17 @@ from collapipe_jax.simulate import SystemRound
 History = dict[str, np.ndarray]
 """Metrics by name, first axis the rounds; empty before the first round."""
 
+VIOLATED = "violated_"
+"""How names of metrics start that tell whether a round broke a limit."""
+
 
 def round_metrics(
     index: int, happened: SystemRound, learning: RoundLearning
 ) -> dict[str, np.ndarray]:
-    """All numbers of a round by name; shapes as in the structs they come from."""
+    """All numbers of a round by name; shapes as in the structs they come from.
+
+    Flows stand there where a pipeline ran, and what was decided under the policy's own names.
+    """
     cost, decision = happened.cost, happened.decision
     metrics = {
         "round": np.int32(index),
@@ -35,23 +41,15 @@ def round_metrics(
         "memory_bytes": cost.memory_bytes,
         "objective": cost.objective,
         "absent": cost.absent,
-        "forward_flow_s": forward_flow_s(cost.stages),
-        "backward_flow_s": backward_flow_s(cost.stages),
         "train_loss": learning.loss,
         "erased_fraction": learning.erased_fraction,
         "gradient_norm": learning.gradient_norm,
     }
-    metrics |= {
-        name: getattr(decision, name)
-        for name in (
-            "segments",
-            "micro_batches",
-            "d2d_share",
-            "d2d_power_w",
-            "d2e_share",
-            "d2e_power_w",
-        )
-    }
+    metrics |= {name: value for name, value in vars(decision).items() if name != "whole_model"}
+    metrics |= {VIOLATED + name: broken for name, broken in happened.violations.items()}
+    if cost.stages is not None:
+        metrics["forward_flow_s"] = forward_flow_s(cost.stages)
+        metrics["backward_flow_s"] = backward_flow_s(cost.stages)
     return {name: np.asarray(value) for name, value in jax.device_get(metrics).items()}
 
 

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.decision import Decision, is_present
 from collapipe_jax.cost.moves import Moves
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import RoundCost, price
+from collapipe_jax.cost.round import price
+from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.network.dynamics import (
     FadingState,
     fading_power,
@@ -21,6 +23,7 @@ from collapipe_jax.network.dynamics import (
     sample_fading,
     step_fading,
 )
+from collapipe_jax.scheduling.feasibility import violations
 from collapipe_jax.scheduling.policies import Policy
 from collapipe_jax.scheduling.queues import Queues, empty_queues, update_queues
 from collapipe_jax.system import EdgeSystem, SystemParams, sample_system
@@ -54,11 +57,13 @@ class SystemRound(NamedTuple):
       decision: of the policy.
       cost: its price.
       queues: after the round.
+      violations: limits that the decision breaks, a boolean scalar by name.
     """
 
-    decision: Decision
+    decision: Decision | ClientDecision
     cost: RoundCost
     queues: Queues
+    violations: dict[str, Array]
 
 
 def initial_state(key: Array, system: EdgeSystem) -> SystemState:
@@ -131,11 +136,14 @@ def simulate_round(
     queues = update_queues(state.queues, problem.control, cost.energy_j, cost.divergence)
     fading = step_fading(fading_key, state.fading, system.dynamics.fading_correlation)
     held = None if state.held is None else _held_after(state.held, decision)
-    return SystemState(fading, queues, held), SystemRound(decision, cost, queues)
+    happened = SystemRound(decision, cost, queues, violations(problem, decision))
+    return SystemState(fading, queues, held), happened
 
 
-def _held_after(held: HeldLayout, decision: Decision) -> HeldLayout:
-    """Whoever sits out keeps what it held."""
+def _held_after(held: HeldLayout, decision: Decision | ClientDecision) -> HeldLayout:
+    """Whoever sits out keeps what it held; clients hold no layout."""
+    if isinstance(decision, ClientDecision):
+        return held
     present = is_present(decision.segments)
     return HeldLayout(
         jnp.where(present[:, None], decision.segments, held.segments),
@@ -170,8 +178,16 @@ def simulate(key: Array, params: SystemParams, policy: Policy, rounds: int) -> S
     Returns:
       Every leaf with a leading axis of rounds.
     """
+    return simulate_system(key, draw_system(key, params), policy, rounds)
+
+
+def simulate_system(key: Array, system: EdgeSystem, policy: Policy, rounds: int) -> SystemRound:
+    """A whole horizon of a network that is drawn already; arguments as of :func:`simulate`.
+
+    Returns:
+      Every leaf with a leading axis of rounds.
+    """
     _, state_key, rounds_key = _keys(key)
-    system = draw_system(key, params)
 
     def step(state, round_key):
         return simulate_round(round_key, system, state, policy)

@@ -6,7 +6,6 @@ import os
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
@@ -15,14 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from collapipe_jax.build import Experiment
 from collapipe_jax.checkpoint import Checkpoints, RunRecord, load_run, open_workdir
-from collapipe_jax.federated.local_steps import (
-    Erasures,
-    LearnerState,
-    init_learner,
-    train_round,
-)
 from collapipe_jax.files import write_text
 from collapipe_jax.history import (
+    VIOLATED,
     History,
     append_line,
     append_round,
@@ -30,11 +24,10 @@ from collapipe_jax.history import (
     round_metrics,
     write_metrics,
 )
-from collapipe_jax.models.layers import Params
+from collapipe_jax.learner import Learner, initial_learner, learn, model_params, outcome_of
 from collapipe_jax.models.split_model import Batch
-from collapipe_jax.objectives.objective import Objective
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
-from collapipe_jax.simulate import SystemRound, SystemState, initial_state, simulate_round
+from collapipe_jax.simulate import SystemState, initial_state, simulate_round
 from collapipe_jax.tasks.sampling import sample_round
 
 
@@ -46,7 +39,7 @@ class RunState(NamedTuple):
       system: fading and queues.
     """
 
-    learner: LearnerState
+    learner: Learner
     system: SystemState
 
 
@@ -111,21 +104,17 @@ def _start(experiment: Experiment, checkpoints: Checkpoints) -> tuple[RunState, 
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    optimizers = experiment.optimizers
-    state = _draw_run_state(
-        _key(experiment, 1),
-        experiment.system,
-        model=experiment.objective.model,
-        client_tx=optimizers.client,
-        decoder_tx=optimizers.decoder,
-        server_tx=optimizers.server,
-    )
-    state = state._replace(learner=_start_from(experiment.objective, state.learner))
+    learner_key, system_key = jax.random.split(_key(experiment, 1))
+    learner = initial_learner(learner_key, experiment)
+    system = _initial_system_state(system_key, experiment.system)
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
     return RunState(
-        jax.device_put(state.learner, _learning_place(experiment)),
-        jax.device_put(state.system, jax.local_devices()[0]),
+        jax.device_put(learner, _learning_place(experiment)),
+        jax.device_put(system, jax.local_devices()[0]),
     )
+
+
+_initial_system_state = jax.jit(initial_state)
 
 
 def _learning_place(experiment: Experiment) -> Sharding:
@@ -134,21 +123,6 @@ def _learning_place(experiment: Experiment) -> Sharding:
         return SingleDeviceSharding(jax.local_devices()[0])
     problem = experiment.system.mean_problem
     return NamedSharding(make_pipeline_mesh(problem.clusters, problem.devices), PartitionSpec())
-
-
-@functools.partial(jax.jit, static_argnames=("model", "client_tx", "decoder_tx", "server_tx"))
-def _draw_run_state(key, system, *, model, client_tx, decoder_tx, server_tx):
-    learner_key, system_key = jax.random.split(key)
-    clusters = system.mean_problem.clusters
-    learner = init_learner(learner_key, model, clusters, client_tx, decoder_tx, server_tx)
-    return RunState(learner, initial_state(system_key, system))
-
-
-def _start_from(objective: Objective, learner: LearnerState) -> LearnerState:
-    """Fresh optimisers, and the parameters that the objective starts from."""
-    params = objective.starting_params(model_params(learner))
-    client = {name: params[name] for name in learner.client}
-    return learner._replace(client=client, decoder=params["decoder"])
 
 
 def _key(experiment: Experiment, purpose: int) -> Array:
@@ -174,19 +148,9 @@ def run_round(
         network_key, experiment.system, state.system, policy=experiment.policy
     )
     place = _learning_place(experiment)
-    erasures, segments = jax.device_put((erasures_of(happened), happened.decision.segments), place)
-    learner, learning = train_round(
-        state.learner,
-        round_batches(experiment, index),
-        erasures,
-        jnp.asarray(experiment.cluster_weight, jnp.float32),
-        learning_key,
-        model=experiment.objective.model,
-        client_tx=experiment.optimizers.client,
-        decoder_tx=experiment.optimizers.decoder,
-        server_tx=experiment.optimizers.server,
-        segments=segments,
-        execution=experiment.execution,
+    outcome = jax.device_put(outcome_of(happened), place)
+    learner, learning = learn(
+        experiment, state.learner, round_batches(experiment, index), outcome, learning_key
     )
     # Where the compiler left it may differ, and would make the next round another program.
     learner = jax.device_put(learner, place)
@@ -194,15 +158,6 @@ def run_round(
 
 
 _simulate_round = functools.partial(jax.jit, static_argnames="policy")(simulate_round)
-
-
-def erasures_of(happened: SystemRound) -> Erasures:
-    """What a round's decision and channel do to learning."""
-    return Erasures(
-        micro_batches=happened.decision.micro_batches,
-        loss_probability=happened.cost.loss_probability,
-        present=~happened.cost.absent,
-    )
 
 
 def round_batches(experiment: Experiment, index: int) -> Batch:
@@ -227,11 +182,6 @@ def _evaluate_when_due(
     if _is_due(index, config["evaluation"]["every_rounds"], config["training"]["rounds"]):
         loss, score = experiment.objective.validate(model_params(state.learner))
     return {"validation_loss": np.float32(loss), "score": np.float32(score)}
-
-
-def model_params(learner: LearnerState) -> Params:
-    """Parameters of the whole model: aggregated clients and the server's decoder or head."""
-    return {**learner.client, "decoder": learner.decoder}
 
 
 def _is_due(index: int, every: int, rounds: int) -> bool:
@@ -266,6 +216,11 @@ def summarise(experiment: Experiment, state: RunState, history: History) -> dict
             / np.asarray(experiment.system.mean_problem.control.divergence_target)
         ),
         "peak_device_memory_bytes": float(history["memory_bytes"].max()),
+        "violated_rounds": {
+            name.removeprefix(VIOLATED): int(history[name].sum())
+            for name in sorted(history)
+            if name.startswith(VIOLATED)
+        },
         "rounds_with_absent_clusters": int(history["absent"].any(axis=1).sum()),
     }
 

@@ -85,6 +85,9 @@ def get_config() -> ml_collections.ConfigDict:
             "activation_number_bits": 16,  # half precision on the links
             "parameter_number_bits": 16,
             "token_bits": 16,  # targets travel as token numbers
+            # Share of the parameters that is trained and travels; below 1 stands for adapters,
+            # which are priced but not trained.
+            "trained_fraction": 1.0,
         }
     )
     config.learning = ml_collections.ConfigDict(
@@ -114,8 +117,11 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.policy = ml_collections.ConfigDict(
         {
-            "name": "dssra",  # or "static_pipeline"
+            # Or one of "static_pipeline", "titanic", "titanic_pipelined", "greedy", "random",
+            # "vanilla_fl", "splitfed"; see docs/policies.md.
+            "name": "dssra",
             "micro_batches": 8,  # of policies that fix it, and of the reference latency
+            "partitions": 3,  # of titanic
         }
     )
     config.model = ml_collections.ConfigDict(
@@ -182,8 +188,9 @@ def get_config() -> ml_collections.ConfigDict:
             "decoder_optimizer": "adam",
             "client_learning_rate": 2e-3,
             # Few clusters meet a rare token, and averaging divides its step by all N of them
-            # (Ding et al. 2020): a factor of N on the embedding's steps makes up for it.
-            "embedding_rate_factor": 4.0,
+            # (Ding et al. 2020): a factor of N on the embedding's steps makes up for it. 0 is
+            # the number of copies that are averaged, 1 leaves the steps as they are.
+            "embedding_rate_factor": 0.0,
             "decoder_learning_rate": 2e-3,
             "schedule": "cosine",
             "warmup_steps": 80,

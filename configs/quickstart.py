@@ -20,7 +20,6 @@ def get_config() -> ConfigDict:
     config.task.update({"pairs": 8_000, "validation_pairs": 100, "test_pairs": 200})
     config.training.update({"rounds": 80, "warmup_steps": 60})
     config.training.update({"client_learning_rate": 4e-3, "decoder_learning_rate": 4e-3})
-    config.training.embedding_rate_factor = 3.0  # one a cluster
     config.devices.memory_share = 0.001  # scaled down with the model; see default.py
     config.control.update({"control_unit_budget_j": 0.4, "device_budget_j": 0.1})
     config.evaluation.every_rounds = 20

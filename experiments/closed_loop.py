@@ -39,15 +39,16 @@ from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_
 from collapipe_jax.simulate import draw_system, simulate
 from collapipe_jax.system import SystemParams
 from configs import default
+from experiments.array_files import write_arrays
 from experiments.closed_loop_files import (
     chunk_file,
     chunk_starts,
     load_closed_loop,
     networks_file,
-    write_arrays,
 )
 from experiments.closed_loop_summary import summarise, summary_table
 from experiments.configuration import read_config
+from experiments.realisations import chunk_rows, realisation_keys
 
 # The same policy is the same object, for which nothing is compiled twice.
 _policy = functools.cache(make_policy)
@@ -172,16 +173,11 @@ def _simulate_missing(
     policies = {name: _policy(name, micro_batches) for name in asked["policies"]}
     missing = list(_missing_chunks(workdir, asked))
     for path, name, v, start in track(missing, description="simulating", console=console):
-        write_arrays(
-            path,
-            _chunk(
-                keys[start : start + asked["chunk"]],
-                with_v(params, v),
-                policies[name],
-                asked["rounds"],
-                asked["chunk"],
-            ),
-        )
+        rows = chunk_rows(start, asked["chunk"], asked["realisations"])
+        done = _realisations(keys[rows], with_v(params, v), policies[name], asked["rounds"])
+        left = asked["realisations"] - start
+        kept = {field: np.asarray(value)[:left] for field, value in done._asdict().items()}
+        write_arrays(path, kept)
 
 
 def _missing_chunks(workdir: Path, asked: dict[str, Any]) -> Iterator[tuple]:
@@ -191,12 +187,6 @@ def _missing_chunks(workdir: Path, asked: dict[str, Any]) -> Iterator[tuple]:
         path = chunk_file(workdir, name, v, start)
         if not path.exists():
             yield path, name, v, start
-
-
-def realisation_keys(seed: int, realisations: int) -> Array:
-    """Keys of the realisations, ``[R]``; more of them leave the first ones as they are."""
-    fold = functools.partial(jax.random.fold_in, jax.random.key(seed))
-    return jax.vmap(fold)(jnp.arange(realisations))
 
 
 def with_v(params: SystemParams, v: float) -> SystemParams:
@@ -233,15 +223,6 @@ def _network(problem: RoundProblem, kept: Network) -> Network:
     """With the devices' floor, which is found by breakpoints outside of JAX."""
     budget_j = np.asarray(problem.control.energy_budget_j)[:, 1]
     return kept._replace(device_floor=device_budget_floor_j(problem) / budget_j)
-
-
-def _chunk(
-    keys: Array, params: SystemParams, policy: Policy, rounds: int, chunk: int
-) -> dict[str, np.ndarray]:
-    """Realisations of these keys; the last chunk is filled up, so that all have one shape."""
-    filled = keys[jnp.minimum(jnp.arange(chunk), len(keys) - 1)]
-    done = _realisations(filled, params, policy, rounds)
-    return {name: np.asarray(value)[: len(keys)] for name, value in done._asdict().items()}
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "rounds"))

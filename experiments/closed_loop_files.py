@@ -6,15 +6,13 @@ realisations of every policy and V, some at a time. A file is whole or not there
 
 import json
 import os
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import partial_path
+from experiments.array_files import read_arrays
 
 
 class Case(NamedTuple):
@@ -63,37 +61,6 @@ def chunk_file(workdir: Path, policy: str, v: float, start: int) -> Path:
 def chunk_starts(realisations: int, chunk: int) -> range:
     """First realisation of every chunk."""
     return range(0, realisations, chunk)
-
-
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays at once or not at all; the same arrays give the same bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
-    with partial.open("wb") as stream:
-        np.savez(stream, **arrays)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Arrays on file.
-
-    Raises:
-      InputError: if the file is missing or damaged.
-    """
-    try:
-        # NumPy leaves a file open that it finds damaged, unless it is given an open one.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
-            return dict(found)
-    except FileNotFoundError:
-        raise InputError(
-            "workdir", str(path), "is missing", "Let its run go on with the same arguments"
-        ) from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            "workdir", str(path), f"is damaged ({error})", "Delete it and let its run go on"
-        ) from None
 
 
 def load_closed_loop(workdir: str | os.PathLike) -> ClosedLoop:

@@ -4,7 +4,6 @@ Networks whose budget lies under a floor of :mod:`collapipe_jax.scheduling.slate
 kept by no policy; they are summarised apart, and counted.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from rich import box
 from rich.table import Table
 
 from experiments.closed_loop_files import Case, ClosedLoop
+from experiments.intervals import mean_interval
 
 ENERGY_LIMIT = DIVERGENCE_LIMIT = 1.01
 """A mean over budget or target up to which the constraint counts as met."""
@@ -21,39 +21,6 @@ QUEUE_LIMIT = 0.01
 GROUPS = ("within_floors", "below_floors")
 
 _QUANTILES = (0.5, 0.9, 0.99)
-
-
-def mean_interval(values: np.ndarray) -> dict[str, float | None]:
-    """Mean and half width of its 95 % confidence interval by Student's t; ``values [R]``.
-
-    The half width of fewer than two values is unknown.
-    """
-    values = np.asarray(values, np.float64)
-    if not np.all(np.isfinite(values)) or values.size == 0:
-        return {"mean": None, "ci95": None}
-    if values.size == 1:
-        return {"mean": float(values[0]), "ci95": None}
-    half = t_quantile_975(values.size - 1) * values.std(ddof=1) / math.sqrt(values.size)
-    return {"mean": float(values.mean()), "ci95": float(half)}
-
-
-def t_quantile_975(freedom: int) -> float:
-    """Quantile 0.975 of Student's t, within 0.1 %.
-
-    Source: expansion at the normal quantile, Abramowitz and Stegun 26.7.5; exact for the
-    first degrees of freedom, where it fails.
-    """
-    exact = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706}
-    if freedom in exact:
-        return exact[freedom]
-    z = 1.959964
-    terms = (
-        z,
-        (z**3 + z) / 4.0,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96.0,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384.0,
-    )
-    return sum(term / freedom**power for power, term in enumerate(terms))
 
 
 def network_groups(result: ClosedLoop) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ import difflib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -21,6 +22,26 @@ def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     Raises:
       InputError: if the file or an argument is wrong, with the nearest key.
     """
+    config = _call(path, "get_config")
+    if not isinstance(config, ConfigDict):
+        problem = f"its get_config() returns {type(config).__name__}"
+        raise InputError("--config", path, problem, "Return an ml_collections.ConfigDict")
+    for override in overrides:
+        _apply(config, override)
+    return config
+
+
+def read_sweep(path: str) -> Any:
+    """What ``get_sweep()`` of a configuration file returns.
+
+    Raises:
+      InputError: if there is no such file, or it has none.
+    """
+    return _call(path, "get_sweep")
+
+
+def _call(path: str, name: str) -> Any:
+    """Result of a function of a Python file."""
     file = Path(path)
     if not file.is_file():
         raise InputError("--config", path, "no such file", "Name a file, e.g. configs/default.py")
@@ -30,16 +51,10 @@ def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        config = module.get_config()
+        return getattr(module, name)()
     except Exception as error:  # whatever its author wrote
         problem = f"the file fails with {type(error).__name__}: {error}".splitlines()[0]
         raise InputError("--config", path, problem, "Correct it") from error
-    if not isinstance(config, ConfigDict):
-        problem = f"its get_config() returns {type(config).__name__}"
-        raise InputError("--config", path, problem, "Return an ml_collections.ConfigDict")
-    for override in overrides:
-        _apply(config, override)
-    return config
 
 
 def _apply(config: ConfigDict, override: str) -> None:

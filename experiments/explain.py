@@ -9,7 +9,7 @@ from rich.table import Table
 
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import RoundCost
+from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.scheduling.resources import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Tuned
 from experiments.prices import FullDevice, Prices
 

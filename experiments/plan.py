@@ -23,7 +23,8 @@ from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.divergence import loss_free_divergence
 from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import RoundCost, price
+from collapipe_jax.cost.round import price
+from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.documents import read_network, write_decision
 from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.dssra import dssra

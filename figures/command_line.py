@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -51,3 +52,26 @@ def draw_and_save(
     """The whole main of a figure without options of its own."""
     options = figure_parser(description).parse_args(argv)
     print_paths(save(draw(load_runs(options)), out_dir(options), name))
+
+
+def result_parser(description: str | None, made_by: str) -> argparse.ArgumentParser:
+    """Parser of one ``--workdir``, a list of it as for runs, and ``--out``."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workdir", required=True, nargs=1, help=f"folder of {made_by}")
+    parser.add_argument("--out", help="folder for the files (default: figures/ in the workdir)")
+    return parser
+
+
+def draw_result(
+    argv: Sequence[str],
+    description: str | None,
+    made_by: str,
+    name: str,
+    load: Callable[[str], Any],
+    draw: Callable[[Any], Figure],
+) -> None:
+    """The whole main of a figure of one experiment."""
+    options = result_parser(description, made_by).parse_args(argv)
+    print_paths(save(draw(load(options.workdir[0])), out_dir(options), name))

@@ -102,10 +102,11 @@ def _means(axes: Axes, records, parts) -> None:
     """
     heights = np.arange(len(_PARTS))[::-1]
     offsets = 0.5 * (np.arange(len(records)) - (len(records) - 1) / 2) / max(len(records), 3)
+    looks = style.run_looks(records)
     for index, label in enumerate(style.run_labels(records)):
         finite = parts[index][~np.isnan(parts[index]).any(axis=1)]
         means = finite.mean(axis=0) if finite.size else np.zeros(len(_PARTS))
-        look = style.run_look(index)
+        look = looks[index]
         shown = means > 0
         if not shown.any():
             continue
@@ -121,21 +122,13 @@ def _means(axes: Axes, records, parts) -> None:
         )
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlim(*_decades([line.get_xdata() for line in axes.lines]))
+    shown = [line.get_xdata() for line in axes.lines]
+    axes.set_xlim(*style.decades(np.concatenate([*shown, np.empty(0)])))
     axes.set_yticks(heights, labels=_PARTS)
     axes.set_ylim(-0.5, len(_PARTS) - 0.5)
     axes.set_xlabel("Mean over rounds [s]")
     if len(records) > 1 and axes.lines:
         style.legend_above(axes)
-
-
-def _decades(values: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Powers of ten around positive values; a logarithmic axis numbers only those."""
-    exponents = np.log10(np.concatenate([*values, np.empty(0)]))
-    if not exponents.size:
-        return 0.1, 1.0
-    low, high = np.floor(exponents.min()), np.ceil(exponents.max())
-    return 10.0**low, 10.0 ** max(high, low + 1)
 
 
 def main(argv: Sequence[str]) -> None:

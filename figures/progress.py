@@ -34,11 +34,11 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     panels = figure.subplots(2, 2, sharex="col", sharey="row")
     longest_s = max(float(record.history["simulated_time_s"][-1]) for record in records)
     unit_s, unit = style.time_unit(longest_s)
-    for index, record in enumerate(records):
+    for look, record in zip(style.run_looks(records), records, strict=True):
         elapsed = record.history["simulated_time_s"] / unit_s
         for column, position in enumerate((record.history["round"], elapsed)):
-            _score(panels[0, column], position, record, style.run_look(index))
-            _losses(panels[1, column], position, record, style.run_look(index))
+            _score(panels[0, column], position, record, look)
+            _losses(panels[1, column], position, record, look)
     _baseline(panels[0], records)
     if not any(np.isfinite(record.history["score"]).any() for record in records):
         for axes in panels[0]:
@@ -87,9 +87,10 @@ def _baseline(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
 
 
 def _legend(figure: Figure, records: Sequence[RunRecord]) -> None:
+    looks = style.run_looks(records)
     handles = [
-        Line2D([], [], label=label, **style.run_look(index)._asdict())
-        for index, label in enumerate(style.run_labels(records))
+        Line2D([], [], label=label, **look._asdict())
+        for look, label in zip(looks, style.run_labels(records), strict=True)
     ]
     handles += [
         Line2D([], [], color=style.GREY, linewidth=0.7, alpha=0.6, label="training (thin)"),

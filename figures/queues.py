@@ -18,8 +18,6 @@ from collapipe_jax.command_line import run_reporting_errors
 from figures import style
 from figures.command_line import draw_and_save
 
-_STRETCHED_FROM = 10.0  # above this a linear axis would flatten what matters, around 1
-_PLAIN_BELOW = 1e5  # from here on ticks are written as powers
 # Which nodes of a cluster belong to a class: node 0 is the control unit.
 _NODE_CLASSES = {
     "control units": (slice(0, 1), style.LineLook(style.VERMILLION, (0, (4, 1.5)), "s")),
@@ -97,7 +95,7 @@ def _nodes(axes: Axes, rounds, values) -> None:
 
 
 def _scale(panels: Sequence[Axes], values: Sequence[np.ndarray], least: float) -> None:
-    """One vertical scale from 0: linear, or linear to 1 and logarithmic above.
+    """One vertical scale from 0 for several panels.
 
     Args:
       panels: axes that get the scale.
@@ -106,22 +104,16 @@ def _scale(panels: Sequence[Axes], values: Sequence[np.ndarray], least: float) -
     """
     top = max(least, *(float(np.max(run, where=np.isfinite(run), initial=0.0)) for run in values))
     for axes in panels:
-        if top > _STRETCHED_FROM:
-            axes.set_yscale("symlog", linthresh=1.0, linscale=1.0)
-            axes.yaxis.get_major_locator().set_params(numticks=6)
-            if top < _PLAIN_BELOW:
-                axes.yaxis.set_major_formatter("{x:g}")
-            axes.set_ylim(0.0, 2.0 * top)
-        else:
-            axes.set_ylim(0.0, 1.08 * top)
+        style.stretched_axis(axes, top)
 
 
 def _divergence(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
     """Divergence over target (left) and its queue (right), all runs overlaid."""
     ratios = [divergence_over_target(record) for record in records]
     queues = [record.history["divergence_queue"] for record in records]
+    looks = style.run_looks(records)
     for index, label in enumerate(style.run_labels(records)):
-        look, rounds = style.run_look(index), records[index].history["round"]
+        look, rounds = looks[index], records[index].history["round"]
         _line(panels[0], rounds, ratios[index], look, label=label)
         _line(panels[1], rounds, queues[index], look, label=label)
     _scale(panels[:1], ratios, least=1.2)

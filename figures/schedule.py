@@ -57,6 +57,8 @@ def runs_pipeline(record: RunRecord) -> np.ndarray:
 
     None where a cluster sat out, and nowhere under a data-parallel policy.
     """
+    if "forward_flow_s" not in record.history:
+        return np.zeros(record.history["cluster_latency_s"].shape, bool)
     flow_s = np.concatenate(
         [record.history["forward_flow_s"], record.history["backward_flow_s"]], axis=-1
     )

@@ -5,11 +5,13 @@ comes with a line style and marker, or with a hatch, so that a grey print reads 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -24,6 +26,11 @@ BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 VERMILLION, ORANGE, YELLOW, PURPLE = "#D55E00", "#E69F00", "#F0E442", "#CC79A7"
 
 ROUND_LABEL = "Round [–]"
+
+_LOG_FROM = 20.0  # between the largest and the smallest, from which on an axis is logarithmic
+_LOG_MARGIN = 1.3
+_STRETCHED_FROM = 10.0  # above this a linear axis would flatten what matters, around 1
+_PLAIN_BELOW = 1e5  # from here on ticks are written as powers
 
 _PARAMETERS = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine has it
@@ -80,6 +87,18 @@ _RUN_LOOKS = (
     LineLook(ORANGE, (0, (6, 1, 1, 1, 1, 1)), "v"),
     LineLook(BLACK, (0, (2, 1)), "P"),
     LineLook(SKY, (0, (8, 2)), "X"),
+    LineLook(GREY, (0, (2, 1, 1, 1, 1, 1)), "h"),
+)
+# Whose looks those are wherever policies stand side by side.
+_POLICIES = (
+    "dssra",
+    "static_pipeline",
+    "titanic",
+    "titanic_pipelined",
+    "greedy",
+    "vanilla_fl",
+    "splitfed",
+    "random",
 )
 
 # In the order of RunRecord.history["parts_s"], docs/system-model.md (14).
@@ -92,14 +111,33 @@ PART_LOOKS = {
 }
 
 
-def run_look(index: int) -> LineLook:
-    """Look of the run at a position; repeats from the eighth on."""
-    return _RUN_LOOKS[index % len(_RUN_LOOKS)]
+def policy_label(name: str) -> str:
+    """Name of a policy in words."""
+    return name.replace("_", " ")
+
+
+def policy_looks(names: Iterable[str]) -> dict[str, LineLook]:
+    """Looks of policies by name: those of the package have theirs in every figure.
+
+    A policy of another name takes a look that none of the others has, while there is one.
+    """
+    names = list(names)
+    looks = {name: _RUN_LOOKS[_POLICIES.index(name)] for name in names if name in _POLICIES}
+    free = cycle([look for look in _RUN_LOOKS if look not in looks.values()] or _RUN_LOOKS)
+    return {name: looks[name] if name in looks else next(free) for name in names}
+
+
+def run_looks(records: Sequence[RunRecord]) -> list[LineLook]:
+    """Looks of runs: those of their policies, or by position where two runs share one."""
+    looks = policy_looks(record.policy for record in records)
+    if len(looks) == len(records):
+        return list(looks.values())
+    return [_RUN_LOOKS[index % len(_RUN_LOOKS)] for index in range(len(records))]
 
 
 def run_labels(records: Sequence[RunRecord]) -> list[str]:
     """Names of runs for legends: the policy, numbered where several runs share one."""
-    names = [record.policy.replace("_", " ") for record in records]
+    names = [policy_label(record.policy) for record in records]
     shared, seen, labels = Counter(names), Counter(), []
     for name in names:
         seen[name] += 1
@@ -115,6 +153,14 @@ def time_unit(longest_s: float) -> tuple[float, str]:
     return (1.0, "s") if longest_s >= 0.5 else (1e-3, "ms")
 
 
+def memory_unit(most_bytes: float) -> tuple[float, str]:
+    """Bytes in the unit in which a memory reads well, and the unit's name."""
+    for power, name in ((30, "GiB"), (20, "MiB")):
+        if most_bytes >= 2**power:
+            return 2.0**power, name
+    return 2.0**10, "KiB"
+
+
 @styled
 def new_figure(width_in: float, height_in: float) -> Figure:
     """Empty figure that lays itself out; made without pyplot, so nothing global changes."""
@@ -126,6 +172,63 @@ def round_axis(axes: Axes, label: bool = True) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     if label:
         axes.set_xlabel(ROUND_LABEL)
+
+
+def decades(values: np.ndarray) -> tuple[float, float]:
+    """Powers of ten around positive values; a logarithmic axis numbers only those."""
+    if not np.size(values):
+        return 0.1, 1.0
+    low, high = np.floor(np.log10(np.min(values))), np.ceil(np.log10(np.max(values)))
+    return 10.0**low, 10.0 ** max(high, low + 1)
+
+
+def wide_axis(axes: Axes, which: str, values: np.ndarray) -> tuple[float, float]:
+    """Scale of an axis of amounts: from 0, or logarithmic where they differ much.
+
+    Args:
+      axes: panel.
+      which: ``"x"`` or ``"y"``.
+      values: what it shows; infinite entries and those not above 0 do not count.
+
+    Returns:
+      Limits of the axis.
+    """
+    positive = values[np.isfinite(values) & (values > 0)]
+    top = positive.max(initial=0.0)
+    if top <= _LOG_FROM * positive.min(initial=top):
+        limits = 0.0, 1.05 * top or 1.0
+        axes.set(**{f"{which}lim": limits})
+        return limits
+    limits = _log_limits(positive)
+    axes.set(**{f"{which}scale": "log"})
+    if limits[0] >= 1e-3 and limits[1] < _PLAIN_BELOW:
+        getattr(axes, f"{which}axis").set_major_formatter("{x:g}")
+    axes.set(**{f"{which}lim": limits})
+    return limits
+
+
+def _log_limits(positive: np.ndarray) -> tuple[float, float]:
+    """Close around the values where two powers of ten lie between, else those around them."""
+    low, high = positive.min() / _LOG_MARGIN, positive.max() * _LOG_MARGIN
+    between = np.floor(np.log10(high)) - np.ceil(np.log10(low))
+    return (low, high) if between >= 1 else decades(positive)
+
+
+def stretched_axis(axes: Axes, top: float) -> float:
+    """Vertical scale from 0 to a top: linear, or linear to 1 and logarithmic above.
+
+    Returns:
+      Upper end of the axis.
+    """
+    end = 1.08 * top
+    if top > _STRETCHED_FROM:
+        end = 2.0 * top
+        axes.set_yscale("symlog", linthresh=1.0, linscale=1.0)
+        axes.yaxis.get_major_locator().set_params(numticks=6)
+        if top < _PLAIN_BELOW:
+            axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(0.0, end)
+    return end
 
 
 def legend_above(axes: Axes, columns: int = 3) -> None:

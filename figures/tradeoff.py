@@ -16,7 +16,6 @@ so simulate more rounds than the largest V. Networks without slack have no such 
 are left out.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,11 +31,11 @@ from experiments.closed_loop_files import Case, ClosedLoop, load_closed_loop
 from experiments.closed_loop_summary import (
     drift_constant,
     mean_backlog,
-    mean_interval,
     network_groups,
 )
+from experiments.intervals import mean_interval
 from figures import style
-from figures.command_line import out_dir, print_paths
+from figures.command_line import out_dir, print_paths, result_parser
 
 LEAST_SLACK = 0.01
 """Of a budget or target at the smallest V; networks with less are left out."""
@@ -184,8 +183,9 @@ def draw(result: ClosedLoop) -> Figure:
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 2.8)
     panels = figure.subplots(1, 3)
     found = curves(result)
-    for index, curve in enumerate(found):
-        look = style.run_look(index)
+    looks = style.policy_looks(curve.policy for curve in found)
+    for curve in found:
+        look = looks[curve.policy]
         _points(panels[0], curve.v, curve.latency, look)
         if curve.looks_at_v:
             _points(panels[1], curve.v, curve.excess, look)
@@ -242,10 +242,10 @@ def _told(values: Sequence[float]) -> str:
 
 def _legend(figure: Figure, found: Sequence[Curve]) -> None:
     """Who is who, and over how many networks."""
-    handles = []
-    for index, curve in enumerate(found):
-        name = f"{curve.policy.replace('_', ' ')}, 95 % over {curve.networks} networks"
-        handles.append(Line2D([], [], label=name, **style.run_look(index)._asdict()))
+    looks, handles = style.policy_looks(curve.policy for curve in found), []
+    for curve in found:
+        name = f"{style.policy_label(curve.policy)}, 95 % over {curve.networks} networks"
+        handles.append(Line2D([], [], label=name, **looks[curve.policy]._asdict()))
     bound = Line2D([], [], color=style.BLACK, linestyle=_BOUND_DASHES, linewidth=1.0)
     bound.set_label(r"bound, with $T_\mathrm{opt}$ = latency at the largest V")
     figure.legend(handles=[*handles, bound], loc="outside upper center", ncols=3)
@@ -253,14 +253,8 @@ def _legend(figure: Figure, found: Sequence[Curve]) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Draw the figure from the run on file and print the fitted slopes."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--workdir", required=True, help="folder of experiments.closed_loop")
-    parser.add_argument("--out", help="folder for the files (default: figures/ in the workdir)")
-    options = parser.parse_args(argv)
-    result = load_closed_loop(options.workdir)
-    options.workdir = [options.workdir]
+    options = result_parser(__doc__, "experiments.closed_loop").parse_args(argv)
+    result = load_closed_loop(options.workdir[0])
     print_paths(style.save(draw(result), out_dir(options), "tradeoff"))
     for curve in curves(result):
         print(_fit_line(curve))

@@ -183,7 +183,6 @@ def test_integers_become_floats_and_lists_tuples():
         ("training.warmup_steps", 12, "under 12"),
         ("training.client_learning_rate", 0.0, ""),
         ("training.decoder_learning_rate", 0.0, ""),
-        ("training.embedding_rate_factor", 0.0, ""),
         ("evaluation.every_rounds", 0, ""),
         ("evaluation.beams", 0, ""),
         ("checkpoint_every_rounds", 0, "Raise"),

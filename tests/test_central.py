@@ -6,7 +6,8 @@ import pytest
 
 from collapipe_jax.build import build_experiment
 from collapipe_jax.central import central_round, initial_central_state
-from collapipe_jax.train import initial_run_state, model_params, run_round
+from collapipe_jax.learner import model_params
+from collapipe_jax.train import initial_run_state, run_round
 from configs import default
 
 

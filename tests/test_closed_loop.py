@@ -19,14 +19,15 @@ from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.policies import POLICIES, make_policy
 from collapipe_jax.simulate import simulate_batch
 from experiments import closed_loop
-from experiments.closed_loop_files import Case, ClosedLoop, load_closed_loop, write_arrays
+from experiments.array_files import write_arrays
+from experiments.closed_loop_files import Case, ClosedLoop, load_closed_loop
 from experiments.closed_loop_summary import (
-    mean_interval,
     network_groups,
     sample_path_excess,
     summarise,
-    t_quantile_975,
 )
+from experiments.intervals import mean_interval
+from experiments.realisations import realisation_keys
 from figures import tradeoff
 
 CONFIG = Path(__file__).parent / "tiny_run.py"
@@ -154,7 +155,7 @@ def test_wrong_input_ends_with_one_message_and_leaves_nothing(more, word, tmp_pa
 def test_the_summary_is_that_of_a_direct_simulation(finished):
     settings = json.loads((finished / "config.json").read_text())
     params = build_system_params(ConfigDict(settings["config"]), np.full(2, 0.5))
-    keys = closed_loop.realisation_keys(settings["config"]["seed"], REALISATIONS)
+    keys = realisation_keys(settings["config"]["seed"], REALISATIONS)
     policy = make_policy("static_pipeline", 2)
     history = jax.jit(lambda keys: simulate_batch(keys, params, policy, ROUNDS))(keys)
     control = [closed_loop.drawn(key, params)[0].control for key in keys]
@@ -319,11 +320,6 @@ def test_budgets_below_their_floor_are_told(tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["networks"]["below_floors"] == REALISATIONS
     assert summary["cases"][0]["within_floors"] is None
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 5, 6, 7, 30, 255])
-def test_quantile_of_student(freedom):
-    assert t_quantile_975(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-3)
 
 
 def test_intervals_of_too_few_or_infinite_values_are_unknown():

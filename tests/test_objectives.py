@@ -11,9 +11,10 @@ import tiny_run
 
 from collapipe_jax.build import build_experiment
 from collapipe_jax.errors import InputError
+from collapipe_jax.learner import model_params
 from collapipe_jax.models.pretrained import load_bert, save_bert
 from collapipe_jax.objectives.bert import predicted_labels, start_from
-from collapipe_jax.train import initial_run_state, model_params, train
+from collapipe_jax.train import initial_run_state, train
 from configs import default
 
 LABELS = {"tagging": 5, "classification": 2}

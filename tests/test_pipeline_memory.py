@@ -2,56 +2,37 @@
 
 import functools
 
-import numpy as np
 import pytest
 
-from collapipe_jax.cost.memory import device_memory_bytes
-from collapipe_jax.cost.workload import block_parameters, transformer_workload
+from collapipe_jax.cost.workload import block_parameters
 from collapipe_jax.models.config import EncoderConfig
+from experiments.benchmarks.memory_formula import STATE_BYTES, formula_bytes
 from experiments.benchmarks.pipeline import Shape, device_bytes
 
 WIDTH, HEADS, INNER = 128, 4, 512
 SHAPE = Shape(stages=4, batch=32, micro_batches=8, sequence=64)
-STATE_BYTES = 16  # single precision: weight, gradient, two moments of Adam
+
+
+def encoder(capacity, rematerialise=False):
+    """Sizes where every device holds so many blocks."""
+    return EncoderConfig(
+        width=WIDTH,
+        heads=HEADS,
+        feed_forward_width=INNER,
+        encoder_blocks=SHAPE.stages * capacity,
+        rematerialise=rematerialise,
+    )
 
 
 @functools.cache
 def measured(capacity, schedule="gpipe", rematerialise=False):
     """Bytes of a device that holds so many blocks, for a step with Adam."""
-    config = EncoderConfig(
-        width=WIDTH,
-        heads=HEADS,
-        feed_forward_width=INNER,
-        encoder_blocks=SHAPE.stages * capacity,
-        rematerialise=rematerialise,
-    )
-    return device_bytes(config, SHAPE, schedule)
+    return device_bytes(encoder(capacity, rematerialise), SHAPE, schedule)
 
 
 def stated(capacity, schedule="gpipe", rematerialise=False):
-    """Formula (15) for the first device, whose part under 1F1B is the largest."""
-    work = transformer_workload(
-        vocabulary_size=512,
-        width=WIDTH,
-        heads=HEADS,
-        feed_forward_width=INNER,
-        encoder_blocks=SHAPE.stages * capacity,
-        decoder_blocks=1,
-        source_length=SHAPE.sequence,
-        target_length=SHAPE.sequence,
-        dropout=False,
-        rematerialise=rematerialise,
-        batch=SHAPE.batch,
-        local_steps=1,
-        micro_batch_choices=np.array([SHAPE.micro_batches]),
-        activation_number_bits=32,
-        parameter_number_bits=32,
-        token_bits=32,
-        state_bytes_per_parameter=STATE_BYTES,
-    )
-    segments = np.full((1, SHAPE.stages), capacity)
-    counts = np.array([SHAPE.micro_batches])
-    return float(device_memory_bytes(work, segments, counts, schedule)[0, 0])
+    """Bytes of the same by formula (15)."""
+    return formula_bytes(encoder(capacity, rematerialise), SHAPE, schedule)
 
 
 def test_totals_are_those_of_the_formula():
@@ -89,8 +70,5 @@ def test_a_block_keeps_its_input_its_products_and_its_transcendentals():
 
 def test_segments_and_interleaving_save_memory():
     """A device of four takes less than a third of the whole encoder, 1F1B less than GPipe."""
-    config = EncoderConfig(
-        width=WIDTH, heads=HEADS, feed_forward_width=INNER, encoder_blocks=4 * SHAPE.stages
-    )
-    whole = device_bytes(config, SHAPE._replace(stages=1), "gpipe")
+    whole = device_bytes(encoder(4), SHAPE._replace(stages=1), "gpipe")
     assert measured(4, "1f1b") < 0.7 * measured(4) < 0.7 * whole / 3

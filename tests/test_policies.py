@@ -4,19 +4,25 @@ import jax
 import numpy as np
 import pytest
 from random_problems import pick, random_problems
+from test_client_round import with_ends
 
+from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.errors import InputError
-from collapipe_jax.scheduling.policies import POLICIES, make_policy
+from collapipe_jax.scheduling.policies import CLIENT_POLICIES, POLICIES, make_policy
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_every_policy_has_one_signature(name):
-    """Shapes alone: nothing is compiled."""
+def decided(name):
+    """Shapes of a decision; nothing is compiled."""
     policy = make_policy(name, 3)
     assert list(inspect.signature(policy).parameters) == ["key", "problem"]
-    problem = pick(random_problems(1, 3, 4, 7), 0)
-    decision = jax.eval_shape(policy, jax.random.key(0), problem)
+    problem = with_ends(pick(random_problems(1, 3, 4, 7), 0))
+    return jax.eval_shape(policy, jax.random.key(0), problem)
+
+
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - set(CLIENT_POLICIES)))
+def test_every_pipeline_policy_has_one_signature(name):
+    decision = decided(name)
     assert isinstance(decision, Decision)
     shapes = {field: leaf.shape for field, leaf in vars(decision).items()}
     assert shapes == {
@@ -28,6 +34,21 @@ def test_every_policy_has_one_signature(name):
         "d2e_power_w": (3,),
     }
     assert decision.segments.dtype == decision.micro_batches.dtype == np.int32
+
+
+@pytest.mark.parametrize("name", CLIENT_POLICIES)
+def test_every_client_policy_has_one_signature(name):
+    decision = decided(name)
+    assert isinstance(decision, ClientDecision)
+    shapes = {field: np.shape(leaf) for field, leaf in vars(decision).items()}
+    assert shapes == {
+        "whole_model": (),
+        "samples": (3, 4),
+        "client_blocks": (),
+        "d2e_share": (3, 4),
+        "d2e_power_w": (3, 4),
+    }
+    assert decision.samples.dtype == decision.client_blocks.dtype == np.int32
 
 
 def test_the_number_of_micro_batches_reaches_the_static_pipeline():

@@ -25,14 +25,15 @@ def blocks_of(page):
 
 
 BLOCKS = blocks_of("README.md")
+POLICY_PAGE = "docs/policies.md"
 
 
 @pytest.fixture
 def registered(monkeypatch):
     """Run the policy's block against a registry that is thrown away."""
     monkeypatch.setattr("collapipe_jax.scheduling.policies.POLICIES", dict(POLICIES))
-    (block,) = [block for block in BLOCKS if "POLICIES[" in block]
-    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    (block,) = blocks_of(POLICY_PAGE)
+    exec(compile(block, POLICY_PAGE, "exec"), {"__name__": "readme"})
     return make_policy("fastest_first")
 
 

@@ -22,7 +22,7 @@ from collapipe_jax.build import build_experiment
 from collapipe_jax.checkpoint import Checkpoints, load_run
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.local_steps import train_round
-from collapipe_jax.scheduling.policies import make_policy
+from collapipe_jax.scheduling.policies import CLIENT_POLICIES, make_policy
 from configs import default
 
 ROOT = Path(__file__).parents[1]
@@ -321,3 +321,32 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
     assert train_round._cache_size() == compiled + 1
     _, record, _ = undisturbed
     np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", CLIENT_POLICIES)
+def test_clients_train_whole_copies_and_resume_to_the_same_bytes(name, tmp_path, monkeypatch):
+    config = tiny_run.get_config()
+    config.policy.name = name
+    config.dynamics.availability = 0.8
+    experiment = build_experiment(config, default.get_config())
+    record = run(experiment, tmp_path / "whole")
+    run_round, stopped = train.run_round, tmp_path / "stopped"
+
+    def interrupted(experiment, state, index):
+        if index == ROUNDS // 2:
+            raise KeyboardInterrupt
+        return run_round(experiment, state, index)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "run_round", interrupted)
+        run(experiment, stopped)
+    run(experiment, stopped, resume=True)
+    for file in ("metrics.jsonl", "summary.json"):
+        assert (stopped / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    history = record.history
+    assert history["samples"].shape == (ROUNDS, 2, 2)
+    assert np.all(np.isfinite(history["train_loss"]))
+    assert np.all(history["energy_j"][:, :, 0] == 0.0)
+    assert (history["loss_probability"] > 0).any() == (name == "splitfed")
+    summary = json.loads((stopped / "summary.json").read_text())
+    assert set(summary["violated_rounds"]) == {"samples", "d2e_share", "d2e_power", "memory"}

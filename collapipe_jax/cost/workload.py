@@ -5,6 +5,21 @@ from jax import Array
 
 
 @struct.dataclass(kw_only=True)
+class ModelEnds:
+    """Sizes of embedding and decoder, where devices hold them besides encoder blocks.
+
+    Attributes:
+      decoder_param_bits: ``D_dec``, parameters of the decoder on a link.
+      embedding_static_bytes: ``m_emb``, weights, gradients and optimiser state.
+      decoder_static_bytes: ``m_dec``, likewise.
+    """
+
+    decoder_param_bits: Array
+    embedding_static_bytes: Array
+    decoder_static_bytes: Array
+
+
+@struct.dataclass(kw_only=True)
 class Workload:
     """The work of one round, per encoder block and sample.
 
@@ -24,6 +39,8 @@ class Workload:
       block_static_bytes: weights, gradients and optimiser state of a block.
       block_kept_bytes: kept for the backward pass, per block and sample.
       block_working_bytes: needed once while a block is recomputed, per sample.
+      ends: embedding and decoder as a data-parallel policy needs them; a network on file
+        does not tell.
     """
 
     blocks: int = struct.field(pytree_node=False)
@@ -41,6 +58,7 @@ class Workload:
     block_static_bytes: Array
     block_kept_bytes: Array
     block_working_bytes: Array
+    ends: ModelEnds | None = None
 
 
 def block_flops(sequence: int, width: int, feed_forward_width: int) -> float:
@@ -64,6 +82,23 @@ def block_parameters(width: int, feed_forward_width: int) -> int:
 def embedding_parameters(vocabulary_size: int, width: int) -> int:
     """Parameters of the token embedding; positions are sinusoids and cost none."""
     return vocabulary_size * width
+
+
+def decoder_parameters(
+    vocabulary_size: int, width: int, feed_forward_width: int, blocks: int
+) -> int:
+    """Parameters of the Transformer's decoder: table, norm of the encoded, blocks, last norm.
+
+    A decoder block is an encoder block with a second attention and its norm.
+    """
+    block = block_parameters(width, feed_forward_width) + 4 * width**2 + 6 * width
+    return vocabulary_size * width + blocks * block + 4 * width
+
+
+def head_parameters(width: int, labels: int, label_each_token: bool) -> int:
+    """Parameters of a BERT head, and of the pooler in front of one label a text."""
+    pooler = 0 if label_each_token else width**2 + width
+    return pooler + width * labels + labels
 
 
 def embedding_flops(sequence: int, width: int) -> float:
@@ -136,6 +171,7 @@ def transformer_workload(
     parameter_number_bits: int,
     token_bits: int,
     state_bytes_per_parameter: int,
+    trained_fraction: float = 1.0,
 ) -> Workload:
     """The workload of a Transformer encoder-decoder, derived from its sizes.
 
@@ -144,7 +180,7 @@ def transformer_workload(
       token_bits: of a target token on the uplink.
       width, heads, feed_forward_width, encoder_blocks, dropout, rematerialise, batch,
         local_steps, micro_batch_choices, activation_number_bits, parameter_number_bits,
-        state_bytes_per_parameter: as for :func:`encoder_workload`.
+        state_bytes_per_parameter, trained_fraction: as for :func:`encoder_workload`.
 
     Returns:
       A :class:`Workload` of plain numbers.
@@ -163,7 +199,11 @@ def transformer_workload(
         activation_number_bits=activation_number_bits,
         parameter_number_bits=parameter_number_bits,
         state_bytes_per_parameter=state_bytes_per_parameter,
+        trained_fraction=trained_fraction,
         embedding_parameters=embedding_parameters(vocabulary_size, width),
+        decoder_parameters=decoder_parameters(
+            vocabulary_size, width, feed_forward_width, decoder_blocks
+        ),
         embed_flops=embedding_flops(source_length, width),
         target_bits=float(token_bits * target_length),
         decoder_flops=decoder_flops(
@@ -197,6 +237,7 @@ def bert_workload(
     parameter_number_bits: int,
     token_bits: int,
     state_bytes_per_parameter: int,
+    trained_fraction: float = 1.0,
 ) -> Workload:
     """The workload of BERT with a head, derived from its sizes.
 
@@ -208,7 +249,7 @@ def bert_workload(
       token_bits: of a label on the uplink.
       width, heads, feed_forward_width, encoder_blocks, dropout, rematerialise, batch,
         local_steps, micro_batch_choices, activation_number_bits, parameter_number_bits,
-        state_bytes_per_parameter: as for :func:`encoder_workload`.
+        state_bytes_per_parameter, trained_fraction: as for :func:`encoder_workload`.
 
     Returns:
       A :class:`Workload` of plain numbers.
@@ -230,7 +271,9 @@ def bert_workload(
         activation_number_bits=activation_number_bits,
         parameter_number_bits=parameter_number_bits,
         state_bytes_per_parameter=state_bytes_per_parameter,
+        trained_fraction=trained_fraction,
         embedding_parameters=tables + 2 * width,
+        decoder_parameters=head_parameters(width, labels, label_each_token),
         embed_flops=10.0 * sequence * width,  # two sums, then the norm's eight operations
         target_bits=float(token_bits * predictions),
         decoder_flops=3.0 * (pooler + 2 * predictions * width * labels),
@@ -252,7 +295,9 @@ def encoder_workload(
     activation_number_bits: int,
     parameter_number_bits: int,
     state_bytes_per_parameter: int,
+    trained_fraction: float = 1.0,
     embedding_parameters: int,
+    decoder_parameters: int,
     embed_flops: float,
     target_bits: float,
     decoder_flops: float,
@@ -267,8 +312,11 @@ def encoder_workload(
         is kept, and backward costs a forward pass more.
       batch, local_steps, micro_batch_choices: as in :class:`Workload`.
       activation_number_bits, parameter_number_bits: precision on the links.
-      state_bytes_per_parameter: weights, gradient and optimiser state on a device.
-      embedding_parameters: numbers of the embedding.
+      state_bytes_per_parameter: weights, gradient and optimiser state on a device, of a
+        parameter that is trained.
+      trained_fraction: share of the parameters that is trained, and so has a gradient and a
+        state, and travels; below 1 with adapters (Hu et al. 2106.09685).
+      embedding_parameters, decoder_parameters: numbers of embedding and decoder.
       embed_flops, target_bits, decoder_flops: as in :class:`Workload`.
 
     Returns:
@@ -285,6 +333,14 @@ def encoder_workload(
     )
     block_input = float(number_bytes * sequence * width)
     parameters = block_parameters(width, feed_forward_width)
+
+    def param_bits(parameters):
+        return float(parameter_number_bits * trained_fraction * parameters)
+
+    def static_bytes(parameters):
+        training = trained_fraction * (state_bytes_per_parameter - number_bytes)
+        return float((number_bytes + training) * parameters)
+
     return Workload(
         blocks=encoder_blocks,
         batch=batch,
@@ -296,9 +352,14 @@ def encoder_workload(
         backward_ratio=3.0 if rematerialise else 2.0,
         activation_bits=float(activation_number_bits * sequence * width),
         target_bits=target_bits,
-        block_param_bits=float(parameter_number_bits * parameters),
-        embedding_param_bits=float(parameter_number_bits * embedding_parameters),
-        block_static_bytes=float(state_bytes_per_parameter * parameters),
+        block_param_bits=param_bits(parameters),
+        embedding_param_bits=param_bits(embedding_parameters),
+        block_static_bytes=static_bytes(parameters),
         block_kept_bytes=block_input if rematerialise else everything,
         block_working_bytes=everything if rematerialise else 0.0,
+        ends=ModelEnds(
+            decoder_param_bits=param_bits(decoder_parameters),
+            embedding_static_bytes=static_bytes(embedding_parameters),
+            decoder_static_bytes=static_bytes(decoder_parameters),
+        ),
     )

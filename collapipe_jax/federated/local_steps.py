@@ -75,8 +75,8 @@ class _Local(NamedTuple):
     decoder_optimizer: optax.OptState
 
 
-class _StepSums(NamedTuple):
-    """What a local step adds to the round's report, all `[]`."""
+class StepSums(NamedTuple):
+    """What a local step adds to the round's report, all `[]`; `RoundLearning` says of what."""
 
     loss_sum: jax.Array
     token_count: jax.Array
@@ -109,7 +109,7 @@ def init_learner(
     client = {name: params[name] for name in ("embedding", "encoder")}
     return LearnerState(
         client=client,
-        client_optimizer=jax.vmap(client_tx.init)(_replicate(client, clusters)),
+        client_optimizer=jax.vmap(client_tx.init)(replicate(client, clusters)),
         decoder=params["decoder"],
         decoder_optimizer=decoder_tx.init(params["decoder"]),
         server_optimizer=server_tx.init(client),
@@ -165,12 +165,12 @@ def train_round(
 
     loss = functools.partial(shared_loss, model=model, segments=segments, execution=execution)
 
-    def step(local: _Local, inputs: tuple[Batch, jax.Array]) -> tuple[_Local, _StepSums]:
+    def step(local: _Local, inputs: tuple[Batch, jax.Array]) -> tuple[_Local, StepSums]:
         batch, step_key = inputs
         return _local_step(local, batch, erasures, shares, step_key, loss, client_tx, decoder_tx)
 
     start = _Local(
-        clients=_replicate(state.client, clusters),
+        clients=replicate(state.client, clusters),
         client_optimizer=state.client_optimizer,
         decoder=state.decoder,
         decoder_optimizer=state.decoder_optimizer,
@@ -184,17 +184,11 @@ def train_round(
     client, server_optimizer = server_update(
         state.client, mean, state.server_optimizer, server_tx, present.any()
     )
-    report = RoundLearning(
-        loss=sums.loss_sum.sum() / sums.token_count.sum(),
-        erased_fraction=sums.erased_fraction.mean(),
-        gradient_norm=sums.gradient_norm.mean(),
-    )
-    report = jax.tree.map(lambda number: jnp.where(present.any(), number, jnp.nan), report)
     return (
         LearnerState(
             client, end.client_optimizer, end.decoder, end.decoder_optimizer, server_optimizer
         ),
-        report,
+        round_report(sums, present.any()),
     )
 
 
@@ -207,7 +201,7 @@ def _local_step(
     loss: Callable,
     client_tx: optax.GradientTransformation,
     decoder_tx: optax.GradientTransformation,
-) -> tuple[_Local, _StepSums]:
+) -> tuple[_Local, StepSums]:
     """One mini-batch in every cluster: leaves of the batch `[N, B, ...]`, `shares [N]`.
 
     `loss` is `shared_loss` with its keywords bound.
@@ -234,12 +228,12 @@ def _local_step(
     )
     decoder = optax.apply_updates(local.decoder, updates)
     mean_client_grads = jax.tree.map(lambda g: jnp.tensordot(shares, g, axes=1), client_grads)
-    sums = _StepSums(
+    sums = StepSums(
         loss_sum=jnp.where(present, loss_sum, 0.0).sum(),
         token_count=jnp.where(present, token_count, 0.0).sum(),
         erased_fraction=(present * (example_weights == 0.0).mean(1)).sum()
         / jnp.maximum(present.sum(), 1),
-        gradient_norm=_norm((mean_client_grads, decoder_grads)),
+        gradient_norm=tree_norm((mean_client_grads, decoder_grads)),
     )
     clients, client_optimizer = select(
         present, (clients, client_optimizer), (local.clients, local.client_optimizer)
@@ -250,11 +244,29 @@ def _local_step(
     return _Local(clients, client_optimizer, decoder, decoder_optimizer), sums
 
 
-def _norm(tree: Any) -> jax.Array:
+def round_report(sums: StepSums, anyone: jax.Array) -> RoundLearning:
+    """What the local steps of a round add up to.
+
+    Args:
+      sums: Leaves `[H]`.
+      anyone: Scalar bool, False when nobody was present.
+
+    Returns:
+      The report, NaN where `anyone` is False.
+    """
+    report = RoundLearning(
+        loss=sums.loss_sum.sum() / sums.token_count.sum(),
+        erased_fraction=sums.erased_fraction.mean(),
+        gradient_norm=sums.gradient_norm.mean(),
+    )
+    return jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), report)
+
+
+def tree_norm(tree: Any) -> jax.Array:
     """Euclidean norm over all leaves."""
     return jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)))
 
 
-def _replicate(tree: Any, copies: int) -> Any:
+def replicate(tree: Any, copies: int) -> Any:
     """Leaves `[...]` to `[copies, ...]`."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (copies, *leaf.shape)), tree)

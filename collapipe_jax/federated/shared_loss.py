@@ -57,9 +57,22 @@ def shared_loss(
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (encoded, batch, ids))
     losses, tokens = model.losses(decoder, flat[0], flat[1], example_keys(key, flat[2]))
     losses, tokens = losses.reshape(ids.shape), tokens.reshape(ids.shape)
-    token_count = tokens.sum(1)
-    cluster_loss = (example_weights * losses).sum(1) / jnp.maximum(token_count, 1.0)
-    return (shares * cluster_loss).sum(), (losses.sum(1), token_count)
+    cluster_loss = loss_per_token(losses, tokens, example_weights)
+    return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))
+
+
+def loss_per_token(losses: jax.Array, tokens: jax.Array, example_weights: jax.Array) -> jax.Array:
+    """What a client descends: `sum_b e_b loss_b / sum_b tokens_b`, 0 without a token.
+
+    Args:
+      losses: Sums over an example's tokens `[..., B]`.
+      tokens: Their numbers `[..., B]`, of erased examples too.
+      example_weights: Erasure weights `e [..., B]`.
+
+    Returns:
+      `[...]`.
+    """
+    return (example_weights * losses).sum(-1) / jnp.maximum(tokens.sum(-1), 1.0)
 
 
 @jax.custom_vjp

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from collapipe_jax.cost.client_decision import ClientDecision
+from collapipe_jax.cost.client_round import client_memory_bytes
 from collapipe_jax.cost.decision import Decision, active_nodes, is_present
 from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
@@ -35,7 +37,7 @@ def usable_blocks(problem: RoundProblem, micro_batches: Array) -> Array:
     return block_capacity(problem.workload, problem.compute.memory_bytes, micro_batches)
 
 
-def violations(problem: RoundProblem, decision: Decision) -> dict[str, Array]:
+def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> dict[str, Array]:
     """Which limits a decision breaks.
 
     Args:
@@ -46,6 +48,8 @@ def violations(problem: RoundProblem, decision: Decision) -> dict[str, Array]:
       A boolean scalar per limit. On an idle node power is ignored and a D2D share is a
       violation; the D2E share of a cluster that sits out counts in the sum.
     """
+    if isinstance(decision, ClientDecision):
+        return _client_violations(problem, decision)
     radio = problem.radio
     active = active_nodes(decision.segments)
     present = active[:, 0]
@@ -67,7 +71,24 @@ def violations(problem: RoundProblem, decision: Decision) -> dict[str, Array]:
     }
 
 
-def is_feasible(problem: RoundProblem, decision: Decision) -> Array:
+def _client_violations(problem: RoundProblem, decision: ClientDecision) -> dict[str, Array]:
+    """Limits that a data-parallel decision breaks; a boolean scalar per limit."""
+    takes_part = decision.samples > 0
+    there = problem.compute.memory_bytes > 0
+    held = jnp.sum(decision.samples, axis=1)
+    whole = (held == problem.workload.batch) | ((held == 0) & ~jnp.any(there, axis=1))
+    power_limit_w = problem.radio.d2e_power_max_w[:, None]
+    return {
+        "samples": jnp.any(~whole) | jnp.any(decision.samples < 0) | jnp.any(takes_part & ~there),
+        "d2e_share": _outside_simplex(decision.d2e_share.reshape(1, -1)),
+        "d2e_power": jnp.any(takes_part & _outside(decision.d2e_power_w, power_limit_w)),
+        "memory": jnp.any(
+            _outside(client_memory_bytes(problem.workload, decision), problem.compute.memory_bytes)
+        ),
+    }
+
+
+def is_feasible(problem: RoundProblem, decision: Decision | ClientDecision) -> Array:
     """Whether a decision breaks no limit. Boolean scalar."""
     return ~jnp.any(jnp.stack(list(violations(problem, decision).values())))
 

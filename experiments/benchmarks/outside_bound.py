@@ -21,7 +21,8 @@ import numpy as np
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.divergence import excess_inverse_survival
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import RoundCost, price
+from collapipe_jax.cost.round import price
+from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.errors import InputError
 from collapipe_jax.network.channel import spectral_efficiency, transport_block_hazard
 from experiments.benchmarks.layout_numbers import Layout, layout_numbers

@@ -28,7 +28,7 @@ from collapipe_jax.cost.latency import (
 )
 from collapipe_jax.cost.links import Links, message_links, micro_batch_hazard
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import drift_plus_penalty
+from collapipe_jax.cost.round_cost import drift_plus_penalty
 
 _LEAST_LOG = -30.0
 _LOG_TIME_RANGE = 30.0

@@ -1,0 +1,237 @@
+"""Price of a round in which devices are clients, docs/system-model.md, section 6.
+
+Every array over clients is ``[N, K]``; entries of a device that is left out are 0.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.cost.client_decision import ClientDecision
+from collapipe_jax.cost.divergence import cluster_divergence, present_weight
+from collapipe_jax.cost.latency import LatencyParts
+from collapipe_jax.cost.links import message_time_s
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.round_cost import RoundCost, drift_plus_penalty
+from collapipe_jax.cost.workload import ModelEnds, Workload
+from collapipe_jax.errors import InputError
+from collapipe_jax.network.channel import (
+    d2e_rate_bps,
+    downlink_sinr,
+    loss_probability,
+    transport_block_hazard,
+    uplink_sinr,
+)
+
+
+class ClientLinks(NamedTuple):
+    """SINRs and rates between clients and the base station, ``[N, K]`` each."""
+
+    uplink_sinr: Array
+    uplink_rate_bps: Array
+    downlink_sinr: Array
+    downlink_rate_bps: Array
+
+
+class ClientTimes(NamedTuple):
+    """Times of a client in a round, ``[N, K]`` each.
+
+    Attributes:
+      download_s, upload_s: of its part of the model.
+      computing_s: of all local steps, on the client and on the edge server for it.
+      messages_s: activations and gradients of all local steps.
+    """
+
+    download_s: Array
+    computing_s: Array
+    messages_s: Array
+    upload_s: Array
+
+
+def price_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCost:
+    """Price a data-parallel decision, feasible or not.
+
+    A client that cannot send makes latency and energies of its cluster, and latency,
+    divergence and objective of the round, infinite. A cluster without a client costs
+    nothing.
+
+    Args:
+      problem: one round of one network.
+      decision: who trains on how much.
+
+    Returns:
+      The cost; parts of a cluster's latency are those of its slowest client, energy of
+      control units is 0, and ``stages`` is None.
+
+    Raises:
+      InputError: if the workload does not tell the sizes of embedding and decoder.
+    """
+    takes_part = decision.samples > 0
+    present = jnp.any(takes_part, axis=1)
+    links = client_links(problem, decision)
+    times = client_times(problem, decision, links)
+    latency_s = sum(times)
+    broken = jnp.any(~jnp.isfinite(latency_s), axis=1)
+    cluster_latency_s = jnp.where(broken, jnp.inf, jnp.max(latency_s, axis=1))
+    hazard = client_hazard(problem, decision, links)
+    divergence = client_divergence(problem, decision, hazard)
+    divergence = jnp.where(jnp.any(broken), jnp.inf, divergence)
+    energy_j = client_energy_j(problem, decision, links)
+    energy_j = jnp.concatenate([jnp.zeros_like(energy_j[:, :1]), energy_j], axis=1)
+    energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
+    round_s = jnp.max(cluster_latency_s)
+    return RoundCost(
+        latency_s=round_s,
+        cluster_latency_s=cluster_latency_s,
+        compute_latency_s=jnp.max(times.computing_s),
+        parts=_slowest_parts(times, latency_s),
+        stages=None,
+        energy_j=energy_j,
+        memory_bytes=client_memory_bytes(problem.workload, decision),
+        loss_probability=jnp.where(takes_part, loss_probability(hazard), 0.0),
+        divergence=divergence,
+        objective=drift_plus_penalty(problem, round_s, energy_j, divergence),
+        absent=~present,
+    )
+
+
+def client_links(problem: RoundProblem, decision: ClientDecision) -> ClientLinks:
+    """SINRs and rates, docs/system-model.md (4), (5) with a client's own gain and share.
+
+    A device that is left out has the whole band, so that its unused entries stay finite.
+    """
+    radio, gain = problem.radio, problem.radio.d2e_gain[:, 1:]
+    share = jnp.where(decision.samples > 0, decision.d2e_share, 1.0)
+    sends = share > 0
+    up = uplink_sinr(radio, decision.d2e_power_w, gain, jnp.where(sends, share, 1.0))
+    up = jnp.where(sends, up, 0.0)
+    down = downlink_sinr(radio, gain)
+    return ClientLinks(
+        uplink_sinr=up,
+        uplink_rate_bps=d2e_rate_bps(radio, up, share),
+        downlink_sinr=down,
+        downlink_rate_bps=d2e_rate_bps(radio, down, share),
+    )
+
+
+def client_times(
+    problem: RoundProblem, decision: ClientDecision, links: ClientLinks
+) -> ClientTimes:
+    """Times of every client; their sum is ``T_k`` of docs/system-model.md, section 6."""
+    work, compute = problem.workload, problem.compute
+    samples, clients = decision.samples, jnp.sum(decision.samples > 0)
+    model_bits = client_model_bits(work, decision)
+    passes = (decision.client_blocks + 1) * (1.0 + work.backward_ratio) + decision.whole_model
+    step_s = samples * client_flops(work, decision) / compute.flops_per_s[:, 1:]
+    step_s = step_s + passes * compute.block_overhead_s
+    messages_s = jnp.zeros_like(step_s)
+    if not decision.whole_model:
+        behind = work.blocks - decision.client_blocks
+        flops = behind * work.block_flops * (1.0 + work.backward_ratio) + work.decoder_flops
+        step_s = step_s + clients * samples * flops / compute.es_flops_per_s
+        step_s = step_s + (behind * (1.0 + work.backward_ratio) + 1) * compute.block_overhead_s
+        up_bits = samples * (work.activation_bits + work.target_bits)
+        down_bits = samples * work.activation_bits
+        messages_s = message_time_s(up_bits, links.uplink_rate_bps) + 2 * compute.link_overhead_s
+        messages_s = messages_s + message_time_s(down_bits, links.downlink_rate_bps)
+    times = ClientTimes(
+        download_s=message_time_s(model_bits, links.downlink_rate_bps),
+        computing_s=work.local_steps * step_s,
+        messages_s=work.local_steps * messages_s,
+        upload_s=message_time_s(model_bits, links.uplink_rate_bps),
+    )
+    return ClientTimes(*(jnp.where(samples > 0, time_s, 0.0) for time_s in times))
+
+
+def client_flops(work: Workload, decision: ClientDecision) -> Array:
+    """FLOPs of a client on one sample, forward and backward."""
+    forward = work.embed_flops + decision.client_blocks * work.block_flops
+    both = forward * (1.0 + work.backward_ratio)
+    return both + work.decoder_flops if decision.whole_model else both
+
+
+def client_model_bits(work: Workload, decision: ClientDecision) -> Array:
+    """``D`` of docs/system-model.md, section 6: parameters of a client on a link.
+
+    Raises:
+      InputError: if the workload does not tell the decoder's.
+    """
+    bits = decision.client_blocks * work.block_param_bits + work.embedding_param_bits
+    return bits + model_ends(work).decoder_param_bits if decision.whole_model else bits
+
+
+def model_ends(work: Workload) -> ModelEnds:
+    """Sizes of embedding and decoder.
+
+    Raises:
+      InputError: if the workload does not tell.
+    """
+    if work.ends is None:
+        raise InputError(
+            "workload.ends",
+            None,
+            "a data-parallel policy needs the sizes of embedding and decoder, which a network "
+            "on file does not hold",
+            "Build the network from a configuration, or choose a pipeline policy",
+        )
+    return work.ends
+
+
+def client_energy_j(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> Array:
+    """``E_k`` of docs/system-model.md, section 6. ``[N, K]``."""
+    work, compute = problem.workload, problem.compute
+    samples = work.local_steps * decision.samples
+    computing_j = samples * client_flops(work, decision) * compute.joules_per_flop[:, 1:]
+    up_bits = client_model_bits(work, decision)
+    if not decision.whole_model:
+        up_bits = up_bits + samples * (work.activation_bits + work.target_bits)
+    sending_j = decision.d2e_power_w * message_time_s(up_bits, links.uplink_rate_bps)
+    return jnp.where(decision.samples > 0, computing_j + sending_j, 0.0)
+
+
+def client_memory_bytes(work: Workload, decision: ClientDecision) -> Array:
+    """Memory of every client, for its cluster's largest part of a mini-batch. ``[N, K]``."""
+    ends, blocks = model_ends(work), decision.client_blocks
+    largest = jnp.max(decision.samples, axis=1, keepdims=True)
+    memory = blocks * (work.block_static_bytes + largest * work.block_kept_bytes)
+    memory = memory + jnp.where(blocks > 0, largest * work.block_working_bytes, 0.0)
+    memory = memory + ends.embedding_static_bytes
+    if decision.whole_model:
+        memory = memory + ends.decoder_static_bytes
+    return jnp.where(decision.samples > 0, memory, 0.0)
+
+
+def client_hazard(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> Array:
+    """Hazard ``Lambda_k`` of a client's one micro-batch: its uplink and downlink in (7)."""
+    if decision.whole_model:
+        return jnp.zeros(decision.samples.shape)
+    work, radio = problem.workload, problem.radio
+    blocks = decision.samples / radio.transport_block_bits
+    up = transport_block_hazard(radio, links.uplink_sinr)
+    down = transport_block_hazard(radio, links.downlink_sinr)
+    hazard = blocks * ((work.activation_bits + work.target_bits) * up + work.activation_bits * down)
+    return jnp.where(decision.samples > 0, hazard, 0.0)
+
+
+def client_divergence(problem: RoundProblem, decision: ClientDecision, hazard: Array) -> Array:
+    """Divergence (19) over clients: weight ``w_n B_k / B``, batch ``B_k`` and ``M = 1``."""
+    takes_part = decision.samples > 0
+    weight = present_weight(problem.learning.cluster_weight, jnp.any(takes_part, axis=1))
+    weight = weight[:, None] * decision.samples / problem.workload.batch
+    own = cluster_divergence(hazard, 1, jnp.maximum(decision.samples, 1), problem.learning)
+    return jnp.sum(jnp.where(takes_part, weight**2 * own, 0.0))
+
+
+def _slowest_parts(times: ClientTimes, latency_s: Array) -> LatencyParts:
+    """Parts of the latency of every cluster's slowest client, ``[N]`` each."""
+    slowest = jnp.argmax(latency_s, axis=1)[:, None]
+    picked = ClientTimes(*(jnp.take_along_axis(part, slowest, axis=1)[:, 0] for part in times))
+    nothing = jnp.zeros_like(picked.download_s)
+    return LatencyParts(
+        download_s=picked.download_s,
+        distribute_s=nothing,
+        iterations_s=picked.computing_s + picked.messages_s,
+        collect_s=nothing,
+        upload_s=picked.upload_s,
+    )

@@ -1,0 +1,89 @@
+"""Policies that train whole copies of the model side by side, one a device.
+
+Source: docs/system-model.md, section 6. Both share the D2E band equally at full power and
+look at neither energy nor losses; ``vanilla_fl`` does not look at memory either.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.cost.client_decision import ClientDecision
+from collapipe_jax.cost.client_round import model_ends
+from collapipe_jax.cost.problem import RoundProblem
+
+
+def vanilla_fl(problem: RoundProblem) -> ClientDecision:
+    """Federated averaging (McMahan et al. 1602.05629): every device trains the whole model.
+
+    Args:
+      problem: one round of one network.
+
+    Returns:
+      A decision that may exceed memory and budgets.
+
+    Raises:
+      InputError: if the workload does not tell the sizes of embedding and decoder.
+    """
+    model_ends(problem.workload)
+    return _all_take_part(problem, jnp.int32(problem.workload.blocks), whole_model=True)
+
+
+def splitfed(problem: RoundProblem) -> ClientDecision:
+    """Split federated learning (Thapa et al. 2004.12088): the first blocks on every device.
+
+    As many as fit the smallest device that takes part, but at most half of them; perhaps
+    none, for the embedding alone.
+
+    Args:
+      problem: one round of one network.
+
+    Returns:
+      A decision that may exceed budgets, and memory where not even the embedding fits.
+
+    Raises:
+      InputError: if the workload does not tell the sizes of embedding and decoder.
+    """
+    work, memory_bytes = problem.workload, problem.compute.memory_bytes
+    samples = split_batch(work.batch, memory_bytes > 0)
+    largest = jnp.max(samples, axis=1, keepdims=True)
+    per_block = work.block_static_bytes + largest * work.block_kept_bytes
+    room = memory_bytes - model_ends(work).embedding_static_bytes
+    # A hair of slack keeps a device that fits exactly from losing a block to rounding.
+    fits = jnp.floor((room - largest * work.block_working_bytes) / per_block * (1 + 1e-6))
+    least = jnp.min(jnp.where(samples > 0, fits, jnp.inf))
+    blocks = jnp.clip(least, 0, work.blocks // 2).astype(jnp.int32)
+    return _all_take_part(problem, blocks, whole_model=False)
+
+
+def split_batch(batch: Array, available: Array) -> Array:
+    """A mini-batch over the devices that are there, as evenly as integers allow.
+
+    Args:
+      batch: ``B``.
+      available: ``[N, K]``, boolean.
+
+    Returns:
+      Integers, ``[N, K]``; the first devices get the remainder. A row sums to ``B``, or to
+      0 where nobody is there.
+    """
+    there = jnp.sum(available, axis=1, keepdims=True)
+    share, remainder = jnp.divmod(jnp.asarray(batch, jnp.int32), jnp.maximum(there, 1))
+    rank = jnp.cumsum(available, axis=1) - 1
+    return jnp.where(available, share + (rank < remainder), 0).astype(jnp.int32)
+
+
+def _all_take_part(
+    problem: RoundProblem, client_blocks: Array, *, whole_model: bool
+) -> ClientDecision:
+    """Everybody who is there, equal shares and full power."""
+    radio = problem.radio
+    samples = split_batch(problem.workload.batch, problem.compute.memory_bytes > 0)
+    takes_part = samples > 0
+    clients = jnp.maximum(jnp.sum(takes_part), 1)
+    return ClientDecision(
+        samples=samples,
+        client_blocks=client_blocks,
+        d2e_share=jnp.where(takes_part, 1.0 / clients, 0.0),
+        d2e_power_w=jnp.where(takes_part, radio.d2e_power_max_w[:, None], 0.0),
+        whole_model=whole_model,
+    )

@@ -1,0 +1,129 @@
+"""Policies side by side: latency and where it goes, compute, energy and divergence.
+
+    python -m figures.policies --workdir=DIR [--out=DIR]
+
+Reads the files of ``experiments.compare`` and writes ``policies.pdf`` and ``policies.png``.
+
+A network counts with its mean over the rounds. Latencies are heavy-tailed over networks: one
+bad link multiplies them by hundreds, so a mean rests on few networks and its interval may
+reach 0. Each row therefore shows every network, the median with an interval that holds for
+any distribution, and the mean with Student's; an axis is logarithmic where its values differ
+by more than a factor of 20, and begins at 0 elsewhere. An interval that leaves a panel ends
+at its frame. For the same reason the parts of the latency are shares: those of the slowest
+cluster, its sums over the rounds, within every network, then averaged over networks, each of
+which weighs the same. Networks in which a round never ends have no shares.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from collapipe_jax.command_line import run_reporting_errors
+from experiments.compare_files import Comparison, load_comparison
+from figures import style
+from figures.command_line import draw_result
+from figures.comparison import horizon, kept, round_means
+from figures.rows import ROW_IN, draw_rows, name_rows, row_legend, shown_values
+
+PANELS = {
+    "latency_s": "Latency of a round [s]",
+    "compute_latency_s": "Compute latency [s]",
+    "energy_j": "Energy of a round, all nodes [J]",
+    "divergence_over_target": "Divergence / target [–]",
+}
+_INK = "0.2"
+_TARGET = {"color": style.BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
+
+
+def part_shares(parts_s: np.ndarray) -> np.ndarray:
+    """Shares of the latency, in the order of its parts, ``[5]``.
+
+    Args:
+      parts_s: of the slowest cluster, ``[R, T, 5]``.
+
+    Returns:
+      Mean over networks, summing to 1; nan where no network has finite latencies.
+    """
+    totals = parts_s.astype(np.float64).sum(axis=1)
+    latency = totals.sum(axis=1)
+    usable = np.isfinite(latency) & (latency > 0)
+    if not usable.any():
+        return np.full(totals.shape[1], np.nan)
+    return np.mean(totals[usable] / latency[usable, None], axis=0)
+
+
+@style.styled
+def draw(result: Comparison) -> Figure:
+    """Draw latency and its parts above, the other amounts below; rows are policies.
+
+    Args:
+      result: a comparison.
+    """
+    result = kept(result)
+    told = round_means(result)
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.5 + 2 * ROW_IN * len(told))
+    grid = figure.add_gridspec(2, 6)
+    places = {
+        "latency_s": grid[0, :3],
+        "compute_latency_s": grid[1, :2],
+        "energy_j": grid[1, 2:4],
+        "divergence_over_target": grid[1, 4:],
+    }
+    for metric, place in places.items():
+        axes = figure.add_subplot(place)
+        values = {name: metrics[metric] for name, metrics in told.items()}
+        _amounts(axes, values, PANELS[metric])
+        name_rows(axes, list(told), labelled=place.colspan.start == 0)
+    axes.axvline(1.0, **_TARGET)
+    _shares(figure.add_subplot(grid[0, 3:]), result)
+    target = Line2D([], [], label="target", **_TARGET)
+    row_legend(figure, [target, Line2D([], [], linestyle="none", label=horizon(result))])
+    return figure
+
+
+def _amounts(axes: Axes, values: Mapping[str, np.ndarray], label: str) -> None:
+    """Rows of a metric on a scale that holds them."""
+    draw_rows(axes, values, style.wide_axis(axes, "x", shown_values(values)))
+    axes.set_xlabel(label)
+
+
+def _shares(axes: Axes, result: Comparison) -> None:
+    """Stacked bars, one a policy, and the names of the parts above."""
+    for row, values in enumerate(result.policies.values()):
+        shares = 100.0 * part_shares(values["parts_s"])
+        if np.isnan(shares).any():
+            axes.text(50.0, row, "no finite latency", ha="center", va="center", color=style.GREY)
+            continue
+        starts = np.cumsum(shares) - shares
+        for share, start, look in zip(shares, starts, style.PART_LOOKS.values(), strict=True):
+            axes.barh(row, share, 0.7, start, edgecolor=_INK, linewidth=0.3, **look._asdict())
+    name_rows(axes, list(result.policies), labelled=False)
+    axes.set_xlim(0.0, 100.0)
+    axes.set_xlabel("Parts of the slowest cluster's latency [%]")
+    handles = [
+        Patch(label=name, edgecolor=_INK, linewidth=0.3, **look._asdict())
+        for name, look in style.PART_LOOKS.items()
+    ]
+    axes.legend(
+        handles=handles,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=len(handles),
+        handlelength=1.2,
+        columnspacing=0.8,
+        handletextpad=0.4,
+    )
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw the figure from the comparison on file."""
+    draw_result(argv, __doc__, "experiments.compare", "policies", load_comparison, draw)
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))
