@@ -15,13 +15,13 @@ class SweepResult(NamedTuple):
     Attributes:
       axis: what is swept, with its unit.
       log: whether the values are best drawn on a logarithmic axis.
-      values: of the points, in their order.
+      values: of the points, in their order; names where the points have no number.
       points: comparisons.
     """
 
     axis: str
     log: bool
-    values: list[float]
+    values: list[float] | list[str]
     points: list[Comparison]
 
 

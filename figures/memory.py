@@ -25,6 +25,7 @@ from figures.comparison import horizon, kept
 from figures.rows import ROW_IN, name_rows
 
 _SPREAD = 0.7  # of the room between two numbers of blocks
+_HEADROOM = 1.06  # above the largest limit, for its words
 _MOST_LIMITS = 4  # that are drawn one by one
 _MOST_NUMBERS = 26  # columns in which a share of 100 can be read
 _PALEST, _DARKEST = 1.0, 0.25  # grey of shares of 0 and 100 %
@@ -87,7 +88,7 @@ def draw(result: Comparison) -> Figure:
     below.xaxis.set_major_locator(MaxNLocator(nbins=_MOST_NUMBERS, integer=True, min_n_ticks=1))
     below.set_title(f"share of the policy's devices [%], {horizon(result)}", loc="left")
     handles = [
-        Line2D([], [], label=style.policy_label(name), **look._asdict())
+        Line2D([], [], label=style.policy_label(name), **look._replace(linestyle="none")._asdict())
         for name, look in style.policy_looks(held).items()
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=4)
@@ -102,14 +103,16 @@ def _memories(axes: Axes, held: dict, limits: dict[str, float]) -> None:
     looks = style.policy_looks(held)
     for (name, (memory, _)), offset in zip(held.items(), offsets, strict=True):
         blocks = np.flatnonzero(np.isfinite(memory))
-        look = looks[name]._asdict()
-        axes.plot(blocks + offset, memory[blocks] / unit_bytes, **look)
-        axes.lines[-1].set_linewidth(0.6)
-    style.wide_axis(axes, "y", told / unit_bytes)
+        look = looks[name]._replace(linestyle="none")
+        axes.plot(blocks + offset, memory[blocks] / unit_bytes, **look._asdict())
+    style.wide_axis(axes, "y", _HEADROOM * told / unit_bytes)
     for words, limit in limits.items():
         axes.axhline(limit / unit_bytes, **_LIMIT)
-        axes.text(0.01, limit / unit_bytes, words, transform=axes.get_yaxis_transform(),
-                  va="bottom", fontsize=7)  # fmt: skip
+        place = axes.get_yaxis_transform()
+        axes.text(0.01, limit / unit_bytes, words, transform=place, va="bottom", fontsize=7)
+    for edge in range(len(next(iter(held.values()))[0])):
+        axes.axvline(edge + 0.5, color="0.88", linewidth=0.4, zorder=0.5)
+    axes.grid(visible=False, axis="x")
     axes.set_ylabel(f"Memory of a device [{unit}]")
 
 

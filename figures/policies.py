@@ -8,7 +8,7 @@ A network counts with its mean over the rounds. Latencies are heavy-tailed over 
 bad link multiplies them by hundreds, so a mean rests on few networks and its interval may
 reach 0. Each row therefore shows every network, the median with an interval that holds for
 any distribution, and the mean with Student's; an axis is logarithmic where its values differ
-by more than a factor of 20, and begins at 0 elsewhere. An interval that leaves a panel ends
+by more than a factor of 30, and begins at 0 elsewhere. An interval that leaves a panel ends
 at its frame. For the same reason the parts of the latency are shares: those of the slowest
 cluster, its sums over the rounds, within every network, then averaged over networks, each of
 which weighs the same. Networks in which a round never ends have no shares.

@@ -27,8 +27,8 @@ VERMILLION, ORANGE, YELLOW, PURPLE = "#D55E00", "#E69F00", "#F0E442", "#CC79A7"
 
 ROUND_LABEL = "Round [–]"
 
-_LOG_FROM = 20.0  # between the largest and the smallest, from which on an axis is logarithmic
-_LOG_MARGIN = 1.3
+_LOG_FROM = 30.0  # between the largest and the smallest, from which on an axis is logarithmic
+_LOG_MARGIN = 0.04  # of a logarithmic axis, on either side of the values
 _STRETCHED_FROM = 10.0  # above this a linear axis would flatten what matters, around 1
 _PLAIN_BELOW = 1e5  # from here on ticks are written as powers
 
@@ -209,7 +209,8 @@ def wide_axis(axes: Axes, which: str, values: np.ndarray) -> tuple[float, float]
 
 def _log_limits(positive: np.ndarray) -> tuple[float, float]:
     """Close around the values where two powers of ten lie between, else those around them."""
-    low, high = positive.min() / _LOG_MARGIN, positive.max() * _LOG_MARGIN
+    margin = (positive.max() / positive.min()) ** _LOG_MARGIN
+    low, high = positive.min() / margin, positive.max() * margin
     between = np.floor(np.log10(high)) - np.ceil(np.log10(low))
     return (low, high) if between >= 1 else decades(positive)
 
@@ -223,7 +224,8 @@ def stretched_axis(axes: Axes, top: float) -> float:
     end = 1.08 * top
     if top > _STRETCHED_FROM:
         end = 2.0 * top
-        axes.set_yscale("symlog", linthresh=1.0, linscale=1.0)
+        linear = max(1.0, 0.1 * np.log10(end))  # in decades: room for a tick at 0 and at 1
+        axes.set_yscale("symlog", linthresh=1.0, linscale=linear)
         axes.yaxis.get_major_locator().set_params(numticks=6)
         if top < _PLAIN_BELOW:
             axes.yaxis.set_major_formatter("{x:g}")

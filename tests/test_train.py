@@ -337,9 +337,10 @@ def test_clients_train_whole_copies_and_resume_to_the_same_bytes(name, tmp_path,
             raise KeyboardInterrupt
         return run_round(experiment, state, index)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(train, "run_round", interrupted)
-        run(experiment, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(experiment, stopped)
     run(experiment, stopped, resume=True)
     for file in ("metrics.jsonl", "summary.json"):
         assert (stopped / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()

@@ -1,0 +1,116 @@
+"""Are the long-term constraints kept: mean energy, worst energy queue, divergence queue.
+
+    python -m figures.constraints --workdir=DIR [--out=DIR]
+
+Reads the files of ``experiments.compare`` and writes ``constraints.pdf`` and
+``constraints.png``. Above means over networks with Student's 95 % intervals, below medians
+with intervals that hold for any distribution: where a few networks are hopeless, only the
+medians tell of the others. A line ends where its value is infinite or unknown.
+
+Energy is the mean so far of all nodes together, over the sum of their budgets: above 1 some
+node is over its budget for certain, below 1 a single node may be. Nodes stand behind the
+queues, of which the longest is drawn.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from collapipe_jax.command_line import run_reporting_errors
+from experiments.compare_files import Comparison, load_comparison
+from figures import style
+from figures.command_line import draw_result
+from figures.comparison import horizon, kept
+from figures.estimates import Estimate, mean_estimate, median_estimate
+
+LABELS = {
+    "energy": "Mean energy so far\n/ sum of budgets [–]",
+    "energy_queue": "Worst energy queue [–]",
+    "divergence_queue": "Divergence queue [–]",
+}
+_BUDGET = {"color": style.BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
+_MARKS = 8  # markers along a line
+
+
+def energy_over_budget(result: Comparison, policy: str) -> np.ndarray:
+    """Mean energy so far of all nodes over the sum of their budgets, ``[R, T]``."""
+    energy_j = result.policies[policy]["energy_j"].astype(np.float64)
+    so_far = np.cumsum(energy_j, axis=1) / np.arange(1, energy_j.shape[1] + 1)
+    budget_j = result.networks["energy_budget_j"].astype(np.float64).sum(axis=(1, 2))
+    return so_far / budget_j[:, None]
+
+
+def constraint_series(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
+    """What the panels show: by panel and policy, ``[R, T]`` each."""
+    policies = result.policies
+    return {
+        "energy": {name: energy_over_budget(result, name) for name in policies},
+        "energy_queue": {name: policies[name]["worst_energy_queue"] for name in policies},
+        "divergence_queue": {name: policies[name]["divergence_queue"] for name in policies},
+    }
+
+
+@style.styled
+def draw(result: Comparison) -> Figure:
+    """Draw means above and medians below, one column a constraint.
+
+    Args:
+      result: a comparison.
+    """
+    result = kept(result)
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 4.3)
+    panels = figure.subplots(2, 3, sharex=True)
+    for column, (panel, series) in enumerate(constraint_series(result).items()):
+        _overlay(panels[0, column], series, mean_estimate)
+        _overlay(panels[1, column], series, median_estimate)
+        style.round_axis(panels[1, column])
+        for axes in panels[:, column]:
+            axes.set_ylabel(LABELS[panel])
+    for axes in panels[:, 0]:
+        axes.axhline(1.0, **_BUDGET)
+    panels[0, 0].set_title(f"mean over {horizon(result)}", loc="left")
+    panels[1, 0].set_title("median over networks", loc="left")
+    _legend(figure, result)
+    return figure
+
+
+def _overlay(
+    axes: Axes, series: Mapping[str, np.ndarray], estimate: Callable[[np.ndarray], Estimate]
+) -> None:
+    """Lines of all policies on their bands, on one scale from 0."""
+    told = {name: estimate(values) for name, values in series.items()}
+    highest = [np.ravel(part) for each in told.values() for part in (each.value, each.high)]
+    highest = np.concatenate(highest)
+    top = style.stretched_axis(axes, max(1.2, highest.max(where=np.isfinite(highest), initial=0.0)))
+    looks = style.policy_looks(told)
+    for name, each in told.items():
+        rounds = np.arange(1, each.value.size + 1)
+        every = max(1, -(-rounds.size // _MARKS))
+        band = each.within((0.0, top))
+        color = looks[name].color
+        axes.fill_between(rounds, band.low, band.high, color=color, alpha=0.08, linewidth=0.0)
+        for end in (band.low, band.high):  # where bands lie on each other, their ends tell
+            axes.plot(rounds, end, color=color, linewidth=0.4, alpha=0.7)
+        axes.plot(rounds, each.value, markevery=every, clip_on=False, **looks[name]._asdict())
+
+
+def _legend(figure: Figure, result: Comparison) -> None:
+    handles = [
+        Line2D([], [], label=style.policy_label(name), **look._asdict())
+        for name, look in style.policy_looks(result.policies).items()
+    ]
+    handles.append(Line2D([], [], label="budget", **_BUDGET))
+    figure.legend(handles=handles, loc="outside upper center", ncols=5)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw the figure from the comparison on file."""
+    draw_result(argv, __doc__, "experiments.compare", "constraints", load_comparison, draw)
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

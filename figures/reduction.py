@@ -1,0 +1,112 @@
+"""What ``dssra`` saves against every other policy, in percent and network by network.
+
+    python -m figures.reduction --workdir=DIR [--out=DIR]
+
+Reads the files of ``experiments.compare`` and writes ``reduction.pdf`` and ``reduction.png``.
+A dot is by how much the mean over the rounds of ``dssra`` lies under that of the other policy
+in the same network; below 0 ``dssra`` needs more. A saving cannot pass 100 %, but a loss has
+no end, so an axis that falls below -100 % is logarithmic there.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator
+
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.errors import InputError
+from experiments.compare_files import Comparison, load_comparison
+from experiments.compare_summary import OURS, reduction_percent
+from figures import style
+from figures.command_line import draw_result
+from figures.comparison import horizon, kept, round_means
+from figures.estimates import mean_estimate, median_estimate
+from figures.rows import ROW_IN, draw_rows, name_rows, row_legend
+
+TITLES = {
+    "latency_s": "latency",
+    "compute_latency_s": "compute latency",
+    "device_memory_bytes": "memory of the fullest device",
+    "energy_j": "energy",
+}
+_NONE = {"color": style.BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
+_LEAST_LOW = -20.0  # of an axis, so that one of equal policies is not empty
+
+
+def can_reduce(result: Comparison) -> bool:
+    """Whether the comparison has ``dssra`` and another policy."""
+    return OURS in result.policies and len(result.policies) > 1
+
+
+def reductions(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
+    """Reductions in percent by metric and other policy, ``[R]``.
+
+    Raises:
+      InputError: if the comparison lacks ``dssra``, or has nothing else.
+    """
+    if not can_reduce(result):
+        problem = f"needs {OURS} and another policy in the comparison"
+        remedy = f"Name both in --policies of experiments.compare, or draw without {OURS}"
+        raise InputError("--policies", list(result.policies), problem, f"{remedy} the others")
+    told = round_means(kept(result))
+    ours = told.pop(OURS)
+    return {
+        metric: {
+            name: reduction_percent(ours[metric], other[metric]) for name, other in told.items()
+        }
+        for metric in TITLES
+    }
+
+
+@style.styled
+def draw(result: Comparison) -> Figure:
+    """Draw one panel a metric; rows are the other policies.
+
+    Args:
+      result: a comparison with ``dssra``.
+    """
+    told = reductions(result)
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.0 + ROW_IN * (len(result.policies) - 1))
+    panels = figure.subplots(1, len(told))
+    for axes, (metric, values) in zip(panels, told.items(), strict=True):
+        draw_rows(axes, values, _percent_axis(axes, values))
+        name_rows(axes, list(values), labelled=axes is panels[0])
+        axes.axvline(0.0, **_NONE)
+        axes.set_title(TITLES[metric], loc="left")
+        axes.set_xlabel(f"{OURS} saves [%]")
+    none = Line2D([], [], label="no difference", **_NONE)
+    row_legend(figure, [none, Line2D([], [], linestyle="none", label=horizon(kept(result)))])
+    return figure
+
+
+def _percent_axis(axes: Axes, values: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    """Linear above -100 %, logarithmic below where something lies there; the limits."""
+    estimates = [estimate(v) for v in values.values() for estimate in (mean_estimate, median_estimate)]
+    told = [np.ravel(value) for value in values.values()]
+    told += [np.ravel(part) for estimate in estimates for part in (estimate.value, estimate.low)]
+    told = np.concatenate(told)
+    lowest = np.min(told, where=np.isfinite(told), initial=_LEAST_LOW)
+    if lowest >= -100.0:
+        limits = 1.08 * lowest, 105.0
+    else:
+        limits = 1.3 * lowest, 120.0
+        axes.set_xscale("symlog", linthresh=100.0, linscale=1.0)
+        decades = np.arange(2, np.floor(np.log10(-lowest)) + 1)
+        decades = decades[:: max(1, -(-decades.size // 3))]
+        axes.xaxis.set_major_locator(FixedLocator([*(-(10.0**decades[::-1])), 0.0, 100.0]))
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlim(*limits)
+    return limits
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw the figure from the comparison on file."""
+    draw_result(argv, __doc__, "experiments.compare", "reduction", load_comparison, draw)
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))
