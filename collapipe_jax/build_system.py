@@ -14,7 +14,7 @@ from collapipe_jax.network.channel import RATE_LAWS
 from collapipe_jax.network.devices import DeviceParams, check_profiles
 from collapipe_jax.network.dynamics import DynamicsParams
 from collapipe_jax.network.propagation import PATH_LOSS_LAWS, PropagationParams
-from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.network.topology import ORDERS, TopologyParams
 from collapipe_jax.scheduling.feasibility import can_run, usable_blocks
 from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.system import (
@@ -131,6 +131,10 @@ def build_system_params(config: ConfigDict, cluster_weight: np.ndarray) -> Syste
             raise InputError(
                 f"propagation.{key}", propagation[key], "unknown law", f"Choose among: {known}"
             )
+    order = config.network.order
+    if order not in ORDERS:
+        remedy = f"Choose among: {', '.join(ORDERS)}"
+        raise InputError("network.order", order, "unknown order", remedy)
     return SystemParams(
         topology=TopologyParams(**config.network),
         propagation=PropagationParams(**propagation),

@@ -4,7 +4,8 @@
 
 Reads the files of ``experiments.compare`` and writes ``reduction.pdf`` and ``reduction.png``.
 A dot is by how much the mean over the rounds of ``dssra`` lies under that of the other policy
-in the same network; below 0 ``dssra`` needs more. A saving cannot pass 100 %, but a loss has
+in the same network; below 0 ``dssra`` needs more. Memory is of the device that holds most. Intervals
+are those of figures.policies. A saving cannot pass 100 %, but a loss has
 no end, so an axis that falls below -100 % is logarithmic there.
 """
 
@@ -24,13 +25,12 @@ from experiments.compare_summary import OURS, reduction_percent
 from figures import style
 from figures.command_line import draw_result
 from figures.comparison import horizon, kept, round_means
-from figures.estimates import mean_estimate, median_estimate
-from figures.rows import ROW_IN, draw_rows, name_rows, row_legend
+from figures.rows import ROW_IN, draw_rows, name_rows, row_legend, shown_values
 
 TITLES = {
     "latency_s": "latency",
     "compute_latency_s": "compute latency",
-    "device_memory_bytes": "memory of the fullest device",
+    "device_memory_bytes": "device memory",
     "energy_j": "energy",
 }
 _NONE = {"color": style.BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
@@ -49,9 +49,9 @@ def reductions(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
       InputError: if the comparison lacks ``dssra``, or has nothing else.
     """
     if not can_reduce(result):
-        problem = f"needs {OURS} and another policy in the comparison"
-        remedy = f"Name both in --policies of experiments.compare, or draw without {OURS}"
-        raise InputError("--policies", list(result.policies), problem, f"{remedy} the others")
+        problem = f"no reduction to draw without {OURS} and another policy in the comparison"
+        remedy = "Compare again with both in --policies"
+        raise InputError("--policies", ",".join(result.policies), problem, remedy)
     told = round_means(kept(result))
     ours = told.pop(OURS)
     return {
@@ -85,10 +85,7 @@ def draw(result: Comparison) -> Figure:
 
 def _percent_axis(axes: Axes, values: Mapping[str, np.ndarray]) -> tuple[float, float]:
     """Linear above -100 %, logarithmic below where something lies there; the limits."""
-    estimates = [estimate(v) for v in values.values() for estimate in (mean_estimate, median_estimate)]
-    told = [np.ravel(value) for value in values.values()]
-    told += [np.ravel(part) for estimate in estimates for part in (estimate.value, estimate.low)]
-    told = np.concatenate(told)
+    told = shown_values(values)
     lowest = np.min(told, where=np.isfinite(told), initial=_LEAST_LOW)
     if lowest >= -100.0:
         limits = 1.08 * lowest, 105.0

@@ -16,16 +16,17 @@ _MARKERS = {"median": ("D", "white"), "mean": ("o", None)}  # and its face
 
 
 def shown_values(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """All that rows show but lower ends: an axis of amounts holds these.
+    """All that rows show, ends of intervals included, in one array.
 
     Args:
       values: of every network by policy, ``[R]`` each.
     """
-    told = [np.ravel(value) for value in values.values()]
-    for value in values.values():
-        for estimate in (mean_estimate(value), median_estimate(value)):
-            told.append([estimate.value, estimate.high])
-    return np.concatenate(told)
+    estimates = [
+        estimate(value)
+        for value in values.values()
+        for estimate in (mean_estimate, median_estimate)
+    ]
+    return np.concatenate([*map(np.ravel, values.values()), np.ravel(estimates)])
 
 
 def draw_rows(axes: Axes, values: Mapping[str, np.ndarray], limits: tuple[float, float]) -> None:

@@ -22,9 +22,9 @@ PARAMS = TopologyParams(
 )
 
 
-def draw(realisations):
+def draw(realisations, params=PARAMS):
     keys = jax.random.split(jax.random.key(0), realisations)
-    return np.asarray(jax.jit(jax.vmap(lambda key: sample_topology(key, PARAMS)))(keys))
+    return np.asarray(jax.jit(jax.vmap(lambda key: sample_topology(key, params)))(keys))
 
 
 def assert_uniform(points, inner, outer):
@@ -69,3 +69,14 @@ def test_distances_have_finite_slopes_where_nodes_meet():
     here = jnp.zeros((2, 2, 2))
     slope = jax.grad(lambda p: jnp.sum(node_distance_m(p, PARAMS)))(here)
     assert np.all(np.isfinite(slope))
+
+
+def test_a_tour_walks_to_the_nearest_device_left():
+    drawn, toured = draw(50), draw(50, PARAMS.replace(order="tour"))
+    np.testing.assert_array_equal(drawn[:, :, 0], toured[:, :, 0])
+    for before, after in zip(drawn.reshape(-1, 5, 2), toured.reshape(-1, 5, 2), strict=True):
+        here, left = before[0], list(before[1:])
+        for found in after[1:]:
+            nearest = min(range(len(left)), key=lambda i: np.linalg.norm(left[i] - here))
+            here = left.pop(nearest)
+            np.testing.assert_allclose(found, here, atol=1e-3)

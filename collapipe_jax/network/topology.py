@@ -6,6 +6,10 @@ from flax import struct
 from jax import Array
 
 
+ORDERS = ("drawn", "tour")
+"""How devices of a cluster may be numbered."""
+
+
 @struct.dataclass(kw_only=True)
 class TopologyParams:
     """Geometry of a cell with the base station at the origin.
@@ -17,10 +21,13 @@ class TopologyParams:
       cluster_radius_m: devices stand uniformly in this disc around their control unit.
       d2e_min_distance_m: floor on a node's distance to the base station.
       d2d_min_distance_m: floor on the distance between two nodes.
+      order: in which devices are numbered, and so chained: "drawn", or "tour", from the
+        control unit on always to the nearest device that is left.
     """
 
     clusters: int = struct.field(pytree_node=False)
     devices: int = struct.field(pytree_node=False)
+    order: str = struct.field(pytree_node=False, default="drawn")
     cell_radius_m: Array
     cluster_radius_m: Array
     d2e_min_distance_m: Array
@@ -47,7 +54,22 @@ def sample_topology(key: Array, params: TopologyParams) -> Array:
     offset = _sample_disc(
         device_key, (clusters, devices), params.d2d_min_distance_m, params.cluster_radius_m
     )
+    if params.order == "tour":
+        offset = jax.vmap(_nearest_first)(offset)
     return jnp.concatenate([centre, centre + offset], axis=1)
+
+
+def _nearest_first(offset_m):
+    """Devices ``[K, 2]`` in the order of a walk to the nearest one left, from the origin."""
+
+    def walk(state, _):
+        here, left = state
+        distance = jnp.where(left, jnp.linalg.norm(offset_m - here, axis=1), jnp.inf)
+        nearest = jnp.argmin(distance)
+        return (offset_m[nearest], left.at[nearest].set(False)), offset_m[nearest]
+
+    start = jnp.zeros(2), jnp.ones(len(offset_m), bool)
+    return jax.lax.scan(walk, start, length=len(offset_m))[1]
 
 
 def _sample_disc(key, shape, inner_radius_m, outer_radius_m):
