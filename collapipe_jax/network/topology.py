@@ -64,7 +64,7 @@ def _nearest_first(offset_m):
 
     def walk(state, _):
         here, left = state
-        distance = jnp.where(left, jnp.linalg.norm(offset_m - here, axis=1), jnp.inf)
+        distance = jnp.where(left, jnp.linalg.norm(offset_m - here[None], axis=1), jnp.inf)
         nearest = jnp.argmin(distance)
         return (offset_m[nearest], left.at[nearest].set(False)), offset_m[nearest]
 
