@@ -1,24 +1,76 @@
-"""All figures of one or several runs.
+"""All figures of what a folder holds.
 
-    python -m figures.all --workdir=RUN [--workdir=RUN2 ...] [--out=DIR]
+    python -m figures.all --workdir=DIR [--workdir=DIR2 ...] [--out=DIR]
 
-Writes ``progress``, ``latency`` and ``queues`` over all runs and a ``gantt`` a run, each
-as PDF and PNG, and prints the paths. Takes a few seconds a figure.
+Of one or several training runs ``progress``, ``latency`` and ``queues`` over all of them and a
+``gantt`` a run. Of one comparison ``policies``, ``memory`` and ``constraints``, and
+``reduction`` where it has ``dssra``. Of one sweep ``sweep`` and ``sweep_mean``, of one
+closed-loop run with several V ``tradeoff``, of one folder of experiments.benchmarks.gap
+``gap``. Each as PDF and PNG; prints the paths. Takes a few seconds a figure.
 """
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
-from figures import gantt, latency, progress, queues, style
+from collapipe_jax.errors import InputError
+from experiments.closed_loop_files import load_closed_loop
+from experiments.compare_files import Comparison, load_comparison
+from experiments.compare_summary import OURS
+from experiments.sweep_files import load_sweep
+from figures import (
+    constraints,
+    gantt,
+    gap,
+    latency,
+    memory,
+    policies,
+    progress,
+    queues,
+    reduction,
+    style,
+    sweep,
+    tradeoff,
+)
 from figures.command_line import figure_parser, load_runs, out_dir, print_paths
 from figures.schedule import runs_pipeline
 
+_RUN = "policy"  # a key that the settings of a training run have
+_EXPERIMENTS = ("compare", "sweep", "closed_loop")  # keys that those of others have
+
+
+def kind_of(workdir: str | Path) -> str:
+    """What a folder holds, by the settings on file.
+
+    Returns:
+      A key of those settings that tells, or ``"gap"``.
+
+    Raises:
+      InputError: if it holds nothing that figures are drawn from.
+    """
+    try:
+        settings = json.loads((Path(workdir) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        settings = {}
+    for key in (*_EXPERIMENTS, _RUN):
+        if key in settings:
+            return key
+    if gap.gap_file(workdir).is_file():
+        return "gap"
+    raise InputError(
+        "workdir",
+        str(workdir),
+        "holds nothing that figures are drawn from",
+        "Name the workdir of a training run, or of experiments.compare, sweep, closed_loop or "
+        "benchmarks.gap",
+    )
+
 
 def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
-    """Draw and write every figure; a run without a pipeline gets no Gantt chart.
+    """Draw and write every figure of runs; one without a pipeline gets no Gantt chart.
 
     Args:
       records: runs.
@@ -29,8 +81,7 @@ def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     """
     paths: list[Path] = []
     for module in (progress, latency, queues):
-        name = module.__name__.rpartition(".")[2]
-        paths += style.save(module.draw(records), folder, name)
+        paths += style.save(module.draw(records), folder, _name(module))
     for record, label in zip(records, style.run_labels(records), strict=True):
         if runs_pipeline(record).any():
             name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
@@ -38,10 +89,47 @@ def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     return paths
 
 
+def draw_comparison(result: Comparison, folder: str | Path) -> list[Path]:
+    """Draw and write every figure of a comparison, and tell if one does not belong."""
+    modules = [policies, memory, constraints]
+    if reduction.can_reduce(result):
+        modules.append(reduction)
+    else:
+        print(f"no reduction: the comparison lacks {OURS}, or has nothing else")
+    return [
+        path
+        for module in modules
+        for path in style.save(module.draw(result), folder, _name(module))
+    ]
+
+
+def _name(module) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+def _draw_experiment(kind: str, workdir: str, folder: Path) -> list[Path]:
+    """All figures of a folder that holds no training run."""
+    if kind == "compare":
+        return draw_comparison(load_comparison(workdir), folder)
+    if kind == "sweep":
+        return sweep.draw_and_save(load_sweep(workdir), folder)
+    if kind == "closed_loop":
+        return style.save(tradeoff.draw(load_closed_loop(workdir)), folder, "tradeoff")
+    return style.save(gap.draw(gap.load_gaps(workdir)), folder, "gap")
+
+
 def main(argv: Sequence[str]) -> None:
-    """Draw all figures from the runs on file."""
+    """Draw all figures from the folders on file."""
     options = figure_parser(__doc__).parse_args(argv)
-    print_paths(draw_all(load_runs(options), out_dir(options)))
+    kinds = [kind_of(workdir) for workdir in options.workdir]
+    if set(kinds) == {_RUN}:
+        paths = draw_all(load_runs(options), out_dir(options))
+    elif len(kinds) == 1:
+        paths = _draw_experiment(kinds[0], options.workdir[0], out_dir(options))
+    else:
+        problem = "only training runs are drawn together"
+        raise InputError("--workdir", options.workdir, problem, "Name one folder at a time")
+    print_paths(paths)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from experiments.compare_files import Comparison, load_comparison
 from figures import style
 from figures.command_line import draw_result
 from figures.comparison import horizon, kept, round_means
-from figures.rows import ROW_IN, draw_rows, name_rows, row_legend, shown_values
+from figures.rows import ROW_IN, draw_rows, name_rows, row_legend
 
 PANELS = {
     "latency_s": "Latency of a round [s]",
@@ -87,8 +87,9 @@ def draw(result: Comparison) -> Figure:
 
 
 def _amounts(axes: Axes, values: Mapping[str, np.ndarray], label: str) -> None:
-    """Rows of a metric on a scale that holds them."""
-    draw_rows(axes, values, style.wide_axis(axes, "x", shown_values(values)))
+    """Rows of a metric on a scale that holds every network."""
+    networks = np.concatenate(list(values.values()))
+    draw_rows(axes, values, style.wide_axis(axes, "x", networks))
     axes.set_xlabel(label)
 
 

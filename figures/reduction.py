@@ -25,7 +25,7 @@ from experiments.compare_summary import OURS, reduction_percent
 from figures import style
 from figures.command_line import draw_result
 from figures.comparison import horizon, kept, round_means
-from figures.rows import ROW_IN, draw_rows, name_rows, row_legend, shown_values
+from figures.rows import ROW_IN, draw_rows, name_rows, row_legend
 
 TITLES = {
     "latency_s": "latency",
@@ -85,10 +85,10 @@ def draw(result: Comparison) -> Figure:
 
 def _percent_axis(axes: Axes, values: Mapping[str, np.ndarray]) -> tuple[float, float]:
     """Linear above -100 %, logarithmic below where something lies there; the limits."""
-    told = shown_values(values)
+    told = np.concatenate(list(values.values()))
     lowest = np.min(told, where=np.isfinite(told), initial=_LEAST_LOW)
     if lowest >= -100.0:
-        limits = 1.08 * lowest, 105.0
+        limits = lowest - 0.06 * (100.0 - lowest), 105.0
     else:
         limits = 1.3 * lowest, 120.0
         axes.set_xscale("symlog", linthresh=100.0, linscale=1.0)

@@ -15,20 +15,6 @@ _DOTS_AT, _MEDIAN_AT, _MEAN_AT = 0.24, 0.0, -0.24  # below the middle of the row
 _MARKERS = {"median": ("D", "white"), "mean": ("o", None)}  # and its face
 
 
-def shown_values(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """All that rows show, ends of intervals included, in one array.
-
-    Args:
-      values: of every network by policy, ``[R]`` each.
-    """
-    estimates = [
-        estimate(value)
-        for value in values.values()
-        for estimate in (mean_estimate, median_estimate)
-    ]
-    return np.concatenate([*map(np.ravel, values.values()), np.ravel(estimates)])
-
-
 def draw_rows(axes: Axes, values: Mapping[str, np.ndarray], limits: tuple[float, float]) -> None:
     """Fill a panel, policies from top to bottom.
 

@@ -5,7 +5,8 @@
 Reads the files of ``experiments.sweep`` and writes ``sweep`` with medians over networks and
 ``sweep_mean`` with means, each as PDF and PNG. Intervals are of 95 %, of a median between two
 order statistics, of a mean by Student's t; an interval that leaves a panel ends at its frame.
-A network counts with its mean over the rounds. Vertical axes are logarithmic where values
+A network counts with its mean over the rounds. Points of a value stand side by side, lest
+intervals hide one another. Vertical axes are logarithmic where values
 differ by more than a factor of 30. A point whose value is infinite has no marker. Latency
 means rest on few networks where links are bad, so read the medians first.
 """
@@ -28,6 +29,7 @@ from figures.estimates import Estimate, mean_estimate, median_estimate
 
 STATISTICS = {"median": median_estimate, "mean": mean_estimate}
 _FILES = {"median": "sweep", "mean": "sweep_mean"}
+_SPREAD = 0.45  # of the gap between two values, that points of one take
 _MOST_TICKS = 8  # values that are all written on the axis
 
 
@@ -79,34 +81,50 @@ def draw(result: SweepResult, statistic: str = "median") -> Figure:
         scaled = {
             name: Estimate(*(part / scale for part in each)) for name, each in told[metric].items()
         }
-        _overlay(axes, result.values, scaled)
-        axes.set_ylabel(label)
         _swept_axis(axes, result, labelled=place.rowspan.stop == 2)
+        _overlay(axes, side_by_side(result, len(scaled)), scaled)
+        axes.set_ylabel(label)
     figure.axes[0].set_title(f"{statistic} over {horizon(kept(result.points[0]))}", loc="left")
     _legend(figure, told["latency_s"])
     return figure
 
 
-def _overlay(axes: Axes, values: Sequence[float], told: Mapping[str, Estimate]) -> None:
+def is_log(result: SweepResult) -> bool:
+    """Whether the swept values stand on a logarithmic axis."""
+    return result.log and min(result.values) > 0
+
+
+def side_by_side(result: SweepResult, policies: int) -> np.ndarray:
+    """Where the points of every policy stand, around the values, ``[policies, points]``."""
+    values = np.array(result.values, np.float64)
+    place = np.log(values) if is_log(result) else values
+    gap = np.diff(np.sort(place)).min() if place.size > 1 else 0.0
+    offsets = _SPREAD * gap * ((np.arange(policies) + 0.5) / policies - 0.5)
+    places = place + offsets[:, None]
+    return np.exp(places) if is_log(result) else places
+
+
+def _overlay(axes: Axes, places: np.ndarray, told: Mapping[str, Estimate]) -> None:
     """Lines of all policies with their intervals."""
     parts = [part for each in told.values() for part in (each.value, each.high)]
     limits = style.wide_axis(axes, "y", np.concatenate(parts))
-    for name, look in style.policy_looks(told).items():
-        each = told[name].within(limits)
+    looks = style.policy_looks(told)
+    for place, (name, estimate) in zip(places, told.items(), strict=True):
+        each = estimate.within(limits)
         error = np.nan_to_num([each.value - each.low, each.high - each.value])
         axes.errorbar(
-            values,
+            place,
             each.value,
             yerr=np.maximum(error, 0.0),
-            capsize=1.5,
+            capsize=1.0,
             elinewidth=0.7,
-            **look._asdict(),
+            **looks[name]._asdict(),
         )
 
 
 def _swept_axis(axes: Axes, result: SweepResult, labelled: bool) -> None:
     """Scale and ticks of what is swept; its unit where it has one."""
-    if result.log and min(result.values) > 0:
+    if is_log(result):
         axes.set_xscale("log")
     if len(result.values) <= _MOST_TICKS:
         axes.set_xticks(result.values, labels=[f"{value:g}" for value in result.values])

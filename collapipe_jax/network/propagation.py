@@ -41,6 +41,7 @@ class PropagationParams:
       d2e_shadowing_db, d2d_shadowing_db: standard deviations.
       d2e_shadowing_distance_m: distance over which the shadowing towards the base
         station decorrelates (Gudmundson 1991).
+      d2d_shadowing_distance_m: the same between nodes, over what both ends walk.
     """
 
     d2e_path_loss: str = struct.field(pytree_node=False)
@@ -48,6 +49,19 @@ class PropagationParams:
     d2e_shadowing_db: Array
     d2d_shadowing_db: Array
     d2e_shadowing_distance_m: Array
+    d2d_shadowing_distance_m: Array
+
+
+class Shadowing(NamedTuple):
+    """What is above the path loss, in dB: a positive one is a gain.
+
+    Attributes:
+      d2e_db: towards the base station, ``[N, K + 1]``.
+      node_db: between every two nodes, ``[N (K + 1), N (K + 1)]``, reciprocal.
+    """
+
+    d2e_db: Array
+    node_db: Array
 
 
 class LargeScaleGain(NamedTuple):
@@ -68,32 +82,46 @@ def path_loss_db(distance_m: Array, law: PathLossLaw) -> Array:
     return law.intercept_db + law.slope_db * jnp.log10(distance_m / 1000.0)
 
 
-def sample_large_scale_gain(
+def sample_shadowing(
     key: Array, position_m: Array, topology: TopologyParams, params: PropagationParams
-) -> LargeScaleGain:
-    """Path loss with shadowing, as linear gains.
+) -> Shadowing:
+    """Log-normal shadowing of all links.
 
-    Shadowing towards the base station is correlated between nodes that stand close
-    together, ``exp(-d / d_corr)``; between nodes it is independent from link to link and
-    the same in both directions.
+    Towards the base station it is correlated between nodes that stand close together,
+    ``exp(-d / d_corr)``; between nodes it is independent from link to link and the same in
+    both directions.
 
     Args:
       key: random key.
       position_m: ``[N, K + 1, 2]``.
-      topology: geometry, for the floors on distance.
-      params: laws and deviations.
+      topology: geometry, for the floor on distance.
+      params: deviations, and the distance of decorrelation.
     """
     d2e_key, node_key = jax.random.split(key)
-    shape = position_m.shape[:2]
     between_m = node_distance_m(position_m, topology)
-    d2e_db = -path_loss_db(
-        d2e_distance_m(position_m, topology), PATH_LOSS_LAWS[params.d2e_path_loss]
-    ) + params.d2e_shadowing_db * _correlated_normal(
-        d2e_key, between_m, params.d2e_shadowing_distance_m
-    ).reshape(shape)
-    node_db = -path_loss_db(
-        between_m, PATH_LOSS_LAWS[params.d2d_path_loss]
-    ) + params.d2d_shadowing_db * symmetric(jax.random.normal(node_key, between_m.shape))
+    d2e = _correlated_normal(d2e_key, between_m, params.d2e_shadowing_distance_m)
+    node = symmetric(jax.random.normal(node_key, between_m.shape))
+    return Shadowing(
+        d2e_db=params.d2e_shadowing_db * d2e.reshape(position_m.shape[:2]),
+        node_db=params.d2d_shadowing_db * node,
+    )
+
+
+def large_scale_gain(
+    position_m: Array, shadowing: Shadowing, topology: TopologyParams, params: PropagationParams
+) -> LargeScaleGain:
+    """Path loss with shadowing, as linear gains.
+
+    Args:
+      position_m: ``[N, K + 1, 2]``.
+      shadowing: of all links.
+      topology: geometry, for the floors on distance.
+      params: laws.
+    """
+    shape = position_m.shape[:2]
+    d2e_m, between_m = d2e_distance_m(position_m, topology), node_distance_m(position_m, topology)
+    d2e_db = -path_loss_db(d2e_m, PATH_LOSS_LAWS[params.d2e_path_loss]) + shadowing.d2e_db
+    node_db = -path_loss_db(between_m, PATH_LOSS_LAWS[params.d2d_path_loss]) + shadowing.node_db
     return LargeScaleGain(
         d2e=db_to_linear(d2e_db), node=db_to_linear(node_db).reshape(*shape, *shape)
     )

@@ -1,0 +1,127 @@
+r"""Train with several policies on the same network and data: score against simulated time.
+
+    python -m experiments.race --config=configs/classification_clinc150.py --workdir=runs/race \
+        --policies=dssra,static_pipeline,vanilla_fl
+
+Every policy is a training run of its own in the workdir; what is finished or saved is gone on
+with. Ends with a table, the time that each took to a score, and the figures of all runs.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from collapipe_jax.build import build_experiment
+from collapipe_jax.checkpoint import RunRecord
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.scheduling.policies import POLICIES, make_policy
+from collapipe_jax.train import train
+from collapipe_jax.units import bytes_to_mib
+from configs import default
+from experiments.configuration import read_config
+from figures.all import draw_all
+
+ROWS = {
+    "simulated time, s": ("simulated_time_s", "{:.0f}"),
+    "mean latency of a round, s": ("mean_latency_s", "{:.2f}"),
+    "  of it compute alone, s": ("mean_compute_latency_s", "{:.2f}"),
+    "mean energy of a round, all nodes, J": ("mean_energy_j", "{:.2f}"),
+    "mean energy over budget, worst node": ("worst_energy_over_budget", "{:.2f}"),
+    "mean divergence over target": ("mean_divergence_over_target", "{:.3g}"),
+    "peak memory of a device, MiB": ("peak_device_memory_bytes", "{:.1f}"),
+}
+TARGET = 0.9
+"""Share of the best final validation score, to which the time of every policy is told."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train with every policy, print the table, draw the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", required=True, help="a file with get_config()")
+    parser.add_argument("--workdir", required=True, help="where results go")
+    parser.add_argument("--policies", default=",".join(POLICIES), help="names, with commas")
+    options, overrides = parser.parse_known_args(argv)
+    race(
+        read_config(options.config, overrides),
+        options.policies.split(","),
+        Path(options.workdir),
+        Console(),
+    )
+
+
+def race(config: ConfigDict, policies: Sequence[str], root: Path, console: Console) -> None:
+    """Train with every policy in a folder of its own, then compare.
+
+    Args:
+      config: of all runs but for the policy.
+      policies: their names.
+      root: where the folders go.
+      console: where progress and the table are shown.
+
+    Raises:
+      InputError: if the configuration is wrong.
+    """
+    for name in policies:
+        make_policy(name)  # a wrong name is told before any work
+    records, summaries = {}, {}
+    for name in policies:
+        console.print(f"[bold]{name}[/bold]")
+        config.policy.name = name
+        experiment = build_experiment(config, default.get_config())
+        records[name] = train(experiment, root / name, resume=True, console=console)
+        summaries[name] = json.loads((root / name / "summary.json").read_text(encoding="utf-8"))
+    console.print(race_table(records, summaries))
+    for path in draw_all(list(records.values()), root / "figures"):
+        console.print(f"figure: {path}")
+
+
+def race_table(
+    records: Mapping[str, RunRecord], summaries: Mapping[str, Mapping[str, Any]]
+) -> Table:
+    """Policies side by side: test scores first, as the objective names them."""
+    table = Table(title="Same network, same data, same seeds")
+    table.add_column("")
+    for name in summaries:
+        table.add_column(name, justify="right")
+    first = next(iter(summaries.values()))
+    scores = [key for key, value in first.items() if key.startswith("test_") and _is_number(value)]
+    for key in scores:
+        values = [f"{summary[key]:.1f}" for summary in summaries.values()]
+        table.add_row(key.replace("_", " "), *values)
+    table.add_row(*_time_to_score(records))
+    for label, (key, form) in ROWS.items():
+        values = [summary[key] for summary in summaries.values()]
+        if key.endswith("_bytes"):
+            values = [bytes_to_mib(value) for value in values]
+        table.add_row(label, *(form.format(value) for value in values))
+    return table
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _time_to_score(records: Mapping[str, RunRecord]) -> list[str]:
+    """When each run's validation score first reached a share of the best final one."""
+    finals = [record.history["score"][-1] for record in records.values()]
+    goal = TARGET * max(finals)
+    row = [f"simulated time to a validation score of {goal:.1f}, s"]
+    for record in records.values():
+        reached = np.flatnonzero(record.history["score"] >= goal)
+        time_s = record.history["simulated_time_s"]
+        row.append(f"{time_s[reached[0]]:.0f}" if reached.size else "never")
+    return row
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

@@ -1,0 +1,130 @@
+"""How far ``dssra`` is from the best decision: distribution of the gap over networks.
+
+    python -m figures.gap --workdir=DIR [--out=DIR]
+
+Reads ``gap.jsonl`` of ``experiments.benchmarks.gap`` and writes ``gap.pdf`` and ``gap.png``.
+A curve tells the share of the networks whose gap is at most so much, in percent of the
+better objective:
+
+- the gap of ``dssra`` to exhaustive search;
+- the layout's part of it, which better shares and powers do not close;
+- the gap to the lower bound that the search ends with, above which the best cannot lie;
+- the first again, for networks in which even the best decision loses more than 0.9.
+
+A curve begins at the share of the networks whose gap is at the left end or under it, where
+single precision ends.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.errors import InputError
+from experiments.benchmarks.network_rows import by_hope
+from figures import style
+from figures.command_line import draw_result
+
+FLOOR_PERCENT = 1e-5
+"""Left end of the axis."""
+
+_LOOKS = {
+    "gap": style.LineLook(style.BLUE, "-", None),
+    "the layout's part": style.LineLook(style.VERMILLION, (0, (4, 1.5)), None),
+    "to the lower bound": style.LineLook(style.GREEN, (0, (1, 1)), None),
+    "gap, hopeless losses": style.LineLook(style.GREY, (0, (4, 1, 1, 1)), None),
+}
+
+
+def gap_file(workdir: str | os.PathLike) -> Path:
+    """Where the networks stand, one line each."""
+    return Path(workdir) / "gap.jsonl"
+
+
+def load_gaps(workdir: str | os.PathLike) -> list[dict]:
+    """Networks on file; a line that a kill cut off is left out.
+
+    Raises:
+      InputError: if there are none.
+    """
+    path, rows = gap_file(workdir), []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    if not rows:
+        remedy = "Name the workdir of experiments.benchmarks.gap"
+        raise InputError("workdir", str(workdir), "holds no gaps", remedy)
+    return rows
+
+
+def gaps_percent(rows: Sequence[dict]) -> dict[str, np.ndarray]:
+    """Gaps by curve, in percent of the better objective.
+
+    Args:
+      rows: lines of gap.jsonl.
+    """
+    usable, hopeless = by_hope(rows)
+    return {
+        "gap": _over(usable, "dssra", "exhaustive"),
+        "the layout's part": _over(usable, "dssra_tuned", "exhaustive"),
+        "to the lower bound": _over(usable, "dssra", "lower_bound"),
+        "gap, hopeless losses": _over(hopeless, "dssra", "exhaustive"),
+    }
+
+
+def _over(rows: Sequence[dict], worse: str, better: str) -> np.ndarray:
+    return np.array([100.0 * (row[worse] / row[better] - 1.0) for row in rows])
+
+
+@style.styled
+def draw(rows: Sequence[dict]) -> Figure:
+    """Draw the curves of all gaps; one without networks is left out.
+
+    Args:
+      rows: lines of gap.jsonl.
+    """
+    figure = style.new_figure(style.COLUMN_WIDTH_IN, 2.7)
+    axes = figure.subplots()
+    told = {name: gaps for name, gaps in gaps_percent(rows).items() if gaps.size}
+    every = np.concatenate(list(told.values()))
+    top = style.decades(np.maximum(every[np.isfinite(every)], 10 * FLOOR_PERCENT))[1]
+    axes.set_xscale("log")
+    axes.set_xlim(FLOOR_PERCENT, top)
+    axes.set_ylim(0.0, 102.0)
+    for name, gaps in told.items():
+        _distribution(axes, gaps, top, name)
+    axes.set_xlabel("Gap [%]")
+    axes.set_ylabel("Networks with at most this gap [%]")
+    figure.legend(loc="outside upper center", ncols=2)
+    return figure
+
+
+def _distribution(axes: Axes, gaps: np.ndarray, top: float, name: str) -> None:
+    """Stairs of the empirical distribution, from one end of the axis to the other."""
+    ordered = np.sort(np.clip(gaps, FLOOR_PERCENT, np.inf))
+    shares = 100.0 * np.arange(1, ordered.size + 1) / ordered.size
+    start = shares[ordered <= FLOOR_PERCENT].max(initial=0.0)
+    above = ordered > FLOOR_PERCENT
+    finite = np.isfinite(ordered) & above
+    x = np.concatenate([[FLOOR_PERCENT], ordered[finite], [top]])
+    y = np.concatenate([[start], shares[finite]])
+    label = f"{name} (n = {gaps.size})"
+    axes.plot(x, [*y, y[-1]], drawstyle="steps-post", label=label, **_LOOKS[name]._asdict())
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw the figure from the networks on file."""
+    draw_result(argv, __doc__, "experiments.benchmarks.gap", "gap", load_gaps, draw)
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

@@ -1,0 +1,42 @@
+import io
+import json
+
+import numpy as np
+import pytest
+import tiny_run
+from rich.console import Console
+
+from collapipe_jax.errors import InputError
+from experiments.race import race
+
+
+def _lines(folder):
+    return (folder / "metrics.jsonl").read_text().splitlines()
+
+
+def test_policies_of_both_kinds_race_on_the_same_data(tmp_path):
+    config = tiny_run.get_config()
+    config.dynamics.availability = 1.0
+    out = io.StringIO()
+    race(config, ("static_pipeline", "vanilla_fl"), tmp_path, Console(file=out, width=120))
+    lines = {
+        name: [json.loads(line) for line in _lines(tmp_path / name)]
+        for name in ("static_pipeline", "vanilla_fl")
+    }
+    # The same parameters on the same mini-batches, up to what a first local step changes.
+    first = [rows[0]["train_loss"] for rows in lines.values()]
+    assert first[0] == pytest.approx(first[1], rel=0.05)
+    assert "simulated time to a validation score" in out.getvalue()
+    assert {path.name for path in (tmp_path / "figures").glob("*.png")} >= {
+        "progress.png",
+        "latency.png",
+        "queues.png",
+        "gantt_static_pipeline.png",
+    }
+    assert np.isfinite(lines["vanilla_fl"][-1]["score"])
+
+
+def test_a_wrong_name_is_told_before_any_work(tmp_path):
+    with pytest.raises(InputError, match=r"policy\.name"):
+        race(tiny_run.get_config(), ("static_pipeline", "none"), tmp_path, Console())
+    assert not list(tmp_path.iterdir())
