@@ -1,1 +1,1 @@
-"""Figures, drawn from saved checkpoints alone."""
+"""Figures, drawn from files alone."""

@@ -26,13 +26,13 @@ from figures import style
 from figures.command_line import draw_result
 from figures.comparison import horizon, kept
 from figures.estimates import Estimate, mean_estimate, median_estimate
+from figures.scales import stretched_axis
 
 LABELS = {
     "energy": "Mean energy so far\n/ sum of budgets [–]",
     "energy_queue": "Worst energy queue [–]",
     "divergence_queue": "Divergence queue [–]",
 }
-_BUDGET = {"color": style.BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
 _MARKS = 8  # markers along a line
 
 
@@ -71,7 +71,7 @@ def draw(result: Comparison) -> Figure:
         for axes in panels[:, column]:
             axes.set_ylabel(LABELS[panel])
     for axes in panels[:, 0]:
-        axes.axhline(1.0, **_BUDGET)
+        axes.axhline(1.0, **style.RULE)
     panels[0, 0].set_title(f"mean over {horizon(result)}", loc="left")
     panels[1, 0].set_title("median over networks", loc="left")
     _legend(figure, result)
@@ -85,7 +85,9 @@ def _overlay(
     told = {name: estimate(values) for name, values in series.items()}
     highest = [np.ravel(part) for each in told.values() for part in (each.value, each.high)]
     highest = np.concatenate(highest)
-    top = style.stretched_axis(axes, max(1.2, highest.max(where=np.isfinite(highest), initial=0.0)))
+    top = stretched_axis(axes, max(1.2, highest.max(where=np.isfinite(highest), initial=0.0)))
+    if not np.isfinite(highest).any():
+        style.say_empty(axes, "no finite value")
     looks = style.policy_looks(told)
     for name, each in told.items():
         rounds = np.arange(1, each.value.size + 1)
@@ -99,11 +101,8 @@ def _overlay(
 
 
 def _legend(figure: Figure, result: Comparison) -> None:
-    handles = [
-        Line2D([], [], label=style.policy_label(name), **look._asdict())
-        for name, look in style.policy_looks(result.policies).items()
-    ]
-    handles.append(Line2D([], [], label="budget", **_BUDGET))
+    budget = Line2D([], [], label="budget", **style.RULE)
+    handles = [*style.policy_handles(result.policies), budget]
     figure.legend(handles=handles, loc="outside upper center", ncols=5)
 
 

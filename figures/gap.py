@@ -30,6 +30,7 @@ from collapipe_jax.errors import InputError
 from experiments.benchmarks.network_rows import by_hope
 from figures import style
 from figures.command_line import draw_result
+from figures.scales import decades
 
 FLOOR_PERCENT = 1e-5
 """Left end of the axis."""
@@ -96,7 +97,7 @@ def draw(rows: Sequence[dict]) -> Figure:
     axes = figure.subplots()
     told = {name: gaps for name, gaps in gaps_percent(rows).items() if gaps.size}
     every = np.concatenate(list(told.values()))
-    top = style.decades(np.maximum(every[np.isfinite(every)], 10 * FLOOR_PERCENT))[1]
+    top = decades(np.maximum(every[np.isfinite(every)], 10 * FLOOR_PERCENT))[1]
     axes.set_xscale("log")
     axes.set_xlim(FLOOR_PERCENT, top)
     axes.set_ylim(0.0, 102.0)

@@ -17,6 +17,7 @@ from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
 from figures import style
 from figures.command_line import draw_and_save
+from figures.scales import decades
 
 _PARTS = tuple(style.PART_LOOKS)
 _INK = "0.2"
@@ -123,7 +124,7 @@ def _means(axes: Axes, records, parts) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     shown = [line.get_xdata() for line in axes.lines]
-    axes.set_xlim(*style.decades(np.concatenate([*shown, np.empty(0)])))
+    axes.set_xlim(*decades(np.concatenate([*shown, np.empty(0)])))
     axes.set_yticks(heights, labels=_PARTS)
     axes.set_ylim(-0.5, len(_PARTS) - 0.5)
     axes.set_xlabel("Mean over rounds [s]")

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from collapipe_jax.command_line import run_reporting_errors
@@ -23,13 +22,13 @@ from figures import style
 from figures.command_line import draw_result
 from figures.comparison import horizon, kept
 from figures.rows import ROW_IN, name_rows
+from figures.scales import wide_axis
 
 _SPREAD = 0.7  # of the room between two numbers of blocks
 _HEADROOM = 1.06  # above the largest limit, for its words
 _MOST_LIMITS = 4  # that are drawn one by one
 _MOST_NUMBERS = 26  # columns in which a share of 100 can be read
 _PALEST, _DARKEST = 1.0, 0.25  # grey of shares of 0 and 100 %
-_LIMIT = {"color": style.BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
 
 
 def held_memory(values: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -87,10 +86,7 @@ def draw(result: Comparison) -> Figure:
     below.set_xlabel("Blocks held by a device [–]")
     below.xaxis.set_major_locator(MaxNLocator(nbins=_MOST_NUMBERS, integer=True, min_n_ticks=1))
     below.set_title(f"share of the policy's devices [%], {horizon(result)}", loc="left")
-    handles = [
-        Line2D([], [], label=style.policy_label(name), **look._replace(linestyle="none")._asdict())
-        for name, look in style.policy_looks(held).items()
-    ]
+    handles = style.policy_handles(held, joined=False)
     figure.legend(handles=handles, loc="outside upper center", ncols=4)
     return figure
 
@@ -103,11 +99,11 @@ def _memories(axes: Axes, held: dict, limits: dict[str, float]) -> None:
     looks = style.policy_looks(held)
     for (name, (memory, _)), offset in zip(held.items(), offsets, strict=True):
         blocks = np.flatnonzero(np.isfinite(memory))
-        look = looks[name]._replace(linestyle="none")
+        look = looks[name].alone()
         axes.plot(blocks + offset, memory[blocks] / unit_bytes, **look._asdict())
-    style.wide_axis(axes, "y", _HEADROOM * told / unit_bytes)
+    wide_axis(axes, "y", _HEADROOM * told / unit_bytes)
     for words, limit in limits.items():
-        axes.axhline(limit / unit_bytes, **_LIMIT)
+        axes.axhline(limit / unit_bytes, **style.RULE)
         place = axes.get_yaxis_transform()
         axes.text(0.01, limit / unit_bytes, words, transform=place, va="bottom", fontsize=7)
     for edge in range(len(next(iter(held.values()))[0])):

@@ -29,6 +29,7 @@ from figures import style
 from figures.command_line import draw_result
 from figures.comparison import horizon, kept, round_means
 from figures.rows import ROW_IN, draw_rows, name_rows, row_legend
+from figures.scales import wide_axis
 
 PANELS = {
     "latency_s": "Latency of a round [s]",
@@ -37,7 +38,6 @@ PANELS = {
     "divergence_over_target": "Divergence / target [–]",
 }
 _INK = "0.2"
-_TARGET = {"color": style.BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
 
 
 def part_shares(parts_s: np.ndarray) -> np.ndarray:
@@ -79,9 +79,9 @@ def draw(result: Comparison) -> Figure:
         values = {name: metrics[metric] for name, metrics in told.items()}
         _amounts(axes, values, PANELS[metric])
         name_rows(axes, list(told), labelled=place.colspan.start == 0)
-    axes.axvline(1.0, **_TARGET)
+    axes.axvline(1.0, **style.RULE)
     _shares(figure.add_subplot(grid[0, 3:]), result)
-    target = Line2D([], [], label="target", **_TARGET)
+    target = Line2D([], [], label="target", **style.RULE)
     row_legend(figure, [target, Line2D([], [], linestyle="none", label=horizon(result))])
     return figure
 
@@ -89,7 +89,7 @@ def draw(result: Comparison) -> Figure:
 def _amounts(axes: Axes, values: Mapping[str, np.ndarray], label: str) -> None:
     """Rows of a metric on a scale that holds every network."""
     networks = np.concatenate(list(values.values()))
-    draw_rows(axes, values, style.wide_axis(axes, "x", networks))
+    draw_rows(axes, values, wide_axis(axes, "x", networks))
     axes.set_xlabel(label)
 
 

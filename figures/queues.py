@@ -17,6 +17,7 @@ from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
 from figures import style
 from figures.command_line import draw_and_save
+from figures.scales import stretched_axis
 
 # Which nodes of a cluster belong to a class: node 0 is the control unit.
 _NODE_CLASSES = {
@@ -70,7 +71,7 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     _scale(panels[:-1, 1], queues, least=0.1)
     _divergence(panels[-1], records)
     for axes in panels[:, 0]:
-        axes.axhline(1.0, color=style.BLACK, linewidth=0.8, linestyle=(0, (1, 2)))
+        axes.axhline(1.0, **style.RULE)
     for axes in panels[-1]:
         style.round_axis(axes)
     _legend(figure)
@@ -104,7 +105,7 @@ def _scale(panels: Sequence[Axes], values: Sequence[np.ndarray], least: float) -
     """
     top = max(least, *(float(np.max(run, where=np.isfinite(run), initial=0.0)) for run in values))
     for axes in panels:
-        style.stretched_axis(axes, top)
+        stretched_axis(axes, top)
 
 
 def _divergence(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
@@ -130,7 +131,7 @@ def _legend(figure: Figure) -> None:
         Line2D([], [], label=f"{name} (worst bold)", **look._asdict())
         for name, (_, look) in _NODE_CLASSES.items()
     ]
-    budget = Line2D([], [], color=style.BLACK, linewidth=0.8, linestyle=(0, (1, 2)))
+    budget = Line2D([], [], **style.RULE)
     budget.set_label("budget, target")
     figure.legend(handles=[*handles, budget], loc="outside upper center", ncols=3)
 

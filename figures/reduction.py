@@ -4,9 +4,9 @@
 
 Reads the files of ``experiments.compare`` and writes ``reduction.pdf`` and ``reduction.png``.
 A dot is by how much the mean over the rounds of ``dssra`` lies under that of the other policy
-in the same network; below 0 ``dssra`` needs more. Memory is of the device that holds most. Intervals
-are those of figures.policies. A saving cannot pass 100 %, but a loss has
-no end, so an axis that falls below -100 % is logarithmic there.
+in the same network; below 0 ``dssra`` needs more. Memory is of the device that holds most.
+Intervals are those of figures.policies. A saving cannot pass 100 %, but a loss has no end, so
+an axis that falls below -100 % by far is logarithmic there.
 """
 
 import sys
@@ -33,7 +33,6 @@ TITLES = {
     "device_memory_bytes": "device memory",
     "energy_j": "energy",
 }
-_NONE = {"color": style.BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
 _LEAST_LOW = -20.0  # of an axis, so that one of equal policies is not empty
 
 
@@ -75,10 +74,10 @@ def draw(result: Comparison) -> Figure:
     for axes, (metric, values) in zip(panels, told.items(), strict=True):
         draw_rows(axes, values, _percent_axis(axes, values))
         name_rows(axes, list(values), labelled=axes is panels[0])
-        axes.axvline(0.0, **_NONE)
+        axes.axvline(0.0, **style.RULE)
         axes.set_title(TITLES[metric], loc="left")
         axes.set_xlabel(f"{OURS} saves [%]")
-    none = Line2D([], [], label="no difference", **_NONE)
+    none = Line2D([], [], label="no difference", **style.RULE)
     row_legend(figure, [none, Line2D([], [], linestyle="none", label=horizon(kept(result)))])
     return figure
 
@@ -92,9 +91,8 @@ def _percent_axis(axes: Axes, values: Mapping[str, np.ndarray]) -> tuple[float, 
     else:
         limits = 1.3 * lowest, 120.0
         axes.set_xscale("symlog", linthresh=100.0, linscale=1.0)
-        decades = np.arange(2, np.floor(np.log10(-lowest)) + 1)
-        decades = decades[:: max(1, -(-decades.size // 3))]
-        axes.xaxis.set_major_locator(FixedLocator([*(-(10.0**decades[::-1])), 0.0, 100.0]))
+        farthest = -(10.0 ** np.floor(np.log10(-lowest)))
+        axes.xaxis.set_major_locator(FixedLocator([farthest, 0.0, 100.0]))
         axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlim(*limits)
     return limits

@@ -18,7 +18,7 @@ _MARKERS = {"median": ("D", "white"), "mean": ("o", None)}  # and its face
 def draw_rows(axes: Axes, values: Mapping[str, np.ndarray], limits: tuple[float, float]) -> None:
     """Fill a panel, policies from top to bottom.
 
-    What is not finite has no dot; its networks are counted at the right end of the row. An
+    What is not finite has no dot; its networks are counted at the right of the row. An
     interval that leaves the panel ends at the frame.
 
     Args:
@@ -65,17 +65,10 @@ def _estimate(axes: Axes, estimate: Estimate, row: float, kind: str, color: str)
 
 
 def _count_others(axes: Axes, count: int, total: int, row: float) -> None:
+    """Beside the panel, where it hides no data; the layout makes room."""
     if count:
-        axes.text(
-            0.99,
-            row,
-            f"∞ in {count} of {total}",
-            transform=axes.get_yaxis_transform(),
-            ha="right",
-            va="center",
-            fontsize=7,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-        )
+        place = axes.get_yaxis_transform()
+        axes.text(1.01, row, f"∞ {count}/{total}", transform=place, va="center", fontsize=7)
 
 
 def name_rows(axes: Axes, names: Sequence[str], labelled: bool = True) -> None:

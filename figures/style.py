@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from collapipe_jax.checkpoint import RunRecord
@@ -27,10 +27,8 @@ VERMILLION, ORANGE, YELLOW, PURPLE = "#D55E00", "#E69F00", "#F0E442", "#CC79A7"
 
 ROUND_LABEL = "Round [–]"
 
-_LOG_FROM = 30.0  # between the largest and the smallest, from which on an axis is logarithmic
-_LOG_MARGIN = 0.04  # of a logarithmic axis, on either side of the values
-_STRETCHED_FROM = 10.0  # above this a linear axis would flatten what matters, around 1
-_PLAIN_BELOW = 1e5  # from here on ticks are written as powers
+RULE = {"color": BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
+"""Line of a limit, a target, or of no difference."""
 
 _PARAMETERS = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine has it
@@ -70,6 +68,10 @@ class LineLook(NamedTuple):
     color: str
     linestyle: str | tuple
     marker: str | None
+
+    def alone(self) -> "LineLook":
+        """For markers that no line joins."""
+        return self._replace(linestyle="none")
 
 
 class FillLook(NamedTuple):
@@ -127,6 +129,14 @@ def policy_looks(names: Iterable[str]) -> dict[str, LineLook]:
     return {name: looks[name] if name in looks else next(free) for name in names}
 
 
+def policy_handles(names: Iterable[str], joined: bool = True) -> list[Line2D]:
+    """Policies for a legend, as lines, or as markers alone where points are not joined."""
+    return [
+        Line2D([], [], label=policy_label(name), **(look if joined else look.alone())._asdict())
+        for name, look in policy_looks(names).items()
+    ]
+
+
 def run_looks(records: Sequence[RunRecord]) -> list[LineLook]:
     """Looks of runs: those of their policies, or by position where two runs share one."""
     looks = policy_looks(record.policy for record in records)
@@ -172,65 +182,6 @@ def round_axis(axes: Axes, label: bool = True) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     if label:
         axes.set_xlabel(ROUND_LABEL)
-
-
-def decades(values: np.ndarray) -> tuple[float, float]:
-    """Powers of ten around positive values; a logarithmic axis numbers only those."""
-    if not np.size(values):
-        return 0.1, 1.0
-    low, high = np.floor(np.log10(np.min(values))), np.ceil(np.log10(np.max(values)))
-    return 10.0**low, 10.0 ** max(high, low + 1)
-
-
-def wide_axis(axes: Axes, which: str, values: np.ndarray) -> tuple[float, float]:
-    """Scale of an axis of amounts: from 0, or logarithmic where they differ much.
-
-    Args:
-      axes: panel.
-      which: ``"x"`` or ``"y"``.
-      values: what it shows; infinite entries and those not above 0 do not count.
-
-    Returns:
-      Limits of the axis.
-    """
-    positive = values[np.isfinite(values) & (values > 0)]
-    top = positive.max(initial=0.0)
-    if top <= _LOG_FROM * positive.min(initial=top):
-        limits = 0.0, 1.05 * top or 1.0
-        axes.set(**{f"{which}lim": limits})
-        return limits
-    limits = _log_limits(positive)
-    axes.set(**{f"{which}scale": "log"})
-    if limits[0] >= 1e-3 and limits[1] < _PLAIN_BELOW:
-        getattr(axes, f"{which}axis").set_major_formatter("{x:g}")
-    axes.set(**{f"{which}lim": limits})
-    return limits
-
-
-def _log_limits(positive: np.ndarray) -> tuple[float, float]:
-    """Close around the values where two powers of ten lie between, else those around them."""
-    margin = (positive.max() / positive.min()) ** _LOG_MARGIN
-    low, high = positive.min() / margin, positive.max() * margin
-    between = np.floor(np.log10(high)) - np.ceil(np.log10(low))
-    return (low, high) if between >= 1 else decades(positive)
-
-
-def stretched_axis(axes: Axes, top: float) -> float:
-    """Vertical scale from 0 to a top: linear, or linear to 1 and logarithmic above.
-
-    Returns:
-      Upper end of the axis.
-    """
-    end = 1.08 * top
-    if top > _STRETCHED_FROM:
-        end = 2.0 * top
-        linear = max(1.0, 0.1 * np.log10(end))  # in decades: room for a tick at 0 and at 1
-        axes.set_yscale("symlog", linthresh=1.0, linscale=linear)
-        axes.yaxis.get_major_locator().set_params(numticks=6)
-        if top < _PLAIN_BELOW:
-            axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(0.0, end)
-    return end
 
 
 def legend_above(axes: Axes, columns: int = 3) -> None:

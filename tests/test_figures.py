@@ -341,17 +341,20 @@ def test_data_parallel_run_has_no_gantt():
 
 def test_all_figures_in_both_formats(tmp_path, monkeypatch, capsys):
     runs = {
-        "a": make_record(rounds=3),
-        "b": make_record("vanilla_fl", rounds=3, pipeline=False),
+        str(tmp_path / "a"): make_record(rounds=3),
+        str(tmp_path / "b"): make_record("vanilla_fl", rounds=3, pipeline=False),
     }
+    for workdir, record in runs.items():
+        open_workdir(workdir, {"policy": {"name": record.policy}}, resume=False)
     monkeypatch.setattr(command_line, "load_run", runs.get)
-    arguments = ["--workdir=a", "--workdir=b", f"--out={tmp_path}"]
+    out = tmp_path / "out"
+    arguments = [*(f"--workdir={workdir}" for workdir in runs), f"--out={out}"]
     assert run_reporting_errors(all_figures.main, arguments) == 0
-    written = sorted(path.name for path in tmp_path.iterdir())
+    written = sorted(path.name for path in out.iterdir())
     stems = ["gantt_dssra", "latency", "progress", "queues"]
     assert written == [f"{stem}{suffix}" for stem in stems for suffix in (".pdf", ".png")]
     printed = re.findall(r"written: (.*)", capsys.readouterr().out)
-    assert sorted(printed) == sorted(str(tmp_path / name) for name in written)
+    assert sorted(printed) == sorted(str(out / name) for name in written)
 
 
 def test_files_are_reproducible_and_embed_truetype(tmp_path):
