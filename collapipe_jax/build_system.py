@@ -13,6 +13,7 @@ from collapipe_jax.federated.optimizers import state_bytes_per_parameter
 from collapipe_jax.network.channel import RATE_LAWS
 from collapipe_jax.network.devices import DeviceParams, check_profiles
 from collapipe_jax.network.dynamics import DynamicsParams
+from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PATH_LOSS_LAWS, PropagationParams
 from collapipe_jax.network.topology import ORDERS, TopologyParams
 from collapipe_jax.scheduling.feasibility import can_run, usable_blocks
@@ -38,15 +39,17 @@ def build_system(config: ConfigDict, cluster_weight: np.ndarray) -> EdgeSystem:
       cluster_weight: ``[N]``.
 
     Raises:
-      InputError: if no cluster can hold the encoder, a round never ends, or a budget is
-        under its floor.
+      InputError: if no cluster can hold the encoder, a round never ends, or, where devices
+        are always there and stand still, a budget is under its floor.
     """
     system = jax.jit(sample_system)(
         system_key(config.seed), build_system_params(config, cluster_weight)
     )
     check_can_run(system)
     check_latency(system)
-    if config.dynamics.availability == 1.0:  # rounds that a cluster sits out cost nothing
+    # Rounds that a cluster sits out cost nothing, and who walks is elsewhere in the next round:
+    # the floors of the start then bind nobody.
+    if config.dynamics.availability == 1.0 and config.dynamics.speed_m_per_s == 0.0:
         check_budgets(system)
     return system
 
@@ -138,7 +141,8 @@ def build_system_params(config: ConfigDict, cluster_weight: np.ndarray) -> Syste
     return SystemParams(
         topology=TopologyParams(**config.network),
         propagation=PropagationParams(**propagation),
-        dynamics=DynamicsParams(**config.dynamics),
+        dynamics=_build_dynamics(config.dynamics),
+        mobility=_build_mobility(config.dynamics),
         devices=_build_devices(config.devices),
         radio=_build_radio(config.radio),
         workload=build_workload(config),
@@ -148,6 +152,19 @@ def build_system_params(config: ConfigDict, cluster_weight: np.ndarray) -> Syste
         ),
         control=_build_control(config),
     )
+
+
+_WALK = tuple(MobilityParams.__dataclass_fields__)
+
+
+def _build_dynamics(dynamics: ConfigDict) -> DynamicsParams:
+    return DynamicsParams(**{key: value for key, value in dynamics.items() if key not in _WALK})
+
+
+def _build_mobility(dynamics: ConfigDict) -> MobilityParams | None:
+    if dynamics.speed_m_per_s == 0.0:
+        return None
+    return MobilityParams(**{key: dynamics[key] for key in _WALK})
 
 
 def _build_devices(devices: ConfigDict) -> DeviceParams:

@@ -15,6 +15,7 @@ KINDS = ("translation", "tagging", "classification")
 _LARGEST_INT = 2**31 - 1
 _LARGEST_FLOAT = 1e30
 _LARGEST_LEVEL_DB = 300.0
+_LONGEST_WALK_M = 1e6
 
 _POSITIVE = (
     "checkpoint_every_rounds",
@@ -23,6 +24,7 @@ _POSITIVE = (
     "devices.es_flops_per_s",
     "devices.memory_share",
     "devices.utilisation",
+    "dynamics.round_interval_s",
     "evaluation.beams",
     "evaluation.every_rounds",
     "learning.gradient_variance",
@@ -39,6 +41,7 @@ _POSITIVE = (
     "payload.trained_fraction",
     "policy.micro_batches",
     "policy.partitions",
+    "propagation.d2d_shadowing_distance_m",
     "propagation.d2e_shadowing_distance_m",
     "radio.d2d_bandwidth_hz",
     "radio.d2e_bandwidth_hz",
@@ -72,6 +75,7 @@ _AT_MOST_ONE = (
     "devices.utilisation",
     "dynamics.availability",
     "dynamics.fading_correlation",
+    "dynamics.velocity_correlation",
     "payload.trained_fraction",
     "radio.d2d_activity",
 )
@@ -152,6 +156,7 @@ def check_training(config: Mapping[str, Any]) -> None:
         if _value(config, name) > _value(config, limit):
             problem = f"above {limit} = {_value(config, limit):g}"
             raise InputError(name, _value(config, name), problem, "Lower it, or raise the radius")
+    _check_walk(config["dynamics"])
     _check_task(config["task"]["kind"], config)
     _check_micro_batches(config["training"])
     _check_pipeline(config["pipeline"], config["training"]["batch"])
@@ -171,6 +176,18 @@ def _value(config: Mapping[str, Any], name: str) -> Any:
     for key in name.split("."):
         config = config[key]
     return config
+
+
+def _check_walk(dynamics: Mapping[str, Any]) -> None:
+    speed_m_per_s = dynamics["speed_m_per_s"]
+    way_m = speed_m_per_s * dynamics["round_interval_s"]
+    if way_m > _LONGEST_WALK_M:  # single precision tells no place in a disc after it
+        raise InputError(
+            "dynamics.speed_m_per_s",
+            speed_m_per_s,
+            f"a way of {way_m:g} m from round to round",
+            "Lower it, or dynamics.round_interval_s",
+        )
 
 
 def _check_task(kind: str, config: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from collapipe_jax.cost.moves import Moves
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
 from collapipe_jax.cost.round_cost import RoundCost
+from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.dynamics import (
     FadingState,
     fading_power,
@@ -23,6 +24,8 @@ from collapipe_jax.network.dynamics import (
     sample_fading,
     step_fading,
 )
+from collapipe_jax.network.mobility import MobilityState, step_mobility
+from collapipe_jax.network.propagation import large_scale_gain
 from collapipe_jax.scheduling.feasibility import violations
 from collapipe_jax.scheduling.policies import Policy
 from collapipe_jax.scheduling.queues import Queues, empty_queues, update_queues
@@ -43,11 +46,13 @@ class SystemState(NamedTuple):
       fading: of all links.
       queues: of energy and divergence.
       held: layout of the last round, where leaving it has a price.
+      mobility: positions, velocities and shadowing, where devices walk.
     """
 
     fading: FadingState
     queues: Queues
     held: HeldLayout | None
+    mobility: MobilityState | None
 
 
 class SystemRound(NamedTuple):
@@ -70,14 +75,19 @@ def initial_state(key: Array, system: EdgeSystem) -> SystemState:
     """State before the first round: stationary fading, empty queues, nobody holds a block."""
     clusters, nodes = system.mean_problem.radio.d2e_gain.shape
     fading, queues = sample_fading(key, clusters, nodes), empty_queues(clusters, nodes)
+    mobility = None if system.mobility is None else system.mobility.start
     if system.moves is None:
-        return SystemState(fading, queues, None)
+        return SystemState(fading, queues, None, mobility)
     nothing = jnp.zeros((clusters, nodes - 1), jnp.int32)
-    return SystemState(fading, queues, HeldLayout(nothing, jnp.ones(clusters, jnp.int32)))
+    held = HeldLayout(nothing, jnp.ones(clusters, jnp.int32))
+    return SystemState(fading, queues, held, mobility)
 
 
 def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundProblem:
     """The problem of a round: mean gains with this round's fading, devices that are there.
+
+    Where devices walk, gains follow; budgets, reference latency and target of divergence stay
+    those of the start.
 
     Args:
       key: random key, for availability.
@@ -90,10 +100,11 @@ def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundPr
     node = fading_power(state.fading.node, dynamics.d2d_rician_factor)
     node = node.reshape(clusters, nodes, clusters, nodes)
     own = jnp.arange(clusters)
-    radio = problem.radio.replace(
-        d2e_gain=problem.radio.d2e_gain * d2e,
-        d2d_gain=problem.radio.d2d_gain * node[own, :, own, :],
-        cross_gain=problem.radio.cross_gain * node,
+    radio = _mean_radio(system, state)
+    radio = radio.replace(
+        d2e_gain=radio.d2e_gain * d2e,
+        d2d_gain=radio.d2d_gain * node[own, :, own, :],
+        cross_gain=radio.cross_gain * node,
     )
     memory_bytes = problem.compute.memory_bytes
     there = sample_availability(key, dynamics.availability, memory_bytes.shape)
@@ -105,6 +116,19 @@ def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundPr
             divergence_queue=jnp.maximum(state.queues.divergence, system.divergence_reserve),
         ),
         moves=_moves(system, state),
+    )
+
+
+def _mean_radio(system: EdgeSystem, state: SystemState) -> Radio:
+    """The radio before fading: of the network, or of where its devices have walked."""
+    radio, mobility = system.mean_problem.radio, system.mobility
+    if mobility is None:
+        return radio
+    position_m, _, shadowing = state.mobility
+    gain = large_scale_gain(position_m, shadowing, mobility.topology, mobility.propagation)
+    own = jnp.arange(len(position_m))
+    return radio.replace(
+        d2e_gain=gain.d2e, d2d_gain=gain.node[own, :, own, :], cross_gain=gain.node
     )
 
 
@@ -137,7 +161,15 @@ def simulate_round(
     fading = step_fading(fading_key, state.fading, system.dynamics.fading_correlation)
     held = None if state.held is None else _held_after(state.held, decision)
     happened = SystemRound(decision, cost, queues, violations(problem, decision))
-    return SystemState(fading, queues, held), happened
+    return SystemState(fading, queues, held, _mobility_after(key, system, state)), happened
+
+
+def _mobility_after(key: Array, system: EdgeSystem, state: SystemState) -> MobilityState | None:
+    """Where nodes are next, from the key of a round."""
+    if system.mobility is None:
+        return None
+    # A fourth key, beside the three that a round splits off in any case.
+    return step_mobility(jax.random.fold_in(key, 3), state.mobility, system.mobility)
 
 
 def _held_after(held: HeldLayout, decision: Decision | ClientDecision) -> HeldLayout:

@@ -12,7 +12,13 @@ from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.devices import DeviceParams, sample_compute
 from collapipe_jax.network.dynamics import DynamicsParams
-from collapipe_jax.network.propagation import PropagationParams, sample_large_scale_gain
+from collapipe_jax.network.mobility import Mobility, MobilityParams, sample_mobility
+from collapipe_jax.network.propagation import (
+    PropagationParams,
+    Shadowing,
+    large_scale_gain,
+    sample_shadowing,
+)
 from collapipe_jax.network.topology import TopologyParams, sample_topology
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.feasibility import can_run
@@ -83,11 +89,12 @@ class ControlParams:
 
 @struct.dataclass(kw_only=True)
 class SystemParams:
-    """Everything that a network is drawn from."""
+    """Everything that a network is drawn from; without mobility everybody stands still."""
 
     topology: TopologyParams
     propagation: PropagationParams
     dynamics: DynamicsParams
+    mobility: MobilityParams | None = None
     devices: DeviceParams
     radio: RadioParams
     workload: Workload
@@ -101,13 +108,15 @@ class EdgeSystem:
 
     Attributes:
       mean_problem: the round's problem at mean gains, with empty queues and every device
-        there.
+        there. Where devices walk, its gains are those of the start.
       dynamics: how the network changes.
+      mobility: how devices walk; none, by default.
       divergence_reserve, moves: as in :class:`ControlParams`.
     """
 
     mean_problem: RoundProblem
     dynamics: DynamicsParams
+    mobility: Mobility | None = None
     divergence_reserve: Array
     moves: MoveParams | None = None
 
@@ -118,7 +127,8 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
     The reference latency is that of the static pipeline at mean gains, so that ``v``
     weighs latency alike on a fast and on a slow network; the target of divergence is
     relative to a round without losses of all clusters that can ever run. A network in
-    which none can has neither: both are 0, and costs relative to them not a number.
+    which none can has neither: both are 0, and costs relative to them not a number. Where
+    devices walk, all of this and the budgets hold for where they start.
 
     Args:
       key: random key.
@@ -128,7 +138,8 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
     topology = params.topology
     clusters, nodes = topology.clusters, topology.devices + 1
     position_m = sample_topology(position_key, topology)
-    gain = sample_large_scale_gain(gain_key, position_m, topology, params.propagation)
+    shadowing = sample_shadowing(gain_key, position_m, topology, params.propagation)
+    gain = large_scale_gain(position_m, shadowing, topology, params.propagation)
     problem = RoundProblem(
         workload=params.workload,
         radio=_with_gains(params.radio, gain.d2e, gain.node),
@@ -148,6 +159,8 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
     return EdgeSystem(
         mean_problem=problem.replace(control=control),
         dynamics=params.dynamics,
+        # A fourth key: the three above are those of a network in which nobody walks.
+        mobility=_initial_mobility(jax.random.fold_in(key, 3), params, position_m, shadowing),
         divergence_reserve=jnp.asarray(params.control.divergence_reserve),
         moves=params.control.moves,
     )
@@ -170,6 +183,19 @@ def _with_gains(params: RadioParams, d2e_gain: Array, node_gain: Array) -> Radio
         d2e_gain=d2e_gain,
         d2d_gain=node_gain[own, :, own, :],
         cross_gain=node_gain,
+    )
+
+
+def _initial_mobility(
+    key: Array, params: SystemParams, position_m: Array, shadowing: Shadowing
+) -> Mobility | None:
+    if params.mobility is None:
+        return None
+    return Mobility(
+        params=params.mobility,
+        topology=params.topology,
+        propagation=params.propagation,
+        start=sample_mobility(key, position_m, shadowing, params.mobility),
     )
 
 

@@ -34,6 +34,7 @@ def get_config() -> ml_collections.ConfigDict:
             "d2e_shadowing_db": 8.0,  # 3GPP TR 36.814
             "d2d_shadowing_db": 4.0,  # the law's companion value for sight and none, mixed
             "d2e_shadowing_distance_m": 50.0,  # Gudmundson 1991, suburban macro cell
+            "d2d_shadowing_distance_m": 10.0,  # 3GPP TR 36.885, urban, by Gudmundson's law
         }
     )
     config.dynamics = ml_collections.ConfigDict(
@@ -46,6 +47,12 @@ def get_config() -> ml_collections.ConfigDict:
             "d2e_rician_factor": 10.0,
             "d2d_rician_factor": 10.0,
             "availability": 1.0,  # probability that a device is there in a round
+            # Devices walk inside their cluster's disc; 0: all stand still, 1.4: a pedestrian.
+            "speed_m_per_s": 0.0,
+            # From one round's start to the next, however long a policy's rounds take, so that
+            # all policies meet the same network.
+            "round_interval_s": 10.0,
+            "velocity_correlation": 0.8,  # from round to round; Liang and Haas 2003
         }
     )
     config.devices = ml_collections.ConfigDict(

@@ -151,6 +151,10 @@ def test_integers_become_floats_and_lists_tuples():
         ("propagation.d2e_shadowing_distance_m", 0.0, ""),
         ("dynamics.availability", 1.5, "0 to 1"),
         ("dynamics.fading_correlation", 1.01, "0 to 1"),
+        ("dynamics.velocity_correlation", 1.01, "0 to 1"),
+        ("dynamics.round_interval_s", 0.0, ""),
+        ("dynamics.speed_m_per_s", 2e5, "round_interval_s"),
+        ("propagation.d2d_shadowing_distance_m", 0.0, ""),
         ("devices.memory_share", 1.5, "0 to 1"),
         ("devices.utilisation", 0.0, ""),
         ("devices.control_unit", "pocket_calculator", "jetson_nano"),
@@ -212,10 +216,11 @@ def test_network_that_holds_no_encoder():
 
 @pytest.mark.parametrize("key", ["control.control_unit_budget_j", "control.device_budget_j"])
 def test_budget_under_its_floor_names_the_floor(key):
-    def with_budget(budget_j, availability=1.0):
+    def with_budget(budget_j, availability=1.0, speed_m_per_s=0.0):
         config = changed(key, budget_j)
         config.control.control_unit_margin = 0.0
         config.dynamics.availability = availability
+        config.dynamics.speed_m_per_s = speed_m_per_s
         return config
 
     error = refusal(with_budget(1e-6))
@@ -228,6 +233,8 @@ def test_budget_under_its_floor_names_the_floor(key):
         build_system.build_system(with_budget(0.99 * floor), weight)
     # A round that a cluster sits out costs nothing, so the floor binds nobody then.
     build_system.build_system(with_budget(0.99 * floor, availability=0.5), weight)
+    # Nor does it bind who walks: it is the floor of the start alone.
+    build_system.build_system(with_budget(0.99 * floor, speed_m_per_s=1.4), weight)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +294,7 @@ def tree_of(params):
 
 
 OTHER = {
+    "network.order": "tour",
     "devices.control_unit": "jetson_tx2",
     "devices.kinds": ("jetson_nano",),
     "radio.rate_law": "ergodic",
@@ -340,8 +348,9 @@ IN_SYSTEM = [
 @pytest.mark.parametrize("name", IN_SYSTEM)
 def test_every_key_of_the_network_changes_what_is_drawn_from(name):
     weight = np.full(2, 0.5)
-    before = tree_of(build_system.build_system_params(TINY, weight))
-    after = tree_of(build_system.build_system_params(changed(name, other(name)), weight))
+    walking = changed("dynamics.speed_m_per_s", 1.4)  # how to walk is read of no one who stands
+    before = tree_of(build_system.build_system_params(walking, weight))
+    after = tree_of(build_system.build_system_params(changed(name, other(name), walking), weight))
     assert before != after
 
 

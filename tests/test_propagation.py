@@ -8,8 +8,9 @@ import pytest
 from collapipe_jax.network.propagation import (
     PATH_LOSS_LAWS,
     PropagationParams,
+    large_scale_gain,
     path_loss_db,
-    sample_large_scale_gain,
+    sample_shadowing,
     symmetric,
 )
 from collapipe_jax.network.topology import TopologyParams
@@ -28,6 +29,7 @@ PARAMS = PropagationParams(
     d2e_shadowing_db=8.0,
     d2d_shadowing_db=4.0,
     d2e_shadowing_distance_m=50.0,
+    d2d_shadowing_distance_m=10.0,
 )
 # Two nodes 20 m apart, a third 140 m away, a fourth beside the first, ... all over 35 m out.
 POSITION_M = np.array(
@@ -38,7 +40,12 @@ POSITION_M = np.array(
 @jax.jit
 def sampled(keys, params):
     position_m = jnp.array(POSITION_M)
-    return jax.vmap(lambda key: sample_large_scale_gain(key, position_m, TOPOLOGY, params))(keys)
+
+    def one(key):
+        shadowing = sample_shadowing(key, position_m, TOPOLOGY, params)
+        return large_scale_gain(position_m, shadowing, TOPOLOGY, params)
+
+    return jax.vmap(one)(keys)
 
 
 def draw(params, realisations=4000):

@@ -1,5 +1,6 @@
 """Large-scale propagation: path loss and shadowing."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -30,6 +31,8 @@ PATH_LOSS_LAWS: dict[str, PathLossLaw] = {
     "free_space_2ghz": PathLossLaw(98.47, 20.0, "Friis at 2 GHz: 20 log10(4 pi d f / c)"),
 }
 """Known path-loss laws by name; the distance enters in kilometres."""
+
+_NUGGET = 1e-4  # two nodes in one place would make a covariance singular in float32
 
 
 @struct.dataclass(kw_only=True)
@@ -107,6 +110,40 @@ def sample_shadowing(
     )
 
 
+def step_shadowing(
+    key: Array, before: Shadowing, position_m: Array, moved_m: Array, params: PropagationParams
+) -> Shadowing:
+    """Shadowing after nodes have moved; its law is stationary.
+
+    Over a distance ``d`` that a node moves, its shadowing towards the base station keeps the
+    correlation ``exp(-d / d_corr)`` (Gudmundson 1991), and so does it between nodes wherever
+    they stand. Between nodes ``d`` is what both ends move.
+
+    Args:
+      key: random key.
+      before: at the old positions.
+      position_m: the old ones, ``[N, K + 1, 2]``.
+      moved_m: from there to the new ones, ``[N, K + 1, 2]``.
+      params: deviations and distances of decorrelation.
+
+    Returns:
+      At the new positions; links whose ends stand keep theirs.
+    """
+    d2e_key, node_key = jax.random.split(key)
+    from_m, moved_m = position_m.reshape(-1, 2), moved_m.reshape(-1, 2)
+    stood = jnp.all(moved_m == 0, axis=-1)
+    old = before.d2e_db.reshape(-1)
+    mean, factor = _field_given(old, from_m, from_m + moved_m, params.d2e_shadowing_distance_m)
+    d2e = mean + params.d2e_shadowing_db * (factor @ jax.random.normal(d2e_key, old.shape))
+    distance_m = jnp.linalg.norm(moved_m, axis=-1)
+    ways = (distance_m[:, None] + distance_m[None, :]) / params.d2d_shadowing_distance_m
+    fresh = params.d2d_shadowing_db * symmetric(jax.random.normal(node_key, ways.shape))
+    return Shadowing(
+        d2e_db=jnp.where(stood, old, d2e).reshape(before.d2e_db.shape),
+        node_db=jnp.exp(-ways) * before.node_db + jnp.sqrt(-jnp.expm1(-2.0 * ways)) * fresh,
+    )
+
+
 def large_scale_gain(
     position_m: Array, shadowing: Shadowing, topology: TopologyParams, params: PropagationParams
 ) -> LargeScaleGain:
@@ -139,6 +176,34 @@ def _correlated_normal(key, distance_m, decorrelation_m):
     size = distance_m.shape[0]
     off_diagonal = jnp.where(jnp.eye(size, dtype=bool), 0.0, distance_m)
     covariance = jnp.exp(-off_diagonal / decorrelation_m)
-    # Two nodes at the floor of distance would make the factor singular in float32.
-    factor = jnp.linalg.cholesky(covariance + 1e-4 * jnp.eye(size))
-    return factor @ jax.random.normal(key, (size,)) / jnp.sqrt(1.0 + 1e-4)
+    factor = jnp.linalg.cholesky(covariance + _NUGGET * jnp.eye(size))
+    return factor @ jax.random.normal(key, (size,)) / jnp.sqrt(1.0 + _NUGGET)
+
+
+def _field_given(field, from_m, to_m, decorrelation_m):
+    """Law of a field of covariance ``exp(-distance / decorrelation)`` at other points.
+
+    Conditioning is what keeps correlations: nodes that stand beside each other, or walk to
+    where another stood, see what it saw.
+
+    Args:
+      field: at the points ``from_m``, ``[A]``.
+      from_m, to_m: ``[A, 2]``.
+      decorrelation_m: distance.
+
+    Returns:
+      Mean ``[A]`` and, for unit variance of the field, a factor ``[A, A]`` of the covariance
+      at ``to_m``.
+    """
+
+    def covariance(a, b):
+        return jnp.exp(-jnp.linalg.norm(a[:, None] - b[None], axis=-1) / decorrelation_m)
+
+    nugget = _NUGGET * jnp.eye(field.shape[0])
+    known = jnp.linalg.cholesky(covariance(from_m, from_m) + nugget)
+    told = jax.scipy.linalg.solve_triangular(known, covariance(from_m, to_m), lower=True)
+    white = jax.scipy.linalg.solve_triangular(known, field, lower=True)
+    # An accelerator's shorter products could make the difference indefinite.
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    left = covariance(to_m, to_m) + nugget - product(told.T, told)
+    return product(told.T, white), jnp.linalg.cholesky(left) / jnp.sqrt(1.0 + _NUGGET)

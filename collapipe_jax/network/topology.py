@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-
 ORDERS = ("drawn", "tour")
 """How devices of a cluster may be numbered."""
 

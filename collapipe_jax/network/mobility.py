@@ -1,0 +1,176 @@
+"""Devices that walk, docs/system-model.md, section 2: positions and shadowing from round to round.
+
+Control units stand still. So do all devices unless a speed is configured: then nothing of this
+is carried, nor computed.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from collapipe_jax.network.propagation import PropagationParams, Shadowing, step_shadowing
+from collapipe_jax.network.topology import TopologyParams
+
+
+@struct.dataclass(kw_only=True)
+class MobilityParams:
+    """How devices walk inside the disc of their cluster.
+
+    Attributes:
+      speed_m_per_s: mean over devices and rounds.
+      round_interval_s: nominal time from the start of one round to that of the next. It is
+        the same for every policy, however long its rounds take, so that all policies meet
+        the same network.
+      velocity_correlation: of a device's velocity, from one round to the next.
+    """
+
+    speed_m_per_s: Array
+    round_interval_s: Array
+    velocity_correlation: Array
+
+
+class MobilityState(NamedTuple):
+    """Where nodes are in a round.
+
+    Attributes:
+      position_m: ``[N, K + 1, 2]``.
+      velocity_m_per_s: of devices, ``[N, K, 2]``.
+      shadowing: of all links.
+    """
+
+    position_m: Array
+    velocity_m_per_s: Array
+    shadowing: Shadowing
+
+
+@struct.dataclass(kw_only=True)
+class Mobility:
+    """How the devices of one network walk, and what their gains follow from.
+
+    Attributes:
+      params: of the walk.
+      topology: the discs, and the floors on distance.
+      propagation: laws and deviations.
+      start: state in the first round.
+    """
+
+    params: MobilityParams
+    topology: TopologyParams
+    propagation: PropagationParams
+    start: MobilityState
+
+
+def sample_mobility(
+    key: Array, position_m: Array, shadowing: Shadowing, params: MobilityParams
+) -> MobilityState:
+    """State in the first round, from its stationary law.
+
+    Args:
+      key: random key, for the velocities.
+      position_m: as drawn, ``[N, K + 1, 2]``.
+      shadowing: as drawn there.
+      params: of the walk.
+    """
+    clusters, nodes = position_m.shape[:2]
+    velocity = _sample_velocity(key, (clusters, nodes - 1, 2), params.speed_m_per_s)
+    return MobilityState(position_m, velocity, shadowing)
+
+
+def step_mobility(key: Array, state: MobilityState, mobility: Mobility) -> MobilityState:
+    """Where nodes are in the next round.
+
+    Devices walk straight on, mirrored at the rim of their cluster's disc, and then turn.
+    Mirroring keeps positions uniform over the disc and velocities normal, as turning does
+    with each velocity by itself, so the law of the state is stationary. Nothing keeps a device
+    off its control unit; distances are floored where they are measured.
+
+    Args:
+      key: random key.
+      state: of this round.
+      mobility: of the network.
+    """
+    velocity_key, shadowing_key = jax.random.split(key)
+    offset_m = state.position_m[:, 1:] - state.position_m[:, :1]
+    interval_s, radius_m = mobility.params.round_interval_s, mobility.topology.cluster_radius_m
+    walk_all = jax.vmap(jax.vmap(walk, (0, 0, None, None)), (0, 0, None, None))
+    walked_m, velocity = walk_all(offset_m, state.velocity_m_per_s, interval_s, radius_m)
+    moved_m = jnp.pad(walked_m, ((0, 0), (1, 0), (0, 0)))
+    return MobilityState(
+        position_m=state.position_m + moved_m,
+        velocity_m_per_s=_turned(velocity_key, velocity, mobility.params),
+        shadowing=step_shadowing(
+            shadowing_key, state.shadowing, state.position_m, moved_m, mobility.propagation
+        ),
+    )
+
+
+def walk(
+    offset_m: Array, velocity_m_per_s: Array, duration_s: Array, radius_m: Array
+) -> tuple[Array, Array]:
+    """Walk straight on inside a disc, mirrored at its rim as light is.
+
+    All chords after the first meeting with the rim have one length, and each lies turned
+    about the centre by one angle from the chord before; so any number of them is one turn.
+
+    Args:
+      offset_m: from the centre, ``[2]``, at most the radius away.
+      velocity_m_per_s: ``[2]``.
+      duration_s: of the walk.
+      radius_m: of the disc.
+
+    Returns:
+      The way from the old to the new position and the new velocity, each ``[2]``. Nobody
+      who stands is moved, not even by rounding.
+    """
+    speed = jnp.linalg.norm(velocity_m_per_s)
+    heading = velocity_m_per_s / jnp.where(speed > 0, speed, 1.0)
+    to_rim_m = _distance_to_rim(offset_m, heading, radius_m)
+    beyond_m = speed * duration_s - to_rim_m
+    rim = (offset_m + to_rim_m * heading) / radius_m
+    # Along the rim chords have no length: a floor that no walk can tell keeps the count finite.
+    cosine = jnp.maximum(jnp.sum(rim * heading), 1e-5)
+    mirrored = heading - 2.0 * cosine * rim
+    chord = 2.0 * cosine
+    chords = jnp.floor(jnp.maximum(beyond_m, 0.0) / (chord * radius_m))
+    last = beyond_m / radius_m - chords * chord
+    turn = chords * 2.0 * jnp.arcsin(jnp.minimum(cosine, 1.0)) * _sense(rim, heading)
+    bounced_m = radius_m * _turn(rim + last * mirrored, turn) - offset_m
+    meets_rim = beyond_m > 0
+    return (
+        jnp.where(meets_rim, bounced_m, velocity_m_per_s * duration_s),
+        jnp.where(meets_rim, speed * _turn(mirrored, turn), velocity_m_per_s),
+    )
+
+
+def _distance_to_rim(offset_m, heading, radius_m):
+    """Way from a point of the disc straight on to its rim."""
+    along_m = jnp.sum(offset_m * heading)
+    square = along_m**2 + radius_m**2 - jnp.sum(offset_m**2)
+    return jnp.sqrt(jnp.maximum(square, 0.0)) - along_m
+
+
+def _sense(point, heading):
+    """1 for who passes the centre on the left, -1 on the right."""
+    return jnp.where(point[0] * heading[1] >= point[1] * heading[0], 1.0, -1.0)
+
+
+def _turn(vector, angle):
+    """A vector of the plane turned by an angle."""
+    x, y = vector
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    return jnp.stack([cosine * x - sine * y, sine * x + cosine * y])
+
+
+def _turned(key, velocity_m_per_s, params):
+    """Gauss-Markov velocities without drift (Liang and Haas 2003): ``a v + sqrt(1 - a^2) w``."""
+    memory = params.velocity_correlation
+    fresh = _sample_velocity(key, velocity_m_per_s.shape, params.speed_m_per_s)
+    return memory * velocity_m_per_s + jnp.sqrt(1.0 - memory**2) * fresh
+
+
+def _sample_velocity(key, shape, speed_m_per_s):
+    """Normal velocities of a mean speed: it is ``sqrt(pi / 2)`` deviations of a component."""
+    return jax.random.normal(key, shape) * speed_m_per_s * jnp.sqrt(2.0 / jnp.pi)
