@@ -14,6 +14,7 @@ from configs import default
 def get_config() -> ConfigDict:
     """BERT-base, batches of 32 sequences of 128 tokens."""
     config = default.get_config()
+    # A comparison reads sizes alone, no corpus.
     config.task.update({"kind": "classification", "train": "none", "test": "none"})
     config.task.update({"labels": 150, "vocabulary_size": 30_522, "source_length": 128})
     # Devlin et al. 2018, BERT-base.

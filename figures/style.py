@@ -97,7 +97,6 @@ _POLICIES = (
     "static_pipeline",
     "titanic",
     "titanic_pipelined",
-    "greedy",
     "vanilla_fl",
     "splitfed",
     "random",

@@ -1,4 +1,5 @@
 import inspect
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -63,3 +64,9 @@ def test_an_unknown_policy_is_named_with_the_known_ones():
         make_policy("no_such_policy")
     for name in ("no_such_policy", *POLICIES):
         assert name in str(caught.value)
+
+
+def test_every_policy_has_its_rule_on_the_page():
+    page = (Path(__file__).parents[1] / "docs" / "policies.md").read_text(encoding="utf-8")
+    for name in POLICIES:
+        assert f"| `{name}` |" in page

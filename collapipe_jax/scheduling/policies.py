@@ -12,8 +12,6 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.client_policies import splitfed, vanilla_fl
 from collapipe_jax.scheduling.dssra import dssra
-
-# GR from collapipe_jax.scheduling.greedy import greedy
 from collapipe_jax.scheduling.random_policy import random_policy
 from collapipe_jax.scheduling.titanic import titanic
 
@@ -36,11 +34,6 @@ class PolicyOptions:
 
 def _dssra(options: PolicyOptions) -> Policy:
     return lambda key, problem: dssra(problem, options.micro_batches).decision
-
-
-def _greedy(options: PolicyOptions) -> Policy:
-    # GR
-    return lambda key, problem: greedy(problem, options.micro_batches).decision
 
 
 def _static_pipeline(options: PolicyOptions) -> Policy:
@@ -72,7 +65,6 @@ POLICIES: dict[str, Callable[[PolicyOptions], Policy]] = {
     "static_pipeline": _static_pipeline,
     "titanic": _titanic,
     "titanic_pipelined": _titanic_pipelined,
-    # GR "greedy": _greedy,
     "random": _random,
     "vanilla_fl": _vanilla_fl,
     "splitfed": _splitfed,
