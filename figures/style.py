@@ -97,6 +97,7 @@ _POLICIES = (
     "static_pipeline",
     "titanic",
     "titanic_pipelined",
+    "greedy",
     "vanilla_fl",
     "splitfed",
     "random",
