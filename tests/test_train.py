@@ -22,7 +22,7 @@ from collapipe_jax.build import build_experiment
 from collapipe_jax.checkpoint import Checkpoints, load_run
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.local_steps import train_round
-from collapipe_jax.scheduling.policies import CLIENT_POLICIES, make_policy
+from collapipe_jax.scheduling.policies import make_policy
 from configs import default
 
 ROOT = Path(__file__).parents[1]
@@ -323,10 +323,9 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
     np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", CLIENT_POLICIES)
-def test_clients_train_whole_copies_and_resume_to_the_same_bytes(name, tmp_path, monkeypatch):
+def test_clients_train_whole_copies_and_resume_to_the_same_bytes(tmp_path, monkeypatch):
     config = tiny_run.get_config()
-    config.policy.name = name
+    config.policy.name = "splitfed"
     config.dynamics.availability = 0.8
     experiment = build_experiment(config, default.get_config())
     record = run(experiment, tmp_path / "whole")
@@ -348,6 +347,6 @@ def test_clients_train_whole_copies_and_resume_to_the_same_bytes(name, tmp_path,
     assert history["samples"].shape == (ROUNDS, 2, 2)
     assert np.all(np.isfinite(history["train_loss"]))
     assert np.all(history["energy_j"][:, :, 0] == 0.0)
-    assert (history["loss_probability"] > 0).any() == (name == "splitfed")
+    assert (history["loss_probability"] > 0).any()
     summary = json.loads((stopped / "summary.json").read_text())
     assert set(summary["violated_rounds"]) == {"samples", "d2e_share", "d2e_power", "memory"}
