@@ -5,10 +5,10 @@ comes with a line style and marker, or with a hatch, so that a grey print reads 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -146,13 +146,36 @@ def run_looks(records: Sequence[RunRecord]) -> list[LineLook]:
 
 
 def run_labels(records: Sequence[RunRecord]) -> list[str]:
-    """Names of runs for legends: the policy, numbered where several runs share one."""
-    names = [policy_label(record.policy) for record in records]
-    shared, seen, labels = Counter(names), Counter(), []
-    for name in names:
-        seen[name] += 1
-        labels.append(f"{name} ({seen[name]})" if shared[name] > 1 else name)
+    """Names of runs for legends: the policy, and what tells runs of one policy apart.
+
+    That is the value of the one key in which their configurations differ, or a number.
+    """
+    labels = [policy_label(record.policy) for record in records]
+    for name in {label for label, count in Counter(labels).items() if count > 1}:
+        rows = [index for index, label in enumerate(labels) if label == name]
+        told = _told_apart([records[index].config for index in rows])
+        for index, text in zip(rows, told, strict=True):
+            labels[index] = f"{name} {text}"
     return labels
+
+
+def _told_apart(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells configurations apart: the one key that does, or a number."""
+    flat = [_flat(config) for config in configs]
+    keys = [key for key in flat[0] if len({str(one.get(key)) for one in flat}) > 1]
+    if len(keys) == 1 and len({str(one[keys[0]]) for one in flat}) == len(flat):
+        key = keys[0].rpartition(".")[2].replace("_", " ")
+        return [f"({key} {one[keys[0]]})" for one in flat]
+    return [f"({number})" for number in range(1, len(flat) + 1)]
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by dotted name."""
+    values = {}
+    for key, value in config.items():
+        nested = isinstance(value, Mapping)
+        values |= _flat(value, f"{prefix}{key}.") if nested else {prefix + key: value}
+    return values
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:

@@ -395,6 +395,18 @@ def test_labels_number_shared_policies():
     assert style.run_labels(records) == ["a b (1)", "c", "a b (2)"]
 
 
+def test_labels_tell_the_one_key_that_differs():
+    def record(policy, **keys):
+        return make_record(policy)._replace(config={"policy": keys, "seed": keys.get("s", 0)})
+
+    records = [record("a_b", micro_batches=1), record("c"), record("a_b", micro_batches=8)]
+    assert style.run_labels(records) == ["a b (micro batches 1)", "c", "a b (micro batches 8)"]
+    two_keys = [record("a", micro_batches=1, s=1), record("a", micro_batches=8, s=2)]
+    assert style.run_labels(two_keys) == ["a (1)", "a (2)"]
+    same = [*records, record("a_b", micro_batches=8)]
+    assert style.run_labels(same)[0] == "a b (1)"
+
+
 @pytest.mark.parametrize(
     ("longest_s", "unit"), [(0.3, "ms"), (3, "s"), (119, "s"), (600, "min"), (9000, "h")]
 )
