@@ -8,6 +8,7 @@ with. Ends with a table, the time that each took to a score, and the figures of 
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from rich.table import Table
 from collapipe_jax.build import build_experiment
 from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.scheduling.policies import POLICIES, make_policy
+from collapipe_jax.scheduling.policies import CLIENT_POLICIES, POLICIES, make_policy
 from collapipe_jax.train import train
 from collapipe_jax.units import bytes_to_mib
 from configs import default
@@ -73,11 +74,16 @@ def race(config: ConfigDict, policies: Sequence[str], root: Path, console: Conso
     """
     for name in policies:
         make_policy(name)  # a wrong name is told before any work
-    records, summaries = {}, {}
+    records, summaries, built = {}, {}, {}
     for name in policies:
         console.print(f"[bold]{name}[/bold]")
         config.policy.name = name
-        experiment = build_experiment(config, default.get_config())
+        kind = name in CLIENT_POLICIES
+        if kind not in built:  # policies of one kind learn by one compiled program
+            built[kind] = build_experiment(config, default.get_config())
+        experiment = dataclasses.replace(
+            built[kind], config=config.to_dict(), policy=make_policy(**config.policy)
+        )
         records[name] = train(experiment, root / name, resume=True, console=console)
         summaries[name] = json.loads((root / name / "summary.json").read_text(encoding="utf-8"))
     console.print(race_table(records, summaries))
