@@ -4,15 +4,14 @@
 realisations of every policy and V, some at a time. A file is whole or not there.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.errors import InputError
 from experiments.array_files import read_arrays
+from experiments.settings_file import read_settings
 
 
 class Case(NamedTuple):
@@ -70,7 +69,7 @@ def load_closed_loop(workdir: str | os.PathLike) -> ClosedLoop:
       InputError: if there is no such run, or a file is missing or damaged.
     """
     folder = Path(workdir)
-    settings = _read_settings(folder)
+    settings = read_settings(folder, "closed_loop", "closed-loop run", "experiments.closed_loop")
     asked = settings["closed_loop"]
     starts = chunk_starts(asked["realisations"], asked["chunk"])
     cases = []
@@ -83,18 +82,3 @@ def load_closed_loop(workdir: str | os.PathLike) -> ClosedLoop:
 
 def _joined(chunks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = None
-    if not isinstance(settings, dict) or "closed_loop" not in settings:
-        raise InputError(
-            "workdir",
-            str(folder),
-            "holds no closed-loop run",
-            "Name the workdir of experiments.closed_loop",
-        )
-    return settings

@@ -4,15 +4,14 @@
 realisations of every policy, some at a time. A file is whole or not there.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.errors import InputError
 from experiments.array_files import read_arrays
+from experiments.settings_file import read_settings
 
 
 class Comparison(NamedTuple):
@@ -46,7 +45,7 @@ def load_comparison(workdir: str | os.PathLike) -> Comparison:
       InputError: if there is no such run, or a file is missing or damaged.
     """
     folder = Path(workdir)
-    settings = _read_settings(folder)
+    settings = read_settings(folder, "compare", "comparison", "experiments.compare")
     asked = settings["compare"]
     policies = {}
     for name in asked["policies"]:
@@ -56,15 +55,3 @@ def load_comparison(workdir: str | os.PathLike) -> Comparison:
             field: np.concatenate([chunk[field] for chunk in chunks]) for field in chunks[0]
         }
     return Comparison(settings, read_arrays(networks_file(folder)), policies)
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = None
-    if not isinstance(settings, dict) or "compare" not in settings:
-        raise InputError(
-            "workdir", str(folder), "holds no comparison", "Name the workdir of experiments.compare"
-        )
-    return settings
