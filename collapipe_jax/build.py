@@ -145,7 +145,7 @@ def build_execution(config: ConfigDict) -> Execution:
     return execution
 
 
-def averaged_copies(config: ConfigDict) -> int:
+def _averaged_copies(config: ConfigDict) -> int:
     """How many copies of the embedding a round averages: of clusters, or of clients."""
     clusters, devices = config.network.clusters, config.network.devices
     return clusters * devices if config.policy.name in CLIENT_POLICIES else clusters
@@ -170,7 +170,7 @@ def build_optimizers(config: ConfigDict) -> Optimizers:
         "clip_norm": training.clip_norm,
     }
     client = make("training.client_optimizer", training.client_learning_rate, **local)
-    factor = training.embedding_rate_factor or float(averaged_copies(config))
+    factor = training.embedding_rate_factor or float(_averaged_copies(config))
     return Optimizers(
         client=scale_group_rates(client, {"embedding": factor}),
         decoder=make("training.decoder_optimizer", training.decoder_learning_rate, **local),

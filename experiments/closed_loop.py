@@ -29,7 +29,6 @@ from rich.progress import track
 from collapipe_jax.build_system import build_system_params
 from collapipe_jax.checkpoint import open_workdir
 from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.config_checks import check_training, typed_values
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
@@ -38,7 +37,6 @@ from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
 from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.simulate import draw_system, simulate
 from collapipe_jax.system import SystemParams
-from configs import default
 from experiments.array_files import write_arrays
 from experiments.closed_loop_files import (
     chunk_file,
@@ -47,7 +45,7 @@ from experiments.closed_loop_files import (
     networks_file,
 )
 from experiments.closed_loop_summary import summarise, summary_table
-from experiments.configuration import read_config
+from experiments.configuration import read_checked_config
 from experiments.realisations import chunk_rows, realisation_keys
 
 # The same policy is the same object, for which nothing is compiled twice.
@@ -132,9 +130,7 @@ def _settings(options: argparse.Namespace, overrides: Sequence[str]) -> dict[str
     for name in ("rounds", "realisations", "chunk"):
         if getattr(options, name) < 1:
             raise InputError(f"--{name}", getattr(options, name), "not positive", "Give 1 or more")
-    given = read_config(options.config, overrides)
-    config = ConfigDict(typed_values(given.to_dict(), default.get_config().to_dict()))
-    check_training(config)
+    config = read_checked_config(options.config, overrides)
     policies = list(dict.fromkeys(options.policies.split(",")))
     for name in policies:
         make_policy(name)

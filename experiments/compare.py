@@ -26,7 +26,6 @@ from rich.progress import track
 from collapipe_jax.build_system import build_system_params
 from collapipe_jax.checkpoint import open_workdir
 from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.config_checks import check_training, typed_values
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.errors import InputError
@@ -35,11 +34,10 @@ from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
 from collapipe_jax.simulate import draw_system, simulate_system
 from collapipe_jax.system import EdgeSystem, SystemParams
-from configs import default
 from experiments.array_files import write_arrays
 from experiments.compare_files import chunk_file, load_comparison, networks_file
 from experiments.compare_summary import summarise, summary_table
-from experiments.configuration import read_config
+from experiments.configuration import read_checked_config
 from experiments.realisations import chunk_rows, realisation_keys
 
 # The same policy is the same object, for which nothing is compiled twice.
@@ -118,7 +116,7 @@ def main(argv: Sequence[str]) -> None:
     options, overrides = parser.parse_known_args(argv)
 
     console = Console()
-    config = read_config(options.config, overrides)
+    config = read_checked_config(options.config, overrides)
     settings = comparison_settings(
         config, options.rounds, options.realisations, options.chunk, options.policies.split(",")
     )
@@ -130,22 +128,20 @@ def main(argv: Sequence[str]) -> None:
 def comparison_settings(
     config: ConfigDict, rounds: int, realisations: int, chunk: int, policies: Sequence[str]
 ) -> dict[str, Any]:
-    """All that the numbers of a comparison depend on, checked.
+    """All that the numbers of a comparison depend on, for a checked configuration.
 
     Raises:
-      InputError: naming the key that is wrong.
+      InputError: naming the option that is wrong.
     """
     asked = {"rounds": rounds, "realisations": realisations, "chunk": chunk}
     for name, value in asked.items():
         if value < 1:
             raise InputError(f"--{name}", value, "not positive", "Give 1 or more")
-    checked = ConfigDict(typed_values(config.to_dict(), default.get_config().to_dict()))
-    check_training(checked)
     policies = list(dict.fromkeys(policies))
     for name in policies:
         make_policy(name)
     asked |= {"chunk": min(chunk, realisations), "policies": policies}
-    return {"config": checked.to_dict(), "compare": asked}
+    return {"config": config.to_dict(), "compare": asked}
 
 
 def compare(settings: dict[str, Any], workdir: str | Path, console: Console) -> dict[str, Any]:

@@ -28,6 +28,17 @@ def runnable(networks: Mapping[str, np.ndarray]) -> np.ndarray:
     return networks["can_run"].any(axis=1) & (reference_s > 0) & np.isfinite(reference_s)
 
 
+def only_runnable(result: Comparison) -> Comparison:
+    """The comparison without the networks in which no cluster can hold the encoder."""
+    kept = runnable(result.networks)
+    networks = {name: value[kept] for name, value in result.networks.items()}
+    policies = {
+        name: {field: value[kept] for field, value in values.items()}
+        for name, values in result.policies.items()
+    }
+    return Comparison(result.settings, networks, policies)
+
+
 def means(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Means over the rounds of every metric, ``[R]``; infinite ones stay."""
     return {name: values[name].astype(np.float64).mean(axis=1) for name in METRICS}
@@ -40,12 +51,8 @@ def summarise(result: Comparison) -> dict[str, Any]:
     ``dssra`` lies under another policy, in percent of that policy and in the same network;
     it is there where ``dssra`` is.
     """
+    _, networks, policies = only_runnable(result)
     kept = runnable(result.networks)
-    networks = {name: value[kept] for name, value in result.networks.items()}
-    policies = {
-        name: {field: value[kept] for field, value in values.items()}
-        for name, values in result.policies.items()
-    }
     asked = result.settings["compare"]
     return {
         "rounds": asked["rounds"],

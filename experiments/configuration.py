@@ -9,7 +9,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from collapipe_jax.config_checks import check_training, typed_values
 from collapipe_jax.errors import InputError
+from configs import default
 
 
 def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
@@ -28,6 +30,22 @@ def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
         raise InputError("--config", path, problem, "Return an ml_collections.ConfigDict")
     for override in overrides:
         _apply(config, override)
+    return config
+
+
+def read_checked_config(path: str, overrides: Sequence[str]) -> ConfigDict:
+    """The configuration of a file with all that can be checked without a corpus.
+
+    Args:
+      path: a Python file with ``get_config()``.
+      overrides: as for :func:`read_config`.
+
+    Raises:
+      InputError: naming the key that is wrong.
+    """
+    found = read_config(path, overrides).to_dict()
+    config = ConfigDict(typed_values(found, default.get_config().to_dict()))
+    check_training(config)
     return config
 
 

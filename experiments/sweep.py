@@ -24,7 +24,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.policies import POLICIES
 from experiments.compare import compare, comparison_settings
-from experiments.configuration import read_config, read_sweep
+from experiments.configuration import read_checked_config, read_sweep
 from experiments.sweep_files import point_folder
 
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
     sweep = checked_sweep(options.config, read_sweep(options.config))
     points = [
         comparison_settings(
-            read_config(options.config, [*overrides, *as_overrides(keys)]),
+            read_checked_config(options.config, [*overrides, *as_overrides(keys)]),
             options.rounds,
             options.realisations,
             options.realisations,

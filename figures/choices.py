@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from experiments.sweep_files import SweepResult
 from figures import style
 from figures.comparison import horizon, kept
+from figures.rows import separate_rows
 from figures.scales import wide_axis
 from figures.sweep_points import Panel, sweep_panels
 
@@ -62,6 +63,4 @@ def _name_points(axes: Axes, result: SweepResult) -> None:
     axes.set_ylabel(result.axis)
     for panel in axes.figure.axes:
         panel.tick_params(axis="y", length=0)
-        panel.grid(visible=False, axis="y")
-        for edge in range(1, count):
-            panel.axhline(edge - 0.5, color="0.88", linewidth=0.4, zorder=0.5)
+        separate_rows(panel, count)

@@ -4,7 +4,7 @@ import numpy as np
 
 from collapipe_jax.errors import InputError
 from experiments.compare_files import Comparison
-from experiments.compare_summary import means, runnable
+from experiments.compare_summary import means, only_runnable, runnable
 
 
 def kept(result: Comparison) -> Comparison:
@@ -17,12 +17,7 @@ def kept(result: Comparison) -> Comparison:
     if not use.any():
         problem = "no network of the comparison can run a round"
         raise InputError("realisations", len(use), problem, "Give devices more memory")
-    policies = {
-        name: {field: value[use] for field, value in values.items()}
-        for name, values in result.policies.items()
-    }
-    networks = {field: value[use] for field, value in result.networks.items()}
-    return Comparison(result.settings, networks, policies)
+    return only_runnable(result)
 
 
 def round_means(result: Comparison) -> dict[str, dict[str, np.ndarray]]:

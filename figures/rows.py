@@ -76,8 +76,13 @@ def name_rows(axes: Axes, names: Sequence[str], labelled: bool = True) -> None:
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), labels=[style.policy_label(name) for name in names])
     axes.tick_params(axis="y", length=0, labelleft=labelled)
+    separate_rows(axes, len(names))
+
+
+def separate_rows(axes: Axes, count: int) -> None:
+    """Lines between rows in place of those through them."""
     axes.grid(visible=False, axis="y")
-    for edge in range(1, len(names)):
+    for edge in range(1, count):
         axes.axhline(edge - 0.5, color="0.88", linewidth=0.4, zorder=0.5)
 
 

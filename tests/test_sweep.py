@@ -8,7 +8,7 @@ import pytest
 from collapipe_jax.errors import InputError
 from experiments import sweep
 from experiments.compare import comparison_settings
-from experiments.configuration import read_config
+from experiments.configuration import read_checked_config
 from experiments.sweep_files import load_sweep, point_folder
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -64,7 +64,7 @@ def test_every_sweep_sets_keys_that_there_are(name):
     found = []
     for _, keys in checked["points"]:
         overrides = sweep.as_overrides(keys)
-        settings = comparison_settings(read_config(path, overrides), 1, 1, 1, ["dssra"])
+        settings = comparison_settings(read_checked_config(path, overrides), 1, 1, 1, ["dssra"])
         found.append(settings["config"])
     assert all(one != other for one, other in itertools.pairwise(found))
     values = [value for value, _ in checked["points"]]
