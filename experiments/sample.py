@@ -11,15 +11,12 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from collapipe_jax.build_system import build_system
 from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.config_checks import check_training, typed_values
 from collapipe_jax.documents import write_network
 from collapipe_jax.simulate import initial_state, round_problem
-from configs import default
-from experiments.configuration import read_config
+from experiments.configuration import read_checked_config
 
 
 def main(argv: Sequence[str]) -> None:
@@ -31,9 +28,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--out", required=True, help="where to write the network")
     options, overrides = parser.parse_known_args(argv)
 
-    given = read_config(options.config, overrides)
-    config = ConfigDict(typed_values(given.to_dict(), default.get_config().to_dict()))
-    check_training(config)
+    config = read_checked_config(options.config, overrides)
     clusters = config.network.clusters
     system = build_system(config, np.full(clusters, 1.0 / clusters))
     state_key, round_key = jax.random.split(jax.random.key(config.seed))
