@@ -157,7 +157,11 @@ def run_round(
     return RunState(learner, system_state), round_metrics(index, happened, learning)
 
 
-_simulate_round = functools.partial(jax.jit, static_argnames="policy")(simulate_round)
+# One network a round is decided in no time, but compiled long: on a CPU half as long without
+# the emitters of fusions, which do not make it faster. Others do not read the option.
+_simulate_round = functools.partial(
+    jax.jit, static_argnames="policy", compiler_options={"xla_cpu_use_fusion_emitters": False}
+)(simulate_round)
 
 
 def round_batches(experiment: Experiment, index: int) -> Batch:
