@@ -18,6 +18,7 @@ from collapipe_jax.build_objective import build_model, build_objective
 from collapipe_jax.build_system import build_system
 from collapipe_jax.config_checks import check_training, typed_values, under_keys
 from collapipe_jax.errors import InputError
+from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
 from collapipe_jax.objectives.objective import Objective
 from collapipe_jax.pipeline.execution import Execution
@@ -47,6 +48,7 @@ class Experiment:
       cluster_weight: share of the samples, ``[N]``.
       optimizers: of clients, decoder and server.
       execution: what runs the encoder.
+      erasure_law: how losses are drawn and made up for.
       system: the network.
       policy: who decides.
     """
@@ -57,6 +59,7 @@ class Experiment:
     cluster_weight: np.ndarray
     optimizers: Optimizers
     execution: Execution
+    erasure_law: ErasureLaw
     system: EdgeSystem
     policy: Policy
 
@@ -88,6 +91,7 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     _check_is_trained(config)
     optimizers = build_optimizers(config)
     execution = build_execution(config)
+    erasure_law = build_erasure_law(config)
     equal = np.full(config.network.clusters, 1.0 / config.network.clusters)
     build_system(config, equal)
     objective = build_objective(config)
@@ -108,6 +112,7 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
         cluster_weight=weight,
         optimizers=optimizers,
         execution=execution,
+        erasure_law=erasure_law,
         system=build_system(config, weight),
         policy=policy,
     )
@@ -143,6 +148,28 @@ def build_execution(config: ConfigDict) -> Execution:
         with under_keys({"mesh": "pipeline.backend"}):
             make_pipeline_mesh(config.network.clusters, config.network.devices)
     return execution
+
+
+_LAW_KEYS = {"erased_together": ("micro_batch", "round"), "survivor_weight": ("survival", "pooled")}
+
+
+def build_erasure_law(config: ConfigDict) -> ErasureLaw:
+    """How losses are drawn and made up for.
+
+    Raises:
+      InputError: on an unknown name, or where a policy's learning knows no other law.
+    """
+    for key, known in _LAW_KEYS.items():
+        name, value = f"training.{key}", config.training[key]
+        if value not in known:
+            raise InputError(name, value, "unknown", f"Choose among: {', '.join(known)}")
+        if value != known[0] and config.policy.name in CLIENT_POLICIES:
+            problem = f"clients of policy {config.policy.name} do not read it"
+            raise InputError(name, value, problem, f"Give {known[0]}, or another policy")
+    return ErasureLaw(
+        per_round=config.training.erased_together == "round",
+        pooled=config.training.survivor_weight == "pooled",
+    )
 
 
 def _averaged_copies(config: ConfigDict) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from collapipe_jax.config_checks import under_keys
-from collapipe_jax.cost.divergence import Learning
+from collapipe_jax.cost.divergence import Learning, local_steps_drift
 from collapipe_jax.cost.workload import Workload, bert_workload, transformer_workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import state_bytes_per_parameter
@@ -146,11 +146,22 @@ def build_system_params(config: ConfigDict, cluster_weight: np.ndarray) -> Syste
         devices=_build_devices(config.devices),
         radio=_build_radio(config.radio),
         workload=build_workload(config),
-        learning=Learning(
-            cluster_weight=jnp.asarray(cluster_weight, jnp.float32),
-            **{key: jnp.asarray(value) for key, value in config.learning.items()},
-        ),
+        learning=_build_learning(config, cluster_weight),
         control=_build_control(config),
+    )
+
+
+def _build_learning(config: ConfigDict, cluster_weight: np.ndarray) -> Learning:
+    """Constants of the bound that ``learning.bound`` names; both names are checked before."""
+    learning, steps = config.learning, config.training.local_steps
+    drift = None
+    if learning.bound == "local_steps":
+        drift = local_steps_drift(learning.step_smoothness, steps, learning.gradient_heterogeneity)
+    return Learning(
+        cluster_weight=jnp.asarray(cluster_weight, jnp.float32),
+        gradient_variance=jnp.asarray(learning.gradient_variance),
+        gradient_heterogeneity=jnp.asarray(learning.gradient_heterogeneity),
+        drift=drift,
     )
 
 

@@ -17,6 +17,8 @@ _LARGEST_FLOAT = 1e30
 _LARGEST_LEVEL_DB = 300.0
 _LONGEST_WALK_M = 1e6
 
+BOUNDS = ("one_step", "local_steps")
+
 _POSITIVE = (
     "checkpoint_every_rounds",
     "control.control_unit_budget_j",
@@ -161,6 +163,7 @@ def check_training(config: Mapping[str, Any]) -> None:
     _check_micro_batches(config["training"])
     _check_pipeline(config["pipeline"], config["training"]["batch"])
     _check_schedule(config["training"])
+    _check_bound(config["learning"], config["training"]["local_steps"])
     ratio = config["control"]["divergence_ratio"]
     if ratio <= 1.0:
         raise InputError(
@@ -240,6 +243,23 @@ def _check_schedule(training: Mapping[str, Any]) -> None:
             f"no less than the {steps} steps of the run (rounds times local steps)",
             f"Lower it under {steps}",
         )
+
+
+def _check_bound(learning: Mapping[str, Any], local_steps: int) -> None:
+    bound, step = learning["bound"], learning["step_smoothness"]
+    if bound not in BOUNDS:
+        raise InputError("learning.bound", bound, "unknown", f"Choose among: {', '.join(BOUNDS)}")
+    if bound == "one_step":
+        if step:
+            problem = "the bound for one step does not read it"
+            remedy = "Give 0, or set learning.bound to local_steps"
+            raise InputError("learning.step_smoothness", step, problem, remedy)
+        return
+    longest = 1.0 / (4.0 * local_steps)
+    if not 0.0 < step <= longest:
+        problem = f"the bound for {local_steps} local steps holds up to {longest:g}"
+        remedy = "Give the rate times the smoothness that a run logs"
+        raise InputError("learning.step_smoothness", step, problem, remedy)
 
 
 @contextlib.contextmanager

@@ -158,9 +158,12 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
     """Write a round's problem, readable by :func:`read_network`.
 
     Raises:
-      InputError: if the rate law is not the mean one, or changing the layout has a price:
-        the format has no place for them.
+      InputError: if the rate law is not the mean one, changing the layout has a price, or
+        the divergence counts drift: the format has no place for them.
     """
+    if problem.learning.drift is not None:
+        remedy = "Set it to 'one_step'"
+        raise InputError("learning.bound", "local_steps", "not written on file", remedy)
     if problem.moves is not None:
         remedy = "Set it and control.hysteresis to 0"
         raise InputError("control.move_price", problem.moves.price, "not written on file", remedy)

@@ -133,5 +133,6 @@ def learn(
         outcome.erasures,
         segments=outcome.segments,
         execution=experiment.execution,
+        erasure_law=experiment.erasure_law,
         **arguments,
     )

@@ -101,8 +101,16 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.learning = ml_collections.ConfigDict(
         {
+            # A run with evaluation.estimate_every_rounds estimates all numbers here; they stand
+            # in its summary.json under the same names.
             "gradient_variance": 1.0,  # only its ratio to the next matters to the decision
             "gradient_heterogeneity": 0.5,
+            # What the decision sees: "one_step" is (19), "local_steps" counts in that clusters
+            # drift apart (docs/theory.md), which needs the rate times the smoothness.
+            "bound": "one_step",
+            # eta L_s, at most 1 / (4 local_steps); of "local_steps". What a run estimates is
+            # meant for plain SGD: Adam's steps are not the rate times the gradient.
+            "step_smoothness": 0.0,
         }
     )
     config.control = ml_collections.ConfigDict(
@@ -201,6 +209,12 @@ def get_config() -> ml_collections.ConfigDict:
             # the number of copies that are averaged, 1 leaves the steps as they are.
             "embedding_rate_factor": 0.0,
             "decoder_learning_rate": 2e-3,
+            # Lost by itself is each "micro_batch", as (17) has it; "round": one draw takes all
+            # of a cluster's in a round, or none.
+            "erased_together": "micro_batch",
+            # Survivors make up for their own chance of "survival", which leaves gradients
+            # unbiased; "pooled" averages all survivors alike and favours good links.
+            "survivor_weight": "survival",
             "schedule": "cosine",
             "warmup_steps": 80,
             "clip_norm": 1.0,
@@ -211,6 +225,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.evaluation = ml_collections.ConfigDict(
         {
             "every_rounds": 30,
+            # Constants of the convergence bound at the model, of 8 mini-batches a cluster: as
+            # much work as about 10 rounds of 4 local steps. 0 is never.
+            "estimate_every_rounds": 0,
             "beams": 4,  # of the final score; scores on the way are greedy
             "length_penalty": 0.6,  # Wu et al. 2016
         }

@@ -184,6 +184,10 @@ def test_integers_become_floats_and_lists_tuples():
         ("training.decoder_optimizer", "adagrad", "adam"),
         ("training.server_optimizer", "adagrad", "adam"),
         ("training.schedule", "linear", "cosine"),
+        ("training.erased_together", "step", "micro_batch, round"),
+        ("training.survivor_weight", "none", "survival, pooled"),
+        ("learning.bound", "two_steps", "one_step, local_steps"),
+        ("learning.step_smoothness", 0.1, "local_steps"),
         ("training.warmup_steps", 12, "under 12"),
         ("training.client_learning_rate", 0.0, ""),
         ("training.decoder_learning_rate", 0.0, ""),
@@ -197,6 +201,26 @@ def test_value_that_cannot_be_is_refused_before_any_work(name, value, remedy):
     assert error.key == name
     assert error.value == value
     assert remedy in error.remedy
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize("step", [0.0, 0.3])
+def test_a_step_outside_the_bound_for_local_steps_is_refused(step):
+    config = changed("learning.bound", "local_steps")
+    error = refusal(changed("learning.step_smoothness", step, config))
+    assert (error.key, error.value) == ("learning.step_smoothness", step)
+    assert f"{1 / (4 * TINY.training.local_steps):g}" in error.problem
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("training.erased_together", "round"), ("training.survivor_weight", "pooled")],
+)
+def test_clients_without_a_pipeline_know_one_law_of_losses(name, value):
+    error = refusal(changed(name, value, changed("policy.name", "splitfed")))
+    assert (error.key, error.value) == (name, value)
+    assert "splitfed" in error.problem
 
 
 @pytest.mark.usefixtures("no_work")
@@ -298,6 +322,7 @@ OTHER = {
     "devices.control_unit": "jetson_tx2",
     "devices.kinds": ("jetson_nano",),
     "radio.rate_law": "ergodic",
+    "learning.bound": "one_step",
     "propagation.d2e_path_loss": "free_space_2ghz",
     "propagation.d2d_path_loss": "winner_b1_sight",
     "model.rematerialise": True,
@@ -348,9 +373,11 @@ IN_SYSTEM = [
 @pytest.mark.parametrize("name", IN_SYSTEM)
 def test_every_key_of_the_network_changes_what_is_drawn_from(name):
     weight = np.full(2, 0.5)
-    walking = changed("dynamics.speed_m_per_s", 1.4)  # how to walk is read of no one who stands
-    before = tree_of(build_system.build_system_params(walking, weight))
-    after = tree_of(build_system.build_system_params(changed(name, other(name), walking), weight))
+    # Some keys are only read beside others: how to walk, of nobody who stands.
+    base = changed("dynamics.speed_m_per_s", 1.4)
+    base.learning.update(bound="local_steps", step_smoothness=0.02)
+    before = tree_of(build_system.build_system_params(base, weight))
+    after = tree_of(build_system.build_system_params(changed(name, other(name), base), weight))
     assert before != after
 
 

@@ -9,6 +9,7 @@ from collapipe_jax.cost.divergence import (
     Learning,
     cluster_divergence,
     excess_inverse_survival,
+    local_steps_drift,
     loss_free_divergence,
     present_weight,
     round_divergence,
@@ -113,3 +114,45 @@ def test_the_floor_is_what_no_loss_costs():
     one_out = jnp.array([True, True, False])
     floor = loss_free_divergence(learning, 24, one_out)
     assert round_divergence(cluster, one_out, learning) == pytest.approx(float(floor), rel=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("present", [[True, True, True], [True, False, True]])
+def test_drift_adds_what_clusters_carry_along(present):
+    """docs/theory.md (T14), written out."""
+    step, steps, hazard, batch = 0.01, 5, np.array([0.1, 0.5, 0.0]), 24
+    counts = np.array([2, 3, 4])
+    learning = make_learning().replace(drift=local_steps_drift(step, steps, 0.9))
+    cluster = cluster_divergence(jnp.array(hazard), jnp.array(counts), batch, learning)
+    got = round_divergence(cluster, jnp.array(present), learning)
+    weight = np.where(present, WEIGHT, 0.0) / np.where(present, WEIGHT, 0.0).sum()
+    lost = 1 - np.exp(-hazard)
+    noise = 3.7 / (batch * (1 - lost)) + 3 * 0.9 * lost / (counts * (1 - lost))
+    theta = 1.5 * step * (steps - 1)
+    expected = ((weight**2 + theta * weight * (1 - weight)) * noise).sum()
+    expected += step * (steps - 1) * (2 * steps - 1) * 0.9
+    np.testing.assert_allclose(got, expected, 1e-12)
+    assert not round_divergence(cluster, jnp.zeros(3, bool), learning)
+
+
+def test_one_local_step_drifts_nowhere():
+    learning = make_learning(heterogeneity=0.0)
+    drifting = learning.replace(drift=local_steps_drift(0.1, 1, 0.0))
+    cluster, present = jnp.array([2.0, 1.0, 3.0]), jnp.ones(3, bool)
+    bounds = [round_divergence(cluster, present, one) for one in (learning, drifting)]
+    assert bounds[0] == bounds[1]
+
+
+def test_the_two_bounds_may_order_decisions_differently():
+    """What docs/theory.md tells of unequal weights: the small cluster's loss weighs more."""
+    learning = make_learning(heterogeneity=0.0)
+    drifting = learning.replace(drift=local_steps_drift(0.02, 12, 0.0))
+    present, counts = jnp.ones(3, bool), jnp.array([4, 4, 4])
+
+    def bound(learning, hazard):
+        cluster = cluster_divergence(jnp.array(hazard), counts, 24, learning)
+        return float(round_divergence(cluster, present, learning))
+
+    large, small = [0.2, 0.0, 0.0], [0.0, 0.0, 0.7]
+    assert bound(learning, large) > bound(learning, small)
+    assert bound(drifting, large) < bound(drifting, small)

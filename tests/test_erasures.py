@@ -3,7 +3,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.federated.erasures import sample_example_weights
+from collapipe_jax.federated.erasures import (
+    AS_ASSUMED,
+    ErasureLaw,
+    cluster_weights,
+    pool_survivors,
+    sample_example_weights,
+)
 
 DRAWS = 100_000
 
@@ -63,3 +69,38 @@ def test_the_edges_stay_finite(loss):
         assert np.all(weights == 1.0)
     if loss == 1.0:
         assert np.all(weights == 0.0)
+
+
+def draw_round(law, round_number):
+    """Weights `[H, N, B]` of three local steps of three clusters, the last one absent."""
+    keys = jax.random.split(jax.random.key(round_number), 4)
+    counts, lost = jnp.array([2, 4, 8]), jnp.array([0.5, 0.3, 0.5])
+    shares = jnp.array([0.4, 0.6, 0.0])
+    steps = [cluster_weights(law, key, keys[3], 8, counts, lost, shares) for key in keys[:3]]
+    return np.asarray(jnp.stack(steps))
+
+
+def test_losses_of_a_round_come_together_when_asked():
+    rounds = np.stack([draw_round(ErasureLaw(per_round=True), number) for number in range(40)])
+    own = rounds[:, :1, :, :1]
+    assert np.all(rounds == own)  # one draw for all steps and examples of a cluster
+    assert len(np.unique(own[:, 0, :2, 0] > 0, axis=0)) == 4  # but clusters by themselves
+    apart = draw_round(AS_ASSUMED, 0)
+    assert np.any(apart != apart[:1])
+
+
+def test_a_pooled_mean_weighs_all_survivors_alike():
+    for number in range(20):
+        pooled = draw_round(ErasureLaw(pooled=True), number)
+        alone = draw_round(AS_ASSUMED, number)
+        np.testing.assert_array_equal(pooled > 0, alone > 0)
+        for one in pooled:
+            survived = np.unique(one[one > 0])
+            assert len(survived) == 1
+            share = 0.4 * (one[0] > 0).mean() + 0.6 * (one[1] > 0).mean()
+            np.testing.assert_allclose(survived[0], 1 / share, rtol=1e-6)
+
+
+def test_nobody_survives_a_pooled_mean():
+    shares = jnp.array([0.5, 0.5])
+    assert not pool_survivors(jnp.zeros((2, 8)), shares).any()

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.cost.client_decision import ClientDecision
-from collapipe_jax.cost.divergence import cluster_divergence, present_weight
+from collapipe_jax.cost.divergence import cluster_divergence, present_weight, sum_divergence
 from collapipe_jax.cost.latency import LatencyParts
 from collapipe_jax.cost.links import message_time_s
 from collapipe_jax.cost.problem import RoundProblem
@@ -220,7 +220,7 @@ def client_divergence(problem: RoundProblem, decision: ClientDecision, hazard: A
     weight = present_weight(problem.learning.cluster_weight, jnp.any(takes_part, axis=1))
     weight = weight[:, None] * decision.samples / problem.workload.batch
     own = cluster_divergence(hazard, 1, jnp.maximum(decision.samples, 1), problem.learning)
-    return jnp.sum(jnp.where(takes_part, weight**2 * own, 0.0))
+    return sum_divergence(own, weight, takes_part, problem.learning)
 
 
 def _slowest_parts(times: ClientTimes, latency_s: Array) -> LatencyParts:

@@ -8,6 +8,21 @@ _LINEAR_FROM = 50.0
 
 
 @struct.dataclass(kw_only=True)
+class Drift:
+    """What local steps add to (19): clusters walk apart between aggregations.
+
+    Source: docs/theory.md (T14).
+
+    Attributes:
+      spread: ``theta``, weight of noise that a cluster meets again in its later steps.
+      divergence: of clusters with objectives of their own, whatever the decision.
+    """
+
+    spread: Array
+    divergence: Array
+
+
+@struct.dataclass(kw_only=True)
 class Learning:
     """What the convergence bound knows of the task.
 
@@ -16,11 +31,47 @@ class Learning:
       gradient_variance: ``sigma^2``, variance of a per-sample gradient.
       gradient_heterogeneity: ``zeta^2``, squared distance of a cluster's gradient from
         the mean of all.
+      drift: of the bound for several local steps; None is (19) as it stands.
     """
 
     cluster_weight: Array
     gradient_variance: Array
     gradient_heterogeneity: Array
+    drift: Drift | None = None
+
+
+def local_steps_drift(
+    step_smoothness: float, local_steps: int, gradient_heterogeneity: float
+) -> Drift:
+    """Drift of ``H`` local steps, docs/theory.md (T14).
+
+    Args:
+      step_smoothness: ``eta L_s``, at most ``1 / (4 H)``.
+      local_steps: ``H``.
+      gradient_heterogeneity: ``zeta^2``.
+    """
+    extra = step_smoothness * (local_steps - 1)
+    return Drift(
+        spread=jnp.asarray(1.5 * extra),
+        divergence=jnp.asarray(extra * (2 * local_steps - 1) * gradient_heterogeneity),
+    )
+
+
+def noise_weight(learning: Learning, weight: Array) -> Array:
+    """What a cluster's divergence counts for in a round's: ``w^2``, more with drift.
+
+    Args:
+      learning: constants.
+      weight: ``w_n`` of those that take part, ``[N, ...]``.
+    """
+    if learning.drift is None:
+        return weight**2
+    return weight**2 + learning.drift.spread * weight * (1.0 - weight)
+
+
+def erasure_terms(learning: Learning) -> float:
+    """Times that ``zeta^2`` counts in an erasure: the parts a gradient is split into."""
+    return 2.0 if learning.drift is None else 3.0
 
 
 def present_weight(cluster_weight: Array, present: Array) -> Array:
@@ -67,12 +118,13 @@ def cluster_divergence(
     """
     excess = excess_inverse_survival(hazard)
     sampling = learning.gradient_variance * (1.0 + excess) / batch
-    erasure = 2.0 * learning.gradient_heterogeneity * excess / micro_batches
+    heterogeneity = erasure_terms(learning) * learning.gradient_heterogeneity
+    erasure = heterogeneity * excess / micro_batches
     return sampling + erasure
 
 
 def round_divergence(cluster: Array, present: Array, learning: Learning) -> Array:
-    """Divergence Gamma of a round, docs/system-model.md (19).
+    """Divergence Gamma of a round, docs/system-model.md (19), or with drift its like.
 
     Args:
       cluster: :func:`cluster_divergence`, ``[N]``; may be infinite where absent.
@@ -80,7 +132,23 @@ def round_divergence(cluster: Array, present: Array, learning: Learning) -> Arra
       learning: weights.
     """
     weight = present_weight(learning.cluster_weight, present)
-    return jnp.sum(jnp.where(present, weight**2 * jnp.where(present, cluster, 0.0), 0.0))
+    return sum_divergence(cluster, weight, present, learning)
+
+
+def sum_divergence(cluster: Array, weight: Array, present: Array, learning: Learning) -> Array:
+    """Sum over those that learn, clusters or clients, and what they drift apart.
+
+    Args:
+      cluster: divergence of each, ``[N]`` or ``[N, K]``; may be infinite where absent.
+      weight: of each, sum 1, the same shape.
+      present: those that take part, the same shape.
+      learning: constants.
+    """
+    noise = jnp.where(present, noise_weight(learning, weight), 0.0)
+    total = jnp.sum(noise * jnp.where(present, cluster, 0.0))
+    if learning.drift is None:
+        return total
+    return total + jnp.where(jnp.any(present), learning.drift.divergence, 0.0)
 
 
 def loss_free_divergence(learning: Learning, batch: Array, present: Array) -> Array:
@@ -92,4 +160,5 @@ def loss_free_divergence(learning: Learning, batch: Array, present: Array) -> Ar
       present: clusters that take part, ``[N]``.
     """
     weight = present_weight(learning.cluster_weight, present)
-    return jnp.sum(weight**2) * learning.gradient_variance / batch
+    cluster = jnp.full(weight.shape, learning.gradient_variance / batch)
+    return sum_divergence(cluster, weight, present, learning)

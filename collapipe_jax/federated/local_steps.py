@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from collapipe_jax.federated.aggregation import aggregate, present_shares, select, server_update
-from collapipe_jax.federated.erasures import sample_example_weights
+from collapipe_jax.federated.erasures import AS_ASSUMED, ErasureLaw, cluster_weights
 from collapipe_jax.federated.mesh_mean import mean_over_clusters
 from collapipe_jax.federated.shared_loss import shared_loss
 from collapipe_jax.models.layers import Params
@@ -117,7 +117,8 @@ def init_learner(
 
 
 @functools.partial(
-    jax.jit, static_argnames=("model", "client_tx", "decoder_tx", "server_tx", "execution")
+    jax.jit,
+    static_argnames=("model", "client_tx", "decoder_tx", "server_tx", "execution", "erasure_law"),
 )
 def train_round(
     state: LearnerState,
@@ -132,6 +133,7 @@ def train_round(
     server_tx: optax.GradientTransformation,
     segments: jax.Array | None = None,
     execution: Execution = SEQUENTIAL,
+    erasure_law: ErasureLaw = AS_ASSUMED,
 ) -> tuple[LearnerState, RoundLearning]:
     """H local steps in all clusters, aggregation, and the server's step.
 
@@ -155,6 +157,7 @@ def train_round(
       segments: Blocks per device `[N, K]`, 0 throughout for a cluster that sits out. Only
         pipelines read them; new values cost no compilation.
       execution: What runs the encoder (static).
+      erasure_law: How losses are drawn and made up for (static).
 
     Returns:
       `(state, RoundLearning)` after the round.
@@ -164,10 +167,21 @@ def train_round(
     shares = present_shares(weights, present)
 
     loss = functools.partial(shared_loss, model=model, segments=segments, execution=execution)
+    draw_weights = functools.partial(
+        cluster_weights,
+        erasure_law,
+        round_key=jax.random.fold_in(key, steps),
+        batch_size=jax.tree.leaves(batches)[0].shape[2],
+        micro_batches=erasures.micro_batches,
+        loss_probability=erasures.loss_probability,
+        shares=shares,
+    )
 
     def step(local: _Local, inputs: tuple[Batch, jax.Array]) -> tuple[_Local, StepSums]:
         batch, step_key = inputs
-        return _local_step(local, batch, erasures, shares, step_key, loss, client_tx, decoder_tx)
+        erasure_key, dropout_key = jax.random.split(step_key)
+        weights = draw_weights(erasure_key)
+        return _local_step(local, batch, weights, shares, dropout_key, loss, client_tx, decoder_tx)
 
     start = _Local(
         clients=replicate(state.client, clusters),
@@ -195,26 +209,18 @@ def train_round(
 def _local_step(
     local: _Local,
     batch: Batch,
-    erasures: Erasures,
+    example_weights: jax.Array,
     shares: jax.Array,
-    key: jax.Array,
+    dropout_key: jax.Array,
     loss: Callable,
     client_tx: optax.GradientTransformation,
     decoder_tx: optax.GradientTransformation,
 ) -> tuple[_Local, StepSums]:
     """One mini-batch in every cluster: leaves of the batch `[N, B, ...]`, `shares [N]`.
 
-    `loss` is `shared_loss` with its keywords bound.
+    `example_weights` is `[N, B]`; `loss` is `shared_loss` with its keywords bound.
     """
-    clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
     present = shares > 0.0
-    erasure_key, dropout_key = jax.random.split(key)
-    example_weights = jax.vmap(sample_example_weights, in_axes=(0, None, 0, 0))(
-        jax.random.split(erasure_key, clusters),
-        batch_size,
-        erasures.micro_batches,
-        erasures.loss_probability,
-    )
     gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
     (client_grads, decoder_grads), (loss_sum, token_count) = gradient(
         local.clients, local.decoder, batch, example_weights, shares, dropout_key

@@ -13,7 +13,7 @@ from flax import struct
 from jax import Array
 
 from collapipe_jax.cost.decision import Hops
-from collapipe_jax.cost.divergence import present_weight
+from collapipe_jax.cost.divergence import erasure_terms, noise_weight, present_weight
 from collapipe_jax.cost.energy import computing_energy_j
 from collapipe_jax.cost.latency import forward_time_s
 from collapipe_jax.cost.moves import price_of_moves
@@ -199,6 +199,7 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
         price_per_w_s=jnp.where(active, price_per_j, 0.0),
         cluster_price=_computing_price(problem, devices, present, price_per_j)
         + divergence.sampling
+        + divergence.drift
         + price_of_moves(problem.moves, devices, work.blocks),
         hazard_per_hop=step_bits / radio.transport_block_bits,
         hazard_per_uplink=up_bits / radio.transport_block_bits,
@@ -240,10 +241,12 @@ class DivergencePrices(NamedTuple):
     Attributes:
       sampling: for the variance of samples, which is there without losses too.
       erasure: for what is lost.
+      drift: of a cluster's share in what no decision changes, not by that probability.
     """
 
     sampling: Array
     erasure: Array
+    drift: Array
 
 
 def divergence_prices(
@@ -257,11 +260,13 @@ def divergence_prices(
       micro_batches: ``[N, ...]`` or ``[...]``.
     """
     control, learning = problem.control, problem.learning
-    weight = present_weight(learning.cluster_weight, present)
-    price = control.divergence_queue * weight**2 / control.divergence_target
+    share = present_weight(learning.cluster_weight, present)
+    price = control.divergence_queue * noise_weight(learning, share) / control.divergence_target
+    drift = 0.0 if learning.drift is None else learning.drift.divergence
     return DivergencePrices(
         price * learning.gradient_variance / problem.workload.batch,
-        price * 2.0 * learning.gradient_heterogeneity / micro_batches,
+        price * erasure_terms(learning) * learning.gradient_heterogeneity / micro_batches,
+        control.divergence_queue * share * drift / control.divergence_target,
     )
 
 

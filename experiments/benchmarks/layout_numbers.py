@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.cost.decision import Decision, active_nodes, is_present, next_active
-from collapipe_jax.cost.divergence import cluster_divergence, present_weight
+from collapipe_jax.cost.divergence import cluster_divergence, noise_weight, present_weight
 from collapipe_jax.cost.energy import node_energy_j
 from collapipe_jax.cost.latency import (
     backward_flow_s,
@@ -323,8 +323,8 @@ def _divergence_prices(problem: RoundProblem, decision: Decision) -> tuple[Array
     """Price of each cluster's divergence at an excess inverse survival of 0, and of 1."""
     control, learning = problem.control, problem.learning
     present = is_present(decision.segments)
-    weight = present_weight(learning.cluster_weight, present)
-    price = control.divergence_queue / control.divergence_target * weight**2
+    weight = noise_weight(learning, present_weight(learning.cluster_weight, present))
+    price = control.divergence_queue / control.divergence_target * weight
 
     def at(hazard):
         hazards = jnp.full(weight.shape, hazard)
