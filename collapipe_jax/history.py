@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
+from collapipe_jax.federated.estimates import BoundConstants
 from collapipe_jax.federated.local_steps import RoundLearning
 from collapipe_jax.files import write_text
 from collapipe_jax.simulate import SystemRound
@@ -65,6 +67,22 @@ def append_round(history: History, metrics: dict[str, np.ndarray]) -> History:
     if not history:
         return rows
     return {name: np.concatenate([history[name], row]) for name, row in rows.items()}
+
+
+def last_constants(history: History, rate: float) -> dict[str, Any]:
+    """The bound's constants after the last round for a summary; nothing without estimates.
+
+    Args:
+      history: of the whole run.
+      rate: clients' learning rate, for the step in units of the smoothness.
+    """
+    if "smoothness" not in history:
+        return {}
+    last = {name: float(history[name][-1]) for name in BoundConstants._fields}
+    variance, heterogeneity = last["gradient_variance"], last["gradient_heterogeneity"]
+    last["heterogeneity_over_variance"] = heterogeneity / variance if variance > 0.0 else None
+    last["step_smoothness"] = rate * last["smoothness"]
+    return {"bound_constants": last}
 
 
 def write_metrics(path: Path, history: History) -> None:

@@ -153,7 +153,7 @@ def simulate_round(
     Returns:
       State after the round, and what happened.
     """
-    there_key, policy_key, fading_key = jax.random.split(key, 3)
+    there_key, policy_key, fading_key = _round_keys(key)
     problem = round_problem(there_key, system, state)
     decision = policy(policy_key, problem)
     cost = price(problem, decision)
@@ -162,6 +162,11 @@ def simulate_round(
     held = None if state.held is None else _held_after(state.held, decision)
     happened = SystemRound(decision, cost, queues, violations(problem, decision))
     return SystemState(fading, queues, held, _mobility_after(key, system, state)), happened
+
+
+def _round_keys(key: Array) -> Array:
+    """Of a round: for who is there, its policy and its fading."""
+    return jax.random.split(key, 3)
 
 
 def _mobility_after(key: Array, system: EdgeSystem, state: SystemState) -> MobilityState | None:
@@ -228,6 +233,24 @@ def simulate_system(key: Array, system: EdgeSystem, policy: Policy, rounds: int)
         step, initial_state(state_key, system), jax.random.split(rounds_key, rounds)
     )
     return history
+
+
+def problems_met(key: Array, params: SystemParams, policy: Policy, rounds: int) -> RoundProblem:
+    """What a policy was shown in every round of :func:`simulate`, with its arguments.
+
+    Returns:
+      Every leaf with a leading axis of rounds.
+    """
+    system = draw_system(key, params)
+    _, state_key, rounds_key = _keys(key)
+
+    def step(state, round_key):
+        problem = round_problem(_round_keys(round_key)[0], system, state)
+        after, _ = simulate_round(round_key, system, state, policy)
+        return after, problem
+
+    start = initial_state(state_key, system)
+    return jax.lax.scan(step, start, jax.random.split(rounds_key, rounds))[1]
 
 
 def simulate_batch(keys: Array, params: SystemParams, policy: Policy, rounds: int) -> SystemRound:

@@ -6,6 +6,7 @@ import os
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from collapipe_jax.build import Experiment
 from collapipe_jax.checkpoint import Checkpoints, RunRecord, load_run, open_workdir
+from collapipe_jax.federated.estimates import BoundConstants, estimate_constants
 from collapipe_jax.files import write_text
 from collapipe_jax.history import (
     VIOLATED,
@@ -21,6 +23,7 @@ from collapipe_jax.history import (
     append_line,
     append_round,
     clock_after,
+    last_constants,
     round_metrics,
     write_metrics,
 )
@@ -29,6 +32,8 @@ from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.simulate import SystemState, initial_state, simulate_round
 from collapipe_jax.tasks.sampling import sample_round
+
+_ESTIMATE_BATCHES = 8  # of every cluster
 
 
 class RunState(NamedTuple):
@@ -79,6 +84,7 @@ def train(
             for index in range(done, rounds):
                 state, metrics = run_round(experiment, state, index)
                 metrics |= _evaluate_when_due(experiment, state, index)
+                metrics |= _estimate_when_due(experiment, state, index)
                 metrics["simulated_time_s"] = clock_after(history, metrics)
                 history = append_round(history, metrics)
                 append_line(path / "metrics.jsonl", metrics)
@@ -188,6 +194,43 @@ def _evaluate_when_due(
     return {"validation_loss": np.float32(loss), "score": np.float32(score)}
 
 
+def _estimate_when_due(
+    experiment: Experiment, state: RunState, index: int
+) -> dict[str, np.ndarray]:
+    """Constants of the bound; not a number in rounds without, and no names in runs without."""
+    config = experiment.config
+    every = config["evaluation"]["estimate_every_rounds"]
+    if not every:
+        return {}
+    if not _is_due(index, every, config["training"]["rounds"]):
+        return dict.fromkeys(BoundConstants._fields, np.float32(np.nan))
+    constants = estimate_constants(
+        model_params(state.learner),
+        estimate_batches(experiment, index),
+        jnp.asarray(experiment.cluster_weight, jnp.float32),
+        _key(experiment, 3),
+        model=experiment.objective.model,
+    )
+    return {name: np.asarray(value) for name, value in constants._asdict().items()}
+
+
+def estimate_batches(experiment: Experiment, index: int) -> Batch:
+    """Mini-batches that constants are estimated from, leaves ``[J, N, B, ...]``.
+
+    They come from passes behind those of training: what was just learnt would look too good.
+    """
+    training = experiment.config["training"]
+    behind = training["rounds"] * training["local_steps"]
+    rows = sample_round(
+        experiment.config["seed"],
+        experiment.cluster_indices,
+        behind + index,
+        _ESTIMATE_BATCHES,
+        training["batch"],
+    )
+    return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.train)
+
+
 def _is_due(index: int, every: int, rounds: int) -> bool:
     return (index + 1) % every == 0 or index + 1 == rounds
 
@@ -226,6 +269,7 @@ def summarise(experiment: Experiment, state: RunState, history: History) -> dict
             if name.startswith(VIOLATED)
         },
         "rounds_with_absent_clusters": int(history["absent"].any(axis=1).sum()),
+        **last_constants(history, experiment.config["training"]["client_learning_rate"]),
     }
 
 

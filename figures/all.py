@@ -2,11 +2,12 @@
 
     python -m figures.all --workdir=DIR [--workdir=DIR2 ...] [--out=DIR]
 
-Of one or several training runs ``progress``, ``latency`` and ``queues`` over all of them and a
-``gantt`` a run. Of one comparison ``policies``, ``memory`` and ``constraints``, and
-``reduction`` where it has ``dssra``. Of one sweep ``sweep`` and ``sweep_mean``, of one
-closed-loop run with several V ``tradeoff``, of one folder of experiments.benchmarks.gap
-``gap``. Each as PDF and PNG; prints the paths. Takes a few seconds a figure.
+Of one or several training runs ``progress``, ``latency`` and ``queues`` over all of them,
+``constants`` over those that estimate them, and a ``gantt`` a run. Of one comparison
+``policies``, ``memory`` and ``constraints``, and ``reduction`` where it has ``dssra``. Of one
+sweep ``sweep`` and ``sweep_mean``, of one closed-loop run with several V ``tradeoff``, of one
+folder of experiments.benchmarks.gap ``gap``, of one of experiments.bound ``bound``. Each as PDF
+and PNG; prints the paths. Takes a few seconds a figure.
 """
 
 import json
@@ -22,6 +23,8 @@ from experiments.compare_files import Comparison, load_comparison
 from experiments.compare_summary import OURS
 from experiments.sweep_files import load_sweep
 from figures import (
+    bound,
+    constants,
     constraints,
     gantt,
     gap,
@@ -46,7 +49,7 @@ def kind_of(workdir: str | Path) -> str:
     """What a folder holds, by the settings on file.
 
     Returns:
-      A key of those settings that tells, or ``"gap"``.
+      A key of those settings that tells, or ``"gap"`` or ``"bound"``.
 
     Raises:
       InputError: if it holds nothing that figures are drawn from.
@@ -60,17 +63,19 @@ def kind_of(workdir: str | Path) -> str:
             return key
     if gap.gap_file(workdir).is_file():
         return "gap"
+    if bound.bound_file(workdir).is_file():
+        return "bound"
     raise InputError(
         "workdir",
         str(workdir),
         "holds nothing that figures are drawn from",
-        "Name the workdir of a training run, or of experiments.compare, sweep, closed_loop or "
-        "benchmarks.gap",
+        "Name the workdir of a training run, or of experiments.compare, sweep, closed_loop, "
+        "bound or benchmarks.gap",
     )
 
 
 def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
-    """Draw and write every figure of runs; one without a pipeline gets no Gantt chart.
+    """Draw and write every figure of runs, each of those that have what it shows.
 
     Args:
       records: runs.
@@ -82,6 +87,8 @@ def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     paths: list[Path] = []
     for module in (progress, latency, queues):
         paths += style.save(module.draw(records), folder, _name(module))
+    if estimated := [record for record in records if constants.has_estimates(record)]:
+        paths += style.save(constants.draw(estimated), folder, _name(constants))
     for record, label in zip(records, style.run_labels(records), strict=True):
         if runs_pipeline(record).any():
             name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
@@ -115,6 +122,8 @@ def _draw_experiment(kind: str, workdir: str, folder: Path) -> list[Path]:
         return sweep.draw_and_save(load_sweep(workdir), folder)
     if kind == "closed_loop":
         return style.save(tradeoff.draw(load_closed_loop(workdir)), folder, "tradeoff")
+    if kind == "bound":
+        return style.save(bound.draw(bound.load_bound(workdir)), folder, "bound")
     return style.save(gap.draw(gap.load_gaps(workdir)), folder, "gap")
 
 

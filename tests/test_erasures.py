@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from collapipe_jax.federated.erasures import (
     AS_ASSUMED,
@@ -10,6 +11,10 @@ from collapipe_jax.federated.erasures import (
     pool_survivors,
     sample_example_weights,
 )
+from collapipe_jax.federated.shared_loss import loss_per_token
+from collapipe_jax.models.config import TransformerConfig
+from collapipe_jax.models.split_model import example_losses
+from collapipe_jax.models.transformer import TranslationBatch, Translator
 
 DRAWS = 100_000
 
@@ -104,3 +109,65 @@ def test_a_pooled_mean_weighs_all_survivors_alike():
 def test_nobody_survives_a_pooled_mean():
     shares = jnp.array([0.5, 0.5])
     assert not pool_survivors(jnp.zeros((2, 8)), shares).any()
+
+
+@pytest.mark.parametrize(("micro_batches", "loss"), [(1, 0.5), (4, 0.3), (8, 0.1)])
+def test_a_transformers_gradient_is_unbiased_with_the_variance_of_its_micro_batches(
+    translator, micro_batches, loss
+):
+    """Of a fixed mini-batch: `P / (1 - P) sum_m |G_m|^2` around the gradient without losses.
+
+    `G_m` is micro-batch m's part of that gradient, so this is the second term of
+    docs/system-model.md (17) before samples are averaged over, on all parameters at once.
+    """
+    gradients, examples = translator
+    batch_size = examples.shape[0]
+    draws = jax.vmap(sample_example_weights, (0, None, None, None))
+    keys = jax.random.split(jax.random.key(2), 5000)
+    weights = draws(keys, batch_size, jnp.int32(micro_batches), jnp.float32(loss))
+    np.testing.assert_allclose(  # linear in the weights, so parts do for all draws
+        gradients(weights[:batch_size]), weights[:batch_size] @ examples, rtol=1e-3, atol=1e-6
+    )
+    parts = np.asarray(examples, np.float64).reshape(micro_batches, -1, examples.shape[1]).sum(1)
+    survivors = np.asarray(weights, np.float64)[:, :: batch_size // micro_batches]
+    drawn, whole = survivors @ parts, parts.sum(0)
+    expected = loss / (1 - loss) * np.sum(parts**2)
+    squares = np.sum((drawn - whole) ** 2, axis=1)
+    error = squares.std() / np.sqrt(squares.size)
+    assert abs(squares.mean() - expected) < 4.5 * error + 1e-6 * expected
+    assert np.sum((drawn.mean(0) - whole) ** 2) < 10 * expected / squares.size
+    assert expected > 0.01 * np.sum(whole**2)
+
+
+@pytest.fixture(scope="module")
+def translator():
+    """Gradients of a tiny Transformer's loss by example weights, and examples' parts `[B, D]`.
+
+    The loss is the trainer's own, the gradient over embedding, encoder and decoder.
+    """
+    config = TransformerConfig(
+        vocabulary_size=12,
+        width=8,
+        heads=2,
+        feed_forward_width=16,
+        encoder_blocks=2,
+        decoder_blocks=1,
+        source_length=5,
+        target_length=4,
+        label_smoothing=0.1,
+    )
+    model = Translator(config)
+    params = model.init(jax.random.key(0))
+    rng = np.random.default_rng(3)
+    source, target = (jnp.array(rng.integers(4, 12, (8, length)), jnp.int32) for length in (5, 5))
+    batch = TranslationBatch(source, target.at[:, 0].set(1))
+
+    @jax.jit
+    @jax.vmap
+    def gradients(weights):
+        def loss(params):
+            return loss_per_token(*example_losses(model, params, batch), weights)
+
+        return ravel_pytree(jax.grad(loss)(params))[0]
+
+    return gradients, gradients(jnp.eye(8))

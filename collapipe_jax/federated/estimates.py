@@ -1,0 +1,182 @@
+"""The constants of the convergence bound, estimated at a model.
+
+What is estimated is what docs/system-model.md (17) and (19) are written in: a cluster's
+objective `F_n` is the mean loss of its mini-batches over all parameters, the decoder's among
+them, without dropout and erasures.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from collapipe_jax.federated.shared_loss import loss_per_token
+from collapipe_jax.models.layers import Params
+from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
+
+POWER_ITERATIONS = 12
+"""Products with the Hessian that the smoothness is found by."""
+
+Loss = Callable[[Params, Batch], jax.Array]
+"""Loss of one mini-batch, leaves `[B, ...]`: a scalar."""
+
+
+class BoundConstants(NamedTuple):
+    """Estimates at one model, all `[]` and not negative.
+
+    Attributes:
+      gradient_variance: `sigma^2`, weighted mean over clusters of `B` times the variance of a
+        mini-batch's gradient: a sample's, where the loss is a mean over samples.
+      gradient_heterogeneity: `zeta^2`, the largest `|grad F_n - grad F|^2` among clusters.
+      mean_gradient_heterogeneity: The weighted mean of the same.
+      gradient_norm_squared: `|grad F|^2` of the weighted mean `F` of all clusters.
+      smoothness: A lower estimate of `L_s`: `largest_curvature` on the first mini-batches.
+    """
+
+    gradient_variance: jax.Array
+    gradient_heterogeneity: jax.Array
+    mean_gradient_heterogeneity: jax.Array
+    gradient_norm_squared: jax.Array
+    smoothness: jax.Array
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def estimate_constants(
+    params: Params, batches: Batch, weights: jax.Array, key: jax.Array, *, model: SplitModel
+) -> BoundConstants:
+    """`bound_constants` of a model with the loss that it is trained on.
+
+    A mini-batch's loss is its summed loss over its number of predictions, as in training.
+    With one prediction a sample it is a mean. With several it is a ratio, and a sample with
+    loss `l` and `c` predictions counts in the variance, to first order, as
+    `(grad l - c grad F) / mean c`.
+
+    Args:
+      params: Global `{"embedding", "encoder", "decoder"}`.
+      batches: Leaves `[J, N, B, ...]`.
+      weights: `w_n [N]`, sum 1.
+      key: Scalar random key.
+      model: What is trained (static).
+    """
+
+    def loss(params: Params, batch: Batch) -> jax.Array:
+        losses, tokens = example_losses(model, params, batch)
+        return loss_per_token(losses, tokens, jnp.ones_like(losses))
+
+    return bound_constants(loss, params, batches, weights, key)
+
+
+def bound_constants(
+    loss: Loss, params: Params, batches: Batch, weights: jax.Array, key: jax.Array
+) -> BoundConstants:
+    """Constants from J mini-batches of every cluster.
+
+    With the mean `g_n` of a cluster's J gradients and `v_n = sigma_n^2 / (J B)`, the variance
+    of that mean, sampling adds `v_n (1 - 2 w_n) + V` to `|g_n - g|^2` and `V` to `|g|^2`, where
+    `g = sum_n w_n g_n` and `V = sum_n w_n^2 v_n`. Both are taken off, so that the squares are
+    right in the mean, and what falls under 0 is put there. The largest of several is still too
+    large in the mean, by about the noise that is left in them.
+
+    Args:
+      loss: Of one mini-batch.
+      params: Where to estimate.
+      batches: Independent mini-batches, leaves `[J, N, B, ...]` with `J >= 2`.
+      weights: `w_n [N]`, sum 1.
+      key: Scalar random key, the direction that the power iteration starts in.
+    """
+    groups, _, size = jax.tree.leaves(batches)[0].shape[:3]
+    first = jax.tree.map(lambda leaf: leaf[0], batches)  # products with a Hessian are dear
+    mean, variance = _mini_batch_gradients(loss, params, batches)
+    overall = _weighted_sum(weights, mean)
+    noise = variance / groups
+    overall_noise = jnp.sum(weights**2 * noise)
+    away = jax.vmap(lambda own: _squared_norm(jax.tree.map(jnp.subtract, own, overall)))(mean)
+    heterogeneity = away - noise * (1.0 - 2.0 * weights) - overall_noise
+    return BoundConstants(
+        gradient_variance=size * jnp.sum(weights * variance),
+        gradient_heterogeneity=jnp.maximum(jnp.max(heterogeneity), 0.0),
+        mean_gradient_heterogeneity=jnp.maximum(jnp.sum(weights * heterogeneity), 0.0),
+        gradient_norm_squared=jnp.maximum(_squared_norm(overall) - overall_noise, 0.0),
+        smoothness=largest_curvature(loss, params, first, weights, key),
+    )
+
+
+def _mini_batch_gradients(loss: Loss, params: Params, batches: Batch) -> tuple[Params, jax.Array]:
+    """Mean of each cluster's gradients, leaves `[N, ...]`, and their variance `[N]`.
+
+    One gradient at a time, by Welford's recursion: no differences of large numbers.
+    """
+    groups = jax.tree.leaves(batches)[0].shape[0]
+
+    def of_cluster(batches: Batch) -> tuple[Params, jax.Array]:
+        def add(carry: tuple[Params, jax.Array], inputs: tuple[jax.Array, Batch]):
+            mean, squares = carry
+            count, batch = inputs
+            step = jax.tree.map(jnp.subtract, jax.grad(loss)(params, batch), mean)
+            mean = jax.tree.map(lambda m, s: m + s / count, mean, step)
+            return (mean, squares + (1.0 - 1.0 / count) * _squared_norm(step)), None
+
+        start = jax.tree.map(jnp.zeros_like, params), jnp.zeros(())
+        counts = jnp.arange(1.0, groups + 1.0)
+        (mean, squares), _ = jax.lax.scan(add, start, (counts, batches))
+        return mean, squares / (groups - 1)
+
+    return jax.lax.map(of_cluster, jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batches))
+
+
+def largest_curvature(
+    loss: Loss, params: Params, batch: Batch, weights: jax.Array, key: jax.Array
+) -> jax.Array:
+    """Largest absolute eigenvalue of the Hessian of `F` on these samples, from below.
+
+    A power iteration of fixed length: what a product with the Hessian does to the norm of a
+    direction never exceeds the eigenvalue. It knows nothing of the curvature elsewhere.
+
+    Args:
+      loss: Of one mini-batch.
+      params: Where.
+      batch: A mini-batch of every cluster, leaves `[N, B, ...]`.
+      weights: `w_n [N]`, sum 1.
+      key: Scalar random key, the direction to start in.
+    """
+
+    def product(direction: Params) -> Params:
+        def add(total: Params, inputs: tuple[jax.Array, Batch]) -> tuple[Params, None]:
+            weight, own = inputs
+            # Layers with a backward pass of their own know no forward mode.
+            _, pull = jax.vjp(lambda at: jax.grad(loss)(at, own), params)
+            return jax.tree.map(lambda t, c: t + weight * c, total, *pull(direction)), None
+
+        return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (weights, batch))[0]
+
+    def iterate(direction: Params, _) -> tuple[Params, jax.Array]:
+        curved = product(direction)
+        norm = jnp.sqrt(_squared_norm(curved))
+        return _scaled(curved, norm), norm
+
+    start = _random_like(key, params)
+    start = _scaled(start, jnp.sqrt(_squared_norm(start)))
+    return jax.lax.scan(iterate, start, None, length=POWER_ITERATIONS)[1][-1]
+
+
+def _random_like(key: jax.Array, tree: Any) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+    drawn = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, drawn)
+
+
+def _scaled(tree: Any, norm: jax.Array) -> Any:
+    """The tree over its norm; zeros stay zeros."""
+    return jax.tree.map(lambda leaf: leaf / jnp.where(norm > 0.0, norm, 1.0), tree)
+
+
+def _squared_norm(tree: Any) -> jax.Array:
+    return sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree))
+
+
+def _weighted_sum(weights: jax.Array, tree: Any) -> Any:
+    """Leaves `[N, ...]` to `[...]`."""
+    return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), tree)

@@ -1,0 +1,18 @@
+"""A network so small that the best decision of a round can be found, with budgets that bind.
+
+python -m experiments.stability --config=configs/stability.py --out=runs/stability.json
+"""
+
+from ml_collections import ConfigDict
+
+from configs import default
+
+
+def get_config() -> ConfigDict:
+    """Two clusters of two devices and four blocks."""
+    config = default.get_config()
+    config.network.update({"clusters": 2, "devices": 2})
+    config.model.encoder_blocks = 4
+    config.training.micro_batch_choices = (1, 4, 16)
+    config.policy.micro_batches = 4
+    return config

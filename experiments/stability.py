@@ -1,0 +1,281 @@
+r"""The stability guarantee held against closed loops, no constant of it fitted.
+
+    python -m experiments.stability --config=configs/stability.py --out=runs/stability.json
+
+``dssra`` runs over several V on small networks. The same channels meet comparisons that look at
+no queue: decisions at constant prices, the same for all limits. With these (T20) and (T22) of
+docs/theory.md bound latency and backlog by recorded numbers: ``B`` from the queues' steps, and
+``C``, what the solver leaves, from exhaustive search on some of the rounds. Every network takes
+the comparison that bounds it best.
+"""
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from collapipe_jax.build_system import build_system_params
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.errors import InputError
+from collapipe_jax.files import write_text
+from collapipe_jax.scheduling.dssra import dssra
+from collapipe_jax.scheduling.exhaustive import exhaustive
+from collapipe_jax.scheduling.policies import Policy
+from collapipe_jax.simulate import draw_system, problems_met, simulate
+from collapipe_jax.system import SystemParams
+from experiments.benchmarks.network_rows import judge, pick
+from experiments.benchmarks.outside_solvers import in_double
+from experiments.closed_loop import with_v
+from experiments.configuration import read_checked_config
+from experiments.intervals import mean_interval
+from experiments.realisations import realisation_keys
+
+V = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+PRICES = (0.3, 1.0, 3.0, 10.0, 30.0)
+"""Of a budget or target in the comparisons, where a round at the reference latency costs 1."""
+LEAST_SLACK = 0.02
+"""Of a limit; a comparison that leaves less bounds no backlog."""
+
+
+class Loop(NamedTuple):
+    """A closed loop, ``Q`` limits: the nodes' budgets and the target.
+
+    Attributes:
+      latency: over the reference, ``[R, T]``.
+      use: of every limit over what it is on average, ``y [R, T, Q]``.
+      queue: before the round, ``q [R, T, Q]``.
+      last_queue: after all rounds, ``[R, Q]``.
+    """
+
+    latency: np.ndarray
+    use: np.ndarray
+    queue: np.ndarray
+    last_queue: np.ndarray
+
+
+def main(argv: Sequence[str]) -> None:
+    """Simulate, search, bound, and write what came out."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", required=True, help="a file with get_config()")
+    parser.add_argument("--out", required=True, help="JSON file to write")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--realisations", type=int, default=32)
+    parser.add_argument("--searched", type=int, default=8, help="rounds searched for every V")
+    options, overrides = parser.parse_known_args(argv)
+    for name in ("rounds", "realisations", "searched"):
+        if getattr(options, name) < 2:
+            raise InputError(f"--{name}", getattr(options, name), "under 2", "Give 2 or more")
+    config = read_checked_config(options.config, overrides)
+    if config.control.hysteresis or config.control.move_price:
+        value = [config.control.hysteresis, config.control.move_price]
+        raise InputError("control", value, "not part of the theorem", "Set both to 0")
+    console = Console()
+    rows = run(config, options.rounds, options.realisations, options.searched, console)
+    report = {
+        "rounds": options.rounds,
+        "realisations": options.realisations,
+        "searched": options.searched,
+        "v": rows,
+    }
+    write_text(Path(options.out), json.dumps(report, indent=1) + "\n")
+    console.print(table(rows))
+
+
+def run(
+    config: ConfigDict, rounds: int, realisations: int, searched: int, console: Console
+) -> list[dict[str, Any]]:
+    """Closed loops at all V with their bounds, a row each.
+
+    Args:
+      config: of the networks.
+      rounds: of every loop.
+      realisations: how many networks.
+      searched: rounds in which the best decision is looked for, for every V.
+      console: where progress is shown.
+    """
+    clusters = config.network.clusters
+    params = build_system_params(config, np.full(clusters, 1.0 / clusters))
+    keys = realisation_keys(config.seed, realisations)
+    own = _dssra(config.policy.micro_batches)
+    reserve = config.control.divergence_reserve
+    others = [
+        closed_loop(keys, with_v(params, 1.0), _constant_prices(price, own), rounds)
+        for price in track(PRICES, description="comparisons", console=console)
+    ]
+    rows = []
+    for v in track(V, description="closed loops", console=console):
+        params_v = with_v(params, v)
+        loop = closed_loop(keys, params_v, own, rounds)
+        gaps = solver_gaps(keys, params_v, own, rounds, searched)
+        rows.append({"v": v, **bounds(v, loop, others, gaps, reserve)})
+    return rows
+
+
+@functools.cache
+def _dssra(micro_batches: int) -> Policy:
+    return lambda key, problem: dssra(problem, micro_batches).decision
+
+
+def _constant_prices(price: float, policy: Policy) -> Policy:
+    """A policy that is shown the same queues in every round: its decisions are stationary."""
+
+    def decide(key: Array, problem: RoundProblem):
+        control = problem.control
+        constant = control.replace(
+            energy_queue=jnp.full_like(control.energy_queue, price),
+            divergence_queue=jnp.full_like(control.divergence_queue, price),
+        )
+        return policy(key, problem.replace(control=constant))
+
+    return decide
+
+
+def closed_loop(keys: Array, params: SystemParams, policy: Policy, rounds: int) -> Loop:
+    """Simulate all networks under a policy."""
+    return Loop(*map(np.float64, _closed_loop(keys, params, policy, rounds)))
+
+
+@functools.partial(jax.jit, static_argnames=("policy", "rounds"))
+@functools.partial(jax.vmap, in_axes=(0, None, None, None))
+def _closed_loop(key: Array, params: SystemParams, policy: Policy, rounds: int) -> Loop:
+    control = draw_system(key, params).mean_problem.control
+    history = simulate(key, params, policy, rounds)
+
+    def limits(energy, divergence):
+        return jnp.concatenate([energy.reshape(rounds, -1), divergence[:, None]], axis=1)
+
+    after = limits(history.queues.energy, history.queues.divergence)
+    return Loop(
+        latency=history.cost.latency_s / control.reference_latency_s,
+        use=limits(
+            history.cost.energy_j / control.energy_budget_j[None],
+            history.cost.divergence / control.divergence_target,
+        ),
+        queue=jnp.concatenate([jnp.zeros_like(after[:1]), after[:-1]]),
+        last_queue=after[-1],
+    )
+
+
+def solver_gaps(
+    keys: Array, params: SystemParams, policy: Policy, rounds: int, searched: int
+) -> np.ndarray:
+    """``C`` on rounds spread over networks and time: (P2) above its least, ``[searched]``."""
+    gaps = []
+    for number in range(searched):
+        row = number * len(keys) // searched
+        met = _problems_met(keys[row], params, policy, rounds)
+        # Golden ratio: rounds are spread evenly, however many are searched.
+        problem = pick(met, int(rounds * ((number + 1) * 0.6180339887 % 1.0)))
+        decision = _decide(problem, policy)
+        with jax.enable_x64(True):
+            problem, decision = in_double(problem), in_double(decision)
+            objective = float(judge(problem, decision).objective)
+            gaps.append(objective - exhaustive(problem, decision).lower_bound)
+    return np.array(gaps)
+
+
+_problems_met = functools.partial(jax.jit, static_argnames=("policy", "rounds"))(problems_met)
+
+
+@functools.partial(jax.jit, static_argnames="policy")
+def _decide(problem: RoundProblem, policy: Policy):
+    return policy(jax.random.key(0), problem)
+
+
+def bounds(
+    v: float, loop: Loop, others: Sequence[Loop], gaps: np.ndarray, reserve: float
+) -> dict[str, Any]:
+    """Latency and backlog of a loop under their bounds.
+
+    Args:
+      v: weight of latency.
+      loop: of ``dssra``.
+      others: comparisons on the same channels.
+      gaps: ``C`` of some rounds.
+      reserve: least price of divergence that the policy was shown.
+
+    Returns:
+      Means over networks with intervals, and in how many networks each bound holds.
+    """
+    drift = 0.5 * np.mean(np.sum((loop.use - 1.0) ** 2, axis=2), axis=1)  # B, [R]
+    gap = float(np.mean(gaps))
+    energy = 0.5 * np.sum(loop.last_queue**2, axis=1) / loop.latency.shape[1]
+    shown = np.maximum(loop.queue[..., -1], reserve) - loop.queue[..., -1]
+    latency_bounds, backlog_bounds = [], []
+    for other in others:
+        cross = np.mean(np.sum(loop.queue * (other.use - 1.0), axis=2), axis=1)
+        cross += np.mean(shown * (other.use[..., -1] - loop.use[..., -1]), axis=1)
+        other_latency = np.mean(other.latency, axis=1)
+        latency_bounds.append(other_latency + (drift + gap + cross - energy) / v)
+        slack = 1.0 - np.mean(other.use, axis=1).max(axis=1)
+        gained = v * (other_latency - np.mean(loop.latency, axis=1))
+        backlog = (drift + gap + reserve + gained) / np.maximum(slack, LEAST_SLACK)
+        backlog_bounds.append(np.where(slack >= LEAST_SLACK, backlog, np.inf))
+    latency_bound = np.min(latency_bounds, axis=0)
+    backlog_bound = np.min(backlog_bounds, axis=0)
+    latency = np.mean(loop.latency, axis=1)
+    backlog = np.mean(np.sum(loop.queue, axis=2), axis=1)
+    bounded = np.isfinite(backlog_bound)
+    excess = np.mean(loop.use, axis=1) - 1.0 - loop.last_queue / loop.latency.shape[1]
+    return {
+        "latency": mean_interval(latency),
+        "latency_bound": mean_interval(latency_bound),
+        "latency_holds": int(np.sum(latency <= latency_bound)),
+        "backlog": mean_interval(backlog[bounded]),
+        "backlog_bound": mean_interval(backlog_bound[bounded]),
+        "backlog_holds": int(np.sum(backlog[bounded] <= backlog_bound[bounded])),
+        "with_slack": int(np.sum(bounded)),
+        "networks": len(latency),
+        "drift_constant": mean_interval(drift),
+        "solver_gap": mean_interval(gaps),
+        "worst_use": float(np.mean(loop.use, axis=1).max()),
+        "sample_path_excess": float(excess.max()),
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """All V for a reader."""
+    shown = Table(title="Means over networks, with 95 % intervals")
+    for number, column in enumerate(
+        ("V", "latency", "bound", "holds", "backlog", "bound", "holds", "B", "C")
+    ):
+        shown.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        shown.add_row(
+            f"{row['v']:g}",
+            _told(row["latency"]),
+            _told(row["latency_bound"]),
+            f"{row['latency_holds']} of {row['networks']}",
+            _told(row["backlog"]),
+            _told(row["backlog_bound"]),
+            f"{row['backlog_holds']} of {row['with_slack']}",
+            _told(row["drift_constant"]),
+            _told(row["solver_gap"]),
+        )
+    return shown
+
+
+def _told(interval: dict[str, float | None]) -> str:
+    if interval["mean"] is None:
+        return "-"
+    half = "" if interval["ci95"] is None else f" ± {interval['ci95']:.2g}"
+    return f"{interval['mean']:.3g}{half}"
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

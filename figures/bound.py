@@ -1,0 +1,163 @@
+"""The convergence bound against measured descents.
+
+    python -m figures.bound --workdir=DIR [--out=DIR]
+
+Reads ``bound.json`` of ``experiments.bound`` and writes ``bound.pdf`` and ``bound.png``.
+
+- Above, the bound on the mean squared gradient against the measured one, a marker for every
+  descent of the grid and of the extensions; below the dotted line the bound would be broken.
+- In the middle, bound over measured against the mean loss of the clusters: median of all
+  settings that share it, and whiskers from the least to the most.
+- Below, descents that break what the bound assumes, measured over bound: filled as they are,
+  hollow the same descent with losses as assumed. Right of the dotted line the bound fails.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.errors import InputError
+from figures import style
+from figures.command_line import draw_result
+
+_LOOKS = (
+    style.LineLook(style.BLUE, "-", "o"),
+    style.LineLook(style.VERMILLION, (0, (4, 1.5)), "s"),
+    style.LineLook(style.GREEN, (0, (1, 1)), "^"),
+)
+_EXTENSION_LOOKS = {
+    "momentum": style.LineLook(style.PURPLE, "none", "D"),
+    "absence": style.LineLook(style.ORANGE, "none", "v"),
+}
+_STAGGER = 0.007  # of whiskers at one loss, in losses
+_MARGIN = 1.5  # of logarithmic axes, as a factor
+_LONG_STEP = 0.5  # of eta L_s, from which on a label tells it
+
+
+def bound_file(workdir: str | os.PathLike) -> Path:
+    """Where the measured descents stand."""
+    return Path(workdir) / "bound.json"
+
+
+def load_bound(workdir: str | os.PathLike) -> dict:
+    """What ``experiments.bound`` wrote.
+
+    Raises:
+      InputError: if there is nothing.
+    """
+    path = bound_file(workdir)
+    if not path.is_file():
+        remedy = "Name the folder of the file that experiments.bound wrote as bound.json"
+        raise InputError("workdir", str(workdir), "holds no bound.json", remedy)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@style.styled
+def draw(report: dict) -> Figure:
+    """Draw the three panels.
+
+    Args:
+      report: content of bound.json.
+    """
+    figure = style.new_figure(style.COLUMN_WIDTH_IN, 6.9)
+    parts = figure.subfigures(3, height_ratios=[2.7, 1.8, 2.4])  # each with a margin of its own
+    above, middle, below = (part.subplots() for part in parts)
+    looks = dict(zip(_local_steps(report["settings"]), _LOOKS, strict=False))
+    _draw_bounds(above, report, looks)
+    _draw_factors(middle, report["settings"], looks)
+    _draw_ablations(below, report["ablations"])
+    return figure
+
+
+def _local_steps(rows: Sequence[dict]) -> list[int]:
+    return sorted({row["local_steps"] for row in rows})
+
+
+def _draw_bounds(axes: Axes, report: dict, looks: dict[int, style.LineLook]) -> None:
+    """Bound against measured, with the line where they are equal."""
+    groups = [
+        (f"H = {steps}", [row for row in report["settings"] if row["local_steps"] == steps], look)
+        for steps, look in looks.items()
+    ] + [
+        (kind, [row for row in report["extensions"] if row["kind"] == kind], look)
+        for kind, look in _EXTENSION_LOOKS.items()
+    ]
+    every = []
+    for label, rows, look in groups:
+        measured, bounds = ([row[key] for row in rows] for key in ("measured", "bound"))
+        every += measured + bounds
+        axes.plot(measured, bounds, label=label, fillstyle="none", **look.alone()._asdict())
+    ends = min(every) / _MARGIN, max(every) * _MARGIN
+    axes.plot(ends, ends, **style.RULE)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set_xlabel("Mean squared gradient, measured [–]")
+    axes.set_ylabel("Bound [–]")
+    axes.set_aspect("equal")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _draw_factors(axes: Axes, rows: Sequence[dict], looks: dict[int, style.LineLook]) -> None:
+    """Median and range of the factor at every loss."""
+    for place, (steps, look) in enumerate(looks.items()):
+        some = [row for row in rows if row["local_steps"] == steps]
+        losses = np.array(sorted({row["loss"] for row in some}))
+        factors = [[row["factor"] for row in some if row["loss"] == loss] for loss in losses]
+        middle = np.array([np.median(each) for each in factors])
+        ends = np.array([[min(each), max(each)] for each in factors]).T
+        axes.errorbar(
+            losses + (place - 1) * _STAGGER,
+            middle,
+            np.abs(ends - middle),
+            label=f"H = {steps}",
+            elinewidth=0.6,
+            **look._asdict(),
+        )
+    axes.axhline(1.0, **style.RULE)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("Mean loss probability of a micro-batch [–]")
+    axes.set_ylabel("Bound / measured [–]")
+    style.legend_above(axes)
+
+
+def _draw_ablations(axes: Axes, rows: Sequence[dict]) -> None:
+    """Measured over bound, one line a descent from top to bottom."""
+    places = np.arange(len(rows))
+    for key, filled, label in (
+        ("measured", "full", "as it is"),
+        ("measured_as_assumed", "none", "losses as assumed"),
+    ):
+        ratios = [row[key] / row["bound"] for row in rows]
+        look = style.LineLook(style.BLACK, "none", "o")._asdict()
+        axes.plot(ratios, places, fillstyle=filled, label=label, **look)
+    axes.axvline(1.0, **style.RULE)
+    axes.set_xscale("log")
+    axes.set_yticks(places, [_ablation_label(row) for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("Measured / bound [–]")
+    style.legend_above(axes)
+
+
+def _ablation_label(row: dict) -> str:
+    """What tells an ablation from the others of its kind."""
+    step = f"$\\eta L_s$ = {row['step_smoothness']:g}"
+    if row["kind"] == "pooled":
+        return f"pooled, {step}"
+    if row["step_smoothness"] > _LONG_STEP:
+        return f"{row['kind']}, {step}"
+    return f"{row['kind']}, M = {row['micro_batches']}, H = {row['local_steps']}"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw the figure from the descents on file."""
+    draw_result(argv, __doc__, "experiments.bound", "bound", load_bound, draw)
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))

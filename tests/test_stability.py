@@ -1,0 +1,87 @@
+"""Bounds of docs/theory.md on made-up loops, and what policies were shown."""
+
+import jax
+import numpy as np
+import pytest
+from tiny_system import tiny_params
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.scheduling.policies import make_policy
+from collapipe_jax.simulate import problems_met, simulate
+from experiments import stability
+from experiments.stability import LEAST_SLACK, Loop, bounds
+
+
+def made_up(seed, use_mean, latency_mean, networks=5, rounds=400, limits=3):
+    """A loop of independent rounds, its queues by (20)."""
+    rng = np.random.default_rng(seed)
+    use = use_mean + rng.uniform(-0.5, 0.5, (networks, rounds, limits))
+    latency = latency_mean + rng.uniform(-0.2, 0.2, (networks, rounds))
+    queue = np.zeros((networks, rounds + 1, limits))
+    for t in range(rounds):
+        queue[:, t + 1] = np.maximum(queue[:, t] + use[:, t] - 1.0, 0.0)
+    return Loop(latency, use, queue[:, :-1], queue[:, -1])
+
+
+def test_bounds_are_those_of_the_theorem_written_out():
+    loop, other = made_up(0, 0.95, 1.0, networks=1), made_up(1, 0.8, 1.1, networks=1)
+    gaps, v, reserve = np.array([0.1, 0.3]), 5.0, 0.25
+    got = bounds(v, loop, [other], gaps, reserve)
+    total = 0.0
+    for t in range(400):
+        queue, use, theirs = loop.queue[0, t], loop.use[0, t], other.use[0, t]
+        shown = queue.copy()
+        shown[-1] = max(shown[-1], reserve)
+        total += 0.5 * ((use - 1) ** 2).sum() + 0.2 + (shown * theirs - queue).sum()
+        total -= (shown - queue) @ use
+    total -= 0.5 * (loop.last_queue[0] ** 2).sum()
+    expected = other.latency.mean() + total / 400 / v
+    assert got["latency_bound"]["mean"] == pytest.approx(expected, rel=1e-9)
+    slack = 1 - other.use[0].mean(axis=0).max()
+    drift = 0.5 * ((loop.use[0] - 1) ** 2).sum(axis=1).mean()
+    gained = v * (other.latency.mean() - loop.latency.mean())
+    backlog = (drift + 0.2 + reserve + gained) / slack
+    assert got["backlog_bound"]["mean"] == pytest.approx(backlog, rel=1e-9)
+    assert got["sample_path_excess"] <= 1e-12
+
+
+def test_a_solver_worse_than_it_says_is_found_out():
+    """Decisions as slow as can be, at no gap: the bound by a fast comparison must break."""
+    slow, fast = made_up(0, 0.9, 9.0), made_up(1, 0.9, 1.0)
+    got = bounds(100.0, slow, [fast], np.zeros(2), 0.0)
+    assert got["latency_holds"] == 0
+
+
+def test_the_best_comparison_counts_and_one_without_slack_bounds_no_backlog():
+    loop = made_up(0, 0.95, 1.0)
+    near, far = made_up(1, 0.9, 1.05), made_up(2, 0.3, 3.0)
+    tight = made_up(3, 1.0 + LEAST_SLACK, 1.0)
+    both = bounds(10.0, loop, [near, far], np.zeros(2), 0.0)
+    one = bounds(10.0, loop, [far], np.zeros(2), 0.0)
+    assert both["latency_bound"]["mean"] < one["latency_bound"]["mean"]
+    assert bounds(10.0, loop, [tight], np.zeros(2), 0.0)["with_slack"] == 0
+
+
+def test_problems_are_those_that_were_decided():
+    params, rounds = tiny_params(), 4
+    shown = []
+
+    def policy(key, problem):
+        jax.debug.callback(
+            lambda queue: shown.append(np.asarray(queue)), problem.control.energy_queue
+        )
+        return make_policy("static_pipeline", 4)(key, problem)
+
+    simulate(jax.random.key(3), params, policy, rounds)
+    jax.effects_barrier()
+    met = problems_met(jax.random.key(3), params, make_policy("static_pipeline", 4), rounds)
+    np.testing.assert_array_equal(met.control.energy_queue, shown)
+    assert len(np.unique(np.asarray(met.radio.d2e_gain)[:, 0, 0])) == rounds
+
+
+@pytest.mark.parametrize("option", ["rounds", "realisations", "searched"])
+def test_numbers_too_small_are_named(option, tmp_path):
+    with pytest.raises(InputError, match=f"--{option}"):
+        stability.main(
+            ["--config=configs/stability.py", f"--out={tmp_path / 'out.json'}", f"--{option}=1"]
+        )
