@@ -15,4 +15,7 @@ def get_config() -> ConfigDict:
     config.model.encoder_blocks = 4
     config.training.micro_batch_choices = (1, 4, 16)
     config.policy.micro_batches = 4
+    # A little above the floors, so that limits bind from a V on which differs by network.
+    config.control.update({"device_budget_j": 0.5, "control_unit_budget_j": 0.15})
+    config.control.divergence_ratio = 1.1
     return config

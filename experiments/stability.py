@@ -114,7 +114,7 @@ def run(
     own = _dssra(config.policy.micro_batches)
     reserve = config.control.divergence_reserve
     others = [
-        closed_loop(keys, with_v(params, 1.0), _constant_prices(price, own), rounds)
+        closed_loop(keys, with_v(params, 1.0), own, rounds, price)
         for price in track(PRICES, description="comparisons", console=console)
     ]
     rows = []
@@ -131,30 +131,31 @@ def _dssra(micro_batches: int) -> Policy:
     return lambda key, problem: dssra(problem, micro_batches).decision
 
 
-def _constant_prices(price: float, policy: Policy) -> Policy:
-    """A policy that is shown the same queues in every round: its decisions are stationary."""
+def closed_loop(
+    keys: Array, params: SystemParams, policy: Policy, rounds: int, price: float = 0.0
+) -> Loop:
+    """Simulate all networks under a policy.
 
-    def decide(key: Array, problem: RoundProblem):
-        control = problem.control
-        constant = control.replace(
-            energy_queue=jnp.full_like(control.energy_queue, price),
-            divergence_queue=jnp.full_like(control.divergence_queue, price),
-        )
-        return policy(key, problem.replace(control=constant))
-
-    return decide
-
-
-def closed_loop(keys: Array, params: SystemParams, policy: Policy, rounds: int) -> Loop:
-    """Simulate all networks under a policy."""
-    return Loop(*map(np.float64, _closed_loop(keys, params, policy, rounds)))
+    Args:
+      keys: of the networks.
+      params: what they are drawn from.
+      policy: who decides.
+      rounds: of the loop.
+      price: of every limit that the policy is shown in place of its queues, so that its
+        decisions are stationary; 0 shows the queues.
+    """
+    return Loop(*map(np.float64, _closed_loop(keys, params, price, policy, rounds)))
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "rounds"))
-@functools.partial(jax.vmap, in_axes=(0, None, None, None))
-def _closed_loop(key: Array, params: SystemParams, policy: Policy, rounds: int) -> Loop:
+@functools.partial(jax.vmap, in_axes=(0, None, None, None, None))
+def _closed_loop(key: Array, params: SystemParams, price: Array, policy: Policy, rounds: int):
     control = draw_system(key, params).mean_problem.control
-    history = simulate(key, params, policy, rounds)
+
+    def shown(key, problem):
+        return policy(key, _with_constant_queues(problem, price))
+
+    history = simulate(key, params, shown, rounds)
 
     def limits(energy, divergence):
         return jnp.concatenate([energy.reshape(rounds, -1), divergence[:, None]], axis=1)
@@ -168,6 +169,15 @@ def _closed_loop(key: Array, params: SystemParams, policy: Policy, rounds: int) 
         ),
         queue=jnp.concatenate([jnp.zeros_like(after[:1]), after[:-1]]),
         last_queue=after[-1],
+    )
+
+
+def _with_constant_queues(problem: RoundProblem, price: Array) -> RoundProblem:
+    control = problem.control
+    energy = jnp.where(price > 0, price, control.energy_queue)
+    divergence = jnp.where(price > 0, price, control.divergence_queue)
+    return problem.replace(
+        control=control.replace(energy_queue=energy, divergence_queue=divergence)
     )
 
 

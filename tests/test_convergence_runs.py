@@ -85,7 +85,7 @@ def test_all_panels_are_drawn(rows):
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 1), (3, 2)])
 def test_blocks_stand_on_the_first_devices(stages, micro_batches):
-    problem = sample_system(jax.random.key(0), tiny_params()).mean_problem
+    problem = jax.jit(sample_system)(jax.random.key(0), tiny_params()).mean_problem
     stages = min(stages, problem.devices)
     decide = jax.jit(convergence.fixed_pipeline(stages, micro_batches))
     decision = decide(jax.random.key(1), problem)
