@@ -5,9 +5,9 @@
 Of one or several training runs ``progress``, ``latency`` and ``queues`` over all of them,
 ``constants`` over those that estimate them, and a ``gantt`` a run. Of one comparison
 ``policies``, ``memory`` and ``constraints``, and ``reduction`` where it has ``dssra``. Of one
-sweep ``sweep`` and ``sweep_mean``, of one closed-loop run with several V ``tradeoff``, of one
-folder of experiments.benchmarks.gap ``gap``, of one of experiments.bound ``bound``. Each as PDF
-and PNG; prints the paths. Takes a few seconds a figure.
+sweep ``sweep`` and ``sweep_mean``, of one closed-loop run with several V ``tradeoff``, and one
+figure of a folder of experiments.benchmarks.gap, experiments.bound, convergence or stability.
+Each as PDF and PNG; prints the paths. Takes a few seconds a figure.
 """
 
 import json
@@ -26,6 +26,7 @@ from figures import (
     bound,
     constants,
     constraints,
+    convergence,
     gantt,
     gap,
     latency,
@@ -34,6 +35,7 @@ from figures import (
     progress,
     queues,
     reduction,
+    stability,
     style,
     sweep,
     tradeoff,
@@ -43,13 +45,20 @@ from figures.schedule import runs_pipeline
 
 _RUN = "policy"  # a key that the settings of a training run have
 _EXPERIMENTS = ("compare", "sweep", "closed_loop")  # keys that those of others have
+_REPORTS = {
+    "gap.jsonl": (gap, gap.load_gaps),
+    "bound.json": (bound, bound.load_bound),
+    "convergence.json": (convergence, convergence.load_rows),
+    "stability.json": (stability, stability.load_rows),
+}
+"""Figure and reader by the file that experiments without settings leave."""
 
 
 def kind_of(workdir: str | Path) -> str:
     """What a folder holds, by the settings on file.
 
     Returns:
-      A key of those settings that tells, or ``"gap"`` or ``"bound"``.
+      A key of those settings that tells, or the name of a file in :data:`_REPORTS`.
 
     Raises:
       InputError: if it holds nothing that figures are drawn from.
@@ -61,16 +70,15 @@ def kind_of(workdir: str | Path) -> str:
     for key in (*_EXPERIMENTS, _RUN):
         if key in settings:
             return key
-    if gap.gap_file(workdir).is_file():
-        return "gap"
-    if bound.bound_file(workdir).is_file():
-        return "bound"
+    for name in _REPORTS:
+        if (Path(workdir) / name).is_file():
+            return name
     raise InputError(
         "workdir",
         str(workdir),
         "holds nothing that figures are drawn from",
         "Name the workdir of a training run, or of experiments.compare, sweep, closed_loop, "
-        "bound or benchmarks.gap",
+        "bound, convergence, stability or benchmarks.gap",
     )
 
 
@@ -122,9 +130,8 @@ def _draw_experiment(kind: str, workdir: str, folder: Path) -> list[Path]:
         return sweep.draw_and_save(load_sweep(workdir), folder)
     if kind == "closed_loop":
         return style.save(tradeoff.draw(load_closed_loop(workdir)), folder, "tradeoff")
-    if kind == "bound":
-        return style.save(bound.draw(bound.load_bound(workdir)), folder, "bound")
-    return style.save(gap.draw(gap.load_gaps(workdir)), folder, "gap")
+    module, load = _REPORTS[kind]
+    return style.save(module.draw(load(workdir)), folder, _name(module))
 
 
 def main(argv: Sequence[str]) -> None:

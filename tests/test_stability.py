@@ -1,15 +1,19 @@
 """Bounds of docs/theory.md on made-up loops, and what policies were shown."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
 from tiny_system import tiny_params
 
+import figures.all
 from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.policies import make_policy
 from collapipe_jax.simulate import problems_met, simulate
 from experiments import stability
 from experiments.stability import LEAST_SLACK, Loop, bounds
+from figures import stability as stability_figure
 
 
 def made_up(seed, use_mean, latency_mean, networks=5, rounds=400, limits=3):
@@ -85,3 +89,15 @@ def test_numbers_too_small_are_named(option, tmp_path):
         stability.main(
             ["--config=configs/stability.py", f"--out={tmp_path / 'out.json'}", f"--{option}=1"]
         )
+
+
+def test_bounds_are_drawn_where_there_are_any(tmp_path):
+    rows = []
+    for v, other in ((1.0, made_up(1, 0.9, 1.05)), (10.0, made_up(3, 1.1, 1.0))):
+        rows.append({"v": v, **bounds(v, made_up(0, 0.95, 1.0), [other], np.zeros(2), 0.0)})
+    (tmp_path / "stability.json").write_text(json.dumps({"v": rows}))
+    figure = stability_figure.draw(stability_figure.load_rows(tmp_path))
+    points = [len(line.get_xdata()) for axes in figure.axes for line in axes.lines[::3]]
+    assert points == [2, 2, 1, 1]  # the second comparison bounds no backlog
+    assert figures.all.kind_of(tmp_path) == "stability.json"
+    assert stability.table(rows).row_count == 2
