@@ -134,7 +134,7 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.policy = ml_collections.ConfigDict(
         {
-            # Or one of "static_pipeline", "titanic", "titanic_pipelined", "random",
+            # Or one of "greedy", "static_pipeline", "titanic", "titanic_pipelined", "random",
             # "vanilla_fl", "splitfed"; see docs/policies.md.
             "name": "dssra",
             "micro_batches": 8,  # of policies that fix it, and of the reference latency

@@ -86,7 +86,7 @@ def random_multipliers(rng, first, last=(CLUSTERS, LANES)):
     of_two = {
         name: rng.uniform(size=leaf.shape)
         for name, leaf in first._asdict().items()
-        if name not in ("forward", "backward", "cluster")
+        if name not in ("forward", "backward", "cluster", "caps")
     }
     flow = first.forward.shape
     return first._replace(

@@ -7,10 +7,12 @@ differentiation: the terms that make them up also tell how the price bends, and 
 around them is the solver's inner one.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.scheduling.caps import price_caps
 from collapipe_jax.scheduling.chains import Chains, heard_w
 from collapipe_jax.scheduling.point import Multipliers, PricedPoint, Resources, Surroundings
 from collapipe_jax.scheduling.power_mean import TEMPERATURE, add_up
@@ -52,11 +54,18 @@ def price_point(
     noise_w = chains.noise_w + heard
 
     sent = send(radio, chains, point, multipliers, noise_w, temperature)
+    capped = None
+    if chains.caps is not None:
+        capped = price_caps(chains, point, sent, multipliers.caps, temperature)
+        chains = chains.replace(price_per_w_s=capped.price_per_w_s)
     air = price_of_air(point, chains)
     true = spend(chains, air, sent.hop.true_s, sent.move.true_s, sent.up.true_s, sent.down_bit_s)
     smooth = spend(
         chains, air, sent.hop.smooth_s, sent.move.smooth_s, sent.up.smooth_s, sent.down_bit_s
     )
+    if capped is not None:
+        true = true._replace(energy_price=capped.fine)
+        smooth = smooth._replace(energy_price=capped.smooth_price)
     latency = take_time(chains, true, smooth, multipliers, around, temperature)
     losses = lose(chains, sent)
 
@@ -79,24 +88,27 @@ def price_point(
     smooth_price = total(rest + smooth.energy_price) + latency.smooth_price
     energy = by_sender(smooth.air_price, smooth.move_price, active)
     paid = PowerPrices(energy + disturbs, smooth.up_price)
+    curvature = curvatures(
+        chains,
+        sent,
+        smooth,
+        latency,
+        losses,
+        times,
+        paid,
+        smooth_price,
+        radio.harq_attempts,
+        temperature,
+    )
+    if capped is not None:
+        curvature = jax.tree.map(jnp.add, curvature, capped.curvature)
     return PricedPoint(
         smooth=smooth_price,
         objective=objective,
         cluster_latency_s=latency.true_s,
         slope=slopes(chains, times, worth, paid, rent),
         price_per_heard_w=price_per_w,
-        curvature=curvatures(
-            chains,
-            sent,
-            smooth,
-            latency,
-            losses,
-            times,
-            paid,
-            smooth_price,
-            radio.harq_attempts,
-            temperature,
-        ),
+        curvature=curvature,
         multipliers=Multipliers(
             forward=latency.forward.weight,
             backward=latency.backward.weight,
@@ -104,6 +116,7 @@ def price_point(
             hop=sent.hop.weight,
             move=sent.move.weight,
             up=sent.up.weight,
+            caps=None if capped is None else capped.multiplier,
         ),
     )
 

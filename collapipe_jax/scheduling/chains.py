@@ -26,6 +26,20 @@ from collapipe_jax.network.channel import (
 )
 
 
+class Caps(NamedTuple):
+    """Caps on what the nodes of a layout spend on air, ``[P, N, ...]`` each.
+
+    Attributes:
+      room_j: what a cap leaves of a node's energy once its computing is paid; positive.
+      multiplier: to start with, in units of the objective.
+      least: none falls below, ``[...]``; from 0 none would come back.
+    """
+
+    room_j: Array
+    multiplier: Array
+    least: Array
+
+
 @struct.dataclass(kw_only=True)
 class Chains:
     """The clusters' chains of active nodes, nodes first: ``P = K + 1`` of them.
@@ -60,6 +74,7 @@ class Chains:
       fixed_hazard: of the downlink, ``[N, ...]``.
       price_per_survival: of the inverse probability that a micro-batch survives, minus
         its part without losses, ``[N, ...]``.
+      caps: on nodes' energies, where there are any; energy then has no other price.
     """
 
     active: Array
@@ -90,6 +105,7 @@ class Chains:
     hazard_per_uplink: Array
     fixed_hazard: Array
     price_per_survival: Array
+    caps: Caps | None = None
 
 
 def heard_w(cross_gain: Array, power_w: Array) -> Array:
@@ -197,7 +213,7 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
         local_steps=work.local_steps,
         price_per_s=control.v / control.reference_latency_s,
         price_per_w_s=jnp.where(active, price_per_j, 0.0),
-        cluster_price=_computing_price(problem, devices, present, price_per_j)
+        cluster_price=jnp.sum(price_per_j * computing_j(problem, devices, present), axis=0)
         + divergence.sampling
         + divergence.drift
         + price_of_moves(problem.moves, devices, work.blocks),
@@ -270,13 +286,19 @@ def divergence_prices(
     )
 
 
-def _computing_price(problem, devices, present, price_per_j):
-    """Price of the energy that all nodes spend computing, ``[N, ...]``."""
+def computing_j(problem: RoundProblem, devices: Array, present: Array) -> Array:
+    """Energy that all nodes spend computing, ``[P, N, ...]``.
+
+    Args:
+      problem: with lanes.
+      devices: segments, ``[K, N, ...]``.
+      present: clusters that take part, ``[N, ...]``.
+    """
     work = problem.workload
     joules_per_flop = jnp.moveaxis(problem.compute.joules_per_flop, 1, 0)
     embed = jnp.where(present, work.embed_flops, 0.0)[None]
     flops = jnp.concatenate([embed, devices * work.block_flops])
-    return jnp.sum(price_per_j * computing_energy_j(work, flops, joules_per_flop), axis=0)
+    return computing_energy_j(work, flops, joules_per_flop)
 
 
 def gain_to_next(cluster_gain, active):

@@ -6,6 +6,8 @@ band. Against it every cluster's candidates are tuned by themselves, all at once
 clusters' choices are then put together.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -47,6 +49,7 @@ def other_plans(
     layouts: int,
     steps: int,
     count: int,
+    make_chains: Callable[..., Chains] = chains,
 ) -> Plans:
     """The most promising plans with other layouts.
 
@@ -58,10 +61,12 @@ def other_plans(
       layouts: candidates of a cluster, besides its own.
       steps: on each.
       count: how many plans.
+      make_chains: of layouts, as :func:`chains` makes them.
     """
     around = surroundings(chain, to_resources(problem, own.logs), priced)
     proposed = propose_layouts(problem, to_resources(problem, own.logs), around, layouts)
-    candidates, tuned = _tune_candidates(problem, _with_own(proposed, own), around, steps)
+    candidates = _with_own(proposed, own)
+    candidates, tuned = _tune_candidates(problem, candidates, around, steps, make_chains)
     choices = _combine(chain, with_plan_axis(around), tuned, count)
     weight = with_plan_axis(own.multipliers.cluster)
     return mix_plans(candidates, choices, 0.5 * weight + 0.5 / weight.shape[0])
@@ -92,10 +97,10 @@ def _with_own(layouts: Layouts, own: Plans) -> Plans:
     )
 
 
-def _tune_candidates(problem, candidates: Plans, around: Surroundings, steps: int):
+def _tune_candidates(problem, candidates: Plans, around: Surroundings, steps: int, make_chains):
     """Every candidate with shares and powers tuned against the background."""
     problem, around = with_plan_axis(problem), with_plan_axis(around)
-    chain = chains(problem, candidates.segments, candidates.micro_batches)
+    chain = make_chains(problem, candidates.segments, candidates.micro_batches)
     tuned = tune_clusters(problem, chain, candidates.logs, around, steps)
     return candidates._replace(logs=tuned.logs, multipliers=tuned.multipliers), tuned
 

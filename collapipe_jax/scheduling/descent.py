@@ -79,15 +79,17 @@ def descend(
         itself.
 
     Returns:
-      The best point met, the start included.
+      The best point met, the start included. Under caps, which on the way are missed, the
+      last one.
     """
+    capped = multipliers.caps is not None
     total = add_up if joint else lambda by_cluster: by_cluster
     shape = active.shape[2:] if joint else active.shape[1:]
 
     def body(_, state):
         priced = pricer(state.ahead, state.multipliers)
         here = Descent(state.ahead, state.multipliers, priced.objective, priced.cluster_latency_s)
-        best = _better(here, state.best)
+        best = here if capped else _better(here, state.best)
         slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), priced.slope)
         scale = _scale(priced.curvature, slope, state.ahead, state.step, total)
         moved = _project_step(state.ahead, slope, scale, active, joint)

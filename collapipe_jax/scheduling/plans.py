@@ -3,6 +3,7 @@
 Plans are an axis of their own, ``C``, next to the lanes of networks ``R``.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -53,15 +54,21 @@ def repeat_plans(tree, count: int):
     )
 
 
-def static_plans(problem: RoundProblem, static: Decision, count: int) -> Plans:
+def static_plans(
+    problem: RoundProblem,
+    static: Decision,
+    count: int,
+    make_chains: Callable[..., Chains] = chains,
+) -> Plans:
     """One layout with all powers at different levels, the decision as it is first.
 
     Args:
       problem: with lanes ``[R]``.
       static: the layout.
       count: ``C``.
+      make_chains: of layouts, as :func:`chains` makes them.
     """
-    chain = chains(problem, static.segments, static.micro_batches)
+    chain = make_chains(problem, static.segments, static.micro_batches)
     logs = repeat_plans(to_logs(problem, chain, static), count)
     levels = jnp.array([_START_POWERS[i % len(_START_POWERS)] for i in range(count)])
     number = logs.d2d_power.dtype
@@ -155,6 +162,7 @@ def mix_plans(candidates: Plans, choices: Array, cluster_weight: Array) -> Plans
             hop=take(multipliers.hop, 2),
             move=take(multipliers.move, 2),
             up=take(multipliers.up, 0),
+            caps=None if multipliers.caps is None else take(multipliers.caps, 1),
         ),
     )
 

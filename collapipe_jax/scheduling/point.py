@@ -31,6 +31,7 @@ class Multipliers(NamedTuple):
       cluster: ``[N, ...]``.
       hop, move, up: of a message's time by its SINR, against that by the ceiling of
         modulation, ``[2, P, N, ...]`` twice and ``[N, ...]``.
+      caps: of the caps on nodes' energies, where there are any, ``[P, N, ...]``.
     """
 
     forward: Array
@@ -39,6 +40,7 @@ class Multipliers(NamedTuple):
     hop: Array
     move: Array
     up: Array
+    caps: Array | None = None
 
 
 def first_multipliers(chains: Chains) -> Multipliers:
@@ -53,6 +55,7 @@ def first_multipliers(chains: Chains) -> Multipliers:
         hop=messages,
         move=messages,
         up=messages[0, 0],
+        caps=None if chains.caps is None else chains.caps.multiplier,
     )
 
 

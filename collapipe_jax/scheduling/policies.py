@@ -12,6 +12,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.client_policies import splitfed, vanilla_fl
 from collapipe_jax.scheduling.dssra import dssra
+from collapipe_jax.scheduling.greedy import greedy
 from collapipe_jax.scheduling.random_policy import random_policy
 from collapipe_jax.scheduling.titanic import titanic
 
@@ -34,6 +35,10 @@ class PolicyOptions:
 
 def _dssra(options: PolicyOptions) -> Policy:
     return lambda key, problem: dssra(problem, options.micro_batches).decision
+
+
+def _greedy(options: PolicyOptions) -> Policy:
+    return lambda key, problem: greedy(problem, options.micro_batches).decision
 
 
 def _static_pipeline(options: PolicyOptions) -> Policy:
@@ -62,6 +67,7 @@ def _splitfed(options: PolicyOptions) -> Policy:
 
 POLICIES: dict[str, Callable[[PolicyOptions], Policy]] = {
     "dssra": _dssra,
+    "greedy": _greedy,
     "static_pipeline": _static_pipeline,
     "titanic": _titanic,
     "titanic_pipelined": _titanic_pipelined,
