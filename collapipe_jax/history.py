@@ -52,6 +52,8 @@ def round_metrics(
     if cost.stages is not None:
         metrics["forward_flow_s"] = forward_flow_s(cost.stages)
         metrics["backward_flow_s"] = backward_flow_s(cost.stages)
+    if cost.clients is not None:
+        metrics["client_parts_s"] = jnp.stack(cost.clients, axis=-1)
     return {name: np.asarray(value) for name, value in jax.device_get(metrics).items()}
 
 

@@ -28,6 +28,7 @@ from figures import (
     constraints,
     convergence,
     gantt,
+    gantt_clients,
     gap,
     latency,
     memory,
@@ -98,9 +99,11 @@ def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     if estimated := [record for record in records if constants.has_estimates(record)]:
         paths += style.save(constants.draw(estimated), folder, _name(constants))
     for record, label in zip(records, style.run_labels(records), strict=True):
+        name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
         if runs_pipeline(record).any():
-            name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
             paths += style.save(gantt.draw([record]), folder, name)
+        elif gantt_clients.has_clients(record):
+            paths += style.save(gantt_clients.draw([record]), folder, name)
     return paths
 
 

@@ -122,6 +122,7 @@ def test_price_is_that_of_the_formulas(x64, seed, whole_model):
     for name, value in expected.items():
         np.testing.assert_allclose(getattr(cost, name), value, rtol=1e-9, err_msg=name)
     np.testing.assert_allclose(sum(cost.parts), expected["cluster_latency_s"], rtol=1e-9)
+    np.testing.assert_allclose(sum(cost.clients).max(axis=1), expected["cluster_latency_s"], 1e-9)
 
 
 def test_a_client_without_power_breaks_its_cluster_alone():

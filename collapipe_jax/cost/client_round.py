@@ -13,7 +13,7 @@ from collapipe_jax.cost.divergence import cluster_divergence, present_weight, su
 from collapipe_jax.cost.latency import LatencyParts
 from collapipe_jax.cost.links import message_time_s
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round_cost import RoundCost, drift_plus_penalty
+from collapipe_jax.cost.round_cost import ClientTimes, RoundCost, drift_plus_penalty
 from collapipe_jax.cost.workload import ModelEnds, Workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.network.channel import (
@@ -32,21 +32,6 @@ class ClientLinks(NamedTuple):
     uplink_rate_bps: Array
     downlink_sinr: Array
     downlink_rate_bps: Array
-
-
-class ClientTimes(NamedTuple):
-    """Times of a client in a round, ``[N, K]`` each.
-
-    Attributes:
-      download_s, upload_s: of its part of the model.
-      computing_s: of all local steps, on the client and on the edge server for it.
-      messages_s: activations and gradients of all local steps.
-    """
-
-    download_s: Array
-    computing_s: Array
-    messages_s: Array
-    upload_s: Array
 
 
 def price_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCost:
@@ -93,6 +78,7 @@ def price_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCost:
         divergence=divergence,
         objective=drift_plus_penalty(problem, round_s, energy_j, divergence),
         absent=~present,
+        clients=times,
     )
 
 

@@ -9,6 +9,21 @@ from collapipe_jax.cost.latency import LatencyParts, StageTimes
 from collapipe_jax.cost.problem import RoundProblem
 
 
+class ClientTimes(NamedTuple):
+    """Times of a client in a round, ``[N, K]`` each.
+
+    Attributes:
+      download_s, upload_s: of its part of the model.
+      computing_s: of all local steps, on the client and on the edge server for it.
+      messages_s: activations and gradients of all local steps.
+    """
+
+    download_s: Array
+    computing_s: Array
+    messages_s: Array
+    upload_s: Array
+
+
 class RoundCost(NamedTuple):
     """Cost of one round. What cannot be sent makes entries infinite; see ``price``.
 
@@ -24,6 +39,7 @@ class RoundCost(NamedTuple):
       divergence: (19).
       objective: (P2), and the price of moving blocks where there is one.
       absent: clusters that sit out, ``[N]``.
+      clients: times of every client; None where there is a pipeline.
     """
 
     latency_s: Array
@@ -37,6 +53,7 @@ class RoundCost(NamedTuple):
     divergence: Array
     objective: Array
     absent: Array
+    clients: ClientTimes | None = None
 
 
 def drift_plus_penalty(

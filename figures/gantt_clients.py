@@ -1,0 +1,137 @@
+"""A round of a data-parallel policy: what every client does when.
+
+    python -m figures.gantt_clients --workdir=RUN [--workdir=RUN2 ...] [--round=T] [--out=DIR]
+
+Without ``--round`` the last round is drawn. A row is a device; local steps stand together,
+computing before messages, though each step does both. Writes ``gantt_clients.pdf`` and
+``gantt_clients.png``; pipelines have :mod:`figures.gantt`.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from collapipe_jax.checkpoint import RunRecord
+from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.errors import InputError
+from figures import style
+from figures.command_line import figure_parser, load_runs, out_dir, print_paths
+
+_LOOKS = {
+    "download": style.PART_LOOKS["download"],
+    "computing": style.PART_LOOKS["iterations"],
+    "activations and gradients": style.FillLook(style.ORANGE, "//////"),
+    "upload": style.PART_LOOKS["upload"],
+}
+_ROW_IN = 0.13
+
+
+class ClientRound(NamedTuple):
+    """Clients of a round.
+
+    Attributes:
+      number: of the round.
+      names: of the clients, cluster by cluster.
+      parts_s: times of each by part, ``[clients, 4]``.
+    """
+
+    number: int
+    names: list[str]
+    parts_s: np.ndarray
+
+
+def has_clients(record: RunRecord) -> bool:
+    """Whether a run's policy was a data-parallel one and anybody ever took part."""
+    return "samples" in record.history and bool((record.history["samples"] > 0).any())
+
+
+def client_round(record: RunRecord, round_number: int | None) -> ClientRound:
+    """The clients that took part in a round.
+
+    Args:
+      record: run of a data-parallel policy.
+      round_number: as in the run's history; ``None`` takes the last in which anybody did.
+
+    Raises:
+      InputError: no such round, or nobody took part.
+    """
+    if not has_clients(record):
+        raise InputError("policy", record.policy, "the run has no clients", "Draw another run")
+    takes_part, rounds = record.history["samples"] > 0, record.history["round"]
+    if round_number is None:
+        index = int(np.flatnonzero(takes_part.any(axis=(1, 2)))[-1])
+    elif round_number in rounds:
+        index = int(np.flatnonzero(rounds == round_number)[0])
+    else:
+        remedy = f"Choose one of {rounds[0]} to {rounds[-1]}"
+        raise InputError("--round", round_number, "the run has no such round", remedy)
+    places = np.argwhere(takes_part[index])
+    if not len(places):
+        raise InputError("--round", round_number, "everybody sat out", "Choose another round")
+    names = [f"cluster {cluster}, device {device + 1}" for cluster, device in places]
+    parts_s = record.history["client_parts_s"][index][takes_part[index]]
+    return ClientRound(int(rounds[index]), names, parts_s)
+
+
+@style.styled
+def draw(records: Sequence[RunRecord], round_number: int | None = None) -> Figure:
+    """Draw one round, a panel a run on one time axis.
+
+    Args:
+      records: runs of data-parallel policies.
+      round_number: as in the runs' histories; ``None`` takes the last.
+
+    Raises:
+      InputError: no such round, or nobody took part.
+    """
+    picked = [client_round(record, round_number) for record in records]
+    chart_in = [_ROW_IN * len(each.names) for each in picked]
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 0.5 + sum(chart_in) + 0.5 * len(picked))
+    panels = figure.subplots(len(picked), 1, height_ratios=chart_in, sharex=True, squeeze=False)
+    finite = [each.parts_s.sum(axis=1) for each in picked]
+    longest_s = max((total[np.isfinite(total)].max(initial=0.0) for total in finite), default=0.0)
+    for axes, each, label in zip(panels[:, 0], picked, style.run_labels(records), strict=True):
+        _chart(axes, each, longest_s)
+        axes.set_title(f"{label}, round {each.number}", loc="left")
+    panels[-1, 0].set_xlabel(f"Time since the round began [{style.time_unit(longest_s)[1]}]")
+    handles = [
+        Patch(label=name, edgecolor="0.2", linewidth=0.3, **look._asdict())
+        for name, look in _LOOKS.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
+def _chart(axes: Axes, picked: ClientRound, longest_s: float) -> None:
+    """Bars of all clients; of one that never ends, what is before."""
+    unit_s, _ = style.time_unit(longest_s)
+    known_s = np.where(np.isfinite(picked.parts_s), picked.parts_s, 0.0) / unit_s
+    place = -np.arange(len(picked.names))
+    start = np.zeros(len(place))
+    for look, width in zip(_LOOKS.values(), known_s.T, strict=True):
+        axes.barh(
+            place, width, left=start, height=0.8, edgecolor="0.2", linewidth=0.3, **look._asdict()
+        )
+        start += width
+    axes.set_yticks(place, labels=picked.names)
+    axes.set_ylim(0.5 - len(place), 0.5)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw the figure from the runs on file."""
+    parser = figure_parser(__doc__)
+    parser.add_argument("--round", type=int, help="round (default: the last)")
+    options = parser.parse_args(argv)
+    figure = draw(load_runs(options), options.round)
+    print_paths(style.save(figure, out_dir(options), "gantt_clients"))
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))
