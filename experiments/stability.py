@@ -6,14 +6,14 @@ r"""The stability guarantee held against closed loops, no constant of it fitted.
 no queue: decisions at constant prices, the same for all limits. With these (T20) and (T22) of
 docs/theory.md bound latency and backlog by recorded numbers: ``B`` from the queues' steps, and
 ``C``, what the solver leaves, from exhaustive search on some of the rounds. Every network takes
-the comparison that bounds it best.
+the comparison that bounds it best. A stopped run goes on with the same command.
 """
 
 import argparse
 import functools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,30 +84,46 @@ def main(argv: Sequence[str]) -> None:
     if config.control.hysteresis or config.control.move_price:
         value = [config.control.hysteresis, config.control.move_price]
         raise InputError("control", value, "not part of the theorem", "Set both to 0")
-    console = Console()
-    rows = run(config, options.rounds, options.realisations, options.searched, console)
-    report = {
-        "rounds": options.rounds,
-        "realisations": options.realisations,
-        "searched": options.searched,
-        "v": rows,
-    }
-    write_text(Path(options.out), json.dumps(report, indent=1) + "\n")
+    console, path = Console(), Path(options.out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sizes = {name: getattr(options, name) for name in ("rounds", "realisations", "searched")}
+    settings = {**sizes, "config": json.loads(config.to_json())}
+    rows = _rows_so_far(path, settings)
+    for row in _missing_rows(config, **sizes, done=[row["v"] for row in rows], console=console):
+        rows.append(row)
+        write_text(path, json.dumps({**settings, "v": rows}, indent=1) + "\n")
     console.print(table(rows))
 
 
-def run(
-    config: ConfigDict, rounds: int, realisations: int, searched: int, console: Console
-) -> list[dict[str, Any]]:
-    """Closed loops at all V with their bounds, a row each.
+def _rows_so_far(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows that a run with these settings has left.
 
-    Args:
-      config: of the networks.
-      rounds: of every loop.
-      realisations: how many networks.
-      searched: rounds in which the best decision is looked for, for every V.
-      console: where progress is shown.
+    Raises:
+      InputError: if the file is of other settings.
     """
+    if not path.exists():
+        return []
+    report = json.loads(path.read_text(encoding="utf-8"))
+    rows = report.pop("v")
+    if report != settings:
+        problem = "was written with other settings"
+        raise InputError("--out", str(path), problem, "Name another file")
+    return rows
+
+
+def _missing_rows(
+    config: ConfigDict,
+    *,
+    rounds: int,
+    realisations: int,
+    searched: int,
+    done: Sequence[float],
+    console: Console,
+) -> Iterator[dict[str, Any]]:
+    """Closed loops with their bounds, a row for every V that is not done."""
+    missing = [v for v in V if v not in done]
+    if not missing:
+        return
     clusters = config.network.clusters
     params = build_system_params(config, np.full(clusters, 1.0 / clusters))
     keys = realisation_keys(config.seed, realisations)
@@ -117,13 +133,11 @@ def run(
         closed_loop(keys, with_v(params, 1.0), own, rounds, price)
         for price in track(PRICES, description="comparisons", console=console)
     ]
-    rows = []
-    for v in track(V, description="closed loops", console=console):
+    for v in track(missing, description="closed loops", console=console):
         params_v = with_v(params, v)
         loop = closed_loop(keys, params_v, own, rounds)
         gaps = solver_gaps(keys, params_v, own, rounds, searched)
-        rows.append({"v": v, **bounds(v, loop, others, gaps, reserve)})
-    return rows
+        yield {"v": v, **bounds(v, loop, others, gaps, reserve)}
 
 
 @functools.cache

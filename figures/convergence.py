@@ -3,11 +3,12 @@
     python -m figures.convergence --workdir=DIR [--out=DIR]
 
 Reads ``convergence.json`` of ``experiments.convergence`` and writes ``convergence.pdf`` and
-``convergence.png``. Above, the training loss over the last rounds against the number of
-micro-batches, of stages and the interference: a grey line a seed, and the mean with its 95 %
-interval, which is wide because every seed is a network of its own. Below, for every number of
-micro-batches, the score against rounds and against simulated time, mean over seeds, and
-the time to a score (:data:`GOAL` of the best last one of the seed) over the least of the seed.
+``convergence.png``. Above, the training loss of the last rounds against the number of
+micro-batches, of stages and the interference, above that of the setting around which they
+vary: a grey line a seed, each a network of its own, and the mean with its 95 % interval. Below,
+for every number of micro-batches, the score against rounds and against simulated time, mean
+over seeds, and the time to a score (:data:`GOAL` of the best last one of the seed) over the
+least of the seed, with the median in blue; a line ends where the score was never reached.
 """
 
 import json
@@ -23,7 +24,7 @@ from matplotlib.figure import Figure
 
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
-from experiments.convergence import AXES, rows_of
+from experiments.convergence import AXES, BASE, rows_of
 from figures import style
 from figures.command_line import draw_result
 from figures.estimates import mean_estimate
@@ -66,7 +67,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     above, below = figure.subplots(2, 3)
     for axes, name in zip(above, AXES, strict=True):
         _losses(axes, rows, name)
-    above[0].set_ylabel("Training loss, last rounds [nat]")
+    above[0].set_ylabel("Training loss, above\nthat of the base [nat]")
     _scores(below[0], rows, lambda row: row["rounds"])
     below[0].set_xlabel(style.ROUND_LABEL)
     below[0].set_ylabel("Score [%]")
@@ -81,10 +82,12 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 
 def _losses(axes: Axes, rows: Sequence[Row], name: str) -> None:
-    """Training loss over an axis, evenly spaced."""
+    """Training loss over an axis, evenly spaced, seed by seed above that of the base."""
     settings = AXES[name]
     place = np.arange(len(settings))
     values = np.array([[row["train_loss"] for row in rows_of(rows, one)] for one in settings])
+    values -= [row["train_loss"] for row in rows_of(rows, BASE)]
+    axes.axhline(0.0, **style.RULE)
     axes.plot(place, values, color="0.75", linewidth=0.7)
     _with_interval(axes, place, values.T, style.BLUE)
     axes.set_xticks(place, [f"{getattr(one, name):g}" for one in settings])
