@@ -83,6 +83,30 @@ def test_problems_are_those_that_were_decided():
     assert len(np.unique(np.asarray(met.radio.d2e_gain)[:, 0, 0])) == rounds
 
 
+def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    command = ["--config=configs/stability.py", f"--out={tmp_path / 'new' / 'out.json'}"]
+    asked = []
+
+    def rows(config, *, rounds, realisations, searched, done, console):
+        asked.append(list(done))
+        for v in stability.V:
+            if v not in done:
+                loop = made_up(0, 0.95, 1.0)
+                yield {"v": v, **bounds(v, loop, [made_up(1, 0.9, 1.05)], np.zeros(2), 0.0)}
+                if len(asked) == 1:
+                    raise KeyboardInterrupt
+
+    monkeypatch.setattr(stability, "_missing_rows", rows)
+    with pytest.raises(KeyboardInterrupt):
+        stability.main(command)
+    stability.main(command)
+    assert asked == [[], [stability.V[0]]]
+    report = json.loads((tmp_path / "new" / "out.json").read_text())
+    assert [row["v"] for row in report["v"]] == list(stability.V)
+    with pytest.raises(InputError, match="other settings"):
+        stability.main([*command, "--rounds=7"])
+
+
 @pytest.mark.parametrize("option", ["rounds", "realisations", "searched"])
 def test_numbers_too_small_are_named(option, tmp_path):
     with pytest.raises(InputError, match=f"--{option}"):
