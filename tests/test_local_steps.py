@@ -5,6 +5,7 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.local_steps import Erasures, init_learner, train_round
 from collapipe_jax.federated.optimizers import make_optimizer
 from collapipe_jax.models.config import TransformerConfig
@@ -201,6 +202,24 @@ def test_new_decisions_cost_no_compilation(state):
         _, report = train_round(state, batches, erasures, WEIGHTS[::-1], KEY, **SETTINGS)
         assert np.isfinite(report.loss)
     assert train_round._cache_size() == before
+
+
+def test_losses_that_come_together_take_a_cluster_out_of_all_steps(state):
+    """All or none of a cluster's samples in a round; and what survives weighs the same."""
+    law = ErasureLaw(per_round=True, pooled=True)
+    batches, erasures = make_batches(0), make_erasures(loss=0.5, micro_batches=4)
+    seen = set()
+    for number in range(12):
+        key = jax.random.key(number)
+        after, report = train_round(
+            state, batches, erasures, WEIGHTS, key, erasure_law=law, **SETTINGS
+        )
+        lost = round(float(report.erased_fraction) * CLUSTERS)
+        assert report.erased_fraction == pytest.approx(lost / CLUSTERS)
+        seen.add(lost)
+        if lost == CLUSTERS:
+            assert_close(after.client, state.client, 1e-6)
+    assert len(seen) > 2
 
 
 def test_training_learns_to_copy_a_word(state):
