@@ -24,6 +24,7 @@ from jax import Array
 from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
+from scipy import stats
 
 from collapipe_jax.build import Experiment, build_experiment
 from collapipe_jax.build_system import build_system
@@ -111,10 +112,12 @@ def main(argv: Sequence[str]) -> None:
     root = Path(options.workdir)
     console = Console()
     rows = run_settings(config, options.seeds, root, console)
-    steps = compare_neighbours(rows)
-    report = {"runs": rows, "steps": steps}
+    report = {"runs": rows, "steps": compare_values(rows), "order": rank_agreement(rows)}
     write_text(root / "convergence.json", json.dumps(report, indent=1) + "\n")
-    console.print(steps_table(steps))
+    console.print(steps_table(report["steps"]))
+    agreement = report["order"]["mean"], report["order"]["ci95"]
+    console.print("Spearman's rank correlation of divergence and training loss within a seed:")
+    console.print("{:.2f} ± {:.2f}, mean and 95 % interval over seeds".format(*agreement))
 
 
 def run_settings(
@@ -206,20 +209,20 @@ def rows_of(rows: Sequence[dict[str, Any]], setting: Setting) -> list[dict[str, 
     return sorted(found, key=lambda row: row["seed"])
 
 
-def compare_neighbours(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What changes from each value of an axis to the next, seed by seed.
+def compare_values(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What changes from each value of an axis to the next, and to the last, seed by seed.
 
     Args:
       rows: as :func:`run_settings` returns them.
 
     Returns:
-      For every axis and two neighbours on it ``axis``, ``from``, ``to`` and for every measure
+      For every axis and two values on it ``axis``, ``from``, ``to`` and for every measure
       the mean difference and the half width of its 95 % interval; of the divergence, whose
       size a hopeless link sets, the share of the seeds in which it rises.
     """
     steps = []
     for axis, settings in AXES.items():
-        for one, other in itertools.pairwise(settings):
+        for one, other in (*itertools.pairwise(settings), (settings[0], settings[-1])):
             pairs = list(zip(rows_of(rows, one), rows_of(rows, other), strict=True))
             step = {"axis": axis, "from": getattr(one, axis), "to": getattr(other, axis)}
             change = {
@@ -231,9 +234,26 @@ def compare_neighbours(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return steps
 
 
+def rank_agreement(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """How far the bound orders the runs of a seed as their training losses do.
+
+    Args:
+      rows: as :func:`run_settings` returns them.
+
+    Returns:
+      Mean over seeds of Spearman's rank correlation, and the half width of its interval.
+    """
+    found = []
+    for seed in sorted({row["seed"] for row in rows}):
+        own = [row for row in rows if row["seed"] == seed]
+        values = ([row[key] for row in own] for key in ("divergence", "train_loss"))
+        found.append(stats.spearmanr(*values).statistic)
+    return mean_interval(np.array(found))
+
+
 def steps_table(steps: Sequence[dict[str, Any]]) -> Table:
     """The same for a reader."""
-    table = Table(title="From one value to the next, mean and 95 % interval over seeds")
+    table = Table(title="From one value to another, mean and 95 % interval over seeds")
     columns = ("", "from", "to", "training loss", "score", "seeds in which divergence rises")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")

@@ -148,6 +148,9 @@ def _times(axes: Axes, rows: Sequence[Row]) -> None:
     known = np.isfinite(median)
     axes.plot(place[known], median[known], color=style.BLUE, marker="o")
     axes.set_xticks(place, [f"{one.micro_batches}" for one in settings])
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    axes.set_yticks([1.0, 1.5, 2.0, 3.0, 5.0], labels=["1", "1.5", "2", "3", "5"])
     axes.set_xlabel(_LABELS["micro_batches"])
     axes.set_ylabel(f"Time to {100 * GOAL:.0f} % of the best\nscore, over the least [–]")
 

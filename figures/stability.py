@@ -53,7 +53,7 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
         _curve(axes, rows, name, _MEASURED, "measured")
         _curve(axes, rows, f"{name}_bound", _BOUND, "bound")
         axes.set_xscale("log")
-        axes.set_yscale("log")
+    below.set_yscale("log")
     above.set_ylabel("Mean latency\nover reference [–]")
     below.set_ylabel("Mean backlog,\nall queues [–]")
     below.set_xlabel("Weight of latency V [–]")

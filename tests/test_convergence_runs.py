@@ -12,7 +12,15 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.feasibility import is_feasible
 from collapipe_jax.system import sample_system
 from experiments import convergence
-from experiments.convergence import AXES, BASE, Setting, compare_neighbours, rows_of, steps_table
+from experiments.convergence import (
+    AXES,
+    BASE,
+    Setting,
+    compare_values,
+    rank_agreement,
+    rows_of,
+    steps_table,
+)
 from figures.convergence import GOAL, draw, times_to_goal
 
 SETTINGS = list(dict.fromkeys(setting for axis in AXES.values() for setting in axis))
@@ -49,7 +57,7 @@ def rows():
 
 
 def test_neighbours_are_compared_seed_by_seed(rows):
-    steps = compare_neighbours(rows)
+    steps = compare_values(rows)
     assert [(step["axis"], step["from"], step["to"]) for step in steps[:2]] == [
         ("micro_batches", 1, 2),
         ("micro_batches", 2, 4),
@@ -61,7 +69,16 @@ def test_neighbours_are_compared_seed_by_seed(rows):
     assert steps[0]["divergence_rises"] == 0.0
     assert next(step for step in steps if step["axis"] == "stages")["divergence_rises"] == 1.0
     assert steps_table(steps).row_count == len(steps)
+    assert steps[4]["train_loss"]["mean"] == pytest.approx(-3.0)  # from the first to the last
     assert [row["seed"] for row in rows_of(rows, BASE)] == [0, 1]
+
+
+def test_order_by_the_bound_is_compared_within_seeds(rows):
+    assert rank_agreement(rows)["mean"] == pytest.approx(1.0)  # divergence is made from the loss
+    for row in rows:
+        if row["seed"] == 1:
+            row["divergence"] *= -1
+    assert rank_agreement(rows)["mean"] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_times_are_interpolated_and_infinite_where_the_goal_is_missed(rows):
