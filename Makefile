@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup setup-test quickstart test lint clean
+.PHONY: setup setup-test quickstart test test-all lint clean
 
 setup: $(VENV)/.installed
 setup-test: $(VENV)/.installed-test
@@ -26,6 +26,9 @@ test: setup-test
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m pytest
+
+test-all: setup-test
+	$(BIN)/python -m pytest -m "slow or not slow"
 
 lint: setup-test
 	$(BIN)/python -m ruff format .

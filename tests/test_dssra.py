@@ -170,6 +170,7 @@ def test_one_compilation_for_a_thousand_networks_and_all_queues(solved):
     assert len(traces) == before
 
 
+@pytest.mark.slow
 def test_a_lone_network_is_decided_as_among_many(solved):
     problem, tuned, *_ = solved
     alone = quick_jit(lambda one: dssra(one, effort=LIGHT))

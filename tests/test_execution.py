@@ -99,6 +99,7 @@ def test_backends_give_the_same_values_and_gradients(name, batch):
         assert_close(got_gradient, gradient, 1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(batches())
 def test_backends_agree_in_16_bits_up_to_the_order_of_sums(batch):

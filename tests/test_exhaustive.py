@@ -114,6 +114,7 @@ def test_clusters_by_themselves_bound_every_layout(plain):
             assert 0.3 * objective < bound <= objective * (1 + 2e-5)
 
 
+@pytest.mark.slow
 def test_dssra_is_between():
     problem = roomy()
     tuned = jax.jit(dssra)(problem)

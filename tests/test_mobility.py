@@ -298,6 +298,7 @@ def test_one_compilation_and_the_same_rounds_for_a_key():
     assert equal == [True, False, False]
 
 
+@pytest.mark.slow
 def test_a_batch_of_horizons_walks_as_single_rounds_do():
     system, batch = draw(jax.random.key(0), walking(5.0)), keys(2, seed=3)
     policy = make_policy("static_pipeline", 4)

@@ -88,6 +88,7 @@ def are_possible(problems, segments, micro_batches):
     return np.asarray(jax.vmap(one)(problems, jnp.asarray(segments), jnp.asarray(micro_batches)))
 
 
+@pytest.mark.slow
 def test_the_objective_counts_what_moves(problems, free):
     before, counts = other_layouts(free[0].decision)
     tuned, priced, without, feasible = solve(with_moves(problems, before, counts, 0.7))
@@ -100,6 +101,7 @@ def test_the_objective_counts_what_moves(problems, free):
     assert np.ptp(moved) > 0
 
 
+@pytest.mark.slow
 def test_a_high_price_keeps_every_layout_that_is_possible(problems, free):
     before, counts = other_layouts(free[0].decision)
     tuned, _, _, feasible = solve(with_moves(problems, before, counts, 1e6))
@@ -111,6 +113,7 @@ def test_a_high_price_keeps_every_layout_that_is_possible(problems, free):
     assert not np.all(possible)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hysteresis", "changes"), [(0.0, True), (1.0, False)])
 def test_hysteresis_asks_for_a_gain(problems, free, hysteresis, changes):
     decision = free[0].decision
@@ -127,6 +130,7 @@ def test_hysteresis_asks_for_a_gain(problems, free, hysteresis, changes):
         np.testing.assert_array_equal(tuned.decision.micro_batches[possible], counts[possible])
 
 
+@pytest.mark.slow
 def test_without_a_price_a_layout_before_does_no_harm(problems, free):
     before, counts = other_layouts(free[0].decision)
     tuned, *_ = solve(with_moves(problems, before, counts, 0.0))

@@ -115,6 +115,7 @@ def test_loss_and_gradients_are_those_of_one_scan(name, schedule, batch):
     assert by_schedule._cache_size() <= 3  # one per case, whatever the partition
 
 
+@pytest.mark.slow
 @settings(max_examples=3)
 @given(batches())
 def test_a_rematerialised_step_in_16_bits_is_that_of_one_scan_up_to_rounding(batch):

@@ -16,6 +16,8 @@ from experiments.benchmarks import outside_bound, outside_solvers, smooth_form
 from experiments.benchmarks.outside_bound import lower_bound_with_cvxpy
 from experiments.benchmarks.outside_solvers import in_double, solve_with_scipy
 
+pytestmark = pytest.mark.slow  # of benchmarks
+
 
 @pytest.fixture(scope="module")
 def case():

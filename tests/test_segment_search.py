@@ -155,6 +155,7 @@ def test_a_device_behind_a_dead_link_spoils_only_sets_that_use_it():
     assert np.all(np.asarray(found.price)[0] < 1e30)
 
 
+@pytest.mark.slow
 def test_the_best_of_all_layouts_is_nearly_always_among_the_first():
     """One cluster, no queues: what every layout costs at its own best shares and powers."""
     count = 6

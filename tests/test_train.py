@@ -277,6 +277,7 @@ def phase(workdir):
     return lines, whole, any(not name.isdigit() for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid, to stop a process at once")
 def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, quick_compilation):
     workdir, copies = tmp_path / "run", tmp_path / "copies"
@@ -300,6 +301,7 @@ def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, quick_c
         assert_same_run(experiment, path, undisturbed[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["vmapped", "sharded"])
 def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undisturbed, tmp_path):
     """Segments as decided in every round, interrupted once; the same losses up to rounding."""
