@@ -12,20 +12,17 @@ Reads ``bound.json`` of ``experiments.bound`` and writes ``bound.pdf`` and ``bou
   hollow the same descent with losses as assumed. Right of the dotted line the bound fails.
 """
 
-import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.errors import InputError
 from figures import style
-from figures.command_line import draw_result
+from figures.command_line import draw_result, load_report
 
 _LOOKS = (
     style.LineLook(style.BLUE, "-", "o"),
@@ -41,22 +38,13 @@ _MARGIN = 1.5  # of logarithmic axes, as a factor
 _LONG_STEP = 0.5  # of eta L_s, from which on a label tells it
 
 
-def bound_file(workdir: str | os.PathLike) -> Path:
-    """Where the measured descents stand."""
-    return Path(workdir) / "bound.json"
-
-
 def load_bound(workdir: str | os.PathLike) -> dict:
     """What ``experiments.bound`` wrote.
 
     Raises:
       InputError: if there is nothing.
     """
-    path = bound_file(workdir)
-    if not path.is_file():
-        remedy = "Name the folder of the file that experiments.bound wrote as bound.json"
-        raise InputError("workdir", str(workdir), "holds no bound.json", remedy)
-    return json.loads(path.read_text(encoding="utf-8"))
+    return load_report(workdir, "bound.json", "experiments.bound")
 
 
 @style.styled

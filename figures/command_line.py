@@ -1,6 +1,8 @@
 """What the figure scripts share on the command line: runs in, files out."""
 
 import argparse
+import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from collapipe_jax.checkpoint import RunRecord, load_run
+from collapipe_jax.errors import InputError
 from figures.style import save
 
 
@@ -62,6 +65,24 @@ def result_parser(description: str | None, made_by: str) -> argparse.ArgumentPar
     parser.add_argument("--workdir", required=True, nargs=1, help=f"folder of {made_by}")
     parser.add_argument("--out", help="folder for the files (default: figures/ in the workdir)")
     return parser
+
+
+def load_report(workdir: str | os.PathLike, name: str, made_by: str) -> dict[str, Any]:
+    """Read what an experiment wrote as one JSON file.
+
+    Args:
+      workdir: folder of the file.
+      name: of the file.
+      made_by: the experiment.
+
+    Raises:
+      InputError: if it is not there.
+    """
+    path = Path(workdir) / name
+    if not path.is_file():
+        remedy = f"Name the folder in which {made_by} wrote it"
+        raise InputError("workdir", str(workdir), f"holds no {name}", remedy)
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def draw_result(

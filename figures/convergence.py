@@ -11,11 +11,9 @@ over seeds, and the time to a score (:data:`GOAL` of the best last one of the se
 least of the seed, with the median in blue; a line ends where the score was never reached.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +21,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.errors import InputError
 from experiments.convergence import AXES, BASE, rows_of
 from figures import style
-from figures.command_line import draw_result
+from figures.command_line import draw_result, load_report
 from figures.estimates import mean_estimate
 
 GOAL = 0.3
@@ -49,11 +46,7 @@ def load_rows(workdir: str | os.PathLike) -> list[Row]:
     Raises:
       InputError: if there are none.
     """
-    path = Path(workdir) / "convergence.json"
-    if not path.is_file():
-        remedy = "Name the workdir of experiments.convergence"
-        raise InputError("workdir", str(workdir), "holds no convergence.json", remedy)
-    return json.loads(path.read_text(encoding="utf-8"))["runs"]
+    return load_report(workdir, "convergence.json", "experiments.convergence")["runs"]
 
 
 @style.styled

@@ -7,11 +7,9 @@ Reads ``stability.json`` of ``experiments.stability`` and writes ``stability.pdf
 (T22) of docs/theory.md, whose constants are computed and not fitted.
 """
 
-import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.errors import InputError
 from figures import style
-from figures.command_line import draw_result
+from figures.command_line import draw_result, load_report
 
 _MEASURED = style.LineLook(style.BLUE, "-", "o")
 _BOUND = style.LineLook(style.VERMILLION, (0, (4, 1.5)), "^")
@@ -33,11 +30,7 @@ def load_rows(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     Raises:
       InputError: if there are none.
     """
-    path = Path(workdir) / "stability.json"
-    if not path.is_file():
-        remedy = "Name the folder of a stability.json of experiments.stability"
-        raise InputError("workdir", str(workdir), "holds no stability.json", remedy)
-    return json.loads(path.read_text(encoding="utf-8"))["v"]
+    return load_report(workdir, "stability.json", "experiments.stability")["v"]
 
 
 @style.styled
