@@ -253,3 +253,11 @@ def test_gradients_are_finite_also_where_the_bound_is_not(step_size):
         lambda weight: absence_bias(make_learning(weight=weight), np.array([True, False, False]))
     )(jnp.asarray(WEIGHT))
     assert np.isfinite(slope).all()
+
+
+def test_drift_for_decisions_is_not_read():
+    """The theorems bring their own."""
+    learning = make_learning()
+    drifting = learning.replace(drift=local_steps_drift(0.01, 4, 0.7))
+    assert one_step(learning=drifting) == one_step(learning=learning)
+    assert several(4, learning=drifting) == several(4, learning=learning)

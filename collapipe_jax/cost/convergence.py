@@ -1,14 +1,15 @@
 """The convergence bounds: how small a gradient must become on the way.
 
 All bound the mean of ``|grad F|^2`` over the steps taken; docs/theory.md derives them. They
-count a hazard as it is, without the tangent of docs/system-model.md (19).
+count losses as they are, without the tangent of docs/system-model.md (19), and bring their own
+terms of drift: that of :class:`Learning` is for decisions, and not read.
 """
 
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from collapipe_jax.cost.divergence import Learning, round_divergence
+from collapipe_jax.cost.divergence import Learning
 
 _DRIFT_TERMS = 3.0
 """Parts of a cluster's gradient away from the mean: the mean's, heterogeneity, drift."""
@@ -59,9 +60,13 @@ def longest_step(
     learning: Learning, loss_probability: Array, micro_batches: Array, smoothness: Array
 ) -> Array:
     """``1 / (L_s (1 + r))``, up to where :func:`one_step_bound` holds."""
+    return 1.0 / (smoothness * (1.0 + _amplified(learning, loss_probability, micro_batches)))
+
+
+def _amplified(learning: Learning, loss_probability: Array, micro_batches: Array) -> Array:
+    """``r = 2 sum_n w_n^2 a_n``, by which losses amplify the mean's own squared gradient."""
     noise = erasure_noise(loss_probability, micro_batches)
-    squared = jnp.sum(learning.cluster_weight**2 * noise)
-    return 1.0 / (smoothness * (1.0 + 2.0 * squared))
+    return 2.0 * jnp.sum(learning.cluster_weight**2 * noise)
 
 
 def one_step_bound(
@@ -84,8 +89,8 @@ def one_step_bound(
       Scalar; infinite for steps longer than :func:`longest_step`.
     """
     noise = gradient_noise(learning, loss_probability, micro_batches, batch, 2.0)
-    everyone = jnp.ones(noise.shape, bool)
-    floor = descent.smoothness * descent.step_size * round_divergence(noise, everyone, learning)
+    divergence = jnp.sum(learning.cluster_weight**2 * noise)
+    floor = descent.smoothness * descent.step_size * divergence
     start = 2.0 * descent.start_gap / (descent.step_size * descent.rounds)
     longest = longest_step(learning, loss_probability, micro_batches, descent.smoothness)
     return jnp.where(descent.step_size <= longest * (1.0 + 1e-6), start + floor, jnp.inf)
@@ -150,18 +155,17 @@ def momentum_bound(
     Returns:
       Scalar; infinite for steps so long that the proof does not close.
     """
-    weight = learning.cluster_weight
     step = descent.step_size / (1.0 - momentum)  # what a gradient moves in the end
     relative = step * descent.smoothness
     noise = gradient_noise(learning, loss_probability, micro_batches, batch, 2.0)
-    squared = 2.0 * jnp.sum(weight**2 * erasure_noise(loss_probability, micro_batches))
+    divergence = jnp.sum(learning.cluster_weight**2 * noise)
+    amplified = _amplified(learning, loss_probability, micro_batches)
     lag = 2.0 * (relative * momentum) ** 2
-    absorbed = relative * (1.0 + squared) + lag * (
-        1.0 / (1.0 - momentum) ** 2 + squared / (1.0 - momentum**2)
+    absorbed = relative * (1.0 + amplified) + lag * (
+        1.0 / (1.0 - momentum) ** 2 + amplified / (1.0 - momentum**2)
     )
-    total = 2.0 * descent.start_gap / (step * descent.rounds) + jnp.sum(weight**2 * noise) * (
-        relative + lag / (1.0 - momentum**2)
-    )
+    start = 2.0 * descent.start_gap / (step * descent.rounds)
+    total = start + divergence * (relative + lag / (1.0 - momentum**2))
     closes = absorbed < 1.0
     return jnp.where(closes, total / jnp.where(closes, 1.0 - absorbed, 1.0), jnp.inf)
 
