@@ -28,12 +28,12 @@ from rich.table import Table
 
 from collapipe_jax.build_system import build_system_params
 from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.dssra import dssra
 from collapipe_jax.scheduling.exhaustive import exhaustive
-from collapipe_jax.scheduling.policies import Policy
+from collapipe_jax.scheduling.policies import Policy, make_policy
 from collapipe_jax.simulate import draw_system, problems_met, simulate
 from collapipe_jax.system import SystemParams
 from experiments.benchmarks.network_rows import judge, pick
@@ -127,7 +127,7 @@ def _missing_rows(
     clusters = config.network.clusters
     params = build_system_params(config, np.full(clusters, 1.0 / clusters))
     keys = realisation_keys(config.seed, realisations)
-    own = _dssra(config.policy.micro_batches)
+    own = make_policy("dssra", config.policy.micro_batches)
     reserve = config.control.divergence_reserve
     others = [
         closed_loop(keys, with_v(params, 1.0), own, rounds, price)
@@ -138,11 +138,6 @@ def _missing_rows(
         loop = closed_loop(keys, params_v, own, rounds)
         gaps = solver_gaps(keys, params_v, own, rounds, searched)
         yield {"v": v, **bounds(v, loop, others, gaps, reserve)}
-
-
-@functools.cache
-def _dssra(micro_batches: int) -> Policy:
-    return lambda key, problem: dssra(problem, micro_batches).decision
 
 
 def closed_loop(
@@ -199,26 +194,28 @@ def solver_gaps(
     keys: Array, params: SystemParams, policy: Policy, rounds: int, searched: int
 ) -> np.ndarray:
     """``C`` on rounds spread over networks and time: (P2) above its least, ``[searched]``."""
-    gaps = []
-    for number in range(searched):
-        row = number * len(keys) // searched
-        met = _problems_met(keys[row], params, policy, rounds)
-        # Golden ratio: rounds are spread evenly, however many are searched.
-        problem = pick(met, int(rounds * ((number + 1) * 0.6180339887 % 1.0)))
-        decision = _decide(problem, policy)
-        with jax.enable_x64(True):
-            problem, decision = in_double(problem), in_double(decision)
-            objective = float(judge(problem, decision).objective)
-            gaps.append(objective - exhaustive(problem, decision).lower_bound)
-    return np.array(gaps)
+    number = np.arange(searched)
+    network = number * len(keys) // searched
+    # Golden ratio: rounds are spread evenly, however many are searched.
+    when = (rounds * ((number + 1) * 0.6180339887 % 1.0)).astype(int)
+    problems, decisions = _some_rounds(keys[network], when, params, policy, rounds)
+    return np.array([_gap(*pick((problems, decisions), place)) for place in number])
 
 
-_problems_met = functools.partial(jax.jit, static_argnames=("policy", "rounds"))(problems_met)
+@functools.partial(jax.jit, static_argnames=("policy", "rounds"))
+@functools.partial(jax.vmap, in_axes=(0, 0, None, None, None))
+def _some_rounds(key: Array, when: Array, params: SystemParams, policy: Policy, rounds: int):
+    """Of every network one round's problem, and the decision."""
+    problem = pick(problems_met(key, params, policy, rounds), when)
+    return problem, policy(key, problem)
 
 
-@functools.partial(jax.jit, static_argnames="policy")
-def _decide(problem: RoundProblem, policy: Policy):
-    return policy(jax.random.key(0), problem)
+def _gap(problem: RoundProblem, decision: Decision) -> float:
+    """(P2) above a lower bound of its least."""
+    with jax.enable_x64(True):
+        problem, decision = in_double(problem), in_double(decision)
+        objective = float(judge(problem, decision).objective)
+        return objective - exhaustive(problem, decision).lower_bound
 
 
 def bounds(
@@ -237,21 +234,9 @@ def bounds(
       Means over networks with intervals, and in how many networks each bound holds.
     """
     drift = 0.5 * np.mean(np.sum((loop.use - 1.0) ** 2, axis=2), axis=1)  # B, [R]
-    gap = float(np.mean(gaps))
-    energy = 0.5 * np.sum(loop.last_queue**2, axis=1) / loop.latency.shape[1]
-    shown = np.maximum(loop.queue[..., -1], reserve) - loop.queue[..., -1]
-    latency_bounds, backlog_bounds = [], []
-    for other in others:
-        cross = np.mean(np.sum(loop.queue * (other.use - 1.0), axis=2), axis=1)
-        cross += np.mean(shown * (other.use[..., -1] - loop.use[..., -1]), axis=1)
-        other_latency = np.mean(other.latency, axis=1)
-        latency_bounds.append(other_latency + (drift + gap + cross - energy) / v)
-        slack = 1.0 - np.mean(other.use, axis=1).max(axis=1)
-        gained = v * (other_latency - np.mean(loop.latency, axis=1))
-        backlog = (drift + gap + reserve + gained) / np.maximum(slack, LEAST_SLACK)
-        backlog_bounds.append(np.where(slack >= LEAST_SLACK, backlog, np.inf))
-    latency_bound = np.min(latency_bounds, axis=0)
-    backlog_bound = np.min(backlog_bounds, axis=0)
+    left = drift + np.mean(gaps)
+    latency_bound = np.min([_latency_bound(v, loop, one, left, reserve) for one in others], axis=0)
+    backlog_bound = np.min([_backlog_bound(v, loop, one, left + reserve) for one in others], axis=0)
     latency = np.mean(loop.latency, axis=1)
     backlog = np.mean(np.sum(loop.queue, axis=2), axis=1)
     bounded = np.isfinite(backlog_bound)
@@ -270,6 +255,26 @@ def bounds(
         "worst_use": float(np.mean(loop.use, axis=1).max()),
         "sample_path_excess": float(excess.max()),
     }
+
+
+def _latency_bound(
+    v: float, loop: Loop, other: Loop, left: np.ndarray, reserve: float
+) -> np.ndarray:
+    """(T20) by one comparison, ``[R]``; ``left`` is ``B + C``."""
+    owed = np.mean(np.sum(loop.queue * (other.use - 1.0), axis=2), axis=1)
+    divergence = loop.queue[..., -1]
+    shown = np.maximum(divergence, reserve) - divergence  # above the queue itself
+    owed += np.mean(shown * (other.use[..., -1] - loop.use[..., -1]), axis=1)
+    kept = 0.5 * np.sum(loop.last_queue**2, axis=1) / loop.latency.shape[1]
+    return np.mean(other.latency, axis=1) + (left + owed - kept) / v
+
+
+def _backlog_bound(v: float, loop: Loop, other: Loop, left: np.ndarray) -> np.ndarray:
+    """(T22) by one comparison, ``[R]``; infinite where it leaves too little slack."""
+    slack = 1.0 - np.mean(other.use, axis=1).max(axis=1)
+    gained = v * np.mean(other.latency - loop.latency, axis=1)
+    bound = (left + gained) / np.maximum(slack, LEAST_SLACK)
+    return np.where(slack >= LEAST_SLACK, bound, np.inf)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -37,7 +37,7 @@ class ClientRound(NamedTuple):
     Attributes:
       number: of the round.
       names: of the clients, cluster by cluster.
-      parts_s: times of each by part, ``[clients, 4]``.
+      parts_s: times of each by part, ``[clients, 4]``; 0 for one that never ends.
     """
 
     number: int
@@ -75,7 +75,7 @@ def client_round(record: RunRecord, round_number: int | None) -> ClientRound:
         raise InputError("--round", round_number, "everybody sat out", "Choose another round")
     names = [f"cluster {cluster}, device {device + 1}" for cluster, device in places]
     parts_s = record.history["client_parts_s"][index][takes_part[index]]
-    return ClientRound(int(rounds[index]), names, parts_s)
+    return ClientRound(int(rounds[index]), names, np.where(np.isfinite(parts_s), parts_s, 0.0))
 
 
 @style.styled
@@ -93,8 +93,7 @@ def draw(records: Sequence[RunRecord], round_number: int | None = None) -> Figur
     chart_in = [_ROW_IN * len(each.names) for each in picked]
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 0.5 + sum(chart_in) + 0.5 * len(picked))
     panels = figure.subplots(len(picked), 1, height_ratios=chart_in, sharex=True, squeeze=False)
-    finite = [each.parts_s.sum(axis=1) for each in picked]
-    longest_s = max((total[np.isfinite(total)].max(initial=0.0) for total in finite), default=0.0)
+    longest_s = max(each.parts_s.sum(axis=1).max() for each in picked)
     for axes, each, label in zip(panels[:, 0], picked, style.run_labels(records), strict=True):
         _chart(axes, each, longest_s)
         axes.set_title(f"{label}, round {each.number}", loc="left")
@@ -108,12 +107,11 @@ def draw(records: Sequence[RunRecord], round_number: int | None = None) -> Figur
 
 
 def _chart(axes: Axes, picked: ClientRound, longest_s: float) -> None:
-    """Bars of all clients; of one that never ends, what is before."""
+    """Bars of all clients, end to end."""
     unit_s, _ = style.time_unit(longest_s)
-    known_s = np.where(np.isfinite(picked.parts_s), picked.parts_s, 0.0) / unit_s
     place = -np.arange(len(picked.names))
     start = np.zeros(len(place))
-    for look, width in zip(_LOOKS.values(), known_s.T, strict=True):
+    for look, width in zip(_LOOKS.values(), picked.parts_s.T / unit_s, strict=True):
         axes.barh(
             place, width, left=start, height=0.8, edgecolor="0.2", linewidth=0.3, **look._asdict()
         )
