@@ -22,6 +22,6 @@ def get_config() -> ConfigDict:
     config.training.update({"client_learning_rate": 4e-3, "decoder_learning_rate": 4e-3})
     config.devices.memory_share = 0.001  # scaled down with the model; see default.py
     config.control.update({"control_unit_budget_j": 0.4, "device_budget_j": 0.1})
-    config.evaluation.every_rounds = 20
+    config.evaluation.update({"every_rounds": 20, "beams": 1})
     config.checkpoint_every_rounds = 20
     return config

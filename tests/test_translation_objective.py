@@ -174,6 +174,8 @@ def test_perfect_model_and_echo(params, data, monkeypatch):
     monkeypatch.setattr(held_out, "_BATCH", 1)
     told = objective(data).test(params)
     assert told["test_bleu_greedy"] == pytest.approx(100.0)
+    alone = dataclasses.replace(objective(data), beams=1).test(params)
+    assert alone == {name: value for name, value in told.items() if name != "test_bleu_beam"}
     monkeypatch.setattr(translation, "greedy_decode", lambda params, config, source_ids: source_ids)
     echo = objective(data).test(params)
     assert echo["test_bleu_greedy"] == pytest.approx(echo["test_bleu_copy"])

@@ -18,6 +18,6 @@ def get_config() -> ConfigDict:
     config.training.update({"micro_batch_choices": (1, 2, 4), "warmup_steps": 2})
     config.training.update({"client_learning_rate": 1e-2, "decoder_learning_rate": 1e-2})
     config.policy.update({"name": "static_pipeline", "micro_batches": 2})
-    config.evaluation.update({"every_rounds": 3, "beams": 2})
+    config.evaluation.update({"every_rounds": 3, "beams": 1})
     config.checkpoint_every_rounds = 2
     return config

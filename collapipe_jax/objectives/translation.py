@@ -64,13 +64,15 @@ class Translation:
         return copy_baseline(*self.data.validation_text).value
 
     def test(self, params: Params) -> dict[str, Any]:
-        """BLEU, greedy and by beam search, of copying, and the loss."""
+        """BLEU, greedy and with several beams by their search, of copying, and the loss."""
         data = self.data
         greedy = self._score(params, data.test, data.test_text)
-        beam = self._score(params, data.test, data.test_text, self.beams, self.length_penalty)
+        scores = {"test_bleu_greedy": greedy.value}
+        if self.beams > 1:
+            beam = self._score(params, data.test, data.test_text, self.beams, self.length_penalty)
+            scores["test_bleu_beam"] = beam.value
         return {
-            "test_bleu_greedy": greedy.value,
-            "test_bleu_beam": beam.value,
+            **scores,
             "test_bleu_copy": copy_baseline(*data.test_text).value,
             "bleu_signature": greedy.signature,
             "test_loss": held_out_loss(params, self.model, TranslationBatch(*data.test)),
