@@ -31,6 +31,6 @@ def get_config() -> ConfigDict:
     config.training.update({"rounds": 400, "warmup_steps": 200})
     config.training.update({"client_learning_rate": 1e-3, "decoder_learning_rate": 1e-3})
     config.devices.memory_share = 0.002  # scaled down with the model; see default.py
-    config.evaluation.update({"every_rounds": 50, "estimate_every_rounds": 50})
+    config.evaluation.every_rounds = 50
     config.checkpoint_every_rounds = 50
     return config

@@ -21,6 +21,6 @@ def get_config() -> ConfigDict:
     config.radio.transport_block_bits = 36_696.0  # the largest of LTE on 10 MHz, 3GPP TS 36.213
     config.devices.memory_share = 0.01  # any device can hold all blocks
     config.task.update({"validation": "", "validation_samples": 500})  # often, so of few texts
-    config.evaluation.update({"every_rounds": 5, "estimate_every_rounds": 0})
+    config.evaluation.every_rounds = 5
     config.checkpoint_every_rounds = 30
     return config

@@ -228,7 +228,7 @@ def get_config() -> ml_collections.ConfigDict:
             # Constants of the convergence bound at the model, of 8 mini-batches a cluster: as
             # much work as about 10 rounds of 4 local steps. 0 is never.
             "estimate_every_rounds": 0,
-            "beams": 4,  # of the final score; scores on the way are greedy
+            "beams": 4,  # of a second final score; 1 leaves it at the greedy one
             "length_penalty": 0.6,  # Wu et al. 2016
         }
     )

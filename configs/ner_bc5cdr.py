@@ -32,6 +32,6 @@ def get_config() -> ConfigDict:
     config.training.update({"client_learning_rate": 1e-3, "decoder_learning_rate": 1e-3})
     config.devices.memory_share = 0.004  # scaled down with the model; see default.py
     config.control.device_budget_j = 1.4  # 1.8 times the work of default.py
-    config.evaluation.update({"every_rounds": 50, "estimate_every_rounds": 50})
+    config.evaluation.every_rounds = 50
     config.checkpoint_every_rounds = 50
     return config

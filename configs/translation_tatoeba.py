@@ -30,6 +30,6 @@ def get_config() -> ConfigDict:
     config.training.update({"rounds": 400, "warmup_steps": 200})
     config.devices.memory_share = 0.002  # scaled down with the model; see default.py
     config.control.divergence_ratio = 1.05  # losses may cost 5 % of the gradient's variance
-    config.evaluation.update({"every_rounds": 100, "estimate_every_rounds": 100})
+    config.evaluation.every_rounds = 100
     config.checkpoint_every_rounds = 50
     return config
