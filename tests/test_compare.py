@@ -1,5 +1,9 @@
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import jax
@@ -20,23 +24,25 @@ from experiments.compare_files import Comparison, load_comparison
 from experiments.compare_summary import METRICS, reduction_percent, summarise
 from experiments.realisations import realisation_keys
 
-CONFIG = Path(__file__).parent / "tiny_run.py"
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "tests" / "tiny_run.py"
 ROUNDS, REALISATIONS, CHUNK = 4, 5, 3
 POLICIES = ("static_pipeline", "vanilla_fl", "splitfed")
 
 
-def run(workdir, *more, policies=POLICIES):
-    compare.main(
-        [
-            f"--config={CONFIG}",
-            f"--workdir={workdir}",
-            f"--rounds={ROUNDS}",
-            f"--realisations={REALISATIONS}",
-            f"--chunk={CHUNK}",
-            f"--policies={','.join(policies)}",
-            *more,
-        ]
-    )
+def arguments(workdir):
+    return [
+        f"--config={CONFIG}",
+        f"--workdir={workdir}",
+        f"--rounds={ROUNDS}",
+        f"--realisations={REALISATIONS}",
+        f"--chunk={CHUNK}",
+        f"--policies={','.join(POLICIES)}",
+    ]
+
+
+def run(workdir, *more):
+    compare.main([*arguments(workdir), *more])
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +114,24 @@ def test_a_run_goes_on_to_the_same_bytes(finished, tmp_path):
     assert (again / "checkpoints" / "splitfed_000000.npz").stat().st_mtime_ns == kept
     for file in ("summary.json", "networks.npz", f"checkpoints/{lost.name}"):
         assert (again / file).read_bytes() == (finished / file).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_killed_process_goes_on_to_the_same_bytes(finished, tmp_path):
+    workdir = tmp_path / "killed"
+    command = [sys.executable, "-m", "experiments.compare", *arguments(workdir)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and not any(workdir.glob("checkpoints/static_pipeline_*.npz")):
+            time.sleep(0.01)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    done = {path.name for path in workdir.glob("checkpoints/*.npz")}
+    whole = {path.name for path in finished.glob("checkpoints/*.npz")}
+    assert done < whole
+    assert not (workdir / "summary.json").exists()
+    run(workdir)
+    for file in ("summary.json", "networks.npz", *(f"checkpoints/{name}" for name in whole)):
+        assert (workdir / file).read_bytes() == (finished / file).read_bytes()
 
 
 def test_another_configuration_is_refused(finished):
