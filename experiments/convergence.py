@@ -1,7 +1,7 @@
 r"""How losses slow the learning of a real task, one cause at a time.
 
     python -m experiments.convergence --config=configs/convergence_clinc150.py \
-        --workdir=runs/convergence --seeds=5
+        --workdir=runs/convergence --seeds=12
 
 Every cluster's blocks stand on its first devices, cut evenly, at full power, in a fixed number
 of micro-batches. Around one such decision the number of micro-batches, of stages and the
@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--config", required=True, help="a file with get_config()")
     parser.add_argument("--workdir", required=True, help="where results go")
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, 2 or more")
+    parser.add_argument("--seeds", type=int, default=12, help="number of seeds, 2 or more")
     options, overrides = parser.parse_known_args(argv)
     if options.seeds < 2:
         raise InputError("--seeds", options.seeds, "no interval from so few", "Give 2 or more")
