@@ -20,7 +20,7 @@ from collapipe_jax.models.bert_heads import (
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import save_bert
-from collapipe_jax.objectives.held_out import batches
+from collapipe_jax.objectives.held_out import in_batches
 from collapipe_jax.tasks.wordpiece import WordPiece
 
 
@@ -87,7 +87,7 @@ def predicted_labels(
       params: `{"embedding", "encoder", "decoder"}`.
       arrays: NumPy leaves `[n, ...]`; the labels are not read.
     """
-    return np.concatenate([_predict(params, batch, model=model) for batch in batches(arrays)])
+    return in_batches(functools.partial(_predict, params, model=model), arrays)
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -1,7 +1,8 @@
-"""A model on held-out samples, in batches of one or two shapes."""
+"""A model on held-out samples, in batches of one shape."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,12 +21,9 @@ def held_out_loss(params: Params, model: SplitModel, arrays: Batch) -> float:
       model: what is judged.
       arrays: NumPy leaves `[n, ...]`.
     """
-    total, count = 0.0, 0.0
-    for batch in batches(arrays):
-        loss_sum, predictions = _example_losses(params, model.unsmoothed, batch)
-        total += float(np.sum(loss_sum))
-        count += float(np.sum(predictions))
-    return total / count
+    judge = functools.partial(_example_losses, params, model.unsmoothed)
+    losses, predictions = in_batches(judge, arrays)
+    return float(np.sum(losses, dtype=float) / np.sum(predictions, dtype=float))
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -33,12 +31,23 @@ def _example_losses(params, model, batch):
     return example_losses(model, params, batch)
 
 
-def batches(arrays: Batch) -> Iterator[Batch]:
-    """Samples in batches of at most 100: one or two shapes, so as many compilations.
+def in_batches(function: Callable[[Batch], Any], arrays: Batch) -> Any:
+    """What a function makes of all samples, a hundred at a time.
+
+    The last batch is filled up with the first samples again: one shape, so one compilation for
+    sets of any size.
 
     Args:
-      arrays: leaves `[n, ...]`.
+      function: of a batch; every leaf of its result has a row a sample.
+      arrays: NumPy leaves `[n, ...]`.
+
+    Returns:
+      Its results as NumPy leaves `[n, ...]`.
     """
     count = len(jax.tree.leaves(arrays)[0])
+    found = []
     for start in range(0, count, _BATCH):
-        yield jax.tree.map(lambda leaf, start=start: leaf[start : start + _BATCH], arrays)
+        rows = np.arange(start, start + _BATCH) % count
+        batch = jax.tree.map(lambda leaf, rows=rows: leaf[rows], arrays)
+        found.append(jax.tree.map(np.asarray, function(batch)))
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)

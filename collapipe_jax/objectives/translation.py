@@ -1,18 +1,18 @@
 """Translation: an encoder-decoder, parallel text, and BLEU."""
 
 import dataclasses
+import functools
 import os
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.decoding import beam_decode, greedy_decode
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
-from collapipe_jax.objectives.held_out import batches, held_out_loss
+from collapipe_jax.objectives.held_out import held_out_loss, in_batches
 from collapipe_jax.objectives.objective import SCORE_NAMES, Validation
 from collapipe_jax.tasks.scores import Score, bleu, copy_baseline
 from collapipe_jax.tasks.tokenizer import Tokenizer
@@ -108,12 +108,10 @@ def translate(
     length_penalty: float = 0.0,
 ) -> list[str]:
     """Translations of sources ``[n, source_length]``, greedy for one beam."""
-    texts: list[str] = []
-    for ids in batches(source_ids):
-        source = jnp.asarray(ids)
-        if beams == 1:
-            found = greedy_decode(params, config, source)
-        else:
-            found = beam_decode(params, config, source, beams=beams, length_penalty=length_penalty)
-        texts += tokenizer.decode_batch(np.asarray(found))
-    return texts
+    if beams == 1:
+        decode = functools.partial(greedy_decode, params, config)
+    else:
+        decode = functools.partial(
+            beam_decode, params, config, beams=beams, length_penalty=length_penalty
+        )
+    return tokenizer.decode_batch(in_batches(decode, source_ids))
