@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config_checks import under_keys
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
 from collapipe_jax.cost.workload import Workload, bert_workload, transformer_workload
@@ -42,7 +43,7 @@ def build_system(config: ConfigDict, cluster_weight: np.ndarray) -> EdgeSystem:
       InputError: if no cluster can hold the encoder, a round never ends, or, where devices
         are always there and stand still, a budget is under its floor.
     """
-    system = jax.jit(sample_system)(
+    system = quick_jit(sample_system)(
         system_key(config.seed), build_system_params(config, cluster_weight)
     )
     check_can_run(system)

@@ -3,14 +3,13 @@
 Which one it is follows from what the policy decides.
 """
 
-import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.build import Experiment
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.federated.data_parallel import (
     ClientErasures,
@@ -67,8 +66,8 @@ def initial_learner(key: Array, experiment: Experiment) -> Learner:
 
 
 _STATIC = ("model", "clusters", "client_tx", "decoder_tx", "server_tx")
-_init_learner = functools.partial(jax.jit, static_argnames=_STATIC)(init_learner)
-_init_clients = functools.partial(jax.jit, static_argnames=(*_STATIC, "devices"))(init_clients)
+_init_learner = quick_jit(init_learner, static_argnames=_STATIC)
+_init_clients = quick_jit(init_clients, static_argnames=(*_STATIC, "devices"))
 
 
 def model_params(learner: Learner) -> Params:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from collapipe_jax.build import Experiment
 from collapipe_jax.checkpoint import Checkpoints, RunRecord, load_run, open_workdir
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.federated.estimates import BoundConstants, estimate_constants
 from collapipe_jax.files import write_text
 from collapipe_jax.history import (
@@ -120,7 +121,7 @@ def initial_run_state(experiment: Experiment) -> RunState:
     )
 
 
-_initial_system_state = jax.jit(initial_state)
+_initial_system_state = quick_jit(initial_state)
 
 
 def _learning_place(experiment: Experiment) -> Sharding:

@@ -14,6 +14,7 @@ import numpy as np
 
 from collapipe_jax.build_system import build_system
 from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.documents import write_network
 from collapipe_jax.simulate import initial_state, round_problem
 from experiments.configuration import read_checked_config
@@ -32,7 +33,8 @@ def main(argv: Sequence[str]) -> None:
     clusters = config.network.clusters
     system = build_system(config, np.full(clusters, 1.0 / clusters))
     state_key, round_key = jax.random.split(jax.random.key(config.seed))
-    problem = round_problem(round_key, system, initial_state(state_key, system))
+    state = quick_jit(initial_state)(state_key, system)
+    problem = quick_jit(round_problem)(round_key, system, state)
     write_network(options.out, problem)
     print(f"{clusters} clusters of {config.network.devices} devices, written: {options.out}")
 

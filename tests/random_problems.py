@@ -1,20 +1,9 @@
 """Stacks of random problems of one shape, for tests that sweep in one compiled call."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from reference_cost import as_decision, as_problem, random_decision, random_network
-
-quick_jit = functools.partial(
-    jax.jit,
-    compiler_options={
-        "xla_backend_optimization_level": 0,
-        "xla_llvm_disable_expensive_passes": True,
-    },
-)
-"""For functions that take longer to compile than to run."""
 
 
 def stack(problems):

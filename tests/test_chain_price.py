@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_problems import quick_jit, random_rounds, to_lanes
+from random_problems import random_rounds, to_lanes
 
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import active_nodes
 from collapipe_jax.cost.round import price
 from collapipe_jax.network.channel import RATE_LAWS, interference_w

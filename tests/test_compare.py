@@ -10,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
-from random_problems import pick, plain_problems, quick_jit
+from random_problems import pick, plain_problems
 
 from collapipe_jax.build_system import build_system_params
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.baselines import static_pipeline

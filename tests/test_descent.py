@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_problems import quick_jit, random_rounds, to_lanes
+from random_problems import random_rounds, to_lanes
 
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.scheduling.chains import chains
 from collapipe_jax.scheduling.descent import (
     LEAST_LOG_POWER,

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_problems import pick, quick_jit, random_problems
+from random_problems import pick, random_problems
 
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.round import price
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.dssra import Effort, dssra

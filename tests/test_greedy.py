@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_problems import plain_problems, quick_jit, random_problems, to_lanes
+from random_problems import plain_problems, random_problems, to_lanes
 
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.round import price
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.caps import capped_chains

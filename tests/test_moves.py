@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_problems import pick, quick_jit, random_problems
+from random_problems import pick, random_problems
 from tiny_system import tiny_params
 
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.moves import Moves, moved_encoders
 from collapipe_jax.cost.round import price
 from collapipe_jax.documents import write_network

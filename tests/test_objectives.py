@@ -30,6 +30,9 @@ def config(request, tmp_path):
     return config
 
 
+@pytest.mark.parametrize(
+    "config", ["tagging", pytest.param("classification", marks=pytest.mark.slow)], indirect=True
+)
 def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     config.training.update({"rounds": 20, "batch": 8, "schedule": "constant"})
     config.training.update({"client_learning_rate": 3e-3, "decoder_learning_rate": 3e-3})

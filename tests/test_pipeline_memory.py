@@ -47,7 +47,12 @@ def test_totals_are_those_of_the_formula():
 
 @pytest.mark.parametrize(
     ("schedule", "rematerialise"),
-    [("gpipe", False), ("1f1b", False), ("gpipe", True), ("1f1b", True)],
+    [
+        ("1f1b", False),
+        ("gpipe", True),
+        pytest.param("gpipe", False, marks=pytest.mark.slow),
+        pytest.param("1f1b", True, marks=pytest.mark.slow),
+    ],
 )
 def test_a_block_more_costs_what_the_formula_says(schedule, rematerialise):
     """Increments know nothing of the rest: M micro-batches for GPipe, min(M, S) for 1F1B."""

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_problems import pick, quick_jit, random_problems
+from random_problems import pick, random_problems
 from scipy.optimize import minimize, minimize_scalar
 
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import active_nodes
 from collapipe_jax.cost.round import price
 from collapipe_jax.scheduling.baselines import static_pipeline

@@ -2,6 +2,7 @@
 
 import jax
 
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.documents import read_network
 from collapipe_jax.scheduling.feasibility import is_feasible
 from collapipe_jax.scheduling.policies import make_policy
@@ -15,6 +16,6 @@ def test_a_drawn_network_can_be_read_and_decided(tmp_path):
     assert first.read_bytes() == again.read_bytes()
     assert first.read_bytes() != other.read_bytes()
     problem = read_network(first)
-    decision = make_policy("static_pipeline")(jax.random.key(0), problem)
+    decision = quick_jit(make_policy("static_pipeline"))(jax.random.key(0), problem)
     assert (problem.clusters, problem.devices) == (4, 5)
     assert is_feasible(problem, decision)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_problems import quick_jit, random_problems, to_lanes
+from random_problems import random_problems, to_lanes
 
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.scheduling.baselines import with_equal_resources
 from collapipe_jax.scheduling.feasibility import can_run, usable_blocks
 from collapipe_jax.scheduling.point import Resources, Surroundings

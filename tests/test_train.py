@@ -215,6 +215,7 @@ def test_half_a_metrics_line_is_written_anew(experiment, undisturbed, tmp_path):
     assert_same_run(experiment, workdir, undisturbed[0])
 
 
+@pytest.mark.slow
 def test_other_policy_is_resumed_too(experiment, tmp_path, monkeypatch):
     """One that draws its decisions, so that a round's key matters."""
     config = experiment.config | {"policy": {"name": "random", "micro_batches": 2}}
@@ -326,6 +327,7 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
     np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_clients_train_whole_copies_and_resume_to_the_same_bytes(tmp_path, monkeypatch):
     config = tiny_run.get_config()
     config.policy.name = "splitfed"
