@@ -2,7 +2,7 @@
 
     make quickstart
 
-runs it twice, with DSSRA and with the static pipeline: about 3 minutes on 2 cores with
+runs it twice, with DSSRA and with the static pipeline: 2 to 3 minutes on 2 cores with
 installation, test BLEU around 50, and DSSRA in half of the simulated time.
 """
 
