@@ -40,6 +40,25 @@ def test_a_solution_is_feasible_and_better_than_its_start(case, slsqp):
     np.testing.assert_array_equal(slsqp.decision.segments, start.segments)
 
 
+@pytest.mark.usefixtures("x64")
+def test_caps_are_kept_and_cost_something(case, slsqp):
+    problem, start = in_double(case)
+    low = start.replace(d2d_power_w=0.1 * start.d2d_power_w, d2e_power_w=0.1 * start.d2e_power_w)
+    priced = jax.jit(price)
+    spent_j = priced(problem, low).energy_j
+    control = problem.control
+    budget_j = np.where(spent_j > 0, spent_j, control.energy_budget_j)
+    capped = problem.replace(
+        control=control.replace(energy_budget_j=budget_j, energy_queue=0.0 * spent_j)
+    )
+    found = solve_with_scipy(capped, low, "SLSQP", capped=True)
+    use = np.asarray(priced(capped, found.decision).energy_j / budget_j)
+    assert 0.99 < use.max() <= 1.0 + 2e-6
+    free = solve_with_scipy(capped, low, "SLSQP")
+    assert free.objective < found.objective < float(priced(capped, low).objective)
+    assert np.max(priced(capped, free.decision).energy_j / budget_j) > 1.1
+
+
 def test_two_methods_agree(case, slsqp):
     trust = solve_with_scipy(*case, "trust-constr")
     assert trust.objective == pytest.approx(slsqp.objective, rel=2e-5)

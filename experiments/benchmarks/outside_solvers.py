@@ -33,6 +33,8 @@ SCIPY_METHODS = ("SLSQP", "trust-constr")
 
 _SLSQP_STEPS = 1500
 _TRUST_STEPS = 400
+_KEPT = 1e-6
+"""Excess over a cap, in budgets, that is left to rounding."""
 
 
 class OutsideSolution(NamedTuple):
@@ -53,6 +55,7 @@ def solve_with_scipy(
     method: str = "SLSQP",
     starts: int = 1,
     smooth: bool = True,
+    capped: bool = False,
 ) -> OutsideSolution:
     """Shares and powers by SciPy, the best of several starts.
 
@@ -64,6 +67,7 @@ def solve_with_scipy(
         perturbed at random.
       smooth: give every message's rate a variable of its own. False leaves the kinks at
         the ceiling of the modulation in: several times faster, and often a little off.
+      capped: no node may spend more than its budget; the decision must keep that.
 
     Returns:
       The best point that was found, never worse than the decision.
@@ -79,10 +83,16 @@ def solve_with_scipy(
         rng = np.random.default_rng(0)
         for attempt in range(starts):
             start = decision if attempt == 0 else _perturbed(rng, problem, decision)
-            found = _solve(problem, start, method, smooth)
-            if found.objective < best.objective:
+            found = _solve(problem, start, method, smooth, capped)
+            if found.objective < best.objective and not (capped and _over(problem, found)):
                 best = found
     return best
+
+
+def _over(problem: RoundProblem, solution: OutsideSolution) -> bool:
+    """Whether a node spends more than its budget."""
+    use = _price(problem, solution.decision).energy_j / problem.control.energy_budget_j
+    return bool(jnp.max(use) > 1.0 + _KEPT)
 
 
 def in_double(tree):
@@ -107,9 +117,9 @@ _realise = jax.jit(decision_of)
 class _Reduced:
     """The program in the variables that a layout uses, as SciPy wants it."""
 
-    def __init__(self, problem: RoundProblem, decision: Decision, smooth: bool):
+    def __init__(self, problem: RoundProblem, decision: Decision, smooth: bool, capped: bool):
         self._problem, self._decision, self._smooth = problem, decision, smooth
-        self._variables, self._constraints = used_entries(decision, smooth)
+        self._variables, self._constraints = used_entries(decision, smooth, capped)
         start, lower, upper = (np.array(x) for x in _setting(problem, decision))
         self._flat = np.where(self._variables, start, 0.0)
         self.lower, self.upper = lower[self._variables], upper[self._variables]
@@ -163,9 +173,11 @@ class _Reduced:
         return np.asarray(second)[np.ix_(self._variables, self._variables)]
 
 
-def _solve(problem: RoundProblem, start: Decision, method: str, smooth: bool) -> OutsideSolution:
+def _solve(
+    problem: RoundProblem, start: Decision, method: str, smooth: bool, capped: bool
+) -> OutsideSolution:
     """One run from one start."""
-    reduced = _Reduced(problem, start, smooth)
+    reduced = _Reduced(problem, start, smooth, capped)
     run = _run_slsqp if method == "SLSQP" else _run_trust_constr
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # singular Jacobians of redundant constraints

@@ -79,6 +79,8 @@ class Constraints(NamedTuple):
       longest_s: log of the longest stage over each message, the hops and then the D2E
         message, ``[N, K + 2]`` each.
       latency_s: log of the round's latency over each cluster's, ``[N]``.
+      energy_j: log of each node's budget over what it spends, ``[N, K + 1]``; a cap, where
+        one is asked for.
     """
 
     d2d_band: Array
@@ -86,6 +88,7 @@ class Constraints(NamedTuple):
     efficiency: Messages
     longest_s: Hops
     latency_s: Array
+    energy_j: Array
 
 
 class Program(NamedTuple):
@@ -125,14 +128,17 @@ def program(problem: RoundProblem, decision: Decision, flat: Array, smooth: bool
         )
     )
     parts = parts._replace(iterations_s=problem.workload.local_steps * iteration_s)
+    energy_j = node_energy_j(problem, point, links, parts)
+    active = active_nodes(point.segments)
     constraints = Constraints(
         d2d_band=1.0 - jnp.sum(point.d2d_share, axis=1),
         d2e_band=1.0 - jnp.sum(point.d2e_share),
         efficiency=_efficiency_left(problem, point, links),
         longest_s=_longest_left(point, stages, variables.longest_s),
         latency_s=variables.latency_s - _log_where(is_present(point.segments), sum(parts)),
+        energy_j=_log_where(active, problem.control.energy_budget_j) - _log_where(active, energy_j),
     )
-    objective = _objective(problem, point, links, parts, jnp.exp(variables.latency_s))
+    objective = _objective(problem, point, links, energy_j, jnp.exp(variables.latency_s))
     # Its logarithm is convex too, and has slopes of one size on any link.
     return Program(jnp.log(objective), ravel_pytree(constraints)[0])
 
@@ -172,8 +178,16 @@ def hessian(
     return jax.hessian(value)(flat)
 
 
-def used_entries(decision: Decision, smooth: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of the variables and of the constraints that a layout uses, flat."""
+def used_entries(
+    decision: Decision, smooth: bool = True, capped: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of the variables and of the constraints that a layout uses, flat.
+
+    Args:
+      decision: the layout.
+      smooth: as in :func:`program`.
+      capped: whether nodes' budgets are caps.
+    """
     active = active_nodes(decision.segments)
     devices, present = active[:, 1:], active[:, 0]
     waits = present & (decision.micro_batches > 1)
@@ -183,7 +197,9 @@ def used_entries(decision: Decision, smooth: bool = True) -> tuple[np.ndarray, n
         active, active, present, present, messages, Hops(waits, waits), jnp.array(True)
     )
     stages = waits[:, None] & jnp.concatenate([active, present[:, None]], axis=1)
-    constraints = Constraints(present, jnp.array(True), messages, Hops(stages, stages), present)
+    constraints = Constraints(
+        present, jnp.array(True), messages, Hops(stages, stages), present, active & capped
+    )
     return np.asarray(ravel_pytree(variables)[0]), np.asarray(ravel_pytree(constraints)[0])
 
 
@@ -366,13 +382,12 @@ def _longest_left(point: Decision, stages: StageTimes, longest_s: Hops) -> Hops:
     )
 
 
-def _objective(problem: RoundProblem, point: Decision, links: Links, parts, latency_s: Array):
+def _objective(problem: RoundProblem, point: Decision, links: Links, energy_j, latency_s: Array):
     """(P2) with the latency that is claimed."""
     hazard = micro_batch_hazard(problem, point, links)
     batch = problem.workload.batch
     cluster = cluster_divergence(hazard, point.micro_batches, batch, problem.learning)
     divergence = round_divergence(cluster, is_present(point.segments), problem.learning)
-    energy_j = node_energy_j(problem, point, links, parts)
     return drift_plus_penalty(problem, latency_s, energy_j, divergence)
 
 
