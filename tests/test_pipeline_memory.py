@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from collapipe_jax.cost.workload import block_parameters
+from collapipe_jax.cost.model_counts import block_parameters
 from collapipe_jax.models.config import EncoderConfig
 from experiments.benchmarks.memory_formula import STATE_BYTES, formula_bytes
 from experiments.benchmarks.pipeline import Shape, device_bytes

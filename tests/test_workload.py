@@ -2,15 +2,15 @@
 
 import pytest
 
-from collapipe_jax.cost.workload import (
+from collapipe_jax.cost.model_counts import (
     activation_bytes,
     block_flops,
     block_parameters,
     decoder_flops,
     embedding_flops,
     embedding_parameters,
-    transformer_workload,
 )
+from collapipe_jax.cost.workload import transformer_workload
 
 SIZES = {
     "vocabulary_size": 1000,

@@ -3,6 +3,17 @@
 from flax import struct
 from jax import Array
 
+from collapipe_jax.cost.model_counts import (
+    activation_bytes,
+    block_flops,
+    block_parameters,
+    decoder_flops,
+    decoder_parameters,
+    embedding_flops,
+    embedding_parameters,
+    head_parameters,
+)
+
 
 @struct.dataclass(kw_only=True)
 class ModelEnds:
@@ -59,97 +70,6 @@ class Workload:
     block_kept_bytes: Array
     block_working_bytes: Array
     ends: ModelEnds | None = None
-
-
-def block_flops(sequence: int, width: int, feed_forward_width: int) -> float:
-    """Forward FLOPs of an encoder block on one sequence.
-
-    Source: docs/system-model.md, section 3: ``2 s (4 h^2 + 2 h d_ff) + 4 s^2 h``, the
-    matrix products alone; norms, softmax and activation functions add under 5 % from a
-    width of 256 on.
-    """
-    projections = 2 * sequence * (4 * width**2 + 2 * width * feed_forward_width)
-    return float(projections + 4 * sequence**2 * width)
-
-
-def block_parameters(width: int, feed_forward_width: int) -> int:
-    """Parameters of an encoder block: attention, feed-forward and two norms, with biases."""
-    attention = 4 * width**2 + 4 * width
-    feed_forward = 2 * width * feed_forward_width + feed_forward_width + width
-    return attention + feed_forward + 4 * width
-
-
-def embedding_parameters(vocabulary_size: int, width: int) -> int:
-    """Parameters of the token embedding; positions are sinusoids and cost none."""
-    return vocabulary_size * width
-
-
-def decoder_parameters(
-    vocabulary_size: int, width: int, feed_forward_width: int, blocks: int
-) -> int:
-    """Parameters of the Transformer's decoder: table, norm of the encoded, blocks, last norm.
-
-    A decoder block is an encoder block with a second attention and its norm.
-    """
-    block = block_parameters(width, feed_forward_width) + 4 * width**2 + 6 * width
-    return vocabulary_size * width + blocks * block + 4 * width
-
-
-def head_parameters(width: int, labels: int, label_each_token: bool) -> int:
-    """Parameters of a BERT head, and of the pooler in front of one label a text."""
-    pooler = 0 if label_each_token else width**2 + width
-    return pooler + width * labels + labels
-
-
-def embedding_flops(sequence: int, width: int) -> float:
-    """Forward FLOPs of the embedding on one sequence: scale a row, add a position."""
-    return float(2 * sequence * width)
-
-
-def decoder_flops(
-    *,
-    source_length: int,
-    target_length: int,
-    width: int,
-    feed_forward_width: int,
-    blocks: int,
-    vocabulary_size: int,
-    rematerialise: bool = False,
-) -> float:
-    """FLOPs of the decoder on one sample, forward and backward together.
-
-    A decoder block is an encoder block over the target with, besides, attention to the
-    source: two projections over each sequence and two products between them. The
-    projection to the vocabulary follows. Backward counts twice forward, and three times
-    where blocks are recomputed.
-    """
-    source, target = source_length, target_length
-    cross = 4 * (target + source) * width**2 + 4 * source * target * width
-    block = block_flops(target, width, feed_forward_width) + cross
-    passes = 4.0 if rematerialise else 3.0
-    return passes * blocks * block + 3.0 * 2 * target * width * vocabulary_size
-
-
-def activation_bytes(
-    *,
-    sequence: int,
-    width: int,
-    feed_forward_width: int,
-    heads: int,
-    number_bytes: int,
-    dropout: bool,
-) -> float:
-    """Bytes that one block keeps of one sequence for its backward pass.
-
-    Source: Korthikanti et al., arXiv:2205.05198, eq. 1, split into numbers of
-    ``number_bytes`` and dropout masks of one byte: 16-bit numbers, dropout and
-    ``d_ff = 4 h`` give their ``s h (34 + 5 a s / h)``.
-    """
-    numbers = sequence * (8 * width + 2 * feed_forward_width) + heads * sequence**2
-    kept = number_bytes * numbers
-    if dropout:  # two masks of a layer, and mask and dropped copy of the attention
-        kept += 2 * sequence * width + (1 + number_bytes) * heads * sequence**2
-    return float(kept)
 
 
 def transformer_workload(

@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.cost.workload import block_flops
+from collapipe_jax.cost.model_counts import block_flops
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.models.bert import bert_encode, init_bert
@@ -296,7 +296,7 @@ def measure_mfu(options: argparse.Namespace) -> list[dict]:
     """Model FLOPs of 16-bit training steps over the measured rate of a matrix product.
 
     Model FLOPs are those of the blocks' matrix products, forward and twice that backward
-    (`cost.workload.block_flops`): what embedding, head, Adam or recomputation cost counts
+    (`cost.model_counts.block_flops`): what embedding, head, Adam or recomputation cost counts
     as time alone.
     """
     rate = matrix_flops_per_s(options.matrix, options.repeats)
