@@ -1,5 +1,7 @@
 """What a model asks of the network: operations, bits and bytes from its sizes."""
 
+from typing import Any
+
 from flax import struct
 from jax import Array
 
@@ -75,51 +77,25 @@ class Workload:
 def transformer_workload(
     *,
     vocabulary_size: int,
-    width: int,
-    heads: int,
-    feed_forward_width: int,
-    encoder_blocks: int,
     decoder_blocks: int,
     source_length: int,
     target_length: int,
-    dropout: bool,
-    rematerialise: bool,
-    batch: int,
-    local_steps: int,
-    micro_batch_choices: Array,
-    activation_number_bits: int,
-    parameter_number_bits: int,
     token_bits: int,
-    state_bytes_per_parameter: int,
-    trained_fraction: float = 1.0,
+    **encoder: Any,
 ) -> Workload:
     """The workload of a Transformer encoder-decoder, derived from its sizes.
 
     Args:
       vocabulary_size, decoder_blocks, source_length, target_length: sizes of the model.
       token_bits: of a target token on the uplink.
-      width, heads, feed_forward_width, encoder_blocks, dropout, rematerialise, batch,
-        local_steps, micro_batch_choices, activation_number_bits, parameter_number_bits,
-        state_bytes_per_parameter, trained_fraction: as for :func:`encoder_workload`.
+      **encoder: what :func:`encoder_workload` asks of the encoder, its training and the links.
 
     Returns:
       A :class:`Workload` of plain numbers.
     """
+    width, feed_forward_width = encoder["width"], encoder["feed_forward_width"]
     return encoder_workload(
         sequence=source_length,
-        width=width,
-        heads=heads,
-        feed_forward_width=feed_forward_width,
-        encoder_blocks=encoder_blocks,
-        dropout=dropout,
-        rematerialise=rematerialise,
-        batch=batch,
-        local_steps=local_steps,
-        micro_batch_choices=micro_batch_choices,
-        activation_number_bits=activation_number_bits,
-        parameter_number_bits=parameter_number_bits,
-        state_bytes_per_parameter=state_bytes_per_parameter,
-        trained_fraction=trained_fraction,
         embedding_parameters=embedding_parameters(vocabulary_size, width),
         decoder_parameters=decoder_parameters(
             vocabulary_size, width, feed_forward_width, decoder_blocks
@@ -133,8 +109,9 @@ def transformer_workload(
             feed_forward_width=feed_forward_width,
             blocks=decoder_blocks,
             vocabulary_size=vocabulary_size,
-            rematerialise=rematerialise,
+            rematerialise=encoder["rematerialise"],
         ),
+        **encoder,
     )
 
 
@@ -144,20 +121,8 @@ def bert_workload(
     sequence: int,
     labels: int,
     label_each_token: bool,
-    width: int,
-    heads: int,
-    feed_forward_width: int,
-    encoder_blocks: int,
-    dropout: bool,
-    rematerialise: bool,
-    batch: int,
-    local_steps: int,
-    micro_batch_choices: Array,
-    activation_number_bits: int,
-    parameter_number_bits: int,
     token_bits: int,
-    state_bytes_per_parameter: int,
-    trained_fraction: float = 1.0,
+    **encoder: Any,
 ) -> Workload:
     """The workload of BERT with a head, derived from its sizes.
 
@@ -167,36 +132,23 @@ def bert_workload(
       labels: number of labels.
       label_each_token: tagging; otherwise one label a text, behind a pooler.
       token_bits: of a label on the uplink.
-      width, heads, feed_forward_width, encoder_blocks, dropout, rematerialise, batch,
-        local_steps, micro_batch_choices, activation_number_bits, parameter_number_bits,
-        state_bytes_per_parameter, trained_fraction: as for :func:`encoder_workload`.
+      **encoder: what :func:`encoder_workload` asks of the encoder, its training and the links.
 
     Returns:
       A :class:`Workload` of plain numbers.
     """
+    width = encoder["width"]
     predictions = sequence if label_each_token else 1
     pooler = 0 if label_each_token else 2 * width**2
     tables = (vocabulary_size + sequence + 1) * width  # texts are all of one type
     return encoder_workload(
         sequence=sequence,
-        width=width,
-        heads=heads,
-        feed_forward_width=feed_forward_width,
-        encoder_blocks=encoder_blocks,
-        dropout=dropout,
-        rematerialise=rematerialise,
-        batch=batch,
-        local_steps=local_steps,
-        micro_batch_choices=micro_batch_choices,
-        activation_number_bits=activation_number_bits,
-        parameter_number_bits=parameter_number_bits,
-        state_bytes_per_parameter=state_bytes_per_parameter,
-        trained_fraction=trained_fraction,
         embedding_parameters=tables + 2 * width,
         decoder_parameters=head_parameters(width, labels, label_each_token),
         embed_flops=10.0 * sequence * width,  # two sums, then the norm's eight operations
         target_bits=float(token_bits * predictions),
         decoder_flops=3.0 * (pooler + 2 * predictions * width * labels),
+        **encoder,
     )
 
 
