@@ -12,7 +12,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.feasibility import is_feasible
 from collapipe_jax.scheduling.resources import tune_resources
-from experiments.benchmarks import outside_bound, outside_solvers, smooth_form
+from experiments.benchmarks import outside_bound, outside_solvers, smooth_form, smooth_variables
 from experiments.benchmarks.outside_bound import lower_bound_with_cvxpy
 from experiments.benchmarks.outside_solvers import in_double, solve_with_scipy
 
@@ -84,14 +84,14 @@ def test_the_bound_lies_just_below(case, slsqp):
 @pytest.mark.usefixtures("x64")
 def test_the_smooth_form_is_tight_at_a_decision(case):
     problem, start = in_double(case)
-    flat = jax.jit(smooth_form.variables_of)(problem, start)
+    flat = jax.jit(smooth_variables.variables_of)(problem, start)
     _, kept = smooth_form.used_entries(start)
     _, values = smooth_form.evaluate(problem, start, flat, True)
     log_objective = float(np.log(jax.jit(price)(problem, start).objective))
     assert float(values.objective) == pytest.approx(log_objective, abs=1e-12)
     least = np.asarray(values.constraints)[kept].min()
     assert least == pytest.approx(0.0, abs=1e-7)  # the start's shares are in single precision
-    back = jax.jit(smooth_form.decision_of)(problem, start, flat)
+    back = jax.jit(smooth_variables.decision_of)(problem, start, flat)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7), back, start)
 
 

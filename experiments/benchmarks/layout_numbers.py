@@ -30,7 +30,7 @@ from collapipe_jax.network.channel import (
     interference_w,
     transport_block_hazard,
 )
-from experiments.benchmarks.smooth_form import free_links
+from experiments.benchmarks.smooth_variables import free_links
 
 
 class Chains(NamedTuple):

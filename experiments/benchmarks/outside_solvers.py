@@ -15,14 +15,8 @@ from collapipe_jax.cost.decision import Decision, active_nodes, is_present
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
-from experiments.benchmarks.smooth_form import (
-    bounds,
-    decision_of,
-    evaluate,
-    hessian,
-    used_entries,
-    variables_of,
-)
+from experiments.benchmarks.smooth_form import evaluate, hessian, used_entries
+from experiments.benchmarks.smooth_variables import bounds, decision_of, variables_of
 
 try:
     from scipy import optimize
