@@ -3,7 +3,7 @@
     python -m experiments.train --config=configs/default.py --workdir=runs/default
 
 Other configurations start from this one and change some keys. Trains a Transformer of 6 + 2
-blocks on synthetic text over 4 clusters of 5 devices: about 4 minutes on 2 cores, greedy test
+blocks on synthetic text over 4 clusters of 5 devices: under 8 minutes on 2 cores, greedy test
 BLEU 96.3 (copying the source: 0.0).
 """
 
