@@ -22,3 +22,18 @@ def run_reporting_errors(main: Callable[[Sequence[str]], None], argv: Sequence[s
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def require_positive(**counts: int) -> None:
+    """Check that options which count something are 1 or more.
+
+    Args:
+      **counts: what was given, by the name of the option.
+
+    Raises:
+      InputError: naming the first that is not.
+    """
+    for name, value in counts.items():
+        if value < 1:
+            key = f"--{name.replace('_', '-')}"
+            raise InputError(key, value, "not positive", "Give 1 or more")

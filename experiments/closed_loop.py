@@ -28,7 +28,7 @@ from rich.progress import track
 
 from collapipe_jax.build_system import build_system_params
 from collapipe_jax.checkpoint import open_workdir
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
@@ -127,9 +127,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _settings(options: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
     """All that the numbers depend on, checked."""
-    for name in ("rounds", "realisations", "chunk"):
-        if getattr(options, name) < 1:
-            raise InputError(f"--{name}", getattr(options, name), "not positive", "Give 1 or more")
+    require_positive(rounds=options.rounds, realisations=options.realisations, chunk=options.chunk)
     config = read_checked_config(options.config, overrides)
     policies = list(dict.fromkeys(options.policies.split(",")))
     for name in policies:

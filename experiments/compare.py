@@ -25,10 +25,9 @@ from rich.progress import track
 
 from collapipe_jax.build_system import build_system_params
 from collapipe_jax.checkpoint import open_workdir
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.decision import Decision
-from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
@@ -133,13 +132,11 @@ def comparison_settings(
     Raises:
       InputError: naming the option that is wrong.
     """
-    asked = {"rounds": rounds, "realisations": realisations, "chunk": chunk}
-    for name, value in asked.items():
-        if value < 1:
-            raise InputError(f"--{name}", value, "not positive", "Give 1 or more")
+    require_positive(rounds=rounds, realisations=realisations, chunk=chunk)
     policies = list(dict.fromkeys(policies))
     for name in policies:
         make_policy(name)
+    asked = {"rounds": rounds, "realisations": realisations}
     asked |= {"chunk": min(chunk, realisations), "policies": policies}
     return {"config": config.to_dict(), "compare": asked}
 

@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 # Small matrices: two threads would cost SciPy more than they bring.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -25,24 +26,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.baselines import static_pipeline, with_equal_resources
 from collapipe_jax.scheduling.dssra import dssra
-from collapipe_jax.scheduling.resources import tune_resources
+from collapipe_jax.scheduling.resources import Tuned, tune_resources
 from experiments.benchmarks.network_rows import (
     HOPELESS_LOSS,
-    append_row,
     by_hope,
     judge,
-    missing,
-    pick,
-    rows_so_far,
+    run_networks,
     spread,
     spread_table,
 )
@@ -54,6 +50,7 @@ SHAPES = (*SMALL_SHAPES, NetworkShape(3, 4, 8))
 
 _PRECISIONS = ("float32", "float64")
 _MICRO_BATCHES = (4, 8, 16)
+_ORIGINS = ("static_pipeline", "dssra")
 _WORSE = 1e-4
 _ROUNDING = 2e-6
 
@@ -63,27 +60,17 @@ def main(argv: Sequence[str]) -> None:
     options = _options(argv)
     console = Console()
     workdir = Path(options.workdir)
-    workdir.mkdir(parents=True, exist_ok=True)
     settings = {name: getattr(options, name) for name in ("seed", "steps", "starts")}
-    rows = rows_so_far(workdir / "continuous_gap.jsonl", settings)
-    with Progress(console=console, transient=True) as progress:
-        done = sum(number < options.networks for number in rows)
-        task = progress.add_task("networks", total=options.networks, completed=done)
-        for place, shape, numbers, left in missing(rows, options.networks, SHAPES):
-            problems, starts = _cases(options.seed + place, len(numbers), shape)
-            ours = _ours(problems, starts, options.steps)
-            for number in left:
-                index = numbers.index(number)
-                problem, start = pick((problems, starts), index)
-                row = {"network": number, **settings, "shape": list(shape)}
-                row |= {"segments_by": _ORIGINS[index % 2]}
-                row |= _outside(problem, start, options.starts)
-                row |= {name: _checked(problem, pick(ours[name], index)) for name in ours}
-                rows[number] = row
-                append_row(workdir / "continuous_gap.jsonl", row)
-                progress.advance(task)
-    done = [rows[number] for number in sorted(rows) if number < options.networks]
-    report = {**settings, "networks": len(done), **_report(done)}
+    rows = run_networks(
+        workdir / "continuous_gap.jsonl",
+        options.networks,
+        settings,
+        SHAPES,
+        lambda *drawn: _cases(*drawn, options.steps),
+        lambda case: _compared(case, options.starts),
+        console,
+    )
+    report = {**settings, "networks": len(rows), **_report(rows)}
     for name, summary in report["summary"].items():
         console.print(spread_table(f"relative differences in {name}", summary))
     write_text(workdir / "summary.json", json.dumps(report, indent=1) + "\n")
@@ -91,9 +78,6 @@ def main(argv: Sequence[str]) -> None:
     if report["contradictions"]:
         console.print(f"prices and bounds contradict each other: {report['contradictions']}")
         raise SystemExit(1)
-
-
-_ORIGINS = ("static_pipeline", "dssra")
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
@@ -106,27 +90,42 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workdir", default="runs/continuous_gap")
     options = parser.parse_args(argv)
-    for name in ("networks", "steps", "starts"):
-        if getattr(options, name) < 1:
-            raise InputError(f"--{name}", getattr(options, name), "not positive", "Give 1 or more")
+    require_positive(networks=options.networks, steps=options.steps, starts=options.starts)
     return options
 
 
-def _cases(seed: int, count: int, shape: NetworkShape) -> tuple[RoundProblem, Decision]:
-    """Problems, and layouts with equal shares and full power, stacked."""
-    problems = sample_problems(seed, count, shape)
+class _Case(NamedTuple):
+    """Networks, stacked, or one of them.
+
+    Attributes:
+      problem: of a round.
+      start: a layout with equal shares and full power.
+      origin: of the layout, its place in :data:`_ORIGINS`.
+      ours: what the package's solver makes of it, by precision.
+    """
+
+    problem: RoundProblem
+    start: Decision
+    origin: np.ndarray
+    ours: dict[str, Tuned]
+
+
+def _cases(seed: int, count: int, shape: NetworkShape, steps: int) -> _Case:
+    """All networks of a shape, stacked."""
+    problems, origin = sample_problems(seed, count, shape), np.arange(count) % 2
     micro_batches = jnp.asarray(np.resize(_MICRO_BATCHES, count))
 
-    def layouts(problem, micro_batches, index):
+    def layouts(problem, micro_batches, origin):
         static = static_pipeline(problem, micro_batches)
         found = dssra(problem).decision
-        layout = jax.tree.map(lambda a, b: jnp.where(index % 2 == 0, a, b), static, found)
+        layout = jax.tree.map(lambda a, b: jnp.where(origin == 0, a, b), static, found)
         return with_equal_resources(problem, layout.segments, layout.micro_batches)
 
-    return problems, jax.jit(jax.vmap(layouts))(problems, micro_batches, jnp.arange(count))
+    starts = jax.jit(jax.vmap(layouts))(problems, micro_batches, origin)
+    return _Case(problems, starts, origin, _ours(problems, starts, steps))
 
 
-def _ours(problems: RoundProblem, starts: Decision, steps: int) -> dict:
+def _ours(problems: RoundProblem, starts: Decision, steps: int) -> dict[str, Tuned]:
     """The package's solver in either precision, all networks at once."""
 
     def tune(problem, start):
@@ -138,7 +137,14 @@ def _ours(problems: RoundProblem, starts: Decision, steps: int) -> dict:
     return dict(zip(_PRECISIONS, jax.tree.map(np.asarray, (single, double)), strict=True))
 
 
-def _checked(problem: RoundProblem, tuned) -> dict:
+def _compared(case: _Case, slsqp_starts: int) -> dict:
+    """Everybody on one network."""
+    ours = {name: _checked(case.problem, tuned) for name, tuned in case.ours.items()}
+    outside = _outside(case.problem, case.start, slsqp_starts)
+    return {"segments_by": _ORIGINS[case.origin], **outside, **ours}
+
+
+def _checked(problem: RoundProblem, tuned: Tuned) -> dict:
     """What the solver says, and what its decision costs in double precision."""
     with jax.enable_x64(True):
         ours = judge(in_double(problem), in_double(tuned.decision))

@@ -19,24 +19,19 @@ from pathlib import Path
 import jax
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.dssra import dssra
 from collapipe_jax.scheduling.exhaustive import exhaustive
 from collapipe_jax.scheduling.resources import tune_resources
 from experiments.benchmarks.network_rows import (
-    append_row,
     by_hope,
     judge,
-    missing,
-    pick,
-    rows_so_far,
+    run_networks,
     spread,
     spread_table,
 )
@@ -52,22 +47,17 @@ def main(argv: Sequence[str]) -> None:
     options = _options(argv)
     console = Console()
     workdir = Path(options.workdir)
-    workdir.mkdir(parents=True, exist_ok=True)
-    rows = rows_so_far(workdir / "gap.jsonl", {"seed": options.seed})
-    with Progress(console=console, transient=True) as progress:
-        done = sum(number < options.networks for number in rows)
-        task = progress.add_task("networks", total=options.networks, completed=done)
-        for place, shape, numbers, left in missing(rows, options.networks, SMALL_SHAPES):
-            problems = sample_problems(options.seed + place, len(numbers), shape)
-            found = jax.device_get(jax.jit(jax.vmap(dssra))(problems))
-            for number in left:
-                problem, tuned = pick((problems, found), numbers.index(number))
-                rows[number] = {"seed": options.seed, "network": number}
-                rows[number] |= _compare(problem, tuned.decision, shape)
-                append_row(workdir / "gap.jsonl", rows[number])
-                progress.advance(task)
-    summary = summarise([rows[number] for number in sorted(rows) if number < options.networks])
-    report = {"seed": options.seed, "networks": options.networks, **summary}
+    settings = {"seed": options.seed}
+    rows = run_networks(
+        workdir / "gap.jsonl",
+        options.networks,
+        settings,
+        SMALL_SHAPES,
+        _cases,
+        lambda case: _compare(*case),
+        console,
+    )
+    report = {**settings, "networks": options.networks, **summarise(rows)}
     write_text(workdir / "summary.json", json.dumps(report, indent=1) + "\n")
     _show(console, report)
     console.print(f"written: {workdir / 'summary.json'}")
@@ -81,9 +71,14 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--workdir", default="runs/gap")
     options = parser.parse_args(argv)
-    if options.networks < 1:
-        raise InputError("--networks", options.networks, "not positive", "Give 1 or more")
+    require_positive(networks=options.networks)
     return options
+
+
+def _cases(seed: int, count: int, shape: NetworkShape) -> tuple[RoundProblem, Decision]:
+    """Problems and what ``dssra`` decides, stacked."""
+    problems = sample_problems(seed, count, shape)
+    return problems, jax.device_get(jax.jit(jax.vmap(dssra))(problems).decision)
 
 
 @jax.jit
@@ -91,7 +86,7 @@ def _tune(problem, decision):
     return tune_resources(problem, decision, _TUNING_STEPS)
 
 
-def _compare(problem: RoundProblem, decided: Decision, shape: NetworkShape) -> dict:
+def _compare(problem: RoundProblem, decided: Decision) -> dict:
     """Both decisions for a network, priced in double precision."""
     with jax.enable_x64(True):
         problem, decided = in_double(problem), in_double(decided)
@@ -102,7 +97,6 @@ def _compare(problem: RoundProblem, decided: Decision, shape: NetworkShape) -> d
         loss = judge(problem, best.decision).loss
         layout_objective = _tune(problem, decided).objective
     return {
-        "shape": list(shape),
         "dssra": float(ours.objective),
         "feasible": bool(ours.feasible),
         "dssra_tuned": min(float(layout_objective), float(ours.objective)),

@@ -24,9 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision, active_nodes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
@@ -36,11 +35,8 @@ from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.greedy import greedy
 from experiments.benchmarks.network_rows import (
     HOPELESS_LOSS,
-    append_row,
     by_hope,
-    missing,
-    pick,
-    rows_so_far,
+    run_networks,
     spread,
     spread_table,
 )
@@ -60,21 +56,17 @@ def main(argv: Sequence[str]) -> None:
     options = _options(argv)
     console = Console()
     workdir = Path(options.workdir)
-    workdir.mkdir(parents=True, exist_ok=True)
     settings = {"seed": options.seed, "starts": options.starts}
-    rows = rows_so_far(workdir / "greedy_gap.jsonl", settings)
-    with Progress(console=console, transient=True) as progress:
-        done = sum(number < options.networks for number in rows)
-        task = progress.add_task("networks", total=options.networks, completed=done)
-        for place, shape, numbers, left in missing(rows, options.networks, SHAPES):
-            problems, decisions = _cases(options.seed + place, len(numbers), shape)
-            for number in left:
-                case = pick((problems, decisions), numbers.index(number))
-                row = {"network": number, **settings, "shape": list(shape)}
-                rows[number] = row | _compared(*case, options.starts)
-                append_row(workdir / "greedy_gap.jsonl", rows[number])
-                progress.advance(task)
-    report = {**settings, **_report([row for n, row in rows.items() if n < options.networks])}
+    rows = run_networks(
+        workdir / "greedy_gap.jsonl",
+        options.networks,
+        settings,
+        SHAPES,
+        _cases,
+        lambda case: _compared(*case, options.starts),
+        console,
+    )
+    report = {**settings, **_report(rows)}
     for name, summary in report["summary"].items():
         console.print(spread_table(f"relative differences, {name}", summary))
     console.print(f"caps out of reach: {report['caps_out_of_reach']} of {report['networks']}")
@@ -91,9 +83,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workdir", default="runs/greedy_gap")
     options = parser.parse_args(argv)
-    for name in ("networks", "starts"):
-        if getattr(options, name) < 1:
-            raise InputError(f"--{name}", getattr(options, name), "not positive", "Give 1 or more")
+    require_positive(networks=options.networks, starts=options.starts)
     return options
 
 

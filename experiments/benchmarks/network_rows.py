@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from collapipe_jax.cost.decision import Decision
@@ -24,16 +26,53 @@ HOPELESS_LOSS = 0.9
 """Loss above which no decision can serve a network; such ones are reported apart."""
 
 
-def rows_so_far(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
-    """Networks already done, by number; a line cut off by a kill is dropped.
+def run_networks(
+    path: Path,
+    networks: int,
+    settings: dict[str, Any],
+    shapes: Sequence[NetworkShape],
+    draw: Callable[[int, int, NetworkShape], Any],
+    measure: Callable[[Any], dict],
+    console: Console,
+) -> list[dict]:
+    """Measure the networks that are not on file yet.
 
     Args:
-      path: of the lines.
-      settings: by the names of their options; every line must have the same.
+      path: of the lines; its folder is made.
+      networks: how many in all, shapes taking turns.
+      settings: all that the rows depend on, by the names of their options; has a ``seed``.
+      shapes: of the networks.
+      draw: all networks of a shape, stacked, from a seed, their number and the shape.
+      measure: what a row says of one of them.
+      console: where progress is shown.
+
+    Returns:
+      The rows, by number.
 
     Raises:
       InputError: if the file was written with other settings.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = _rows_so_far(path, settings)
+    with Progress(console=console, transient=True) as progress:
+        done = sum(number < networks for number in rows)
+        task = progress.add_task("networks", total=networks, completed=done)
+        for place, shape in enumerate(shapes):
+            numbers = range(place, networks, len(shapes))
+            left = [number for number in numbers if number not in rows]
+            if not left:
+                continue
+            drawn = draw(settings["seed"] + place, len(numbers), shape)
+            for number in left:
+                row = {"network": number, **settings, "shape": list(shape)}
+                rows[number] = row | measure(pick(drawn, numbers.index(number)))
+                append_row(path, rows[number])
+                progress.advance(task)
+    return [rows[number] for number in sorted(rows) if number < networks]
+
+
+def _rows_so_far(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
+    """Networks already done, by number; a line cut off by a kill is dropped."""
     if not path.exists():
         return {}
     rows = {}
@@ -49,33 +88,6 @@ def rows_so_far(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
         rows[row["network"]] = row
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows.values()))
     return rows
-
-
-class Missing(NamedTuple):
-    """Networks of one shape, some of which are not done yet.
-
-    Attributes:
-      place: of the shape among all.
-      shape: its sizes.
-      numbers: of all its networks.
-      left: those to do.
-    """
-
-    place: int
-    shape: NetworkShape
-    numbers: range
-    left: list[int]
-
-
-def missing(
-    rows: Mapping[int, dict], networks: int, shapes: Sequence[NetworkShape]
-) -> Iterator[Missing]:
-    """Shapes with networks to do; shapes take turns among the numbers."""
-    for place, shape in enumerate(shapes):
-        numbers = range(place, networks, len(shapes))
-        left = [number for number in numbers if number not in rows]
-        if left:
-            yield Missing(place, shape, numbers, left)
 
 
 def append_row(path: Path, row: dict) -> None:

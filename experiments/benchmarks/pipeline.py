@@ -27,7 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.models.config import EncoderConfig
@@ -99,8 +99,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--out", help="where to write the figures as JSON")
     options = parser.parse_args(argv)
-    if options.repeats < 1:
-        raise InputError("--repeats", options.repeats, "not positive", "Give 1 or more")
+    require_positive(repeats=options.repeats)
     if options.stages < 1 or options.blocks % options.stages:
         raise InputError("--stages", options.stages, "does not divide the blocks", "Give a divisor")
     return options

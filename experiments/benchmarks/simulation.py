@@ -20,8 +20,7 @@ import jax
 import numpy as np
 
 from collapipe_jax.build_system import build_system_params
-from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.errors import InputError
+from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
 from collapipe_jax.simulate import initial_state, simulate, simulate_round
 from collapipe_jax.system import SystemParams, sample_system
@@ -43,9 +42,7 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--out", help="where to write the figures as JSON")
     options = parser.parse_args(argv)
-    for name in ("rounds", "realisations", "batch"):
-        if getattr(options, name) < 1:
-            raise InputError(f"--{name}", getattr(options, name), "not positive", "Give 1 or more")
+    require_positive(rounds=options.rounds, realisations=options.realisations, batch=options.batch)
 
     config = default.get_config()
     config.model.encoder_blocks = _BLOCKS

@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
@@ -95,10 +95,13 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="where to write the figures as JSON")
     options = parser.parse_args(argv)
-    for name in ("networks", "batch", "scipy_networks", "cvxpy_networks", "cpu_devices"):
-        if getattr(options, name) < 1:
-            key = f"--{name.replace('_', '-')}"
-            raise InputError(key, getattr(options, name), "not positive", "Give 1 or more")
+    require_positive(
+        networks=options.networks,
+        batch=options.batch,
+        scipy_networks=options.scipy_networks,
+        cvxpy_networks=options.cvxpy_networks,
+        cpu_devices=options.cpu_devices,
+    )
     compared = max(options.scipy_networks, options.cvxpy_networks)
     if compared > options.networks:
         raise InputError(

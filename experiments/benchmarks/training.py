@@ -35,7 +35,7 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.model_counts import block_flops
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
@@ -106,10 +106,12 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         setattr(options, name, getattr(options, name) or values)
     if len(options.widths) != len(options.blocks):
         raise InputError("--blocks", options.blocks, "not one a width", "Give as many as --widths")
-    for name in ("repeats", "sequence", "matrix", "head_width"):
-        if getattr(options, name) < 1:
-            key = f"--{name.replace('_', '-')}"
-            raise InputError(key, getattr(options, name), "not positive", "Give 1 or more")
+    require_positive(
+        repeats=options.repeats,
+        sequence=options.sequence,
+        matrix=options.matrix,
+        head_width=options.head_width,
+    )
     return options
 
 
