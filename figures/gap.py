@@ -105,7 +105,7 @@ def draw(rows: Sequence[dict]) -> Figure:
         _distribution(axes, gaps, top, name)
     axes.set_xlabel("Gap [%]")
     axes.set_ylabel("Networks with at most this gap [%]")
-    figure.legend(loc="outside upper center", ncols=2)
+    figure.legend(loc="outside upper center", ncols=2, columnspacing=1.0, handlelength=2.0)
     return figure
 
 

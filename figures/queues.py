@@ -50,7 +50,7 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     """Draw a row of energy panels a run, and a last row of divergence over all runs.
 
     In the energy panels every node has a thin line, and of each class of nodes the one
-    that ends highest a bold line.
+    whose energy ends highest, or whose queue is longest in the mean, a bold one.
 
     Args:
       records: runs; panels of a column share their axes, but for the last row.
@@ -62,8 +62,8 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     queues = [record.history["energy_queue"] for record in records]
     for row, label in enumerate(style.run_labels(records)):
         rounds = records[row].history["round"]
-        _nodes(panels[row, 0], rounds, ratios[row])
-        _nodes(panels[row, 1], rounds, queues[row])
+        _nodes(panels[row, 0], rounds, ratios[row], ratios[row][-1])
+        _nodes(panels[row, 1], rounds, queues[row], np.mean(queues[row], axis=0))
         panels[row, 0].set_title(label, loc="left")
         panels[row, 0].set_ylabel("Mean energy\n/ budget [–]")
         panels[row, 1].set_ylabel("Energy queue [–]")
@@ -83,8 +83,8 @@ def _line(axes: Axes, rounds, values, look: style.LineLook, **keywords) -> None:
     axes.plot(rounds, values, markevery=every, clip_on=False, **look._asdict(), **keywords)
 
 
-def _nodes(axes: Axes, rounds, values) -> None:
-    """Lines of all nodes, ``values [R, N, K + 1]``."""
+def _nodes(axes: Axes, rounds, values, badness) -> None:
+    """Lines of all nodes, ``values [R, N, K + 1]``, bold where ``badness [N, K + 1]`` is most."""
     alone = "." if len(rounds) == 1 else None  # a line through one point shows nothing
     for nodes, look in _NODE_CLASSES.values():
         lines = values[:, :, nodes].reshape(len(rounds), -1)
@@ -92,7 +92,7 @@ def _nodes(axes: Axes, rounds, values) -> None:
             rounds, lines, color=look.color, linewidth=0.4, alpha=0.5, marker=alone, zorder=1.5
         )
         if lines.shape[1]:
-            _line(axes, rounds, lines[:, np.argmax(lines[-1])], look)
+            _line(axes, rounds, lines[:, np.argmax(badness[:, nodes])], look)
 
 
 def _scale(panels: Sequence[Axes], values: Sequence[np.ndarray], least: float) -> None:

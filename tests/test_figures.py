@@ -239,13 +239,18 @@ def test_ratios_at_the_last_round_are_time_averages_over_budget():
 
 def test_worst_node_of_each_class_is_bold():
     record = make_record()
-    axes = queues.draw([record]).axes[0]
-    bold = [line for line in axes.lines if line.get_linewidth() > 1]
+    energy, queue = queues.draw([record]).axes[:2]
     ratio = queues.energy_over_budget(record)[-1]
-    worst = sorted([ratio[:, 0].max(), ratio[:, 1:].max()])
-    np.testing.assert_allclose(sorted(line.get_ydata()[-1] for line in bold), worst)
-    thin = [line for line in axes.lines if line.get_linewidth() < 0.5]
-    assert len(thin) == CLUSTERS * (DEVICES + 1)
+    mean_queue = record.history["energy_queue"].mean(0)
+    for axes, worth, told in (
+        (energy, ratio, lambda line: line.get_ydata()[-1]),
+        (queue, mean_queue, lambda line: np.mean(line.get_ydata())),
+    ):
+        bold = [line for line in axes.lines if line.get_linewidth() > 1]
+        worst = sorted([worth[:, 0].max(), worth[:, 1:].max()])
+        np.testing.assert_allclose(sorted(told(line) for line in bold), worst)
+        thin = [line for line in axes.lines if line.get_linewidth() < 0.5]
+        assert len(thin) == CLUSTERS * (DEVICES + 1)
 
 
 @pytest.mark.parametrize("load", [1.0, 200.0])
