@@ -48,9 +48,6 @@ from experiments.closed_loop_summary import summarise, summary_table
 from experiments.configuration import read_checked_config
 from experiments.realisations import chunk_rows, realisation_keys
 
-# The same policy is the same object, for which nothing is compiled twice.
-_policy = functools.cache(make_policy)
-
 
 class Network(NamedTuple):
     """What is kept of a network.
@@ -163,12 +160,11 @@ def _simulate_missing(
     keys = realisation_keys(config["seed"], asked["realisations"])
     if not networks_file(workdir).exists():
         write_arrays(networks_file(workdir), _networks(keys, params))
-    micro_batches = config["policy"]["micro_batches"]
-    policies = {name: _policy(name, micro_batches) for name in asked["policies"]}
     missing = list(_missing_chunks(workdir, asked))
     for path, name, v, start in track(missing, description="simulating", console=console):
         rows = chunk_rows(start, asked["chunk"], asked["realisations"])
-        done = _realisations(keys[rows], with_v(params, v), policies[name], asked["rounds"])
+        policy = make_policy(**{**config["policy"], "name": name})
+        done = _realisations(keys[rows], with_v(params, v), policy, asked["rounds"])
         left = asked["realisations"] - start
         kept = {field: np.asarray(value)[:left] for field, value in done._asdict().items()}
         write_arrays(path, kept)

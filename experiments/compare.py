@@ -39,9 +39,6 @@ from experiments.compare_summary import summarise, summary_table
 from experiments.configuration import read_checked_config
 from experiments.realisations import chunk_rows, realisation_keys
 
-# The same policy is the same object, for which nothing is compiled twice.
-_policy = functools.cache(make_policy)
-
 
 class Network(NamedTuple):
     """What is kept of a network.
@@ -172,7 +169,6 @@ def _simulate_missing(
     systems = _draw(keys, params)
     if not networks_file(workdir).exists():
         write_arrays(networks_file(workdir), _named(_network(systems)))
-    options = {name: config["policy"][name] for name in ("micro_batches", "partitions")}
     missing = [
         (name, start)
         for name in asked["policies"]
@@ -182,7 +178,8 @@ def _simulate_missing(
     for name, start in track(missing, description="simulating", console=console):
         rows = chunk_rows(start, asked["chunk"], asked["realisations"])
         here, there = jax.tree.map(lambda leaf, rows=rows: leaf[rows], (keys, systems))
-        done = _named(_realisations(here, there, _policy(name, **options), asked["rounds"]))
+        policy = make_policy(**{**config["policy"], "name": name})
+        done = _named(_realisations(here, there, policy, asked["rounds"]))
         kept = {field: value[: asked["realisations"] - start] for field, value in done.items()}
         write_arrays(chunk_file(workdir, name, start), kept)
 

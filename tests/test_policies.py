@@ -21,6 +21,16 @@ def decided(name):
     return jax.eval_shape(policy, jax.random.key(0), problem)
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_is_one_object_for_all_options_that_it_does_not_look_at(name):
+    """So a sweep over Titanic's partitions compiles no other policy again."""
+    assert make_policy(name, 4, 2) is make_policy(name, 4, 2)
+    looks = {"titanic", "titanic_pipelined"}
+    assert (make_policy(name, 4, 2) is make_policy(name, 4, 3)) == (name not in looks)
+    fixed = {"titanic", "random", "vanilla_fl", "splitfed"}
+    assert (make_policy(name, 4, 2) is make_policy(name, 8, 2)) == (name in fixed)
+
+
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - set(CLIENT_POLICIES)))
 def test_every_pipeline_policy_has_one_signature(name):
     decision = decided(name)

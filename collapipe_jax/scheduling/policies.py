@@ -1,6 +1,7 @@
 """All policies behind one signature."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from jax import Array
@@ -33,47 +34,29 @@ class PolicyOptions:
     partitions: int
 
 
-def _dssra(options: PolicyOptions) -> Policy:
-    return lambda key, problem: dssra(problem, options.micro_batches).decision
+def _decide_dssra(problem: RoundProblem, micro_batches: int) -> Decision:
+    return dssra(problem, micro_batches).decision
 
 
-def _greedy(options: PolicyOptions) -> Policy:
-    return lambda key, problem: greedy(problem, options.micro_batches).decision
+def _decide_greedy(problem: RoundProblem, micro_batches: int) -> Decision:
+    return greedy(problem, micro_batches).decision
 
 
-def _static_pipeline(options: PolicyOptions) -> Policy:
-    return lambda key, problem: static_pipeline(problem, options.micro_batches)
-
-
-def _titanic(options: PolicyOptions) -> Policy:
-    return lambda key, problem: titanic(problem, 1, options.partitions)
-
-
-def _titanic_pipelined(options: PolicyOptions) -> Policy:
-    return lambda key, problem: titanic(problem, options.micro_batches, options.partitions)
-
-
-def _random(options: PolicyOptions) -> Policy:
-    return random_policy
-
-
-def _vanilla_fl(options: PolicyOptions) -> Policy:
-    return lambda key, problem: vanilla_fl(problem)
-
-
-def _splitfed(options: PolicyOptions) -> Policy:
-    return lambda key, problem: splitfed(problem)
+@functools.cache
+def _policy(decide: Callable[..., Decision | ClientDecision], *arguments: int) -> Policy:
+    """The same object for the same arguments, so that nothing is compiled for it twice."""
+    return lambda key, problem: decide(problem, *arguments)
 
 
 POLICIES: dict[str, Callable[[PolicyOptions], Policy]] = {
-    "dssra": _dssra,
-    "greedy": _greedy,
-    "static_pipeline": _static_pipeline,
-    "titanic": _titanic,
-    "titanic_pipelined": _titanic_pipelined,
-    "random": _random,
-    "vanilla_fl": _vanilla_fl,
-    "splitfed": _splitfed,
+    "dssra": lambda told: _policy(_decide_dssra, told.micro_batches),
+    "greedy": lambda told: _policy(_decide_greedy, told.micro_batches),
+    "static_pipeline": lambda told: _policy(static_pipeline, told.micro_batches),
+    "titanic": lambda told: _policy(titanic, 1, told.partitions),
+    "titanic_pipelined": lambda told: _policy(titanic, told.micro_batches, told.partitions),
+    "random": lambda told: random_policy,
+    "vanilla_fl": lambda told: _policy(vanilla_fl),
+    "splitfed": lambda told: _policy(splitfed),
 }
 """Factories by name."""
 CLIENT_POLICIES = ("vanilla_fl", "splitfed")
@@ -81,7 +64,7 @@ CLIENT_POLICIES = ("vanilla_fl", "splitfed")
 
 
 def make_policy(name: str, micro_batches: int = 8, partitions: int = 3) -> Policy:
-    """A policy by name.
+    """A policy by name; one object for all options that it does not look at.
 
     Args:
       name: a key of :data:`POLICIES`.
