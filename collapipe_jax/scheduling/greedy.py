@@ -33,6 +33,10 @@ from collapipe_jax.scheduling.plans import (
 )
 from collapipe_jax.scheduling.resources import Tuned, price_logs, tune_chains, with_certificate
 
+GREEDY_EFFORT = DEFAULT_EFFORT._replace(joint_steps=(30, 20, 180))
+"""As :func:`dssra`, but for a longer last descent: multipliers of caps take longer to settle
+than those of maxima."""
+
 _KEPT = 1e-3
 """Excess over a cap, in budgets, that is left to rounding."""
 _LAST, _EXCESS_POWER = 200.0, 10.0
@@ -54,7 +58,7 @@ class _Met(NamedTuple):
     air_j: Array
 
 
-def greedy(problem: RoundProblem, micro_batches: int = 8, effort: Effort = DEFAULT_EFFORT) -> Tuned:
+def greedy(problem: RoundProblem, micro_batches: int = 8, effort: Effort = GREEDY_EFFORT) -> Tuned:
     """Decide a round by itself, no node spending more than its budget.
 
     What happens where caps cannot be kept is told in docs/policies.md.
