@@ -4,7 +4,9 @@ r"""Train with several policies on the same network and data: score against simu
         --policies=dssra,static_pipeline,vanilla_fl
 
 Every policy is a training run of its own in the workdir; what is finished or saved is gone on
-with. Ends with a table, the time that each took to a score, and the figures of all runs.
+with. With ``--rates=1,2,4`` every policy trains once at each multiple of the configured learning
+rates, and goes into the race with the one whose last validation score is best. Ends with a table,
+the time that each took to a score, and the figures of all runs.
 """
 
 import argparse
@@ -13,7 +15,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -23,6 +25,7 @@ from rich.table import Table
 from collapipe_jax.build import build_experiment
 from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.policies import CLIENT_POLICIES, POLICIES, make_policy
 from collapipe_jax.train import train
 from collapipe_jax.units import bytes_to_mib
@@ -51,50 +54,102 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--config", required=True, help="a file with get_config()")
     parser.add_argument("--workdir", required=True, help="where results go")
     parser.add_argument("--policies", default=",".join(POLICIES), help="names, with commas")
+    parser.add_argument("--rates", default="1", help="multiples of the learning rates, with commas")
     options, overrides = parser.parse_known_args(argv)
     race(
         read_config(options.config, overrides),
         options.policies.split(","),
         Path(options.workdir),
         Console(),
+        _multiples(options.rates),
     )
 
 
-def race(config: ConfigDict, policies: Sequence[str], root: Path, console: Console) -> None:
+def _multiples(text: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0.0 < one < np.inf for one in found):
+        raise InputError("--rates", text, "not a list of positive numbers", "Write it like 1,2,4")
+    return found
+
+
+class Run(NamedTuple):
+    """A training run of a policy.
+
+    Attributes:
+      rate: multiple of the configured learning rates.
+      record: its history.
+      summary: its test scores and means.
+    """
+
+    rate: float
+    record: RunRecord
+    summary: dict[str, Any]
+
+    @property
+    def last_score(self) -> float:
+        """On the validation set; lowest of all if training broke down."""
+        score = float(self.record.history["score"][-1])
+        return score if np.isfinite(score) else -np.inf
+
+
+def race(
+    config: ConfigDict,
+    policies: Sequence[str],
+    root: Path,
+    console: Console,
+    rates: Sequence[float] = (1.0,),
+) -> None:
     """Train with every policy in a folder of its own, then compare.
 
     Args:
-      config: of all runs but for the policy.
+      config: of all runs but for policy and rates.
       policies: their names.
-      root: where the folders go.
+      root: where the folders go: ``NAME``, and ``NAME_x2`` for twice the rates.
       console: where progress and the table are shown.
+      rates: multiples of the local learning rates; the best run of a policy by its last
+        validation score, of equals the first, is the one that is compared.
 
     Raises:
       InputError: if the configuration is wrong.
     """
     for name in policies:
         make_policy(name)  # a wrong name is told before any work
-    records, summaries, built = {}, {}, {}
-    for name in policies:
-        console.print(f"[bold]{name}[/bold]")
-        config.policy.name = name
-        kind = name in CLIENT_POLICIES
-        if kind not in built:  # policies of one kind learn by one compiled program
-            built[kind] = build_experiment(config, default.get_config())
-        experiment = dataclasses.replace(
-            built[kind], config=config.to_dict(), policy=make_policy(**config.policy)
-        )
-        records[name] = train(experiment, root / name, resume=True, console=console)
-        summaries[name] = json.loads((root / name / "summary.json").read_text(encoding="utf-8"))
-    console.print(race_table(records, summaries))
-    for path in draw_all(list(records.values()), root / "figures"):
+    runs = {name: [] for name in policies}
+    for rate in rates:
+        scaled, built = _with_rates(config, rate), {}
+        for name in policies:
+            folder = root / (name if rate == 1.0 else f"{name}_x{rate:g}")
+            console.print(f"[bold]{folder.name}[/bold]")
+            scaled.policy.name = name
+            kind = name in CLIENT_POLICIES
+            if kind not in built:  # policies of one kind learn by one compiled program
+                built[kind] = build_experiment(scaled, default.get_config())
+            experiment = dataclasses.replace(
+                built[kind], config=scaled.to_dict(), policy=make_policy(**scaled.policy)
+            )
+            record = train(experiment, folder, resume=True, console=console)
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            runs[name].append(Run(rate, record, summary))
+    best = {name: max(tried, key=lambda run: run.last_score) for name, tried in runs.items()}
+    console.print(race_table(best))
+    for path in draw_all([run.record for run in best.values()], root / "figures"):
         console.print(f"figure: {path}")
 
 
-def race_table(
-    records: Mapping[str, RunRecord], summaries: Mapping[str, Mapping[str, Any]]
-) -> Table:
+def _with_rates(config: ConfigDict, multiple: float) -> ConfigDict:
+    """A copy with other learning rates of clients and decoder."""
+    config = config.copy_and_resolve_references()
+    for key in ("client_learning_rate", "decoder_learning_rate"):
+        config.training[key] *= multiple
+    return config
+
+
+def race_table(runs: Mapping[str, Run]) -> Table:
     """Policies side by side: test scores first, as the objective names them."""
+    summaries = {name: run.summary for name, run in runs.items()}
     table = Table(title="Same network, same data, same seeds")
     table.add_column("")
     for name in summaries:
@@ -104,7 +159,10 @@ def race_table(
     for key in scores:
         values = [f"{summary[key]:.1f}" for summary in summaries.values()]
         table.add_row(key.replace("_", " "), *values)
-    table.add_row(*_time_to_score(records))
+    table.add_row(*_time_to_score({name: run.record for name, run in runs.items()}))
+    table.add_row(
+        "learning rates, of those configured", *(f"{run.rate:g}" for run in runs.values())
+    )
     for label, (key, form) in ROWS.items():
         values = [summary[key] for summary in summaries.values()]
         if key.endswith("_bytes"):

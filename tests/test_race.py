@@ -1,5 +1,6 @@
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,3 +42,29 @@ def test_a_wrong_name_is_told_before_any_work(tmp_path):
     with pytest.raises(InputError, match=r"policy\.name"):
         race(tiny_run.get_config(), ("static_pipeline", "none"), tmp_path, Console())
     assert not list(tmp_path.iterdir())
+
+
+def test_every_policy_races_with_the_best_of_its_rates(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(module, "draw_all", lambda *given: drawn.append(given) or [])
+    config, out = tiny_run.get_config(), io.StringIO()
+    race(config, ("static_pipeline",), tmp_path, Console(file=out, width=120), (0.0625, 1.0))
+    finals = {
+        multiple: json.loads(_lines(tmp_path / folder)[-1])["score"]
+        for multiple, folder in ((0.0625, "static_pipeline_x0.0625"), (1.0, "static_pipeline"))
+    }
+    used = json.loads((tmp_path / "static_pipeline_x0.0625" / "config.json").read_text())
+    for key in ("client_learning_rate", "decoder_learning_rate"):
+        assert used["training"][key] == config.training[key] * 0.0625
+    ((record,), _), *_ = drawn
+    assert record.history["score"][-1] == pytest.approx(max(finals.values()))
+    rates = next(line for line in out.getvalue().splitlines() if "learning rates" in line)
+    assert f"{max(finals, key=finals.get):g}" in rates.split()
+
+
+@pytest.mark.parametrize("rates", ["1,x", "", "0,1", "nan"])
+def test_wrong_rates_are_told(rates, tmp_path):
+    path = Path(tiny_run.__file__)
+    arguments = [f"--config={path}", f"--workdir={tmp_path}", f"--rates={rates}"]
+    with pytest.raises(InputError, match="--rates"):
+        module.main(arguments)
