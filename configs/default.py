@@ -58,6 +58,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.devices = ml_collections.ConfigDict(
         {
             "control_unit": "jetson_orin_nano",  # the strongest of the catalogue
+            # Drawn for every device; the catalogue is collapipe_jax/network/devices.py.
             "kinds": ("jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano"),
             "utilisation": 0.3,  # training reaches 0.2 to 0.4 of a device's peak
             # Scaled down with the model, so that a device holds as many of its blocks as it
@@ -137,7 +138,9 @@ def get_config() -> ml_collections.ConfigDict:
             # Or one of "greedy", "static_pipeline", "titanic", "titanic_pipelined", "random",
             # "vanilla_fl", "splitfed"; see docs/policies.md.
             "name": "dssra",
-            "micro_batches": 8,  # of policies that fix it, and of the reference latency
+            # Of policies that fix it, of the reference latency, and of the static pipeline that
+            # dssra and greedy start from.
+            "micro_batches": 8,
             "partitions": 3,  # of titanic
         }
     )
@@ -168,7 +171,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.task = ml_collections.ConfigDict(
         {
             "kind": "translation",  # or "tagging" or "classification", both with BERT
-            # All paths are absolute or below $COLLAPIPE_DATA.
+            # Paths are taken as they stand, then below $COLLAPIPE_DATA; docs/file-formats.md.
             # Translation: one file of pairs, or "A|B" for two aligned ones.
             "corpus": "synthetic",
             "reverse": False,  # translate from the second column to the first
@@ -201,6 +204,7 @@ def get_config() -> ml_collections.ConfigDict:
             "local_steps": 4,  # H
             "batch": 16,  # B, samples of a cluster's mini-batch
             "micro_batch_choices": (1, 2, 4, 8, 16),  # divisors of the batch
+            # "sgd", "momentum" or "adam", which Transformers want.
             "client_optimizer": "adam",
             "decoder_optimizer": "adam",
             "client_learning_rate": 2e-3,
@@ -215,10 +219,11 @@ def get_config() -> ml_collections.ConfigDict:
             # Survivors make up for their own chance of "survival", which leaves gradients
             # unbiased; "pooled" averages all survivors alike and favours good links.
             "survivor_weight": "survival",
-            "schedule": "cosine",
-            "warmup_steps": 80,
-            "clip_norm": 1.0,
-            "server_optimizer": "sgd",  # sgd with rate 1 is federated averaging
+            "schedule": "cosine",  # or "constant", "inverse_sqrt"
+            "warmup_steps": 80,  # local steps; Adam on a fresh Transformer needs some
+            "clip_norm": 1.0,  # usual for Transformers; 0 is off
+            # With rate 1 federated averaging; "momentum" or "adam" is FedOpt (Reddi et al. 2021).
+            "server_optimizer": "sgd",
             "server_learning_rate": 1.0,
         }
     )

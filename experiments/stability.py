@@ -1,6 +1,7 @@
 r"""The stability guarantee held against closed loops, no constant of it fitted.
 
-    python -m experiments.stability --config=configs/stability.py --out=runs/stability.json
+    python -m experiments.stability --config=configs/stability.py \
+        --out=runs/stability/stability.json
 
 ``dssra`` runs over several V on small networks. The same channels meet comparisons that look at
 no queue: decisions at constant prices, the same for all limits. With these (T20) and (T22) of

@@ -98,9 +98,11 @@ def draw(records: Sequence[RunRecord], round_number: int | None = None) -> Figur
         _chart(axes, each, longest_s)
         axes.set_title(f"{label}, round {each.number}", loc="left")
     panels[-1, 0].set_xlabel(f"Time since the round began [{style.time_unit(longest_s)[1]}]")
+    seen = np.any([each.parts_s.any(axis=0) for each in picked], axis=0)
     handles = [
         Patch(label=name, edgecolor="0.2", linewidth=0.3, **look._asdict())
-        for name, look in _LOOKS.items()
+        for (name, look), is_seen in zip(_LOOKS.items(), seen, strict=True)
+        if is_seen  # whole models exchange no activations
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure

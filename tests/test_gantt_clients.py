@@ -50,6 +50,14 @@ def test_a_client_that_never_ends_is_drawn_up_to_there(record):
     assert widths[-2:].tolist() == [0.0, 31.0]
 
 
+def test_the_legend_names_what_is_drawn(record):
+    names = list(gantt_clients._LOOKS)
+    assert [text.get_text() for text in draw([record]).legends[0].get_texts()] == names
+    record.history["client_parts_s"][..., 2] = 0.0
+    told = [text.get_text() for text in draw([record]).legends[0].get_texts()]
+    assert told == names[:2] + names[3:]
+
+
 @pytest.mark.parametrize(("number", "problem"), [(2, "sat out"), (7, "no such round")])
 def test_rounds_without_clients_are_told(record, number, problem):
     with pytest.raises(InputError, match=problem):
