@@ -134,7 +134,7 @@ def race(
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             runs[name].append(Run(rate, record, summary))
     best = {name: max(tried, key=lambda run: run.last_score) for name, tried in runs.items()}
-    console.print(race_table(best))
+    console.print(race_table(best, told_rates=len(rates) > 1))
     for path in draw_all([run.record for run in best.values()], root / "figures"):
         console.print(f"figure: {path}")
 
@@ -147,8 +147,13 @@ def _with_rates(config: ConfigDict, multiple: float) -> ConfigDict:
     return config
 
 
-def race_table(runs: Mapping[str, Run]) -> Table:
-    """Policies side by side: test scores first, as the objective names them."""
+def race_table(runs: Mapping[str, Run], told_rates: bool = False) -> Table:
+    """Policies side by side: test scores first, as the objective names them.
+
+    Args:
+      runs: by policy.
+      told_rates: whether the rates that each run learnt with have a row.
+    """
     summaries = {name: run.summary for name, run in runs.items()}
     table = Table(title="Same network, same data, same seeds")
     table.add_column("")
@@ -160,9 +165,9 @@ def race_table(runs: Mapping[str, Run]) -> Table:
         values = [f"{summary[key]:.1f}" for summary in summaries.values()]
         table.add_row(key.replace("_", " "), *values)
     table.add_row(*_time_to_score({name: run.record for name, run in runs.items()}))
-    table.add_row(
-        "learning rates, of those configured", *(f"{run.rate:g}" for run in runs.values())
-    )
+    if told_rates:
+        rates = [f"{run.rate:g}" for run in runs.values()]
+        table.add_row("learning rates, of those configured", *rates)
     for label, (key, form) in ROWS.items():
         values = [summary[key] for summary in summaries.values()]
         if key.endswith("_bytes"):

@@ -31,6 +31,7 @@ def test_policies_of_both_kinds_race_on_the_same_data(tmp_path, monkeypatch):
     first = [rows[0]["train_loss"] for rows in lines.values()]
     assert first[0] == pytest.approx(first[1], rel=0.05)
     assert "simulated time to a validation score" in out.getvalue()
+    assert "learning rates" not in out.getvalue()
     (records, folder), *_ = drawn  # figures have tests of their own
     assert [record.policy for record in records] == list(lines)
     assert folder == tmp_path / "figures"
