@@ -1,6 +1,6 @@
 """paper.py with the workload of Transformer-base translation instead of BERT-base.
 
-python -m experiments.compare --config=configs/paper_transformer.py --workdir=runs/base
+python -m experiments.compare --config=configs/paper_transformer.py --workdir=runs/paper_transformer
 """
 
 from ml_collections import ConfigDict
