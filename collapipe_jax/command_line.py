@@ -1,5 +1,6 @@
 """What all command-line programs share: one message for wrong input, exit status 2."""
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 
@@ -37,3 +38,24 @@ def require_positive(**counts: int) -> None:
         if value < 1:
             key = f"--{name.replace('_', '-')}"
             raise InputError(key, value, "not positive", "Give 1 or more")
+
+
+def read_numbers(key: str, text: str, zero: bool = True) -> list[float]:
+    """Different numbers written with commas, from the least on.
+
+    Args:
+      key: of the option, for errors.
+      text: what was given.
+      zero: whether 0 is allowed.
+
+    Raises:
+      InputError: if a word is no finite number from 0 on, or is a 0 that is not allowed.
+    """
+    try:
+        values = {float(word) for word in text.split(",")}
+    except ValueError:
+        values = {math.nan}
+    if not all(0.0 <= value < math.inf for value in values) or (0.0 in values and not zero):
+        kind = "numbers from 0 on" if zero else "positive numbers"
+        raise InputError(key, text, f"not a list of {kind}", "Write it like 1,10,100")
+    return sorted(values)

@@ -12,7 +12,6 @@ import argparse
 import functools
 import itertools
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,9 +27,8 @@ from rich.progress import track
 
 from collapipe_jax.build_system import build_system_params
 from collapipe_jax.checkpoint import open_workdir
-from collapipe_jax.command_line import require_positive, run_reporting_errors
+from collapipe_jax.command_line import read_numbers, require_positive, run_reporting_errors
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
@@ -136,20 +134,9 @@ def _settings(options: argparse.Namespace, overrides: Sequence[str]) -> dict[str
             "realisations": options.realisations,
             "chunk": min(options.chunk, options.realisations),
             "policies": policies,
-            "v": [config.control.v] if options.v is None else _numbers("--v", options.v),
+            "v": [config.control.v] if options.v is None else read_numbers("--v", options.v),
         },
     }
-
-
-def _numbers(key: str, text: str) -> list[float]:
-    """Different numbers from 0 on, written with commas, from the least on."""
-    try:
-        values = {float(word) for word in text.split(",")}
-    except ValueError:
-        values = {math.nan}
-    if not all(0.0 <= value < math.inf for value in values):
-        raise InputError(key, text, "not a list of numbers from 0 on", "Write it like 1,10,100")
-    return sorted(values)
 
 
 def _simulate_missing(

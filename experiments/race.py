@@ -11,9 +11,10 @@ the time that each took to a score, and the figures of all runs.
 
 import argparse
 import dataclasses
+import itertools
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +23,9 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.build import build_experiment
+from collapipe_jax.build import Experiment, build_experiment, build_optimizers
 from collapipe_jax.checkpoint import RunRecord
-from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.errors import InputError
+from collapipe_jax.command_line import read_numbers, run_reporting_errors
 from collapipe_jax.scheduling.policies import CLIENT_POLICIES, POLICIES, make_policy
 from collapipe_jax.train import train
 from collapipe_jax.units import bytes_to_mib
@@ -61,18 +61,8 @@ def main(argv: Sequence[str]) -> None:
         options.policies.split(","),
         Path(options.workdir),
         Console(),
-        _multiples(options.rates),
+        read_numbers("--rates", options.rates, zero=False),
     )
-
-
-def _multiples(text: str) -> list[float]:
-    try:
-        found = [float(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or not all(0.0 < one < np.inf for one in found):
-        raise InputError("--rates", text, "not a list of positive numbers", "Write it like 1,2,4")
-    return found
 
 
 class Run(NamedTuple):
@@ -118,33 +108,47 @@ def race(
     for name in policies:
         make_policy(name)  # a wrong name is told before any work
     runs = {name: [] for name in policies}
-    for rate in rates:
-        scaled, built = _with_rates(config, rate), {}
-        for name in policies:
-            folder = root / (name if rate == 1.0 else f"{name}_x{rate:g}")
-            console.print(f"[bold]{folder.name}[/bold]")
-            scaled.policy.name = name
-            kind = name in CLIENT_POLICIES
-            if kind not in built:  # policies of one kind learn by one compiled program
-                built[kind] = build_experiment(scaled, default.get_config())
-            experiment = dataclasses.replace(
-                built[kind], config=scaled.to_dict(), policy=make_policy(**scaled.policy)
-            )
-            record = train(experiment, folder, resume=True, console=console)
-            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-            runs[name].append(Run(rate, record, summary))
+    for name, rate, experiment in _entrants(config, policies, rates):
+        folder = root / (name if rate == 1.0 else f"{name}_x{rate:g}")
+        console.print(f"[bold]{folder.name}[/bold]")
+        record = train(experiment, folder, resume=True, console=console)
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        runs[name].append(Run(rate, record, summary))
     best = {name: max(tried, key=lambda run: run.last_score) for name, tried in runs.items()}
     console.print(race_table(best, told_rates=len(rates) > 1))
     for path in draw_all([run.record for run in best.values()], root / "figures"):
         console.print(f"figure: {path}")
 
 
-def _with_rates(config: ConfigDict, multiple: float) -> ConfigDict:
-    """A copy with other learning rates of clients and decoder."""
-    config = config.copy_and_resolve_references()
-    for key in ("client_learning_rate", "decoder_learning_rate"):
-        config.training[key] *= multiple
-    return config
+def _entrants(
+    config: ConfigDict, policies: Sequence[str], rates: Sequence[float]
+) -> Iterator[tuple[str, float, Experiment]]:
+    """Every policy at every rate.
+
+    The corpus is read once for each of the two kinds of policies, and what a kind learns with
+    at a rate is one object, so that it is compiled once.
+    """
+    built, optimizers = {}, {}
+    for rate, name in itertools.product(rates, policies):
+        own = config.copy_and_resolve_references()
+        own.policy.name = name
+        for key in ("client_learning_rate", "decoder_learning_rate"):
+            own.training[key] *= rate
+        kind = name in CLIENT_POLICIES
+        if kind not in built:
+            built[kind] = build_experiment(own, default.get_config())
+        if (kind, rate) not in optimizers:
+            optimizers[kind, rate] = build_optimizers(own)
+        yield (
+            name,
+            rate,
+            dataclasses.replace(
+                built[kind],
+                config=own.to_dict(),
+                policy=make_policy(**own.policy),
+                optimizers=optimizers[kind, rate],
+            ),
+        )
 
 
 def race_table(runs: Mapping[str, Run], told_rates: bool = False) -> Table:

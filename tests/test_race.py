@@ -46,14 +46,17 @@ def test_a_wrong_name_is_told_before_any_work(tmp_path):
 
 
 def test_every_policy_races_with_the_best_of_its_rates(tmp_path, monkeypatch):
-    drawn = []
+    drawn, built = [], []
     monkeypatch.setattr(module, "draw_all", lambda *given: drawn.append(given) or [])
+    build = module.build_experiment
+    monkeypatch.setattr(module, "build_experiment", lambda *given: built.append(1) or build(*given))
     config, out = tiny_run.get_config(), io.StringIO()
     race(config, ("static_pipeline",), tmp_path, Console(file=out, width=120), (0.0625, 1.0))
     finals = {
         multiple: json.loads(_lines(tmp_path / folder)[-1])["score"]
         for multiple, folder in ((0.0625, "static_pipeline_x0.0625"), (1.0, "static_pipeline"))
     }
+    assert len(built) == 1  # the corpus is not read again for another rate
     used = json.loads((tmp_path / "static_pipeline_x0.0625" / "config.json").read_text())
     for key in ("client_learning_rate", "decoder_learning_rate"):
         assert used["training"][key] == config.training[key] * 0.0625

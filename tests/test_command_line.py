@@ -1,0 +1,28 @@
+"""What command-line programs share."""
+
+import pytest
+
+from collapipe_jax.command_line import read_numbers, require_positive
+from collapipe_jax.errors import InputError
+
+
+def test_numbers_come_once_each_from_the_least_on():
+    assert read_numbers("--v", "10,0.5,1e1,0") == [0.0, 0.5, 10.0]
+    assert read_numbers("--rates", "2,1", zero=False) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("text", ["", "1,x", "-1,2", "nan", "inf", "1,,2"])
+def test_what_is_no_list_of_numbers_is_told(text):
+    with pytest.raises(InputError, match="--v"):
+        read_numbers("--v", text)
+
+
+def test_a_zero_is_told_where_it_is_not_allowed():
+    with pytest.raises(InputError, match="positive numbers"):
+        read_numbers("--rates", "0,1", zero=False)
+
+
+def test_the_first_count_under_one_is_told_by_its_option():
+    require_positive(rounds=1, scipy_networks=2)
+    with pytest.raises(InputError, match="--scipy-networks"):
+        require_positive(rounds=1, scipy_networks=0, chunk=-1)
