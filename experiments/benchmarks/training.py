@@ -16,56 +16,30 @@ matrix product, measured in the same run, that the blocks of BERT-base reach in 
 """
 
 import argparse
-import dataclasses
-import functools
 import itertools
 import json
-import os
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.command_line import require_positive, run_reporting_errors
-from collapipe_jax.cost.model_counts import block_flops
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
-from collapipe_jax.models.bert import bert_encode, init_bert
 from collapipe_jax.models.config import BertConfig
-from collapipe_jax.models.layers import Params
-from collapipe_jax.models.pretrained import load_bert
+from experiments.benchmarks.bert_step import draw_texts, in_turns, make_step
+from experiments.benchmarks.mfu import measure_mfu
+from experiments.benchmarks.torch_step import our_params, peer_model, peer_step, threads
 
 _SIZES = {"widths": [768, 256], "blocks": [2, 4], "batches": [8, 32]}
 _MFU_SIZES = {"widths": [768], "blocks": [12], "batches": [64, 256]}  # BERT-base
-_CLASSES = 2
-_LEARNING_RATE = 1e-5
-_MATRIX_PRODUCTS = 20  # in a row, so that one call lasts
 
 # Losses of the first step may differ by this much, as rounding is not the same.
 _LOSS_TOLERANCE = 1e-3
-
-
-class Texts(NamedTuple):
-    """A batch of texts to classify.
-
-    Attributes:
-      token_ids, mask, token_types: `[B, S]`.
-      labels: `[B]`.
-    """
-
-    token_ids: np.ndarray
-    mask: np.ndarray
-    token_types: np.ndarray
-    labels: np.ndarray
 
 
 def main(argv: Sequence[str]) -> None:
@@ -73,11 +47,12 @@ def main(argv: Sequence[str]) -> None:
     options = _options(argv)
     console = Console()
     if options.mfu:
-        report = {"device": jax.devices()[0].device_kind, "mfu": measure_mfu(options)}
+        rows = measure_mfu(_cases(options), options.sequence, options.matrix, options.repeats)
+        report = {"device": jax.devices()[0].device_kind, "mfu": rows}
         console.print_json(data=report)
     else:
         report = {"device": jax.devices()[0].device_kind, "rows": []}
-        report |= {"threads": _threads(), "options": vars(options)}
+        report |= {"threads": threads(), "options": vars(options)}
         for config, batch in _cases(options):
             report["rows"].append(compare(config, batch, options))
         console.print(_table(report["rows"]))
@@ -138,66 +113,6 @@ def _sizes(options: argparse.Namespace, width: int, blocks: int, rate: float) ->
     )
 
 
-def _threads() -> int:
-    """Cores that this process may use; XLA takes as many threads."""
-    return len(os.sched_getaffinity(0))
-
-
-def draw_texts(config: BertConfig, batch: int, sequence: int, seed: int = 0) -> Texts:
-    """Random texts, the first of full length and the others of at least half of it."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(sequence // 2, sequence + 1, batch)
-    lengths[0] = sequence
-    mask = np.arange(sequence)[None] < lengths[:, None]
-    return Texts(
-        token_ids=np.where(mask, rng.integers(1, config.vocabulary_size, mask.shape), 0),
-        mask=mask,
-        token_types=np.zeros(mask.shape, np.int64),
-        labels=rng.integers(0, _CLASSES, batch),
-    )
-
-
-def make_step(config: BertConfig, params: Params, texts: Texts) -> Callable[[], float]:
-    """One training step of ours, compiled, which keeps its state and returns the loss.
-
-    Args:
-      config: Sizes, and what dropout there is.
-      params: Of BERT and the "head" `{"kernel": [h, 2], "bias": [2]}`; used up.
-      texts: A batch.
-    """
-    tx = optax.adam(_LEARNING_RATE)
-
-    def loss_of(params: Params, key: jax.Array, batch: Texts) -> jax.Array:
-        _, pooled = bert_encode(
-            params,
-            config,
-            batch.token_ids,
-            batch.mask,
-            batch.token_types,
-            dropout_key=key if config.dropout_rate else None,
-        )
-        logits = pooled @ params["head"]["kernel"] + params["head"]["bias"][None]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels).mean()
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def step(state: tuple, batch: Texts) -> tuple[tuple, jax.Array]:
-        params, moments, key = state
-        key, dropout_key = jax.random.split(key)
-        loss, gradient = jax.value_and_grad(loss_of)(params, dropout_key, batch)
-        updates, moments = tx.update(gradient, moments, params)
-        return (optax.apply_updates(params, updates), moments, key), loss
-
-    batch = jax.tree.map(jnp.asarray, texts)
-    state = params, tx.init(params), jax.random.key(0)
-
-    def run() -> float:
-        nonlocal state
-        state, loss = step(state, batch)
-        return float(loss)
-
-    return run
-
-
 def compare(config: BertConfig, batch: int, options: argparse.Namespace) -> dict:
     """Tokens a second of ours and of PyTorch's, in turns, on the same texts.
 
@@ -205,16 +120,16 @@ def compare(config: BertConfig, batch: int, options: argparse.Namespace) -> dict
       RuntimeError: If the first losses differ without dropout: not the same model then.
     """
     texts = draw_texts(config, batch, options.sequence)
-    torch, model = _peer_model(config)
+    torch, model = peer_model(config)
     # Parameters are fetched before PyTorch trains.
-    works = {"ours": make_step(config, _our_params(model), texts)}
-    works["eager"] = _peer_step(torch, model, model, texts)
-    works["compiled"] = _peer_step(torch, model, torch.compile(model), texts)
+    works = {"ours": make_step(config, our_params(model), texts)}
+    works["eager"] = peer_step(torch, model, model, texts)
+    works["compiled"] = peer_step(torch, model, torch.compile(model), texts)
     losses = [works["ours"](), works["eager"]()]
     if config.dropout_rate == 0.0 and abs(losses[0] - losses[1]) > _LOSS_TOLERANCE:
         raise RuntimeError(f"the models differ: losses {losses}")
     works["compiled"]()  # compiles
-    times_s = _in_turns(works, options.repeats)
+    times_s = in_turns(works, options.repeats)
     tokens = batch * options.sequence
     rates = {name: tokens / float(np.median(seconds)) for name, seconds in times_s.items()}
     return {
@@ -225,131 +140,6 @@ def compare(config: BertConfig, batch: int, options: argparse.Namespace) -> dict
         "tokens_per_s": rates,
         "ours_over": {name: rates["ours"] / rate for name, rate in rates.items() if name != "ours"},
         "seconds": times_s,
-    }
-
-
-def _in_turns(works: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of every call, after one more to warm up."""
-    times_s: dict[str, list[float]] = {name: [] for name in works}
-    for work in works.values():
-        work()
-    for _ in range(repeats):
-        for name, work in works.items():
-            start_s = time.perf_counter()
-            work()
-            times_s[name].append(time.perf_counter() - start_s)
-    return times_s
-
-
-def _peer_model(config: BertConfig) -> tuple[Any, Any]:
-    """PyTorch and its model of these sizes with fresh weights."""
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        remedy = 'Run pip install -e ".[bench]", or measure with --mfu alone'
-        raise InputError("peer", "PyTorch", f"is not there ({error})", remedy) from None
-    torch.set_num_threads(_threads())
-    torch.manual_seed(0)
-    sizes = transformers.BertConfig(
-        vocab_size=config.vocabulary_size,
-        hidden_size=config.width,
-        num_hidden_layers=config.encoder_blocks,
-        num_attention_heads=config.heads,
-        intermediate_size=config.feed_forward_width,
-        max_position_embeddings=config.positions,
-        hidden_dropout_prob=config.dropout_rate,
-        attention_probs_dropout_prob=config.dropout_rate,
-        num_labels=_CLASSES,
-    )
-    return torch, transformers.BertForSequenceClassification(sizes).train()
-
-
-def _our_params(model: Any) -> Params:
-    """The peer's weights as ours, by way of a checkpoint, with its head."""
-    with tempfile.TemporaryDirectory() as directory:
-        model.save_pretrained(directory)
-        _, params = load_bert(directory)
-    weight, bias = (part.detach().numpy() for part in model.classifier.parameters())
-    return params | {"head": {"kernel": jnp.array(weight.T), "bias": jnp.array(bias)}}
-
-
-def _peer_step(torch: Any, model: Any, run: Any, texts: Texts) -> Callable[[], float]:
-    """One training step of PyTorch's: `run` is the model or what it was compiled to."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE, fused=True)
-    inputs = {
-        "input_ids": torch.tensor(texts.token_ids),
-        "attention_mask": torch.tensor(texts.mask.astype(np.int64)),
-        "token_type_ids": torch.tensor(texts.token_types),
-        "labels": torch.tensor(texts.labels),
-    }
-
-    def step() -> float:
-        optimizer.zero_grad()
-        loss = run(**inputs).loss
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return step
-
-
-def measure_mfu(options: argparse.Namespace) -> list[dict]:
-    """Model FLOPs of 16-bit training steps over the measured rate of a matrix product.
-
-    Model FLOPs are those of the blocks' matrix products, forward and twice that backward
-    (`cost.model_counts.block_flops`): what embedding, head, Adam or recomputation cost counts
-    as time alone.
-    """
-    rate = matrix_flops_per_s(options.matrix, options.repeats)
-    return [
-        _mfu_row(dataclasses.replace(config, compute_dtype="bfloat16"), batch, rate, options)
-        for config, batch in _cases(options)
-    ]
-
-
-def matrix_flops_per_s(size: int, repeats: int) -> float:
-    """FLOPs a second of products of `size x size` matrices of 16-bit numbers."""
-
-    @jax.jit
-    def products(x: jax.Array, weights: jax.Array) -> jax.Array:
-        def body(x: jax.Array, _: None) -> tuple[jax.Array, None]:
-            # Scaled so that numbers keep their size.
-            y = jnp.matmul(x, weights, preferred_element_type=jnp.float32) * size**-0.5
-            return y.astype(x.dtype), None
-
-        return jax.lax.scan(body, x, length=_MATRIX_PRODUCTS)[0]
-
-    keys = jax.random.split(jax.random.key(0))
-    x, weights = (jax.random.normal(key, (size, size), jnp.bfloat16) for key in keys)
-    run = {"products": lambda: jax.block_until_ready(products(x, weights))}
-    seconds = float(np.median(_in_turns(run, repeats)["products"]))
-    return 2.0 * size**3 * _MATRIX_PRODUCTS / seconds
-
-
-def _mfu_row(
-    config: BertConfig, batch: int, matrix_rate: float, options: argparse.Namespace
-) -> dict:
-    key, head_key = jax.random.split(jax.random.key(0))
-    head = {
-        "kernel": 0.02 * jax.random.normal(head_key, (config.width, _CLASSES)),
-        "bias": jnp.zeros(_CLASSES),
-    }
-    params = jax.jit(lambda key: init_bert(key, config))(key) | {"head": head}
-    step = make_step(config, params, draw_texts(config, batch, options.sequence))
-    seconds = float(np.median(_in_turns({"ours": step}, options.repeats)["ours"]))
-    per_block = block_flops(options.sequence, config.width, config.feed_forward_width)
-    flops = 3.0 * batch * config.encoder_blocks * per_block
-    return {
-        "width": config.width,
-        "blocks": config.encoder_blocks,
-        "batch": batch,
-        "dropout": config.dropout_rate,
-        "step_s": seconds,
-        "tokens_per_s": batch * options.sequence / seconds,
-        "model_flops_per_s": flops / seconds,
-        "matrix_flops_per_s": matrix_rate,
-        "mfu": flops / seconds / matrix_rate,
     }
 
 
