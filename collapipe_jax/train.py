@@ -1,8 +1,10 @@
 """The joint loop: a network decides and is priced, a model learns, on a simulated clock."""
 
 import functools
+import itertools
 import json
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -111,14 +113,23 @@ def _start(experiment: Experiment, checkpoints: Checkpoints) -> tuple[RunState, 
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    learner_key, system_key = jax.random.split(_key(experiment, 1))
+    learner_key, system_key = _initial_keys(experiment)
     learner = initial_learner(learner_key, experiment)
-    system = _initial_system_state(system_key, experiment.system)
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
     return RunState(
-        jax.device_put(learner, _learning_place(experiment)),
-        jax.device_put(system, jax.local_devices()[0]),
+        jax.device_put(learner, _learning_place(experiment)), _first_network(experiment, system_key)
     )
+
+
+def _initial_keys(experiment: Experiment) -> tuple[Array, Array]:
+    """Of the learner and of the network."""
+    learner_key, system_key = jax.random.split(_key(experiment, 1))
+    return learner_key, system_key
+
+
+def _first_network(experiment: Experiment, key: Array) -> SystemState:
+    """Fading and queues before the first round."""
+    return jax.device_put(_initial_system_state(key, experiment.system), jax.local_devices()[0])
 
 
 _initial_system_state = quick_jit(initial_state)
@@ -150,7 +161,7 @@ def run_round(
     Returns:
       State after the round, and its metrics by name.
     """
-    network_key, learning_key = jax.random.split(jax.random.fold_in(_key(experiment, 2), index))
+    network_key, learning_key = _round_keys(experiment, index)
     system_state, happened = _simulate_round(
         network_key, experiment.system, state.system, policy=experiment.policy
     )
@@ -162,6 +173,25 @@ def run_round(
     # Where the compiler left it may differ, and would make the next round another program.
     learner = jax.device_put(learner, place)
     return RunState(learner, system_state), round_metrics(index, happened, learning)
+
+
+def _round_keys(experiment: Experiment, index: int) -> tuple[Array, Array]:
+    """Of a round's network and of its learning."""
+    network_key, learning_key = jax.random.split(jax.random.fold_in(_key(experiment, 2), index))
+    return network_key, learning_key
+
+
+def round_latencies_s(experiment: Experiment) -> Iterator[float]:
+    """How long every round of a training run will last, without end and without learning.
+
+    The network changes, decides and is priced alike whatever is learnt.
+    """
+    _, key = _initial_keys(experiment)
+    state = _first_network(experiment, key)
+    for index in itertools.count():
+        key, _ = _round_keys(experiment, index)
+        state, happened = _simulate_round(key, experiment.system, state, policy=experiment.policy)
+        yield float(happened.cost.latency_s)
 
 
 # One network a round is decided in no time, but compiled long: on a CPU half as long without

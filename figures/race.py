@@ -1,0 +1,79 @@
+"""Score against simulated time, a row a race and a panel a seed.
+
+    python -m figures.race --workdir=RACE [--workdir=RACE2 ...] [--out=DIR]
+
+Reads the runs that ``race.json`` of experiments.race names and writes ``race.pdf`` and
+``race.png``. Every seed is another network, with a time axis of its own.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from collapipe_jax.command_line import run_reporting_errors
+from experiments.race_files import Run, load_race
+from figures import style
+from figures.command_line import figure_parser, out_dir, print_paths
+
+_ROW_IN = 1.7
+_TRIVIAL = {"color": style.GREY, "linewidth": 0.9, "linestyle": (0, (1, 2))}
+
+
+@style.styled
+def draw(races: Sequence[Sequence[Run]]) -> Figure:
+    """Draw validation scores at the rounds that were evaluated.
+
+    Args:
+      races: runs of each; a race of fewer seeds than another leaves panels out.
+    """
+    seeds = [sorted({run.seed for run in race}) for race in races]
+    columns = max(map(len, seeds))
+    width = style.COLUMN_WIDTH_IN if columns == 1 else style.DOUBLE_WIDTH_IN
+    figure = style.new_figure(width, 0.5 + _ROW_IN * len(races))
+    panels = figure.subplots(len(races), columns, sharey="row", squeeze=False)
+    names = list(dict.fromkeys(run.policy for race in races for run in race))
+    for row, race, drawn in zip(panels, races, seeds, strict=True):
+        for axes, seed in zip(row, drawn, strict=False):
+            _draw_seed(axes, [run for run in race if run.seed == seed], names)
+            axes.set_title(f"seed {seed}", loc="left")
+        for axes in row[len(drawn) :]:
+            axes.set_visible(False)
+        row[0].set_ylabel(f"{race[0].record.score_name} [%]")
+        row[0].set_ylim(bottom=0.0)
+    handles = style.policy_handles(names)
+    handles.append(Line2D([], [], label="trivial answer", **_TRIVIAL))
+    most = 3 if columns == 1 else 6
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), most))
+    return figure
+
+
+def _draw_seed(axes: Axes, runs: Sequence[Run], names: Sequence[str]) -> None:
+    """Runs of a seed, each through the rounds that were evaluated."""
+    looks = style.policy_looks(names)
+    longest_s = max(float(run.record.history["simulated_time_s"][-1]) for run in runs)
+    unit_s, unit = style.time_unit(longest_s)
+    for run in runs:
+        score = run.record.history["score"]
+        known = np.isfinite(score)
+        elapsed = run.record.history["simulated_time_s"][known] / unit_s
+        axes.plot(elapsed, score[known], clip_on=False, **looks[run.policy]._asdict())
+    trivial = float(runs[0].record.constants["baseline_score"])
+    if np.isfinite(trivial):
+        axes.axhline(trivial, **_TRIVIAL)
+    axes.set_xlim(left=0.0)
+    axes.set_xlabel(f"Simulated time [{unit}]")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw the figure from the races on file."""
+    options = figure_parser(__doc__).parse_args(argv)
+    races = [load_race(workdir) for workdir in options.workdir]
+    print_paths(style.save(draw(races), out_dir(options), "race"))
+
+
+if __name__ == "__main__":
+    sys.exit(run_reporting_errors(main, sys.argv[1:]))
