@@ -23,13 +23,13 @@ from pathlib import Path
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from collapipe_jax.build import Experiment, build_experiment, build_optimizers
+from collapipe_jax.build import Experiment, Optimizers, build_experiment, build_optimizers
 from collapipe_jax.command_line import read_numbers, require_positive, run_reporting_errors
 from collapipe_jax.scheduling.policies import CLIENT_POLICIES, POLICIES, make_policy
 from collapipe_jax.train import round_latencies_s, train
 from configs import default
 from experiments.configuration import read_config
-from experiments.race_files import Run, load_race, save_race
+from experiments.race_files import Run, save_race
 from experiments.race_summary import race_table
 from figures import race as race_figure
 from figures import style
@@ -90,81 +90,93 @@ def race(
     """
     for name in policies:
         make_policy(name)  # a wrong name is told before any work
-    grid = [(name, rate) for rate in rates for name in policies]
-    tried = _train_all(config, grid, config.seed, root, console, equal_time)
+    course = _Course(config, root, console, equal_time)
+    tried = course.train([(name, rate) for rate in rates for name in policies], config.seed)
     runs = [
         max((run for run in tried if run.policy == name), key=lambda run: run.last_score)
         for name in policies
     ]
     chosen = [(run.policy, run.rate) for run in runs]
     for seed in range(config.seed + 1, config.seed + seeds):
-        runs += _train_all(config, chosen, seed, root, console, equal_time)
+        runs += course.train(chosen, seed)
     save_race(runs, root)
     console.print(race_table(runs, told_rates=len(rates) > 1))
     paths = draw_all([run.record for run in runs[: len(policies)]], root / "figures")
-    paths += style.save(race_figure.draw([load_race(root)]), root / "figures", "race")
+    if seeds > 1:
+        paths += style.save(race_figure.draw([runs]), root / "figures", "race")
     for path in paths:
         console.print(f"figure: {path}")
 
 
-def _train_all(
-    config: ConfigDict,
-    pairs: Sequence[tuple[str, float]],
-    seed: int,
-    root: Path,
-    console: Console,
-    equal_time: bool,
-) -> list[Run]:
-    """Train on one seed, for pairs of a policy and a multiple of the rates."""
-    own = config.copy_and_resolve_references()
-    own.seed = seed
-    runs = []
-    for name, rate, experiment in _entrants(own, pairs, equal_time):
-        folder = name + (f"_x{rate:g}" if rate != 1.0 else "")
-        folder += f"_seed{seed}" if seed != config.seed else ""
-        console.print(f"[bold]{folder}[/bold]")
-        record = train(experiment, root / folder, resume=True, console=console)
-        summary = json.loads((root / folder / "summary.json").read_text(encoding="utf-8"))
-        headline = experiment.objective.headline
-        runs.append(Run(name, rate, seed, folder, headline, summary, record))
-    return runs
+@dataclasses.dataclass
+class _Course:
+    """What all runs of a race have alike.
 
-
-def _entrants(
-    config: ConfigDict, pairs: Sequence[tuple[str, float]], equal_time: bool
-) -> Iterator[tuple[str, float, Experiment]]:
-    """Experiments of one seed.
-
-    The corpus is read once for each of the two kinds of policies, and what a kind learns with
-    at a rate, for so many rounds, is one object, so that it is compiled once.
+    Attributes:
+      config: of all runs but for policy, rates, seed and, in equal time, rounds.
+      root: where their folders go.
+      console: where progress is shown.
+      equal_time: whether the simulated time is alike instead of the rounds.
+      optimizers: by kind of policy, rate and rounds; what learns with one object is compiled once.
     """
-    built, optimizers, rounds = {}, {}, {}
-    time_s = None
-    for name, rate in pairs:
-        kind = name in CLIENT_POLICIES
-        own = config.copy_and_resolve_references()
-        own.policy.name = name
-        if kind not in built:
-            built[kind] = build_experiment(own, default.get_config())
-        experiment = dataclasses.replace(
-            built[kind], config=own.to_dict(), policy=make_policy(**own.policy)
-        )
-        if equal_time:
-            if time_s is None:
-                time_s = sum(itertools.islice(round_latencies_s(experiment), own.training.rounds))
-            if name not in rounds:
-                rounds[name] = rounds_within(experiment, time_s)
-            _spread_over(own, rounds[name])
+
+    config: ConfigDict
+    root: Path
+    console: Console
+    equal_time: bool
+    optimizers: dict[tuple[bool, float, int], Optimizers] = dataclasses.field(default_factory=dict)
+
+    def train(self, pairs: Sequence[tuple[str, float]], seed: int) -> list[Run]:
+        """Train on one seed, for pairs of a policy and a multiple of the rates."""
+        runs = []
+        for name, rate, experiment in self._entrants(pairs, seed):
+            folder = name + (f"_x{rate:g}" if rate != 1.0 else "")
+            folder += f"_seed{seed}" if seed != self.config.seed else ""
+            self.console.print(f"[bold]{folder}[/bold]")
+            record = train(experiment, self.root / folder, resume=True, console=self.console)
+            text = (self.root / folder / "summary.json").read_text(encoding="utf-8")
+            headline = experiment.objective.headline
+            runs.append(Run(name, rate, seed, folder, headline, json.loads(text), record))
+        return runs
+
+    def _entrants(
+        self, pairs: Sequence[tuple[str, float]], seed: int
+    ) -> Iterator[tuple[str, float, Experiment]]:
+        """Experiments of one seed; the corpus is read once for each kind of policies."""
+        built: dict[bool, Experiment] = {}
+        rounds: dict[str, int] = {}
+        time_s = None
+        for name, rate in pairs:
+            kind = name in CLIENT_POLICIES
+            own = self.config.copy_and_resolve_references()
+            own.seed, own.policy.name = seed, name
+            if kind not in built:
+                built[kind] = build_experiment(own, default.get_config())
+            experiment = dataclasses.replace(
+                built[kind], config=own.to_dict(), policy=make_policy(**own.policy)
+            )
+            if self.equal_time:
+                if time_s is None:
+                    lasting_s = round_latencies_s(experiment)
+                    time_s = sum(itertools.islice(lasting_s, own.training.rounds))
+                if name not in rounds:
+                    rounds[name] = rounds_within(experiment, time_s)
+                _spread_over(own, rounds[name])
+            optimizers = self._optimizers(own, kind, rate)
+            yield (
+                name,
+                rate,
+                dataclasses.replace(experiment, config=own.to_dict(), optimizers=optimizers),
+            )
+
+    def _optimizers(self, config: ConfigDict, kind: bool, rate: float) -> Optimizers:
+        """Optimisers of a run, with the rates set in its configuration."""
         for key in ("client_learning_rate", "decoder_learning_rate"):
-            own.training[key] *= rate
-        learns = (kind, rate, own.training.rounds)
-        if learns not in optimizers:
-            optimizers[learns] = build_optimizers(own)
-        yield (
-            name,
-            rate,
-            dataclasses.replace(experiment, config=own.to_dict(), optimizers=optimizers[learns]),
-        )
+            config.training[key] *= rate
+        learns = (kind, rate, config.training.rounds)
+        if learns not in self.optimizers:
+            self.optimizers[learns] = build_optimizers(config)
+        return self.optimizers[learns]
 
 
 def rounds_within(experiment: Experiment, time_s: float) -> int:

@@ -6,7 +6,7 @@ Of one or several training runs ``progress``, ``latency`` and ``queues`` over al
 ``constants`` over those that estimate them, and a ``gantt`` a run. Of one comparison
 ``policies``, ``memory`` and ``constraints``, and ``reduction`` where it has ``dssra``. Of one
 sweep ``sweep`` and ``sweep_mean``, of one closed-loop run with several V ``tradeoff``, and one
-figure of a folder of experiments.benchmarks.gap, experiments.bound, convergence or stability.
+figure of a folder of experiments.benchmarks.gap, experiments.race, bound, convergence or stability.
 Each as PDF and PNG; prints the paths. Takes a few seconds a figure.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
+from experiments import race_files
 from experiments.closed_loop_files import load_closed_loop
 from experiments.compare_files import Comparison, load_comparison
 from experiments.compare_summary import OURS
@@ -35,6 +36,7 @@ from figures import (
     policies,
     progress,
     queues,
+    race,
     reduction,
     stability,
     style,
@@ -51,6 +53,7 @@ _REPORTS = {
     "bound.json": (bound, bound.load_bound),
     "convergence.json": (convergence, convergence.load_rows),
     "stability.json": (stability, stability.load_rows),
+    race_files.FILE: (race, lambda workdir: [race_files.load_race(workdir)]),
 }
 """Figure and reader by the file that experiments without settings leave."""
 
@@ -79,7 +82,7 @@ def kind_of(workdir: str | Path) -> str:
         str(workdir),
         "holds nothing that figures are drawn from",
         "Name the workdir of a training run, or of experiments.compare, sweep, closed_loop, "
-        "bound, convergence, stability or benchmarks.gap",
+        "race, bound, convergence, stability or benchmarks.gap",
     )
 
 
