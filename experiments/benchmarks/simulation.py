@@ -11,10 +11,8 @@ fewer rounds or realisations for a first look.
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,6 +23,7 @@ from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
 from collapipe_jax.simulate import initial_state, simulate, simulate_round
 from collapipe_jax.system import SystemParams, sample_system
 from configs import default
+from experiments.benchmarks.timing import timed
 
 _BLOCKS = 12
 _PEER_ROUNDS = 20
@@ -81,8 +80,8 @@ def _time_batch(params: SystemParams, policy: Policy, options: argparse.Namespac
         return jax.lax.map(one, keys, batch_size=min(options.batch, options.realisations))
 
     keys = jax.random.split(jax.random.key(0), options.realisations)
-    compile_s, compiled = _timed(lambda: jax.jit(latencies).lower(keys).compile())
-    run_s, latency_s = _timed(lambda: jax.block_until_ready(compiled(keys)))
+    compile_s, compiled = timed(lambda: jax.jit(latencies).lower(keys).compile())
+    run_s, latency_s = timed(lambda: compiled(keys))
     return {
         "compile_s": compile_s,
         "run_s": run_s,
@@ -103,17 +102,10 @@ def _time_loop(params: SystemParams, policy: Policy) -> dict:
         reached = state
         for key in keys:
             reached, _ = step(key, system, reached)
-        return jax.block_until_ready(reached)
+        return reached
 
-    run_s, _ = _timed(rounds)
+    run_s, _ = timed(rounds)
     return {"loop_decisions_per_s": _PEER_ROUNDS / run_s}
-
-
-def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Wall-clock seconds of a call, and its result."""
-    start_s = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start_s, result
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from collapipe_jax.scheduling.dssra import dssra
 from experiments.benchmarks.outside_bound import lower_bound_with_cvxpy
 from experiments.benchmarks.outside_solvers import in_double, solve_with_scipy
 from experiments.benchmarks.solver_networks import LARGE_SHAPE, sample_problems
+from experiments.benchmarks.timing import timed
 
 _REPEATS = 3
 _SIZES = {"clusters": (2, 4, 8), "devices": (3, 5, 10), "blocks": (6, 12, 24)}
@@ -134,9 +134,9 @@ def time_dssra(problems: RoundProblem, batch: int) -> tuple[dict, Any]:
 
     spread = jax.shard_map(on_device, mesh=mesh, in_specs=along, out_specs=along, check_vma=False)
     problems = jax.device_put(problems, jax.sharding.NamedSharding(mesh, along))
-    compile_s, compiled = _timed(lambda: jax.jit(spread).lower(problems).compile())
-    _, solution = _timed(lambda: compiled(problems))
-    runs_s = [_timed(lambda: compiled(problems))[0] for _ in range(_REPEATS)]
+    compile_s, compiled = timed(lambda: jax.jit(spread).lower(problems).compile())
+    _, solution = timed(lambda: compiled(problems))
+    runs_s = [timed(lambda: compiled(problems))[0] for _ in range(_REPEATS)]
     run_s = float(np.median(runs_s))
     figures = {
         "networks": count,
@@ -185,7 +185,7 @@ def _time_outside(
 
     cases = [case(index) for index in range(count)]
     solve(*cases[0])  # compiles
-    run_s, theirs = _timed(lambda: [solve(*case) for case in cases])
+    run_s, theirs = timed(lambda: [solve(*case) for case in cases])
     ours = _prices(problems, solution, count)
     difference = ours / np.asarray(theirs) - 1.0
     return {
@@ -249,13 +249,6 @@ def _sizes(rows: list[dict]) -> Table:
         times = f"{row['ms_per_decision']:.3g}", f"{row['compile_s']:.0f}"
         table.add_row(row["grows"], *sizes, *times)
     return table
-
-
-def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Wall-clock seconds of a call, and its result."""
-    start_s = time.perf_counter()
-    result = jax.block_until_ready(work())
-    return time.perf_counter() - start_s, result
 
 
 if __name__ == "__main__":
