@@ -12,7 +12,13 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.feasibility import is_feasible
 from collapipe_jax.scheduling.resources import tune_resources
-from experiments.benchmarks import outside_bound, outside_solvers, smooth_form, smooth_variables
+from experiments.benchmarks import (
+    conic_program,
+    outside_bound,
+    outside_solvers,
+    smooth_form,
+    smooth_variables,
+)
 from experiments.benchmarks.outside_bound import lower_bound_with_cvxpy
 from experiments.benchmarks.outside_solvers import in_double, solve_with_scipy
 
@@ -105,10 +111,10 @@ def test_wrong_requests_are_told(case, monkeypatch):
             solve(*case)
 
 
-def test_the_modules_import_without_optional_packages(monkeypatch):
+@pytest.mark.parametrize("module", [outside_bound, conic_program])
+def test_the_modules_import_without_optional_packages(module, monkeypatch):
     """They are named in the error, and nothing else of the package needs them."""
     monkeypatch.setitem(importlib.sys.modules, "cvxpy", None)
-    reloaded = importlib.reload(outside_bound)
-    assert reloaded.cp is None
+    assert importlib.reload(module).cp is None
     monkeypatch.undo()
-    importlib.reload(outside_bound)
+    importlib.reload(module)
