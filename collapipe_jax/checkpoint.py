@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from collapipe_jax import hosts
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import partial_path, write_text
 from collapipe_jax.objectives.objective import SCORE_NAMES
@@ -127,6 +129,9 @@ def _first_difference(found: Mapping, wanted: Mapping, prefix: str = "") -> str:
 class Checkpoints:
     """The checkpoints of one workdir; use as a context manager.
 
+    Where several hosts run, all open the same folder and call the same methods; the first one
+    writes, and what it writes is its own.
+
     Args:
       workdir: with a run.
       writable: whether to sweep what a killed run left half written; a reader must not,
@@ -162,9 +167,13 @@ class Checkpoints:
           state: what the next round needs.
           record: nested dictionary of arrays for the figures.
         """
-        self._keep_digests({})  # not those of a folder of this name that was deleted since
+        if hosts.is_first():
+            self._keep_digests({})  # not those of a folder of this name that was deleted since
+        # Arrays of NumPy are written by the first host, whatever the others have.
+        state = jax.device_get(state)
         self._orbax.save_checkpointables(step, {"state": state, "record": dict(record)})
-        self._keep_digests({str(step): _file_digests(self._directory / str(step))})
+        if hosts.is_first():
+            self._keep_digests({str(step): _file_digests(self._directory / str(step))})
 
     def latest(self) -> int | None:
         """Rounds done at the newest checkpoint, or None."""
@@ -172,13 +181,14 @@ class Checkpoints:
         return None if found is None else int(found.step)
 
     def load(self, step: int, state_like: Any) -> tuple[Any, dict[str, Any]]:
-        """State, in the structure of ``state_like``, and record of a step.
+        """State, in the structure and in the places of ``state_like``, and record of a step.
 
         Raises:
           InputError: if the checkpoint is damaged.
         """
-        found = self._load(step, {"state": state_like, "record": None})
-        return found["state"], found["record"]
+        found = self._load(step, {"state": jax.device_get(state_like), "record": None})
+        places = jax.tree.map(lambda leaf: leaf.sharding, state_like)
+        return jax.device_put(found["state"], places), found["record"]
 
     def load_record(self, step: int) -> dict[str, Any]:
         """Record of a step alone.

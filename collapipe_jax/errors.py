@@ -11,3 +11,7 @@ class InputError(ValueError):
     def __init__(self, key: str, value: object, problem: str, remedy: str):
         self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
         super().__init__(f"{key} = {value!r}: {problem}. {remedy}.")
+
+    def __reduce__(self):
+        """So that it can be told to other processes."""
+        return type(self), (self.key, self.value, self.problem, self.remedy)

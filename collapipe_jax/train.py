@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import json
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -11,28 +10,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from collapipe_jax import hosts
 from collapipe_jax.build import Experiment
-from collapipe_jax.checkpoint import Checkpoints, RunRecord, load_run, open_workdir
+from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.compilation import quick_jit
+from collapipe_jax.errors import InputError
 from collapipe_jax.federated.estimates import BoundConstants, estimate_constants
-from collapipe_jax.files import write_text
 from collapipe_jax.history import (
     VIOLATED,
     History,
-    append_line,
     append_round,
     clock_after,
     last_constants,
     round_metrics,
-    write_metrics,
 )
 from collapipe_jax.learner import Learner, initial_learner, learn, model_params, outcome_of
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.run_files import RunFiles
 from collapipe_jax.simulate import SystemState, initial_state, simulate_round
 from collapipe_jax.tasks.sampling import sample_round
 
@@ -75,12 +74,10 @@ def train(
     Raises:
       InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged.
     """
-    path = open_workdir(workdir, experiment.config, resume)
-    with Checkpoints(path) as checkpoints:
-        state, history, done = _start(experiment, checkpoints)
+    _check_hosts(experiment)
+    with RunFiles(workdir, experiment.config, resume) as files:
+        state, history, done = files.start(initial_run_state(experiment), experiment.objective)
         constants = run_constants(experiment)
-        write_metrics(path / "metrics.jsonl", history)
-        experiment.objective.save(path)
         rounds = experiment.config["training"]["rounds"]
         with _progress(console) as progress:
             bar = progress.add_task("rounds", total=rounds, completed=done, status="")
@@ -90,25 +87,35 @@ def train(
                 metrics |= _estimate_when_due(experiment, state, index)
                 metrics["simulated_time_s"] = clock_after(history, metrics)
                 history = append_round(history, metrics)
-                append_line(path / "metrics.jsonl", metrics)
+                files.add_round(metrics)
                 if _is_due(index, experiment.config["checkpoint_every_rounds"], rounds):
-                    checkpoints.save(index + 1, state, {"history": history, "constants": constants})
+                    files.save(index + 1, state, {"history": history, "constants": constants})
                 progress.update(bar, advance=1, status=_status(experiment, history, constants))
-    summary = path / "summary.json"
-    if not summary.exists():
-        experiment.objective.export(model_params(state.learner), path / "model")
-        write_text(summary, json.dumps(summarise(experiment, state, history), indent=1) + "\n")
-    return load_run(path)
+    if files.lack_summary():
+        summary = summarise(experiment, state, history)
+        files.finish(summary, experiment.objective, model_params(state.learner))
+    return files.read()
 
 
-def _start(experiment: Experiment, checkpoints: Checkpoints) -> tuple[RunState, History, int]:
-    """State, history and number of rounds done: fresh, or from the newest checkpoint."""
-    state = initial_run_state(experiment)
-    step = checkpoints.latest()
-    if step is None:
-        return state, {}, 0
-    state, record = checkpoints.load(step, state)
-    return state, record["history"], step
+def _check_hosts(experiment: Experiment) -> None:
+    """Refuse several hosts that would not share the work.
+
+    Raises:
+      InputError: naming the key.
+    """
+    count, backend = jax.process_count(), experiment.execution.backend
+    if count > 1 and backend != "sharded":
+        problem = f"{count} hosts would all do the same work"
+        raise InputError("pipeline.backend", backend, problem, "Choose sharded, or one host")
+    if count > 1:
+        working = {device.process_index for device in _mesh(experiment).devices.flat}
+        if len(working) < count:
+            raise InputError(
+                "--hosts",
+                count,
+                f"the {_mesh(experiment).size} devices of the network are all on {len(working)}",
+                "Take fewer hosts, or fewer devices on each",
+            )
 
 
 def initial_run_state(experiment: Experiment) -> RunState:
@@ -139,8 +146,13 @@ def _learning_place(experiment: Experiment) -> Sharding:
     """Where learning happens: one device, or all of a mesh whose stages run the encoder."""
     if experiment.execution.backend != "sharded":
         return SingleDeviceSharding(jax.local_devices()[0])
+    return NamedSharding(_mesh(experiment), PartitionSpec())
+
+
+def _mesh(experiment: Experiment) -> Mesh:
+    """A device of the mesh for every device of the network."""
     problem = experiment.system.mean_problem
-    return NamedSharding(make_pipeline_mesh(problem.clusters, problem.devices), PartitionSpec())
+    return make_pipeline_mesh(problem.clusters, problem.devices)
 
 
 def _key(experiment: Experiment, purpose: int) -> Array:
@@ -162,11 +174,14 @@ def run_round(
       State after the round, and its metrics by name.
     """
     network_key, learning_key = _round_keys(experiment, index)
-    system_state, happened = _simulate_round(
-        network_key, experiment.system, state.system, policy=experiment.policy
-    )
+    system_state, happened = state.system, None
+    if hosts.is_first():  # it decides for all, who need not follow the network
+        system_state, happened = _simulate_round(
+            network_key, experiment.system, state.system, policy=experiment.policy
+        )
+    happened = hosts.from_first(happened)
     place = _learning_place(experiment)
-    outcome = jax.device_put(outcome_of(happened), place)
+    outcome = jax.device_put(jax.device_get(outcome_of(happened)), place)
     learner, learning = learn(
         experiment, state.learner, round_batches(experiment, index), outcome, learning_key
     )
@@ -311,6 +326,7 @@ def _progress(console: Console | None) -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.fields[status]}"),
         console=console,
+        disable=not hosts.is_first(),
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from collapipe_jax import hosts
 from collapipe_jax.build import build_experiment
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.train import train
@@ -30,12 +31,19 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--config", required=True, help="a file with get_config()")
     parser.add_argument("--workdir", required=True, help="where metrics and checkpoints go")
     parser.add_argument("--resume", action="store_true", help="go on with what is there")
+    parser.add_argument("--coordinator", help="ADDRESS:PORT of the first host, or auto")
+    parser.add_argument("--hosts", type=int, help="how many there are")
+    parser.add_argument("--host", type=int, help="which of them this one is, from 0")
     options, overrides = parser.parse_known_args(argv)
+    if options.coordinator is not None:
+        hosts.join(options.coordinator, options.hosts, options.host)
 
     config = read_config(options.config, overrides)
     experiment = build_experiment(config, default.get_config())
     console = Console()
     train(experiment, options.workdir, resume=options.resume, console=console)
+    if not hosts.is_first():
+        return
     summary = json.loads((Path(options.workdir) / "summary.json").read_text(encoding="utf-8"))
     for name, value in summary.items():
         console.print(f"{name:32} {value}")

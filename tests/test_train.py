@@ -17,7 +17,7 @@ import tiny_run
 from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
-from collapipe_jax import checkpoint, history, train
+from collapipe_jax import checkpoint, history, run_files, train
 from collapipe_jax.build import build_experiment
 from collapipe_jax.checkpoint import Checkpoints, load_run
 from collapipe_jax.errors import InputError
@@ -183,7 +183,7 @@ MOMENTS = {
     "between checkpoint and digests": (checkpoint, "_file_digests", 2),
     "after the second checkpoint": (train, "run_round", 5),
     "before the summary": (train, "summarise", 1),
-    "while the summary is written": (train, "write_text", 1),
+    "while the summary is written": (run_files, "write_text", 1),
 }
 
 

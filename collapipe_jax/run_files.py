@@ -1,0 +1,85 @@
+"""The files of a training run, in a folder that all hosts see and the first one writes."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from collapipe_jax import hosts
+from collapipe_jax.checkpoint import Checkpoints, RunRecord, load_run, open_workdir
+from collapipe_jax.files import write_text
+from collapipe_jax.history import History, append_line, write_metrics
+from collapipe_jax.models.layers import Params
+from collapipe_jax.objectives.objective import Objective
+
+_State = TypeVar("_State")
+
+
+class RunFiles:
+    """Opens a workdir; use as a context manager. All hosts call all methods.
+
+    Args:
+      workdir: where metrics and checkpoints go.
+      config: nested plain dictionary.
+      resume: go on with what is in ``workdir``.
+
+    Raises:
+      InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged.
+    """
+
+    def __init__(self, workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool):
+        # The others may not look before the first has taken the folder.
+        self._path = hosts.on_first(lambda: open_workdir(workdir, config, resume))
+        self._checkpoints = Checkpoints(self._path)
+
+    def __enter__(self) -> "RunFiles":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._checkpoints.__exit__(*error)
+
+    def start(self, fresh: _State, objective: Objective) -> tuple[_State, History, int]:
+        """State, history and number of rounds done: fresh, or from the newest checkpoint.
+
+        Args:
+          fresh: state before the first round.
+          objective: its vocabulary goes beside the metrics, which are written anew.
+        """
+        state, history, step = fresh, {}, self._checkpoints.latest()
+        if step is not None:
+            state, record = self._checkpoints.load(step, fresh)
+            history = record["history"]
+        if hosts.is_first():
+            write_metrics(self._path / "metrics.jsonl", history)
+            objective.save(self._path)
+        return state, history, step or 0
+
+    def add_round(self, metrics: dict[str, np.ndarray]) -> None:
+        """Log a round."""
+        if hosts.is_first():
+            append_line(self._path / "metrics.jsonl", metrics)
+
+    def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
+        """Save a checkpoint; as that of `Checkpoints`."""
+        self._checkpoints.save(step, state, record)
+
+    def lack_summary(self) -> bool:
+        """Whether the run has not been finished yet."""
+        return hosts.on_first(lambda: not self._summary.exists())
+
+    def finish(self, summary: dict[str, Any], objective: Objective, params: Params) -> None:
+        """Write the trained model and, last of all, the summary."""
+        if hosts.is_first():
+            objective.export(params, self._path / "model")
+            write_text(self._summary, json.dumps(summary, indent=1) + "\n")
+
+    @property
+    def _summary(self) -> Path:
+        return self._path / "summary.json"
+
+    def read(self) -> RunRecord:
+        """The record of the run so far."""
+        return load_run(self._path)

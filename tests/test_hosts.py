@@ -1,0 +1,116 @@
+"""Two processes with half of the devices each, against one with all."""
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collapipe_jax import hosts
+from collapipe_jax.errors import InputError
+
+TESTS = Path(__file__).parent
+
+
+def test_one_host_is_the_first_and_tells_itself():
+    assert hosts.is_first()
+    value = {"a": np.arange(3)}
+    assert hosts.from_first(value) is value
+    with pytest.raises(OSError, match="full"):
+        hosts.on_first(_full)
+
+
+def _full():
+    raise OSError("full")
+
+
+def test_an_error_can_be_told_to_others():
+    error = InputError("key", 1, "is wrong", "Mend it")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(("count", "index"), [(None, None), (2, None), (2, 2), (2, -1)])
+def test_a_coordinator_needs_the_number_of_hosts_and_which_this_is(count, index):
+    with pytest.raises(InputError, match="--coordinator"):
+        hosts.join("localhost:1", count, index)
+
+
+def _start(workdir, devices, *options):
+    """A training run in a process of its own."""
+    flags = os.environ["XLA_FLAGS"].replace("count=8", f"count={devices}")
+    command = [sys.executable, "-m", "experiments.train", f"--config={TESTS / 'tiny_run.py'}"]
+    command += [f"--workdir={workdir}", "--config.pipeline.backend=sharded", *options]
+    return subprocess.Popen(
+        command,
+        cwd=TESTS.parent,
+        env=os.environ | {"XLA_FLAGS": flags, "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _start_hosts(workdir, *options, count=2, devices=2):
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        coordinator = f"--coordinator=localhost:{probe.getsockname()[1]}"
+    return [
+        _start(workdir, devices, coordinator, f"--hosts={count}", f"--host={index}", *options)
+        for index in range(count)
+    ]
+
+
+def _end(*processes):
+    """Exit statuses, and what was printed."""
+    printed = [process.communicate(timeout=500)[0] for process in processes]
+    return [process.returncode for process in processes], printed
+
+
+def _rows(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_two_hosts_train_as_one_and_resume(tmp_path):
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    statuses, printed = _end(_start(alone, 4))
+    assert statuses == [0], printed
+    statuses, printed = _end(*_start_hosts(together))
+    assert statuses == [0, 0], printed
+    assert "test_bleu_greedy" in printed[0]
+    assert "test_bleu_greedy" not in printed[1]  # the first host speaks for all
+    for one, two in zip(_rows(alone), _rows(together), strict=True):
+        assert one["segments"] == two["segments"]
+        np.testing.assert_allclose(two["train_loss"], one["train_loss"], rtol=1e-4)
+
+    last = (together / "summary.json").read_bytes(), _rows(together)
+    (together / "summary.json").unlink()
+    newest = max((together / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    newest.rename(tmp_path / "gone")
+    statuses, printed = _end(*_start_hosts(together, "--resume"))
+    assert statuses == [0, 0], printed
+    assert ((together / "summary.json").read_bytes(), _rows(together)) == last
+
+    # Every host is told what only the first one sees.
+    statuses, printed = _end(*_start_hosts(together))
+    assert statuses == [2, 2]
+    assert all("holds results already" in text for text in printed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "devices", "told"),
+    [
+        (("--config.pipeline.backend=sequential",), 2, "pipeline.backend = 'sequential'"),
+        ((), 4, "--hosts = 2"),
+    ],
+)
+def test_hosts_that_would_not_share_the_work_are_told(options, devices, told, tmp_path):
+    statuses, printed = _end(*_start_hosts(tmp_path / "run", *options, devices=devices))
+    assert statuses == [2, 2]
+    assert all(told in text for text in printed)
