@@ -4,7 +4,7 @@ import functools
 import itertools
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,18 +20,12 @@ from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.estimates import BoundConstants, estimate_constants
-from collapipe_jax.history import (
-    VIOLATED,
-    History,
-    append_round,
-    clock_after,
-    last_constants,
-    round_metrics,
-)
+from collapipe_jax.history import History, append_round, clock_after, round_metrics
 from collapipe_jax.learner import Learner, initial_learner, learn, model_params, outcome_of
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.run_files import RunFiles
+from collapipe_jax.run_summary import run_constants, summarise
 from collapipe_jax.simulate import SystemState, initial_state, simulate_round
 from collapipe_jax.tasks.sampling import sample_round
 
@@ -60,11 +54,12 @@ def train(
     """Train a model over a simulated network.
 
     Every round is a pure function of the state and of keys folded from the seed and the
-    round's number, so a run that was killed ends, resumed, with the same numbers.
+    round's number, so a run that was killed ends, resumed, with the same numbers. Several hosts
+    (`hosts.join`) all call this alike.
 
     Args:
       experiment: what to run.
-      workdir: where metrics and checkpoints go.
+      workdir: where metrics and checkpoints go; a folder that all hosts see.
       resume: go on with what is in ``workdir``.
       console: where progress is shown; None is the terminal.
 
@@ -72,7 +67,8 @@ def train(
       The record of the whole run.
 
     Raises:
-      InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged.
+      InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged, or
+        if one of several hosts would have nothing of its own to do.
     """
     _check_hosts(experiment)
     with RunFiles(workdir, experiment.config, resume) as files:
@@ -92,8 +88,8 @@ def train(
                     files.save(index + 1, state, {"history": history, "constants": constants})
                 progress.update(bar, advance=1, status=_status(experiment, history, constants))
     if files.lack_summary():
-        summary = summarise(experiment, state, history)
-        files.finish(summary, experiment.objective, model_params(state.learner))
+        params = model_params(state.learner)
+        files.finish(summarise(experiment, params, history), experiment.objective, params)
     return files.read()
 
 
@@ -279,44 +275,6 @@ def estimate_batches(experiment: Experiment, index: int) -> Batch:
 
 def _is_due(index: int, every: int, rounds: int) -> bool:
     return (index + 1) % every == 0 or index + 1 == rounds
-
-
-def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
-    """Budgets, limits and baselines that the figures draw as lines."""
-    problem = experiment.system.mean_problem
-    return {
-        "energy_budget_j": np.asarray(problem.control.energy_budget_j),
-        "divergence_target": np.asarray(problem.control.divergence_target),
-        "memory_limit_bytes": np.asarray(problem.compute.memory_bytes),
-        "reference_latency_s": np.asarray(problem.control.reference_latency_s),
-        "baseline_score": np.asarray(experiment.objective.baseline_score(), np.float32),
-    }
-
-
-def summarise(experiment: Experiment, state: RunState, history: History) -> dict[str, Any]:
-    """Final scores on the test set and means over the rounds, as plain numbers."""
-    budget_j = np.asarray(experiment.system.mean_problem.control.energy_budget_j)
-    return {
-        "policy": experiment.config["policy"]["name"],
-        **experiment.objective.test(model_params(state.learner)),
-        "simulated_time_s": float(history["simulated_time_s"][-1]),
-        "mean_latency_s": float(history["latency_s"].mean()),
-        "mean_compute_latency_s": float(history["compute_latency_s"].mean()),
-        "mean_energy_j": float(history["energy_j"].sum(axis=(1, 2)).mean()),
-        "worst_energy_over_budget": float((history["energy_j"].mean(axis=0) / budget_j).max()),
-        "mean_divergence_over_target": float(
-            history["divergence"].mean()
-            / np.asarray(experiment.system.mean_problem.control.divergence_target)
-        ),
-        "peak_device_memory_bytes": float(history["memory_bytes"].max()),
-        "violated_rounds": {
-            name.removeprefix(VIOLATED): int(history[name].sum())
-            for name in sorted(history)
-            if name.startswith(VIOLATED)
-        },
-        "rounds_with_absent_clusters": int(history["absent"].any(axis=1).sum()),
-        **last_constants(history, experiment.config["training"]["client_learning_rate"]),
-    }
 
 
 def _progress(console: Console | None) -> Progress:
