@@ -129,8 +129,8 @@ def _first_difference(found: Mapping, wanted: Mapping, prefix: str = "") -> str:
 class Checkpoints:
     """The checkpoints of one workdir; use as a context manager.
 
-    Where several hosts run, all open the same folder and call the same methods; the first one
-    writes, and what it writes is its own.
+    Where several hosts run, all open the same folder and call the same methods; the state and
+    the record of the first one are written.
 
     Args:
       workdir: with a run.
@@ -167,13 +167,14 @@ class Checkpoints:
           state: what the next round needs.
           record: nested dictionary of arrays for the figures.
         """
-        if hosts.is_first():
-            self._keep_digests({})  # not those of a folder of this name that was deleted since
+        # Not those of a folder of this name that was deleted since.
+        hosts.on_first(lambda: self._keep_digests({}))
         # Arrays of NumPy are written by the first host, whatever the others have.
         state = jax.device_get(state)
         self._orbax.save_checkpointables(step, {"state": state, "record": dict(record)})
-        if hosts.is_first():
-            self._keep_digests({str(step): _file_digests(self._directory / str(step))})
+        hosts.on_first(
+            lambda: self._keep_digests({str(step): _file_digests(self._directory / str(step))})
+        )
 
     def latest(self) -> int | None:
         """Rounds done at the newest checkpoint, or None."""

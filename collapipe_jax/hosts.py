@@ -5,8 +5,10 @@ order. What happens on the first host alone is told to the others here, so that 
 """
 
 import pickle
+import traceback
+from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -28,25 +30,41 @@ def join(coordinator: str, count: int | None = None, index: int | None = None) -
       index: of this one, from 0.
 
     Raises:
-      InputError: if something is missing, or the hosts do not find each other.
+      InputError: if something is missing, the hosts do not find each other, or have different
+        numbers of devices.
     """
     if coordinator == "auto":
-        where = {}
-    elif count is None or index is None or not 0 <= index < count:
-        raise InputError(
-            "--coordinator",
-            coordinator,
-            f"needs a number of hosts and which this one is, not {count} and {index}",
-            "Give --hosts=COUNT and --host=INDEX, from 0",
-        )
+        if count is not None or index is not None:
+            raise InputError("--coordinator", coordinator, "knows the hosts", "Drop the others")
+        where, remedy = {}, "Give ADDRESS:PORT of the first host, --hosts and --host"
     else:
+        _check_address(coordinator)
+        if count is None or index is None or not 0 <= index < count:
+            raise InputError(
+                "--coordinator",
+                coordinator,
+                f"needs a number of hosts and which this one is, not {count} and {index}",
+                "Give --hosts=COUNT and --host=INDEX, from 0",
+            )
         where = {"coordinator_address": coordinator, "num_processes": count, "process_id": index}
+        remedy = "Start all of them within 5 minutes, with the address of the first"
     try:
         jax.distributed.initialize(**where)
     except (RuntimeError, ValueError) as error:
-        problem = f"the hosts did not find each other ({str(error).splitlines()[0]})"
-        remedy = "Start all of them within 5 minutes, with the address of the first"
+        problem = f"the hosts did not find each other ({error})"
         raise InputError("--coordinator", coordinator, problem, remedy) from error
+    devices = Counter(device.process_index for device in jax.devices())
+    if len(set(devices.values())) > 1:
+        problem = f"they have {sorted(devices.values())} devices"
+        raise InputError("--hosts", len(devices), problem, "Give all hosts as many")
+
+
+def _check_address(coordinator: str) -> None:
+    address, _, port = coordinator.rpartition(":")
+    if not address or not port.isdigit():
+        raise InputError(
+            "--coordinator", coordinator, "is no address with a port", "Write it like 10.0.0.1:8476"
+        )
 
 
 def is_first() -> bool:
@@ -75,17 +93,42 @@ def on_first(work: Callable[[], _Value]) -> _Value:
     """Do something on the first host alone; its result, or its error, reaches all.
 
     Args:
-      work: what to do.
+      work: what to do; what it returns can be pickled.
     """
     if jax.process_count() == 1:
         return work()
-    result: tuple[Any, Exception | None] = None, None
-    if is_first():
-        try:
-            result = work(), None
-        except (InputError, OSError) as error:
-            result = None, error
-    value, error = from_first(result)
+    value, error = from_first(_attempt(work) if is_first() else None)
     if error is not None:
         raise error
     return value
+
+
+def on_every(work: Callable[[], _Value]) -> _Value:
+    """Do something on every host by itself, and go on only if it worked out on all.
+
+    Args:
+      work: what to do, without computations that hosts share.
+
+    Raises:
+      RuntimeError: if another host failed, which tells why.
+    """
+    if jax.process_count() == 1:
+        return work()
+    value, error = _attempt(work)
+    failed = np.flatnonzero(multihost_utils.process_allgather(np.int32(error is not None)))
+    if error is not None:
+        raise error
+    if failed.size:
+        raise RuntimeError(f"host {failed[0]} of {jax.process_count()} has failed; see its output")
+    return value
+
+
+def _attempt(work: Callable[[], _Value]) -> tuple[_Value | None, Exception | None]:
+    """Result or error, both of which can be pickled."""
+    try:
+        return work(), None
+    except (InputError, OSError) as error:
+        return None, error
+    except Exception as error:  # others must hear of it, or would wait for ever
+        traceback.print_exc()
+        return None, RuntimeError(f"a host has failed: {type(error).__name__}: {error}")

@@ -19,7 +19,9 @@ _State = TypeVar("_State")
 
 
 class RunFiles:
-    """Opens a workdir; use as a context manager. All hosts call all methods.
+    """Opens a workdir; its checkpoints can be saved inside of a ``with``.
+
+    All hosts call all methods, so that an error of the first ends all.
 
     Args:
       workdir: where metrics and checkpoints go.
@@ -52,29 +54,32 @@ class RunFiles:
         if step is not None:
             state, record = self._checkpoints.load(step, fresh)
             history = record["history"]
-        if hosts.is_first():
-            write_metrics(self._path / "metrics.jsonl", history)
-            objective.save(self._path)
+        hosts.on_first(lambda: self._begin(history, objective))
         return state, history, step or 0
+
+    def _begin(self, history: History, objective: Objective) -> None:
+        write_metrics(self._path / "metrics.jsonl", history)
+        objective.save(self._path)
 
     def add_round(self, metrics: dict[str, np.ndarray]) -> None:
         """Log a round."""
-        if hosts.is_first():
-            append_line(self._path / "metrics.jsonl", metrics)
+        hosts.on_first(lambda: append_line(self._path / "metrics.jsonl", metrics))
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
         """Save a checkpoint; as that of `Checkpoints`."""
         self._checkpoints.save(step, state, record)
 
-    def lack_summary(self) -> bool:
+    def lacks_summary(self) -> bool:
         """Whether the run has not been finished yet."""
         return hosts.on_first(lambda: not self._summary.exists())
 
     def finish(self, summary: dict[str, Any], objective: Objective, params: Params) -> None:
         """Write the trained model and, last of all, the summary."""
-        if hosts.is_first():
-            objective.export(params, self._path / "model")
-            write_text(self._summary, json.dumps(summary, indent=1) + "\n")
+        hosts.on_first(lambda: self._finish(summary, objective, params))
+
+    def _finish(self, summary: dict[str, Any], objective: Objective, params: Params) -> None:
+        objective.export(params, self._path / "model")
+        write_text(self._summary, json.dumps(summary, indent=1) + "\n")
 
     @property
     def _summary(self) -> Path:

@@ -87,7 +87,7 @@ def train(
                 if _is_due(index, experiment.config["checkpoint_every_rounds"], rounds):
                     files.save(index + 1, state, {"history": history, "constants": constants})
                 progress.update(bar, advance=1, status=_status(experiment, history, constants))
-    if files.lack_summary():
+    if files.lacks_summary():
         params = model_params(state.learner)
         files.finish(summarise(experiment, params, history), experiment.objective, params)
     return files.read()

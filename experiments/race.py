@@ -15,25 +15,25 @@ with a table, ``race.json``, and the figures.
 import argparse
 import dataclasses
 import itertools
-import json
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from collapipe_jax.build import Experiment, Optimizers, build_experiment, build_optimizers
+from collapipe_jax.checkpoint import open_workdir
 from collapipe_jax.command_line import read_numbers, require_positive, run_reporting_errors
+from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.policies import CLIENT_POLICIES, POLICIES, make_policy
 from collapipe_jax.train import round_latencies_s, train
 from configs import default
 from experiments.configuration import read_config
-from experiments.race_files import Run, save_race
+from experiments.race_files import Run, read_run, save_race
 from experiments.race_summary import race_table
-from figures import race as race_figure
-from figures import style
-from figures.all import draw_all
+from figures.all import draw_race
 
 
 def main(argv: Sequence[str]) -> None:
@@ -86,11 +86,17 @@ def race(
       equal_time: whether all policies have the same simulated time instead of the same rounds.
 
     Raises:
-      InputError: if the configuration is wrong.
+      InputError: if the configuration is wrong, or ``root`` holds another race. More policies,
+        rates and seeds than before are the same race.
     """
+    if len(set(policies)) < len(policies):
+        raise InputError("--policies", list(policies), "has one twice", "Name every policy once")
     for name in policies:
         make_policy(name)  # a wrong name is told before any work
-    course = _Course(config, root, console, equal_time)
+    clock = policies[0] if equal_time else None
+    open_workdir(root, {"race": {"clock": clock}, "config": config.to_dict()}, resume=True)
+
+    course = _Course(config, root, console, clock)
     tried = course.train([(name, rate) for rate in rates for name in policies], config.seed)
     runs = [
         max((run for run in tried if run.policy == name), key=lambda run: run.last_score)
@@ -101,10 +107,7 @@ def race(
         runs += course.train(chosen, seed)
     save_race(runs, root)
     console.print(race_table(runs, told_rates=len(rates) > 1))
-    paths = draw_all([run.record for run in runs[: len(policies)]], root / "figures")
-    if seeds > 1:
-        paths += style.save(race_figure.draw([runs]), root / "figures", "race")
-    for path in paths:
+    for path in draw_race(runs, root / "figures"):
         console.print(f"figure: {path}")
 
 
@@ -116,14 +119,14 @@ class _Course:
       config: of all runs but for policy, rates, seed and, in equal time, rounds.
       root: where their folders go.
       console: where progress is shown.
-      equal_time: whether the simulated time is alike instead of the rounds.
-      optimizers: by kind of policy, rate and rounds; what learns with one object is compiled once.
+      clock: policy that sets the simulated time of all; None where rounds are alike instead.
+      optimizers: by way of learning, rate and rounds; one object is compiled once.
     """
 
     config: ConfigDict
     root: Path
     console: Console
-    equal_time: bool
+    clock: str | None
     optimizers: dict[tuple[bool, float, int], Optimizers] = dataclasses.field(default_factory=dict)
 
     def train(self, pairs: Sequence[tuple[str, float]], seed: int) -> list[Run]:
@@ -133,50 +136,64 @@ class _Course:
             folder = name + (f"_x{rate:g}" if rate != 1.0 else "")
             folder += f"_seed{seed}" if seed != self.config.seed else ""
             self.console.print(f"[bold]{folder}[/bold]")
-            record = train(experiment, self.root / folder, resume=True, console=self.console)
-            text = (self.root / folder / "summary.json").read_text(encoding="utf-8")
+            train(experiment, self.root / folder, resume=True, console=self.console)
             headline = experiment.objective.headline
-            runs.append(Run(name, rate, seed, folder, headline, json.loads(text), record))
+            runs.append(read_run(name, rate, seed, headline, self.root / folder))
         return runs
 
     def _entrants(
         self, pairs: Sequence[tuple[str, float]], seed: int
     ) -> Iterator[tuple[str, float, Experiment]]:
-        """Experiments of one seed; the corpus is read once for each kind of policies."""
+        """Experiments of one seed; the corpus is read once for each way of learning."""
         built: dict[bool, Experiment] = {}
-        rounds: dict[str, int] = {}
-        time_s = None
-        for name, rate in pairs:
-            kind = name in CLIENT_POLICIES
+
+        def build(name: str) -> Experiment:
             own = self.config.copy_and_resolve_references()
             own.seed, own.policy.name = seed, name
-            if kind not in built:
-                built[kind] = build_experiment(own, default.get_config())
-            experiment = dataclasses.replace(
-                built[kind], config=own.to_dict(), policy=make_policy(**own.policy)
+            by_clients = name in CLIENT_POLICIES
+            if by_clients not in built:
+                built[by_clients] = build_experiment(own, default.get_config())
+            return dataclasses.replace(
+                built[by_clients], config=own.to_dict(), policy=make_policy(**own.policy)
             )
-            if self.equal_time:
-                if time_s is None:
-                    lasting_s = round_latencies_s(experiment)
-                    time_s = sum(itertools.islice(lasting_s, own.training.rounds))
-                if name not in rounds:
-                    rounds[name] = rounds_within(experiment, time_s)
-                _spread_over(own, rounds[name])
-            optimizers = self._optimizers(own, kind, rate)
+
+        rounds = self._rounds({name: build(name) for name, _ in pairs})
+        for name, rate in pairs:
+            experiment = build(name)
+            own = ConfigDict(experiment.config)
+            _spread_over(own, rounds[name])
+            for key in ("client_learning_rate", "decoder_learning_rate"):
+                own.training[key] *= rate
+            learns = (name in CLIENT_POLICIES, rate, rounds[name])
+            if learns not in self.optimizers:
+                self.optimizers[learns] = build_optimizers(own)
+            optimizers = self.optimizers[learns]
             yield (
                 name,
                 rate,
                 dataclasses.replace(experiment, config=own.to_dict(), optimizers=optimizers),
             )
 
-    def _optimizers(self, config: ConfigDict, kind: bool, rate: float) -> Optimizers:
-        """Optimisers of a run, with the rates set in its configuration."""
-        for key in ("client_learning_rate", "decoder_learning_rate"):
-            config.training[key] *= rate
-        learns = (kind, rate, config.training.rounds)
-        if learns not in self.optimizers:
-            self.optimizers[learns] = build_optimizers(config)
-        return self.optimizers[learns]
+    def _rounds(self, experiments: Mapping[str, Experiment]) -> dict[str, int]:
+        """Rounds of every policy on one seed.
+
+        Raises:
+          InputError: if the policy that sets the clock has rounds that never end, or take no time.
+        """
+        rounds = dict.fromkeys(experiments, self.config.training.rounds)
+        if self.clock is None:
+            return rounds
+        lasting_s = round_latencies_s(experiments[self.clock])
+        time_s = sum(itertools.islice(lasting_s, rounds[self.clock]))
+        if not 0.0 < time_s < math.inf:
+            raise InputError(
+                "--policies",
+                self.clock,
+                f"the first one sets the time, and its rounds take {time_s} s",
+                "Put another policy first, or choose --equal=rounds",
+            )
+        others = [name for name in experiments if name != self.clock]
+        return rounds | {name: rounds_within(experiments[name], time_s) for name in others}
 
 
 def rounds_within(experiment: Experiment, time_s: float) -> int:
@@ -189,13 +206,14 @@ def _spread_over(config: ConfigDict, rounds: int) -> None:
     """Set the rounds; warm-up, evaluations and checkpoints keep their shares of them."""
     share = rounds / config.training.rounds
     for place, key in (
-        (config.training, "warmup_steps"),
         (config.evaluation, "every_rounds"),
         (config.evaluation, "estimate_every_rounds"),
         (config, "checkpoint_every_rounds"),
     ):
         if place[key]:
             place[key] = max(1, round(share * place[key]))
+    steps = rounds * config.training.local_steps
+    config.training.warmup_steps = min(round(share * config.training.warmup_steps), steps - 1)
     config.training.rounds = rounds
 
 

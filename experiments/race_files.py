@@ -43,23 +43,40 @@ class Run(NamedTuple):
         return score if np.isfinite(score) else -np.inf
 
 
+_KEPT = ("policy", "rate", "seed", "folder", "headline")  # the rest is in the run's own workdir
+
+
 def save_race(runs: Sequence[Run], root: Path) -> None:
-    """Write which runs took part, in order, with their summaries."""
-    rows = [run._asdict() for run in runs]
-    for row in rows:
-        del row["record"]  # it is in the run's checkpoint
+    """Write which runs took part, in order."""
+    rows = [{key: getattr(run, key) for key in _KEPT} for run in runs]
     write_text(root / FILE, json.dumps({"runs": rows}, indent=1) + "\n")
 
 
 def load_race(workdir: str | os.PathLike) -> list[Run]:
-    """Runs of a race, as they were saved.
+    """Runs of a race, in order.
 
     Raises:
-      InputError: if there is no race, or one of its runs is missing or damaged.
+      InputError: if there is no finished race, or something of it is missing or damaged.
     """
-    path = Path(workdir) / FILE
-    if not path.is_file():
-        remedy = "Name the workdir of experiments.race"
+    root = Path(workdir)
+    remedy = "Name the workdir of experiments.race, or run it again to mend this one"
+    if not (root / FILE).is_file():
         raise InputError("workdir", str(workdir), f"holds no {FILE}", remedy)
-    rows = json.loads(path.read_text(encoding="utf-8"))["runs"]
-    return [Run(record=load_run(Path(workdir) / row["folder"]), **row) for row in rows]
+    try:
+        rows = json.loads((root / FILE).read_text(encoding="utf-8"))["runs"]
+        return [Run(**row, **_read_run(root / row["folder"])) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        problem = f"its {FILE} or a run is damaged ({type(error).__name__})"
+        raise InputError("workdir", str(workdir), problem, remedy) from error
+
+
+def _read_run(folder: Path) -> dict[str, Any]:
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return {"summary": summary, "record": load_run(folder)}
+
+
+def read_run(policy: str, rate: float, seed: int, headline: str, workdir: Path) -> Run:
+    """A run that has just ended; as :class:`Run`, from its workdir."""
+    return Run(policy, rate, seed, workdir.name, headline, **_read_run(workdir))

@@ -18,6 +18,7 @@ from rich.console import Console
 from collapipe_jax import hosts
 from collapipe_jax.build import build_experiment
 from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.errors import InputError
 from collapipe_jax.train import train
 from configs import default
 from experiments.configuration import read_config
@@ -35,11 +36,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--hosts", type=int, help="how many there are")
     parser.add_argument("--host", type=int, help="which of them this one is, from 0")
     options, overrides = parser.parse_known_args(argv)
-    if options.coordinator is not None:
-        hosts.join(options.coordinator, options.hosts, options.host)
+    _join(options)
 
-    config = read_config(options.config, overrides)
-    experiment = build_experiment(config, default.get_config())
+    config = hosts.on_every(lambda: read_config(options.config, overrides))
+    experiment = hosts.on_every(lambda: build_experiment(config, default.get_config()))
     console = Console()
     train(experiment, options.workdir, resume=options.resume, console=console)
     if not hosts.is_first():
@@ -47,6 +47,18 @@ def main(argv: Sequence[str]) -> None:
     summary = json.loads((Path(options.workdir) / "summary.json").read_text(encoding="utf-8"))
     for name, value in summary.items():
         console.print(f"{name:32} {value}")
+
+
+def _join(options: argparse.Namespace) -> None:
+    """Become one of several hosts where that is asked for."""
+    if options.coordinator is not None:
+        hosts.join(options.coordinator, options.hosts, options.host)
+        return
+    for name in ("hosts", "host"):
+        value = getattr(options, name)
+        if value is not None:
+            remedy = "Give --coordinator=ADDRESS:PORT of the first host"
+            raise InputError(f"--{name}", value, "says nothing without a coordinator", remedy)
 
 
 if __name__ == "__main__":

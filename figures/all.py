@@ -3,11 +3,12 @@
     python -m figures.all --workdir=DIR [--workdir=DIR2 ...] [--out=DIR]
 
 Of one or several training runs ``progress``, ``latency`` and ``queues`` over all of them,
-``constants`` over those that estimate them, and a ``gantt`` a run. Of one comparison
-``policies``, ``memory`` and ``constraints``, and ``reduction`` where it has ``dssra``. Of one
-sweep ``sweep`` and ``sweep_mean``, of one closed-loop run with several V ``tradeoff``, and one
-figure of a folder of experiments.benchmarks.gap, experiments.race, bound, convergence or stability.
-Each as PDF and PNG; prints the paths. Takes a few seconds a figure.
+``constants`` over those that estimate them, and a ``gantt`` a run; of one race these of its
+runs with the first seed and, with several, ``race``. Of one comparison ``policies``, ``memory``
+and ``constraints``, and ``reduction`` where it has ``dssra``. Of one sweep ``sweep`` and
+``sweep_mean``, of one closed-loop run with several V ``tradeoff``, and one figure of a folder of
+experiments.benchmarks.gap, experiments.bound, convergence or stability. Each as PDF and PNG;
+prints the paths. Takes a few seconds a figure.
 """
 
 import json
@@ -18,10 +19,10 @@ from pathlib import Path
 from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
-from experiments import race_files
 from experiments.closed_loop_files import load_closed_loop
 from experiments.compare_files import Comparison, load_comparison
 from experiments.compare_summary import OURS
+from experiments.race_files import Run, load_race
 from experiments.sweep_files import load_sweep
 from figures import (
     bound,
@@ -47,13 +48,12 @@ from figures.command_line import figure_parser, load_runs, out_dir, print_paths
 from figures.schedule import runs_pipeline
 
 _RUN = "policy"  # a key that the settings of a training run have
-_EXPERIMENTS = ("compare", "sweep", "closed_loop")  # keys that those of others have
+_EXPERIMENTS = ("compare", "sweep", "closed_loop", "race")  # keys that those of others have
 _REPORTS = {
     "gap.jsonl": (gap, gap.load_gaps),
     "bound.json": (bound, bound.load_bound),
     "convergence.json": (convergence, convergence.load_rows),
     "stability.json": (stability, stability.load_rows),
-    race_files.FILE: (race, lambda workdir: [race_files.load_race(workdir)]),
 }
 """Figure and reader by the file that experiments without settings leave."""
 
@@ -124,6 +124,15 @@ def draw_comparison(result: Comparison, folder: str | Path) -> list[Path]:
     ]
 
 
+def draw_race(runs: Sequence[Run], folder: str | Path) -> list[Path]:
+    """Draw and write every figure of a race: its runs with one seed, and the scores of all."""
+    first = [run.record for run in runs if run.seed == runs[0].seed]
+    paths = draw_all(first, folder)
+    if len(first) < len(runs):
+        paths += style.save(race.draw([runs]), folder, _name(race))
+    return paths
+
+
 def _name(module) -> str:
     return module.__name__.rpartition(".")[2]
 
@@ -136,6 +145,8 @@ def _draw_experiment(kind: str, workdir: str, folder: Path) -> list[Path]:
         return sweep.draw_and_save(load_sweep(workdir), folder)
     if kind == "closed_loop":
         return style.save(tradeoff.draw(load_closed_loop(workdir)), folder, "tradeoff")
+    if kind == "race":
+        return draw_race(load_race(workdir), folder)
     module, load = _REPORTS[kind]
     return style.save(module.draw(load(workdir)), folder, _name(module))
 

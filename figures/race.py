@@ -28,7 +28,7 @@ def draw(races: Sequence[Sequence[Run]]) -> Figure:
     """Draw validation scores at the rounds that were evaluated.
 
     Args:
-      races: runs of each; a race of fewer seeds than another leaves panels out.
+      races: runs of each, of a task of its own; a race of fewer seeds leaves panels out.
     """
     seeds = [sorted({run.seed for run in race}) for race in races]
     columns = max(map(len, seeds))
@@ -39,13 +39,15 @@ def draw(races: Sequence[Sequence[Run]]) -> Figure:
     for row, race, drawn in zip(panels, races, seeds, strict=True):
         for axes, seed in zip(row, drawn, strict=False):
             _draw_seed(axes, [run for run in race if run.seed == seed], names)
-            axes.set_title(f"seed {seed}", loc="left")
+            task = race[0].record.config["task"]["kind"]
+            axes.set_title(f"{task}, seed {seed}", loc="left")
         for axes in row[len(drawn) :]:
             axes.set_visible(False)
         row[0].set_ylabel(f"{race[0].record.score_name} [%]")
         row[0].set_ylim(bottom=0.0)
     handles = style.policy_handles(names)
-    handles.append(Line2D([], [], label="trivial answer", **_TRIVIAL))
+    if any(np.isfinite(run.record.constants["baseline_score"]) for race in races for run in race):
+        handles.append(Line2D([], [], label="trivial answer", **_TRIVIAL))
     most = 3 if columns == 1 else 6
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), most))
     return figure

@@ -13,6 +13,7 @@ import pytest
 
 from collapipe_jax import hosts
 from collapipe_jax.errors import InputError
+from experiments.train import main as train_main
 
 TESTS = Path(__file__).parent
 
@@ -34,10 +35,29 @@ def test_an_error_can_be_told_to_others():
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-@pytest.mark.parametrize(("count", "index"), [(None, None), (2, None), (2, 2), (2, -1)])
-def test_a_coordinator_needs_the_number_of_hosts_and_which_this_is(count, index):
-    with pytest.raises(InputError, match="--coordinator"):
-        hosts.join("localhost:1", count, index)
+@pytest.mark.parametrize(
+    ("address", "count", "index", "told"),
+    [
+        ("localhost:1", None, None, "number of hosts"),
+        ("localhost:1", 2, None, "number of hosts"),
+        ("localhost:1", 2, 2, "number of hosts"),
+        ("localhost:1", 2, -1, "number of hosts"),
+        ("localhost", 2, 0, "no address"),
+        (":8476", 2, 0, "no address"),
+        ("auto", 2, 0, "knows the hosts"),
+    ],
+)
+def test_wrong_places_of_hosts_are_told(address, count, index, told):
+    with pytest.raises(InputError, match=f"--coordinator.*{told}"):
+        hosts.join(address, count, index)
+
+
+@pytest.mark.parametrize("option", ["--hosts=2", "--host=1"])
+def test_hosts_without_a_coordinator_are_told(option, tmp_path):
+    arguments = [f"--config={TESTS / 'tiny_run.py'}", f"--workdir={tmp_path / 'run'}", option]
+    with pytest.raises(InputError, match="without a coordinator"):
+        train_main(arguments)
+    assert not (tmp_path / "run").exists()
 
 
 def _start(workdir, devices, *options):
@@ -55,19 +75,23 @@ def _start(workdir, devices, *options):
     )
 
 
-def _start_hosts(workdir, *options, count=2, devices=2):
+def _start_hosts(workdir, *options, devices=(2, 2), of_last=()):
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
-        coordinator = f"--coordinator=localhost:{probe.getsockname()[1]}"
+        options += (f"--coordinator=localhost:{probe.getsockname()[1]}", "--hosts=2")
     return [
-        _start(workdir, devices, coordinator, f"--hosts={count}", f"--host={index}", *options)
-        for index in range(count)
+        _start(workdir, devices[0], *options, "--host=0"),
+        _start(workdir, devices[1], *options, "--host=1", *of_last),
     ]
 
 
 def _end(*processes):
     """Exit statuses, and what was printed."""
-    printed = [process.communicate(timeout=500)[0] for process in processes]
+    try:
+        printed = [process.communicate(timeout=500)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     return [process.returncode for process in processes], printed
 
 
@@ -103,11 +127,21 @@ def test_two_hosts_train_as_one_and_resume(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_host_that_fails_ends_the_others(tmp_path):
+    wrong = ("--config.training.no_such_key=1",)
+    statuses, printed = _end(*_start_hosts(tmp_path / "run", of_last=wrong))
+    assert statuses == [1, 2]
+    assert "host 1 of 2 has failed" in printed[0]
+    assert "no_such_key" in printed[1]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "devices", "told"),
     [
-        (("--config.pipeline.backend=sequential",), 2, "pipeline.backend = 'sequential'"),
-        ((), 4, "--hosts = 2"),
+        (("--config.pipeline.backend=sequential",), (2, 2), "pipeline.backend = 'sequential'"),
+        ((), (4, 4), "--hosts = 2"),
+        ((), (1, 3), "[1, 3] devices"),
     ],
 )
 def test_hosts_that_would_not_share_the_work_are_told(options, devices, told, tmp_path):

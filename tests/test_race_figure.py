@@ -10,7 +10,7 @@ from figures import race, style
 POLICIES = ("dssra", "titanic", "vanilla_fl", "splitfed")
 
 
-def made_up_race(seeds, load=1.0):
+def made_up_race(kind, seeds, load=1.0):
     return [
         Run(
             policy,
@@ -19,7 +19,9 @@ def made_up_race(seeds, load=1.0):
             folder=f"{policy}_seed{seed}",
             headline="test_bleu_greedy",
             summary={},
-            record=make_record(policy, load=load * (1 + index), seed=10 * seed + index),
+            record=make_record(policy, load=load * (1 + index), seed=10 * seed + index)._replace(
+                config={"task": {"kind": kind}}
+            ),
         )
         for seed in range(seeds)
         for index, policy in enumerate(POLICIES)
@@ -27,17 +29,20 @@ def made_up_race(seeds, load=1.0):
 
 
 def test_every_seed_has_its_panel_and_its_clock():
-    races = [made_up_race(3), made_up_race(2, load=1e3)]
+    races = [made_up_race("tagging", 3), made_up_race("translation", 2, load=1e3)]
     figure = race.draw(races)
     assert_readable(figure)
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title("left") for axes in panels] == [
-        f"seed {seed}" for seed in (0, 1, 2, 0, 1)
+        *(f"tagging, seed {seed}" for seed in range(3)),
+        *(f"translation, seed {seed}" for seed in range(2)),
     ]
     looks = style.policy_looks(POLICIES)
     first = [run for run in races[0] if run.seed == 0]
     for run, line in zip(first, panels[0].lines, strict=False):
         known = np.isfinite(run.record.history["score"])
+        elapsed_s = 60.0 * line.get_xdata()
+        np.testing.assert_allclose(elapsed_s, run.record.history["simulated_time_s"][known])
         np.testing.assert_allclose(line.get_ydata(), run.record.history["score"][known])
         assert line.get_color() == looks[run.policy].color
     trivial = panels[0].lines[len(POLICIES)]
@@ -47,6 +52,6 @@ def test_every_seed_has_its_panel_and_its_clock():
 
 
 def test_one_race_of_one_seed_fits_a_column():
-    figure = race.draw([made_up_race(1)])
+    figure = race.draw([made_up_race("tagging", 1)])
     assert_readable(figure)
     assert figure.get_size_inches()[0] == style.COLUMN_WIDTH_IN

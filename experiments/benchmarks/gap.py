@@ -12,7 +12,6 @@ tuning the solver, so state figures from others.
 import argparse
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +36,7 @@ from experiments.benchmarks.network_rows import (
 )
 from experiments.benchmarks.outside_solvers import in_double
 from experiments.benchmarks.solver_networks import SMALL_SHAPES, NetworkShape, sample_problems
+from experiments.benchmarks.timing import timed
 
 _TUNING_STEPS = 500
 _WORST = 10
@@ -91,9 +91,7 @@ def _compare(problem: RoundProblem, decided: Decision) -> dict:
     with jax.enable_x64(True):
         problem, decided = in_double(problem), in_double(decided)
         ours = judge(problem, decided)
-        start_s = time.perf_counter()
-        best = exhaustive(problem, decided)
-        search_s = time.perf_counter() - start_s
+        search_s, best = timed(lambda: exhaustive(problem, decided))
         loss = judge(problem, best.decision).loss
         layout_objective = _tune(problem, decided).objective
     return {

@@ -11,7 +11,6 @@ set. Corpora are found through COLLAPIPE_DATA. About 10 minutes on 2 cores.
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -37,6 +36,7 @@ from collapipe_jax.tasks.scores import (
     span_f1,
 )
 from collapipe_jax.tasks.tagging import TaggedSets, read_tagged
+from experiments.benchmarks.timing import timed
 
 CLASSIFICATION = {
     "cls_clinc150": {
@@ -118,9 +118,8 @@ def _measure(name: str, samples: int, seed: int) -> Iterator[Row]:
         tagged = read_tagged(**TAGGING[name], sentences=samples, seed=seed)
         methods, size = tag_scores(tagged), len(tagged.train)
     for method, work in methods.items():
-        start_s = time.perf_counter()
-        scores = work()
-        yield Row(name, size, method, scores, time.perf_counter() - start_s)
+        run_s, scores = timed(work)
+        yield Row(name, size, method, scores, run_s)
 
 
 def class_scores(sets: LabelledSets) -> dict[str, Callable[[], tuple[Score, ...]]]:

@@ -1,7 +1,7 @@
 """A lower bound on the price of any shares and powers, by CVXPY and Clarabel.
 
 In logarithms of shares and powers everything in (P2) is an exponential of something
-affine, or a convex function of a message's log SINR (docs/system-variables.md, section 5). The
+affine, or a convex function of a message's log SINR (docs/system-model.md, section 5). The
 former are cones that Clarabel knows. The latter, the log of a rate, the hazard and the
 inverse survival, are replaced by maxima of tangents, which lie below them. Nothing else
 is relaxed: interference, the coupling by powers and all maxima are exact. Tangents are

@@ -208,14 +208,14 @@ def _prices(problems: RoundProblem, solution: Any, count: int) -> np.ndarray:
 
 def _sweep(options: argparse.Namespace) -> list[dict]:
     """Time of a decision as one size grows, the others as in the base."""
-    rows, timed = [], {}
+    rows, known = [], {}
     for name, values in _SIZES.items():
         for value in values:
             shape = LARGE_SHAPE._replace(**{name: value})
-            if shape not in timed:
+            if shape not in known:
                 problems = sample_problems(options.seed, options.sweep_networks, shape)
-                timed[shape], _ = time_dssra(problems, options.batch)
-            rows.append({"grows": name, "shape": shape._asdict(), **timed[shape]})
+                known[shape], _ = time_dssra(problems, options.batch)
+            rows.append({"grows": name, "shape": shape._asdict(), **known[shape]})
     return rows
 
 
