@@ -1,6 +1,7 @@
 """(P2) with the layout fixed as a conic program, in logarithms of shares and powers.
 
 All but the functions of :mod:`tangents` is exact: interference, the coupling by powers, maxima.
+Shapes: ``A`` nodes that send or hear in a cluster, ``C`` clusters that take part, ``M`` messages.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ except ModuleNotFoundError:  # an optional package; told when it is asked for
 
 HAZARDS = (0.01, 0.3, 2.0, 8.0)
 """At which the hazard and its price always have tangents."""
-_LARGEST_HAZARD = 45.0
+_LARGEST_HAZARD = 45.0  # beyond, exp(hazard) leaves the numbers that Clarabel copes with
 
 
 class Points(NamedTuple):

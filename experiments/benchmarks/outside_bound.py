@@ -33,10 +33,10 @@ try:
 except ModuleNotFoundError:  # optional packages; told when they are asked for
     cp = None
 
-_LOG_SINRS = (-4.0, -2.0, 0.0, 2.0, 4.0)
-_LATEST = 4
-_CLOSE = 1e-7
-_TOLERANCE = 1e-9
+_LOG_SINRS = (-4.0, -2.0, 0.0, 2.0, 4.0)  # over the gap of the code; tangents are always there
+_LATEST = 4  # tangents kept at solutions
+_CLOSE = 1e-7  # of bound and price, relative: settled
+_TOLERANCE = 1e-9  # of Clarabel
 
 _price = jax.jit(price)
 

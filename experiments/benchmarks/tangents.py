@@ -14,7 +14,7 @@ from collapipe_jax.network.channel import spectral_efficiency, transport_block_h
 
 
 class Tangent(NamedTuple):
-    """Lines that touch a function, one an entry."""
+    """Lines that touch a function, one an entry: ``[M]`` messages or ``[C]`` clusters each."""
 
     point: np.ndarray
     value: np.ndarray
@@ -39,7 +39,7 @@ def excess_survival(problem, hazard):
 
 
 def tangents(function: Callable, problem: RoundProblem, points: list[np.ndarray]) -> list[Tangent]:
-    """Tangents of a function of one number, one for each array of points."""
+    """Tangents of a function of one number, one for each array of points, ``[M]`` or ``[C]``."""
     lines = [_values_and_slopes(function, problem, point) for point in points]
     return [
         Tangent(point, np.asarray(value), np.asarray(slope))
@@ -53,7 +53,7 @@ def _values_and_slopes(function, problem, flat):
 
 
 def log_sinr_of(problem: RoundProblem, hazard: np.ndarray) -> np.ndarray:
-    """Log SINR at which a transport block has this hazard: (6) turned round."""
+    """Log SINR at which a transport block has this hazard, both ``[...]``: (6) turned round."""
     # All attempts fail with probability 1 - e^-hazard, one with that to the 1 / A_H.
     log_fails = np.log(-np.expm1(-hazard)) / float(problem.radio.harq_attempts)
     z = -np.log(-np.expm1(log_fails))
