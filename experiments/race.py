@@ -8,8 +8,9 @@ with. With ``--equal=time`` the first policy trains for the configured rounds, a
 for as many as fit in the simulated time that these take, with warm-up, schedule, evaluations and
 checkpoints spread over its own rounds. With ``--rates=1,2,4`` every policy trains once at each
 multiple of the configured learning rates, on the first seed, and goes into the race with the one
-whose last validation score is best. Every seed is another network, split and initial model. Ends
-with a table, ``race.json``, and the figures.
+whose last validation score is best; where the time is too short to learn anything there, give one
+multiple for all instead. Every seed is another network, split and initial model. Ends with a
+table, ``race.json``, and the figures.
 """
 
 import argparse
@@ -35,6 +36,8 @@ from experiments.race_files import Run, read_run, save_race
 from experiments.race_summary import race_table
 from figures.all import draw_race
 
+_WIDTH = 160  # of the table in a file
+
 
 def main(argv: Sequence[str]) -> None:
     """Train with every policy, print the table, draw the figures."""
@@ -51,11 +54,12 @@ def main(argv: Sequence[str]) -> None:
     )
     options, overrides = parser.parse_known_args(argv)
     require_positive(seeds=options.seeds)
+    console = Console()
     race(
         read_config(options.config, overrides),
         options.policies.split(","),
         Path(options.workdir),
-        Console(),
+        console if console.is_terminal else Console(width=_WIDTH),
         rates=read_numbers("--rates", options.rates, zero=False),
         seeds=options.seeds,
         equal_time=options.equal == "time",
