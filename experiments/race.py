@@ -216,8 +216,9 @@ def _spread_over(config: ConfigDict, rounds: int) -> None:
     ):
         if place[key]:
             place[key] = max(1, round(share * place[key]))
-    steps = rounds * config.training.local_steps
-    config.training.warmup_steps = min(round(share * config.training.warmup_steps), steps - 1)
+    if share != 1.0:
+        last = rounds * config.training.local_steps - 1  # what a schedule needs after the warm-up
+        config.training.warmup_steps = min(round(share * config.training.warmup_steps), last)
     config.training.rounds = rounds
 
 
