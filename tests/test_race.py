@@ -1,6 +1,5 @@
 import io
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +18,6 @@ from experiments import race_summary
 from experiments.race import race
 from experiments.race_files import Run, load_race
 from figures import all as all_figures
-
-
-def _last_score(folder):
-    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["score"]
 
 
 def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkeypatch):
@@ -81,24 +76,52 @@ def test_wrong_policies_are_told_before_any_work(policies, told, tmp_path):
 
 
 def test_every_policy_races_with_the_best_of_its_rates(tmp_path, monkeypatch):
-    drawn, built = [], []
+    scores = {("dssra", 0.5): 10.0, ("dssra", 1.0): 40.0, ("dssra", 2.0): 30.0}
+    scores |= {("titanic", 0.5): 1.0, ("titanic", 1.0): np.nan, ("titanic", 2.0): 1.0}
+    asked, drawn = [], []
+
+    def train(course, pairs, seed):
+        asked.append((seed, pairs))
+        return [
+            made_up_run(name, seed, 1.0, [scores[name, rate]], [1.0])._replace(rate=rate)
+            for name, rate in pairs
+        ]
+
+    monkeypatch.setattr(module._Course, "train", train)
     monkeypatch.setattr(module, "draw_race", lambda *given: drawn.append(given) or [])
-    build = module.build_experiment
-    monkeypatch.setattr(module, "build_experiment", lambda *given: built.append(1) or build(*given))
     config, out = tiny_run.get_config(), io.StringIO()
-    race(config, ("static_pipeline",), tmp_path, Console(file=out, width=120), rates=(0.0625, 1.0))
-    finals = {
-        multiple: _last_score(tmp_path / folder)
-        for multiple, folder in ((0.0625, "static_pipeline_x0.0625"), (1.0, "static_pipeline"))
-    }
-    assert len(built) == 1  # the corpus is not read again for another rate
-    used = json.loads((tmp_path / "static_pipeline_x0.0625" / "config.json").read_text())
-    for key in ("client_learning_rate", "decoder_learning_rate"):
-        assert used["training"][key] == config.training[key] * 0.0625
-    (((run,), _),) = drawn
-    assert run.last_score == pytest.approx(max(finals.values()))
-    rates = next(line for line in out.getvalue().splitlines() if "learning rates" in line)
-    assert f"{max(finals, key=finals.get):g}" in rates.split()
+    rates = (0.5, 1.0, 2.0)
+    console = Console(file=out, width=120)
+    race(config, ("dssra", "titanic"), tmp_path, console, rates=rates, seeds=2)
+    assert sorted(asked[0][1]) == sorted(scores)
+    assert asked[1] == (1, [("dssra", 1.0), ("titanic", 0.5)])  # of equals the first
+    ((runs, _),) = drawn
+    assert [(run.policy, run.rate, run.seed) for run in runs] == [
+        ("dssra", 1.0, 0),
+        ("titanic", 0.5, 0),
+        ("dssra", 1.0, 1),
+        ("titanic", 0.5, 1),
+    ]
+    told = next(line for line in out.getvalue().splitlines() if "learning rates" in line)
+    assert {"1", "0.5"} <= set(told.split())
+
+
+def test_a_corpus_is_read_once_for_all_rates(tmp_path, monkeypatch):
+    built, build = [], module.build_experiment
+    monkeypatch.setattr(module, "build_experiment", lambda *given: built.append(1) or build(*given))
+    config = tiny_run.get_config()
+    course = module._Course(config, tmp_path, Console(quiet=True), None)
+    pairs = [("static_pipeline", 0.0625), ("titanic", 1.0), ("static_pipeline", 1.0)]
+    entrants = list(course._entrants(pairs, 3))
+    assert len(built) == 1
+    assert [(name, rate) for name, rate, _ in entrants] == pairs
+    for name, rate, experiment in entrants:
+        assert experiment.config["seed"] == 3
+        assert experiment.config["policy"]["name"] == name
+        for key in ("client_learning_rate", "decoder_learning_rate"):
+            assert experiment.config["training"][key] == config.training[key] * rate
+    optimizers = [experiment.optimizers for *_, experiment in entrants]
+    assert optimizers[1] is optimizers[2] is not optimizers[0]  # compiled once
 
 
 def test_a_round_longer_than_the_time_is_one_round(monkeypatch):
