@@ -124,7 +124,7 @@ def on_every(work: Callable[[], _Value]) -> _Value:
 
 
 def _attempt(work: Callable[[], _Value]) -> tuple[_Value | None, Exception | None]:
-    """Result or error, both of which can be pickled."""
+    """Result or error; the error can be pickled."""
     try:
         return work(), None
     except (InputError, OSError) as error:

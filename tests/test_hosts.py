@@ -30,6 +30,16 @@ def _full():
     raise OSError("full")
 
 
+def test_an_unforeseen_error_reaches_all_hosts_as_one_that_can_be_told(monkeypatch, capsys):
+    told = []
+    monkeypatch.setattr(hosts.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(hosts, "from_first", lambda value: told.append(value) or value)
+    with pytest.raises(RuntimeError, match="host has failed: KeyError: 'lost'"):
+        hosts.on_first(lambda: {}["lost"])
+    pickle.dumps(told)
+    assert "in <lambda>" in capsys.readouterr().err  # where it happened
+
+
 def test_an_error_can_be_told_to_others():
     error = InputError("key", 1, "is wrong", "Mend it")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -50,6 +50,9 @@ def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkey
     assert "figure: a.png" in table
     assert (folder / "race.png").is_file()
     assert all_figures.kind_of(tmp_path) == "race"
+    (folder / "race.png").unlink()
+    all_figures.main([f"--workdir={tmp_path}"])
+    assert (folder / "race.png").is_file()
     with pytest.raises(InputError, match="race"):  # of the same policies, but another race
         race(config, names, tmp_path, Console(file=out))
 
