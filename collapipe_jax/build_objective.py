@@ -17,6 +17,7 @@ from collapipe_jax.objectives.objective import Objective
 from collapipe_jax.objectives.tagging import Tagging
 from collapipe_jax.objectives.translation import Translation
 from collapipe_jax.tasks.classification import ClassificationData, load_classification
+from collapipe_jax.tasks.piece_dropout import PieceDropout
 from collapipe_jax.tasks.tagging import TaggingData, load_tagging
 from collapipe_jax.tasks.translation import TranslationData, load_translation
 
@@ -47,7 +48,11 @@ def build_objective(config: ConfigDict) -> Objective:
         not fit each other or the pretrained model's.
     """
     sizes = build_model(config)
+    dropped = config.task.piece_dropout
     if config.task.kind == "translation":
+        if dropped:
+            problem = "translation has no WordPiece to overlook pieces"
+            raise InputError("task.piece_dropout", dropped, problem, "Use 0")
         return Translation(
             model=Translator(sizes),
             data=load_parallel(config),
@@ -67,7 +72,12 @@ def build_objective(config: ConfigDict) -> Objective:
     model = head(
         sizes=sizes, labels=config.task.labels, label_smoothing=config.model.label_smoothing
     )
-    return objective(model=model, data=data, pretrained=pretrained)
+    return objective(
+        model=model,
+        data=data,
+        pretrained=pretrained,
+        piece_dropout=PieceDropout(data.wordpiece.pieces, dropped) if dropped else None,
+    )
 
 
 def load_parallel(config: ConfigDict) -> TranslationData:

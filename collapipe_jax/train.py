@@ -222,7 +222,7 @@ def round_batches(experiment: Experiment, index: int) -> Batch:
         training["local_steps"],
         training["batch"],
     )
-    return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.train)
+    return experiment.objective.draw(rows, (experiment.config["seed"], index))
 
 
 def _evaluate_when_due(

@@ -189,6 +189,9 @@ def get_config() -> ml_collections.ConfigDict:
             "domains": "",  # JSON {domain: [class, ...]}, the keys of a natural split
             "vocabulary": "",  # vocab.txt of WordPiece; none learns it from the training set
             "lowercase": True,
+            # Rate at which WordPiece overlooks pieces of its vocabulary while training, so that
+            # words fall into others in every pass (Hiraoka 2022); 0 is off. Of both.
+            "piece_dropout": 0.0,
             # All.
             "vocabulary_size": 600,
             "source_length": 24,  # tokens; longer pairs are dropped and counted

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.learner import model_params
 from collapipe_jax.models.pretrained import load_bert, save_bert
 from collapipe_jax.objectives.bert import predicted_labels, start_from
-from collapipe_jax.train import initial_run_state, train
+from collapipe_jax.train import initial_run_state, round_batches, train
 from configs import default
 
 LABELS = {"tagging": 5, "classification": 2}
@@ -110,3 +111,32 @@ def test_export_refuses_what_the_layout_cannot_hold(config, tmp_path):
     sizes = experiment.objective.model.sizes
     with pytest.raises(InputError, match="norm"):
         save_bert(tmp_path / "x", dataclasses.replace(sizes, norm="pre"), params)
+
+
+def test_mini_batches_are_cut_anew_in_every_round(config):
+    whole = build_experiment(config, default.get_config())
+    config.task.piece_dropout = 0.9
+    cut = build_experiment(config, default.get_config())
+    before, after, again, next_round = (
+        round_batches(experiment, index)
+        for experiment, index in ((whole, 0), (cut, 0), (cut, 0), (cut, 1))
+    )
+    jax.tree.map(np.testing.assert_array_equal, after, again)
+    jax.tree.map(lambda one, other: chex.assert_equal_shape([one, other]), before, after)
+    assert (after.token_ids != before.token_ids).any()
+    assert (after.token_ids != next_round.token_ids).any()
+    pieces = np.sum(after.token_ids != 0, axis=-1) - np.sum(before.token_ids != 0, axis=-1)
+    assert np.all(pieces >= 0)
+    if config.task.kind == "classification":
+        np.testing.assert_array_equal(after.labels, before.labels)
+    # What is judged is cut as ever.
+    for part in ("train", "validation", "test"):
+        ours, theirs = (getattr(one.objective.data, part).token_ids for one in (whole, cut))
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_translation_has_no_pieces_to_overlook():
+    config = tiny_run.get_config()
+    config.task.piece_dropout = 0.1
+    with pytest.raises(InputError, match=r"task\.piece_dropout"):
+        build_experiment(config, default.get_config())

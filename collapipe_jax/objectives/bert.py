@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import save_bert
 from collapipe_jax.objectives.held_out import in_batches
+from collapipe_jax.tasks.piece_dropout import PieceDropout
 from collapipe_jax.tasks.wordpiece import WordPiece
 
 
@@ -32,11 +34,26 @@ class BertObjective:
       model: what is trained.
       data: texts as subwords, their labels, and sets.
       pretrained: parameters of BERT to start from, as of `load_bert`, or None.
+      piece_dropout: how the texts of mini-batches are cut anew, or None.
     """
 
     model: Any
     data: Any
     pretrained: Params | None = None
+    piece_dropout: PieceDropout | None = None
+
+    def draw(self, rows: np.ndarray, seed: Sequence[int]) -> TaggingBatch | ClassificationBatch:
+        """Training texts, cut anew at random where there is piece dropout."""
+        batch = jax.tree.map(lambda leaf: leaf[rows], self.train)
+        if self.piece_dropout is None:
+            return batch
+        by_piece = batch.labels if batch.labels.shape == batch.token_ids.shape else None
+        token_ids, labels = self.piece_dropout(
+            batch.token_ids, by_piece, np.random.Generator(np.random.Philox(seed))
+        )
+        return batch._replace(
+            token_ids=token_ids, labels=batch.labels if labels is None else labels
+        )
 
     @property
     def split_keys(self) -> np.ndarray:

@@ -19,7 +19,7 @@ class Classification(BertObjective):
     Attributes:
       model: what is trained.
       data: texts, classes and sets.
-      pretrained: see `BertObjective`.
+      pretrained, piece_dropout: see `BertObjective`.
     """
 
     model: BertClassifier

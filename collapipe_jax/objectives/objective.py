@@ -1,6 +1,7 @@
 """What a run trains for: the joint loop knows no more of a task than this."""
 
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -42,6 +43,14 @@ class Objective(Protocol):
     score_name: str
     headline: str
     baseline: str
+
+    def draw(self, rows: np.ndarray, seed: Sequence[int]) -> Batch:
+        """Training samples for a mini-batch, leaves ``[*rows.shape, ...]``.
+
+        Args:
+          rows: which of ``train``.
+          seed: of what the objective changes about them at random, where it does.
+        """
 
     def starting_params(self, fresh: Params) -> Params:
         """Parameters to train from, given fresh ones."""

@@ -19,7 +19,7 @@ class Tagging(BertObjective):
     Attributes:
       model: what is trained.
       data: sentences, subwords and sets.
-      pretrained: see `BertObjective`.
+      pretrained, piece_dropout: see `BertObjective`.
     """
 
     model: BertTagger

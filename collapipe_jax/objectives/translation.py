@@ -3,9 +3,11 @@
 import dataclasses
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from collapipe_jax.models.config import TransformerConfig
@@ -42,6 +44,10 @@ class Translation:
     def train(self) -> TranslationBatch:
         """Token numbers of all training pairs."""
         return TranslationBatch(*self.data.train)
+
+    def draw(self, rows: np.ndarray, seed: Sequence[int]) -> TranslationBatch:
+        """Training pairs as they are."""
+        return jax.tree.map(lambda leaf: leaf[rows], self.train)
 
     @property
     def split_keys(self) -> np.ndarray:

@@ -12,13 +12,12 @@ from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence, entity_type, read
 from collapipe_jax.tasks.corpora import resolve_corpus
 from collapipe_jax.tasks.wordpiece import (
     PAD_ID,
+    UNLABELLED,
     WordPiece,
     check_length,
     pad_rows,
     train_wordpiece,
 )
-
-NOT_SCORED = -1
 
 CorpusName = str | os.PathLike[str]
 
@@ -173,7 +172,7 @@ def word_tags(
         raise InputError("predicted", predicted.shape, problem, "Predict a tag for every place")
     tags: list[list[str]] = [[] for _ in text.sentences]
     for sentence, row, scored in zip(
-        text.sentence_of_window, predicted, arrays.labels != NOT_SCORED, strict=True
+        text.sentence_of_window, predicted, arrays.labels != UNLABELLED, strict=True
     ):
         numbers = row[scored]
         if not np.all((numbers >= 0) & (numbers < len(labels))):
@@ -213,12 +212,12 @@ def _windows(
         pieces = [pieces_of[word][: length - 2] for word in sentence.tokens]
         for start, stop in cut_at_words([len(p) for p in pieces], length - 2):
             ids.append(wordpiece.enclose([i for p in pieces[start:stop] for i in p]))
-            row = [NOT_SCORED]  # [CLS]
+            row = [UNLABELLED]  # [CLS]
             for word_pieces, tag in zip(pieces[start:stop], sentence.tags[start:stop], strict=True):
-                row += [number_of[tag]] + [NOT_SCORED] * (len(word_pieces) - 1)
+                row += [number_of[tag]] + [UNLABELLED] * (len(word_pieces) - 1)
             numbers.append(row)
             owners.append(owner)
-    arrays = TaggingArrays(pad_rows(ids, length, PAD_ID), pad_rows(numbers, length, NOT_SCORED))
+    arrays = TaggingArrays(pad_rows(ids, length, PAD_ID), pad_rows(numbers, length, UNLABELLED))
     return arrays, TaggedText(tuple(sentences), np.array(owners, dtype=np.int32))
 
 

@@ -15,9 +15,10 @@ from collapipe_jax.tasks.corpora import read_lines
 
 PAD, UNKNOWN, CLASSIFY, SEPARATE = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 PAD_ID = 0
+UNLABELLED = -1  # of a piece that has no label of its own
 LONGEST_WORD = 100  # characters; a longer word is unknown, as in BERT
 
-_CONTINUES = "##"
+CONTINUES = "##"
 
 
 class EncodedTexts(NamedTuple):
@@ -129,12 +130,12 @@ def train_wordpiece(
     endings = _continuing_characters(model, lines)
     # The trainer numbers continuing characters in the order of a hash map that differs from
     # run to run, and breaks ties by these numbers. As special pieces they are numbered first.
-    fixed = [*SPECIAL_TOKENS, *(_CONTINUES + character for character in endings)]
+    fixed = [*SPECIAL_TOKENS, *(CONTINUES + character for character in endings)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary_size,
         min_frequency=2,
         special_tokens=fixed,
-        continuing_subword_prefix=_CONTINUES,
+        continuing_subword_prefix=CONTINUES,
         show_progress=False,
     )
     model.train_from_iterator(lines, trainer)
@@ -166,7 +167,7 @@ def _model(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.Tokenizer:
     pieces = models.WordPiece(
         vocabulary,
         unk_token=UNKNOWN,
-        continuing_subword_prefix=_CONTINUES,
+        continuing_subword_prefix=CONTINUES,
         max_input_chars_per_word=LONGEST_WORD,
     )
     model = tokenizers.Tokenizer(pieces)
