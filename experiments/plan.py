@@ -27,13 +27,14 @@ from collapipe_jax.cost.round import price
 from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.documents import read_network, write_decision
 from collapipe_jax.errors import InputError
+from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.dssra import dssra
 from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
 from collapipe_jax.units import bytes_to_mib
 from experiments.explain import explain, terms
 from experiments.prices import full_devices, limit_prices
-from experiments.single_use import compile_for_now
+from experiments.single_use import compile_for_now, compile_together
 
 _WIDTH = 100
 """Columns where the output is no terminal."""
@@ -96,13 +97,13 @@ def _appraise(problem: RoundProblem, decision: Decision) -> _Appraisal:
 def _plan_and_explain(problem: RoundProblem, micro_batches: int):
     """The decision of the policy that follows (P2), and why it is as it is."""
     problem = jax.device_get(problem)
-    decide = compile_for_now(lambda problem: dssra(problem, micro_batches), problem)
-    tuned = jax.device_get(decide(problem))
-    arguments = problem, tuned.decision
-    appraise = compile_for_now(
-        lambda *round_: (_appraise(*round_), limit_prices(*round_)), *arguments
+    some_decision = jax.eval_shape(lambda problem: static_pipeline(problem, micro_batches), problem)
+    decide, appraise = compile_together(
+        (lambda problem: dssra(problem, micro_batches), problem),
+        (lambda *round_: (_appraise(*round_), limit_prices(*round_)), problem, some_decision),
     )
-    found, prices = jax.device_get(appraise(*arguments))
+    tuned = jax.device_get(decide(problem))
+    found, prices = jax.device_get(appraise(problem, tuned.decision))
     full = full_devices(problem, tuned, decide)
     why = explain(problem, tuned, found.cost, prices, full, float(found.loss_free))
     return tuned.decision, (*_what(problem, tuned.decision, found), why)

@@ -1,6 +1,8 @@
 """Compile for one call: quick to build rather than quick to run."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 
@@ -18,7 +20,24 @@ def compile_for_now(function: Callable, *examples) -> Callable:
     Returns:
       The function for arguments of these shapes.
     """
-    lowered = jax.jit(function).lower(*examples)
+    return _compile(jax.jit(function).lower(*examples))
+
+
+def compile_together(*programs: tuple[Callable, Any]) -> list[Callable]:
+    """Several functions as by :func:`compile_for_now`, the next one traced while one compiles.
+
+    Args:
+      *programs: functions, each with the arguments that are its examples; the longest first.
+    """
+    with ThreadPoolExecutor() as pool:
+        compiling = [
+            pool.submit(_compile, jax.jit(function).lower(*examples))
+            for function, *examples in programs
+        ]
+        return [one.result() for one in compiling]
+
+
+def _compile(lowered: jax.stages.Lowered) -> Callable:
     try:
         return lowered.compile(compiler_options=_QUICK.get(jax.default_backend()))
     except jax.errors.JaxRuntimeError:  # a compiler that does not know these options

@@ -24,6 +24,7 @@ from collapipe_jax.network.channel import (
     transport_block_hazard,
     uplink_sinr,
 )
+from collapipe_jax.scheduling.lanes import few_lanes
 
 
 class Caps(NamedTuple):
@@ -115,6 +116,8 @@ def heard_w(cross_gain: Array, power_w: Array) -> Array:
       cross_gain: as in :class:`Chains`, ``[P, N, P, N, ...]``.
       power_w: 0 on idle nodes, ``[P, N, ...]``.
     """
+    if few_lanes(cross_gain):
+        return jnp.sum(power_w[:, :, None, None] * cross_gain, axis=(0, 1))
     nodes, clusters = cross_gain.shape[:2]
     return sum(power_w[i, n] * cross_gain[i, n] for i in range(nodes) for n in range(clusters))
 
@@ -301,16 +304,20 @@ def computing_j(problem: RoundProblem, devices: Array, present: Array) -> Array:
     return computing_energy_j(work, flops, joules_per_flop)
 
 
-def gain_to_next(cluster_gain, active):
-    """Gain from every node to the next active one. ``[P, P, N, ...] -> [P, N, ...]``."""
-    nodes = active.shape[0]
-    rows = []
-    for node in range(nodes):
-        found = jnp.broadcast_to(cluster_gain[node, 0], active.shape[1:])
-        for after in range(nodes - 1, node, -1):
-            found = jnp.where(active[after], cluster_gain[node, after], found)
-        rows.append(found)
-    return jnp.stack(rows)
+def gain_to_next(cluster_gain: Array, active: Array) -> Array:
+    """Gain from every node to the next active one, at last to node 0.
+
+    Args:
+      cluster_gain: from the first to the second, ``[P, P, ...]``.
+      active: ``[P, ...]``, with as many axes behind or with some more before these.
+    """
+    nodes, more = active.shape[0], active.ndim + 1 - cluster_gain.ndim
+    gain = jnp.expand_dims(cluster_gain, tuple(range(2, 2 + more)))
+    order = jnp.arange(nodes).reshape(-1, *[1] * (active.ndim - 1))
+    found = jnp.broadcast_to(gain[:, 0], active.shape)
+    for after in range(nodes - 1, 0, -1):
+        found = jnp.where(active[after] & (order < after), gain[:, after], found)
+    return found
 
 
 def _heard_gain(radio):

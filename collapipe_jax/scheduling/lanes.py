@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.custom_batching import custom_vmap
 
 _LANES_AT_A_TIME = {"cpu": 64}
 """A working set that stays in a core's cache; an accelerator takes thousands."""
 _LANES_ELSEWHERE = 4096
+_FEW_LANES = 8
 
 
 def on_lanes(solve: Callable) -> Callable:
@@ -52,6 +54,11 @@ def on_lanes(solve: Callable) -> Callable:
         return jax.tree.map(lambda leaf: leaf[..., 0], result)
 
     return on_one
+
+
+def few_lanes(values: Array) -> bool:
+    """Whether there are too few problems side by side to write their sums out for them."""
+    return values.shape[-1] <= _FEW_LANES
 
 
 def _by_chunks(solve, arguments):

@@ -18,6 +18,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from collapipe_jax.scheduling.lanes import few_lanes
+
 TEMPERATURE = 0.1
 """Inverse order of the means: sharp enough to tell a bottleneck, soft enough for gradient
 steps."""
@@ -25,15 +27,20 @@ _LEAST_WEIGHT = 1e-6
 
 
 def add_up(values: Array) -> Array:
-    """Sum over the first axis, written out.
+    """Sum over the first axis.
 
-    Compiled as one pass over the lanes, several times faster than a reduction.
+    Over many lanes it is written out: one pass over them, several times faster than a
+    reduction. Over few there is nothing to gain, and a reduction is compiled sooner.
     """
+    if few_lanes(values):
+        return jnp.sum(values, axis=0)
     return sum(values[i] for i in range(values.shape[0]))
 
 
 def largest(values: Array) -> Array:
-    """Maximum over the first axis, written out like :func:`add_up`."""
+    """Maximum over the first axis, written out over many lanes like :func:`add_up`."""
+    if few_lanes(values):
+        return jnp.max(values, axis=0)
     return functools.reduce(jnp.maximum, [values[i] for i in range(values.shape[0])])
 
 
