@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.tasks.conll import TaggedSentence
 from collapipe_jax.tasks.scores import (
     accuracy,
-    all_outside_baseline,
     bleu,
     copy_baseline,
     macro_f1,
     majority_class_baseline,
     memorised_tag_baseline,
     span_f1,
+    span_recall,
 )
 
 
@@ -116,7 +117,7 @@ def test_span_f1_by_hand():
 
 
 def test_finding_nothing_scores_zero_without_a_warning():
-    assert all_outside_baseline([["B-x", "I-x", "O"], ["O"]]).value == 0
+    assert span_f1([["B-x", "I-x", "O"], ["O"]], [["O", "O", "O"], ["O"]]).value == 0
 
 
 def test_memorised_tags():
@@ -130,6 +131,21 @@ def test_memorised_tags():
     # of equally frequent tags the first in the alphabet
     tie = [["a"], ["a"]], [["O"], ["B-x"]]
     assert memorised_tag_baseline(*tie, [["a"]], [["B-x"]]).value == 100
+
+
+def test_recall_tells_what_is_remembered_from_what_is_new():
+    train = [TaggedSentence(("New", "York", "lead"), ("B-x", "I-x", "B-y"))]
+    test = [
+        TaggedSentence(("New", "York", "lead"), ("B-x", "I-x", "B-x")),  # lead as x is new
+        TaggedSentence(("York", "lead", "zinc"), ("B-x", "B-y", "B-y")),
+    ]
+    found = [["B-x", "I-x", "O"], ["B-x", "O", "O"]]
+    # seen: New York found, lead missed; unseen: York found, lead as x and zinc missed
+    assert span_recall(train, test, found) == (50.0, pytest.approx(100 / 3))
+    assert span_recall(train, test[:1], [["B-x", "I-y", "B-x"]]) == (0.0, 100.0)
+    assert span_recall(train, train, [train[0].tags]) == (100.0, None)
+    with pytest.raises(InputError, match="predicted = 1"):
+        span_recall(train, test, found[:1])
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))

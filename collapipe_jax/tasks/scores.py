@@ -9,9 +9,10 @@ import numpy as np
 import seqeval.metrics
 import sklearn.metrics
 from sacrebleu.metrics import BLEU
+from seqeval.metrics.sequence_labeling import get_entities
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.conll import OUTSIDE, is_bio_tag
+from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence, is_bio_tag
 
 
 class Score(NamedTuple):
@@ -113,45 +114,95 @@ def span_f1(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequenc
     return Score(100 * float(value), signature)
 
 
-def all_outside_baseline(true_tags: Sequence[Sequence[str]]) -> Score:
-    """Span F1 of finding no entity anywhere: 0, whatever the accuracy of the tags.
-
-    Args:
-        true_tags: BIO tags of each sentence.
-
-    Raises:
-        InputError: as in `span_f1`.
-    """
-    return span_f1(true_tags, [[OUTSIDE] * len(tags) for tags in true_tags])
-
-
 def memorised_tag_baseline(
     train_tokens: Sequence[Sequence[str]],
     train_tags: Sequence[Sequence[str]],
     test_tokens: Sequence[Sequence[str]],
     test_tags: Sequence[Sequence[str]],
 ) -> Score:
-    """Span F1 of giving each word its most frequent tag of training, ``O`` to unseen words.
+    """Span F1 of `memorised_tags`.
 
     Args:
-        train_tokens: words of the training sentences, case as it stands.
-        train_tags: their BIO tags; of equally frequent ones the first in the alphabet counts.
+        train_tokens, train_tags: as there.
         test_tokens: words of the sentences to be tagged.
         test_tags: their true BIO tags.
 
     Raises:
         InputError: as in `span_f1`, or sentences with more or fewer tags than words.
     """
-    _check_words("train_tags", train_tokens, train_tags)
     _check_words("test_tags", test_tokens, test_tags)
+    return span_f1(test_tags, memorised_tags(train_tokens, train_tags, test_tokens))
+
+
+def memorised_tags(
+    train_tokens: Sequence[Sequence[str]],
+    train_tags: Sequence[Sequence[str]],
+    tokens: Sequence[Sequence[str]],
+) -> list[list[str]]:
+    """Each word's most frequent tag of training, ``O`` of unseen words.
+
+    Args:
+        train_tokens: words of the training sentences, case as it stands.
+        train_tags: their BIO tags; of equally frequent ones the first in the alphabet counts.
+        tokens: words of the sentences to be tagged.
+
+    Raises:
+        InputError: training sentences with more or fewer tags than words.
+    """
+    _check_words("train_tags", train_tokens, train_tags)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for words, tags in zip(train_tokens, train_tags, strict=True):
         for word, tag in zip(words, tags, strict=True):
             counts[word][tag] += 1
     best = {word: min(seen, key=lambda t, s=seen: (-s[t], t)) for word, seen in counts.items()}
-    return span_f1(
-        test_tags, [[best.get(word, OUTSIDE) for word in words] for words in test_tokens]
+    return [[best.get(word, OUTSIDE) for word in words] for words in tokens]
+
+
+class SpanRecall(NamedTuple):
+    """Share of the true entities that are found, in percent; None where there are none.
+
+    Attributes:
+        seen: of those whose words are an entity of their type in training too.
+        unseen: of all others.
+    """
+
+    seen: float | None
+    unseen: float | None
+
+
+def span_recall(
+    train: Sequence[TaggedSentence],
+    test: Sequence[TaggedSentence],
+    predicted_tags: Sequence[Sequence[str]],
+) -> SpanRecall:
+    """How much of what is found is remembered, and how much recognised.
+
+    Args:
+        train: sentences trained on.
+        test: sentences with their true tags.
+        predicted_tags: BIO tags of each sentence of ``test``, one a word.
+
+    Raises:
+        InputError: different numbers of sentences.
+    """
+    _check_sizes(test, predicted_tags)
+    known = {
+        (kind, sentence.tokens[first : last + 1])
+        for sentence in train
+        for kind, first, last in get_entities(list(sentence.tags))
+    }
+    found: dict[bool, list[bool]] = {True: [], False: []}
+    for sentence, tags in zip(test, predicted_tags, strict=True):
+        predicted = set(get_entities(list(tags)))
+        for entity in get_entities(list(sentence.tags)):
+            kind, first, last = entity
+            was_seen = (kind, sentence.tokens[first : last + 1]) in known
+            found[was_seen].append(entity in predicted)
+    seen, unseen = (
+        100.0 * sum(found[part]) / len(found[part]) if found[part] else None
+        for part in (True, False)
     )
+    return SpanRecall(seen, unseen)
 
 
 def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:

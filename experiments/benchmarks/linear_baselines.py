@@ -25,15 +25,15 @@ from sklearn.svm import LinearSVC
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.classification import LabelledSets, read_sets
-from collapipe_jax.tasks.conll import TaggedSentence
+from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence
 from collapipe_jax.tasks.scores import (
     Score,
     accuracy,
-    all_outside_baseline,
     macro_f1,
     majority_class_baseline,
-    memorised_tag_baseline,
+    memorised_tags,
     span_f1,
+    span_recall,
 )
 from collapipe_jax.tasks.tagging import TaggedSets, read_tagged
 from experiments.benchmarks.timing import timed
@@ -76,7 +76,7 @@ class Row(NamedTuple):
     corpus: str
     samples: int
     method: str
-    scores: tuple[Score, ...]  # accuracy and macro F1, or span F1
+    scores: tuple[Score, ...]  # accuracy and macro F1, or span F1 and recall of seen and unseen
     seconds: float
 
 
@@ -147,27 +147,35 @@ def class_scores(sets: LabelledSets) -> dict[str, Callable[[], tuple[Score, ...]
 
 
 def tag_scores(sets: TaggedSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
-    """Test span F1 by method, each computed when it is called."""
+    """Test span F1, and recall of entities seen in training and not, by method.
+
+    Each is computed when it is called.
+    """
     tags = [[sentence.tags for sentence in part] for part in sets[1:]]
     words = [[sentence.tokens for sentence in part] for part in sets[1:]]
 
-    def judged() -> tuple[Score, ...]:
+    def judged(found: Sequence[Sequence[str]]) -> tuple[Score, ...]:
+        recall = span_recall(sets.train, sets.test, found)
+        shares = [np.nan if share is None else share for share in recall]
+        return span_f1(tags[2], found), *(Score(share, "recall of entities") for share in shares)
+
+    def linear() -> tuple[Score, ...]:
         features = CountVectorizer(analyzer=list, binary=True, dtype=np.float32)
         train = features.fit_transform(_features(sets.train))
         validation = features.transform(_features(sets.validation))
         test = features.transform(_features(sets.test))
         flat = [tag for sentence in tags[0] for tag in sentence]
         model = _averaged_svm(
-            train, flat, lambda m: _tagged_f1(tags[1], m.predict(validation)).value
+            train,
+            flat,
+            lambda m: span_f1(tags[1], _by_sentence(tags[1], m.predict(validation))).value,
         )
-        return (_tagged_f1(tags[2], model.predict(test)),)
+        return judged(_by_sentence(tags[2], model.predict(test)))
 
     return {
-        "O everywhere": lambda: (all_outside_baseline(tags[2]),),
-        "memorised tag of the word": lambda: (
-            memorised_tag_baseline(words[0], tags[0], words[2], tags[2]),
-        ),
-        "word features, linear SVM": judged,
+        "O everywhere": lambda: judged([[OUTSIDE] * len(sentence) for sentence in words[2]]),
+        "memorised tag of the word": lambda: judged(memorised_tags(words[0], tags[0], words[2])),
+        "word features, linear SVM": linear,
     }
 
 
@@ -192,9 +200,9 @@ def _averaged_svm(train, labels, judge: Callable[[SGDClassifier], float]) -> SGD
     return max(models, key=judge)
 
 
-def _tagged_f1(true: Sequence[Sequence[str]], flat: np.ndarray) -> Score:
+def _by_sentence(true: Sequence[Sequence[str]], flat: np.ndarray) -> list[list[str]]:
     ends = np.cumsum([len(tags) for tags in true])
-    return span_f1(true, [part.tolist() for part in np.split(flat, ends[:-1])])
+    return [part.tolist() for part in np.split(flat, ends[:-1])]
 
 
 def _features(sentences: Sequence[TaggedSentence]) -> Iterator[list[str]]:
@@ -227,14 +235,15 @@ def _shape(word: str) -> str:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title="test scores, %", title_justify="left")
+    title = "test scores, %; seen and unseen: recall of entities that training has, and has not"
+    table = Table(title=title, title_justify="left")
     for heading in ("corpus", "method"):
         table.add_column(heading)
-    for heading in ("trained on", "accuracy", "macro F1", "span F1", "s"):
+    for heading in ("trained on", "accuracy", "macro F1", "span F1", "seen", "unseen", "s"):
         table.add_column(heading, justify="right")
     for row in rows:
         scores = [f"{score.value:.1f}" for score in row.scores]
-        cells = [*scores, ""] if len(scores) == 2 else ["", "", *scores]
+        cells = [*scores, *[""] * 3] if row.corpus in CLASSIFICATION else ["", "", *scores]
         table.add_row(row.corpus, row.method, str(row.samples), *cells, f"{row.seconds:.1f}")
     return table
 
