@@ -48,11 +48,7 @@ def build_objective(config: ConfigDict) -> Objective:
         not fit each other or the pretrained model's.
     """
     sizes = build_model(config)
-    dropped = config.task.piece_dropout
     if config.task.kind == "translation":
-        if dropped:
-            problem = "translation has no WordPiece to overlook pieces"
-            raise InputError("task.piece_dropout", dropped, problem, "Use 0")
         return Translation(
             model=Translator(sizes),
             data=load_parallel(config),
@@ -72,12 +68,9 @@ def build_objective(config: ConfigDict) -> Objective:
     model = head(
         sizes=sizes, labels=config.task.labels, label_smoothing=config.model.label_smoothing
     )
-    return objective(
-        model=model,
-        data=data,
-        pretrained=pretrained,
-        piece_dropout=PieceDropout(data.wordpiece.pieces, dropped) if dropped else None,
-    )
+    dropped = config.task.piece_dropout
+    piece_dropout = PieceDropout(data.wordpiece.pieces, dropped) if dropped else None
+    return objective(model=model, data=data, pretrained=pretrained, piece_dropout=piece_dropout)
 
 
 def load_parallel(config: ConfigDict) -> TranslationData:

@@ -63,6 +63,7 @@ _READ_BY = {
     "model.pretrained": ("tagging", "classification"),
     "task.domains": ("classification",),
     "task.labels": ("tagging", "classification"),
+    "task.piece_dropout": ("tagging", "classification"),
     "task.reverse": ("translation",),
     "task.samples": ("tagging", "classification"),
     "task.test": ("tagging", "classification"),
@@ -80,6 +81,7 @@ _AT_MOST_ONE = (
     "dynamics.velocity_correlation",
     "payload.trained_fraction",
     "radio.d2d_activity",
+    "task.piece_dropout",
 )
 _NOT_ABOVE = {
     "network.d2e_min_distance_m": "network.cell_radius_m",

@@ -1,55 +1,14 @@
-import copy
 import json
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-import tiny_run
+from changed_keys import DEFAULT, KEYS, SECTIONS, TINY, changed, without
 from ml_collections import ConfigDict
 
 from collapipe_jax import build, build_objective, build_system, config_checks
 from collapipe_jax.errors import InputError
 from configs import default
-
-DEFAULT = default.get_config().to_dict()
-TINY = tiny_run.get_config()
-
-
-def leaves(tree, prefix=""):
-    """Dotted names and values of a nested dictionary."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-KEYS = dict(leaves(DEFAULT))
-SECTIONS = [key for key, value in DEFAULT.items() if isinstance(value, dict)]
-
-
-def changed(name, value, base=TINY):
-    """A copy of a configuration with one value set, whatever its type."""
-    tree = copy.deepcopy(base.to_dict())
-    *sections, key = name.split(".")
-    place = tree
-    for section in sections:
-        place = place[section]
-    place[key] = value
-    return ConfigDict(tree)
-
-
-def without(name):
-    tree = copy.deepcopy(TINY.to_dict())
-    *sections, key = name.split(".")
-    place = tree
-    for section in sections:
-        place = place[section]
-    del place[key]
-    return ConfigDict(tree)
 
 
 @pytest.fixture(autouse=True)
@@ -177,6 +136,7 @@ def test_integers_become_floats_and_lists_tuples():
         ("model.label_smoothing", 1.0, "below 1"),
         ("task.vocabulary_size", 3, "at least 4"),
         ("task.source_length", 0, "at least 1"),
+        ("task.piece_dropout", 1.5, "0 to 1"),
         ("task.validation_pairs", 0, ""),
         ("training.micro_batch_choices", (), "divisors"),
         ("training.rounds", 0, ""),
@@ -310,167 +270,6 @@ def test_misaligned_and_missing_text_below_the_data_directory(tmp_path, monkeypa
         error = refusal(changed("task.corpus", corpus))
         assert error.key == "task.corpus"
         assert part in error.problem
-
-
-def tree_of(params):
-    flat, structure = jax.tree.flatten(params)
-    return [np.asarray(leaf).tolist() for leaf in flat], structure
-
-
-OTHER = {
-    "network.order": "tour",
-    "devices.control_unit": "jetson_tx2",
-    "devices.kinds": ("jetson_nano",),
-    "radio.rate_law": "ergodic",
-    "learning.bound": "one_step",
-    "propagation.d2e_path_loss": "free_space_2ghz",
-    "propagation.d2d_path_loss": "winner_b1_sight",
-    "model.rematerialise": True,
-    "model.dropout_rate": 0.0,
-    "training.micro_batch_choices": (1, 2),
-    "training.client_optimizer": "sgd",
-    "training.decoder_optimizer": "sgd",
-    "training.server_optimizer": "momentum",
-    "training.schedule": "constant",
-    "training.clip_norm": 4.0,
-    "model.compute_dtype": "bfloat16",
-    "task.corpus": "left|right",
-    "task.reverse": True,
-    "task.train": "a",
-    "task.validation": "b",
-    "task.test": "c",
-    "task.vocabulary": "d",
-    "task.domains": "e",
-    "task.lowercase": False,
-}
-
-
-def other(name):
-    """Another value for a key."""
-    if name in OTHER:
-        return OTHER[name]
-    value = dict(leaves(TINY.to_dict()))[name]
-    return value + 1 if isinstance(value, int) else value * 0.5 + 0.1
-
-
-IN_SYSTEM = [
-    *(
-        name
-        for name in KEYS
-        if name.split(".")[0]
-        in ("network", "propagation", "dynamics", "devices", "radio", "payload", "learning")
-    ),
-    *(name for name in KEYS if name.startswith("control.")),
-    *("model." + key for key in ("width", "heads", "feed_forward_width", "encoder_blocks")),
-    *("model." + key for key in ("decoder_blocks", "dropout_rate", "rematerialise")),
-    *("task." + key for key in ("vocabulary_size", "source_length", "target_length")),
-    *("training." + key for key in ("local_steps", "batch", "micro_batch_choices")),
-    "training.client_optimizer",
-    "policy.micro_batches",
-]
-
-
-@pytest.mark.parametrize("name", IN_SYSTEM)
-def test_every_key_of_the_network_changes_what_is_drawn_from(name):
-    weight = np.full(2, 0.5)
-    # Some keys are only read beside others: how to walk, of nobody who stands.
-    base = changed("dynamics.speed_m_per_s", 1.4)
-    base.learning.update(bound="local_steps", step_smoothness=0.02)
-    before = tree_of(build_system.build_system_params(base, weight))
-    after = tree_of(build_system.build_system_params(changed(name, other(name), base), weight))
-    assert before != after
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in KEYS if name.startswith("model.") and name != "model.pretrained"]
-)
-def test_every_key_of_the_model_changes_it(name):
-    value = {"model.heads": 4, "model.width": 18, "model.label_smoothing": 0.3}.get(name)
-    value = other(name) if value is None else value
-    assert build_objective.build_model(changed(name, value)) != build_objective.build_model(TINY)
-
-
-def updates(config):
-    """What the optimisers do to one weight over four steps of a large gradient."""
-    optimizers = build.build_optimizers(config)
-    found = []
-    for tx in (optimizers.client, optimizers.decoder, optimizers.server):
-        params = {"embedding": jnp.ones(2), "encoder": jnp.ones(2)}
-        state = tx.init(params)
-        for gradient in (3.0, -1.0, 2.0, 5.0):
-            slope = jax.tree.map(lambda leaf, g=gradient: g * leaf.at[1].set(1.0), params)
-            step, state = tx.update(slope, state, params)
-            params = optax.apply_updates(params, step)
-        found.append(jax.tree.map(lambda leaf: leaf.tolist(), params))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "moved"),
-    [
-        ("training.client_optimizer", (True, False, False)),
-        ("training.decoder_optimizer", (False, True, False)),
-        ("training.server_optimizer", (False, False, True)),
-        ("training.client_learning_rate", (True, False, False)),
-        ("training.embedding_rate_factor", (True, False, False)),
-        ("training.decoder_learning_rate", (False, True, False)),
-        ("training.server_learning_rate", (False, False, True)),
-        ("training.schedule", (True, True, False)),
-        ("training.warmup_steps", (True, True, False)),
-        ("training.clip_norm", (True, True, False)),
-        ("training.rounds", (True, True, False)),
-        ("training.local_steps", (True, True, False)),
-    ],
-)
-def test_every_key_of_the_optimisers_moves_only_its_own(name, moved):
-    base, after = updates(TINY), updates(changed(name, other(name)))
-    assert tuple(a != b for a, b in zip(base, after, strict=True)) == moved
-
-
-ALL_TEXTS = ("seed", "task.vocabulary_size", "task.source_length")
-LABELLED = tuple(
-    "task." + key for key in ("train", "validation", "test", "samples", "vocabulary", "lowercase")
-)
-READS = {
-    "load_parallel": (
-        *ALL_TEXTS,
-        *("task." + key for key in ("corpus", "reverse", "pairs", "validation_pairs")),
-        *("task." + key for key in ("test_pairs", "target_length")),
-    ),
-    "load_tags": (*ALL_TEXTS, *LABELLED),
-    "load_classes": (*ALL_TEXTS, *LABELLED, "task.domains", "task.validation_samples"),
-}
-
-
-@pytest.mark.parametrize(
-    ("loader", "name"), [(loader, name) for loader, names in READS.items() for name in names]
-)
-def test_every_key_of_the_task_reaches_the_data(loader, name, monkeypatch):
-    for function in ("load_translation", "load_tagging", "load_classification"):
-        monkeypatch.setattr(build_objective, function, lambda **arguments: arguments)
-    load = getattr(build_objective, loader)
-    assert load(changed(name, other(name))) != load(TINY)
-
-
-def test_no_key_of_the_task_is_forgotten():
-    elsewhere = {"task.kind", "task.labels", "task.split", "task.concentration"}
-    named = {name for names in READS.values() for name in names} - {"seed"}
-    assert named | elsewhere == {name for name in KEYS if name.startswith("task.")}
-
-
-def test_split_and_seed_reach_the_clusters():
-    dirichlet = changed("task.split", "dirichlet")
-    built = [
-        build.build_experiment(config, default.get_config()).cluster_indices
-        for config in (
-            TINY,
-            changed("seed", 5),
-            dirichlet,
-            changed("task.concentration", 0.05, dirichlet),
-        )
-    ]
-    first = [tuple(indices[0].tolist()) for indices in built]
-    assert len(set(first)) == len(first)
 
 
 def test_experiment_is_saved_as_it_was_given_and_fits_together():

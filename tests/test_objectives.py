@@ -133,10 +133,3 @@ def test_mini_batches_are_cut_anew_in_every_round(config):
     for part in ("train", "validation", "test"):
         ours, theirs = (getattr(one.objective.data, part).token_ids for one in (whole, cut))
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_translation_has_no_pieces_to_overlook():
-    config = tiny_run.get_config()
-    config.task.piece_dropout = 0.1
-    with pytest.raises(InputError, match=r"task\.piece_dropout"):
-        build_experiment(config, default.get_config())

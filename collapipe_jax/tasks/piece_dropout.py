@@ -19,15 +19,15 @@ class PieceDropout:
 
     Args:
         pieces: the vocabulary.
-        rate: how often a match is overlooked, from 0 below 1. Characters never are.
+        rate: how often a match is overlooked, 0 to 1. Characters never are.
 
     Raises:
         InputError: a rate out of its range.
     """
 
     def __init__(self, pieces: Sequence[str], rate: float):
-        if not 0.0 <= rate < 1.0:
-            raise InputError("task.piece_dropout", rate, "no rate", "Use 0 or more, below 1")
+        if not 0.0 <= rate <= 1.0:
+            raise InputError("task.piece_dropout", rate, "no rate", "Use 0 to 1")
         self.pieces, self.rate = pieces, rate
         self._number = {piece: number for number, piece in enumerate(pieces)}
 
