@@ -164,6 +164,23 @@ def test_value_that_cannot_be_is_refused_before_any_work(name, value, remedy):
 
 
 @pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model.pretrained", "bert"),
+        ("task.domains", "domains.json"),
+        ("task.labels", 3),
+        ("task.piece_dropout", 0.1),
+        ("task.train", "train.tsv"),
+    ],
+)
+def test_what_translation_does_not_read_is_refused(name, value):
+    error = refusal(changed(name, value))
+    assert (error.key, error.value) == (name, value)
+    assert "translation does not read it" in error.problem
+
+
+@pytest.mark.usefixtures("no_work")
 @pytest.mark.parametrize("step", [0.0, 0.3])
 def test_a_step_outside_the_bound_for_local_steps_is_refused(step):
     config = changed("learning.bound", "local_steps")
