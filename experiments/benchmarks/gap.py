@@ -6,10 +6,12 @@ Random networks of the small shapes by turn. ``dssra`` decides in single precisi
 default settings; exhaustive search, in double precision, looks at every layout and ends
 with a lower bound. One line for every network in DIR/gap.jsonl, from which a run that was
 stopped goes on; what came out is printed and in DIR/summary.json. Seeds below 100 were for
-tuning the solver, so state figures from others.
+tuning the solver, so state figures from others. With ``--joint-steps=12,8,24 --plans=2
+--layouts=4 --cluster-steps=8`` ``dssra`` searches less and decides faster.
 """
 
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Sequence
@@ -24,9 +26,10 @@ from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.dssra import dssra
+from collapipe_jax.scheduling.dssra import Effort, dssra
 from collapipe_jax.scheduling.exhaustive import exhaustive
 from collapipe_jax.scheduling.resources import tune_resources
+from experiments.benchmarks.effort import add_effort_options, effort_of
 from experiments.benchmarks.network_rows import (
     by_hope,
     judge,
@@ -47,13 +50,14 @@ def main(argv: Sequence[str]) -> None:
     options = _options(argv)
     console = Console()
     workdir = Path(options.workdir)
-    settings = {"seed": options.seed}
+    effort = effort_of(options)
+    settings = {"seed": options.seed, "effort": json.loads(json.dumps(effort))}
     rows = run_networks(
         workdir / "gap.jsonl",
         options.networks,
         settings,
         SMALL_SHAPES,
-        _cases,
+        functools.partial(_cases, effort),
         lambda case: _compare(*case),
         console,
     )
@@ -70,15 +74,19 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--networks", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--workdir", default="runs/gap")
+    add_effort_options(parser)
     options = parser.parse_args(argv)
     require_positive(networks=options.networks)
     return options
 
 
-def _cases(seed: int, count: int, shape: NetworkShape) -> tuple[RoundProblem, Decision]:
+def _cases(
+    effort: Effort, seed: int, count: int, shape: NetworkShape
+) -> tuple[RoundProblem, Decision]:
     """Problems and what ``dssra`` decides, stacked."""
     problems = sample_problems(seed, count, shape)
-    return problems, jax.device_get(jax.jit(jax.vmap(dssra))(problems).decision)
+    decide = jax.jit(jax.vmap(functools.partial(dssra, effort=effort)))
+    return problems, jax.device_get(decide(problems).decision)
 
 
 @jax.jit

@@ -10,6 +10,7 @@ of a decision as clusters, devices or blocks grow.
 """
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -32,7 +33,8 @@ from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.baselines import with_equal_resources
-from collapipe_jax.scheduling.dssra import dssra
+from collapipe_jax.scheduling.dssra import Effort, dssra
+from experiments.benchmarks.effort import add_effort_options, effort_of
 from experiments.benchmarks.outside_bound import lower_bound_with_cvxpy
 from experiments.benchmarks.outside_solvers import in_double, solve_with_scipy
 from experiments.benchmarks.solver_networks import LARGE_SHAPE, sample_problems
@@ -58,7 +60,8 @@ def main(argv: Sequence[str]) -> None:
             )
     console = Console()
     problems = sample_problems(options.seed, options.networks, LARGE_SHAPE)
-    figures, solution = time_dssra(problems, options.batch)
+    effort = effort_of(options)
+    figures, solution = time_dssra(problems, options.batch, effort)
     report = {
         "device": jax.devices()[0].device_kind,
         "devices": devices,
@@ -71,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
         row["speedup"] = figures["decisions_per_s"] / row["decisions_per_s"]
     console.print(_comparison(report))
     if options.sweep_networks:
-        report["sweep"] = _sweep(options)
+        report["sweep"] = _sweep(options, effort)
         console.print(_sizes(report["sweep"]))
     if options.out:
         write_text(Path(options.out), json.dumps(report, indent=1) + "\n")
@@ -94,6 +97,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cpu-devices", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="where to write the figures as JSON")
+    add_effort_options(parser)
     options = parser.parse_args(argv)
     require_positive(
         networks=options.networks,
@@ -113,12 +117,13 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def time_dssra(problems: RoundProblem, batch: int) -> tuple[dict, Any]:
+def time_dssra(problems: RoundProblem, batch: int, effort: Effort) -> tuple[dict, Any]:
     """Time ``dssra`` on all devices.
 
     Args:
       problems: stacked; as many as devices, or a multiple.
       batch: lanes at a time on a device.
+      effort: how much to search.
 
     Returns:
       Compile time, median of the timed runs and what follows from it; the solutions,
@@ -130,7 +135,7 @@ def time_dssra(problems: RoundProblem, batch: int) -> tuple[dict, Any]:
     lanes = min(batch, count // mesh.size)
 
     def on_device(problems):
-        return jax.lax.map(dssra, problems, batch_size=lanes)
+        return jax.lax.map(functools.partial(dssra, effort=effort), problems, batch_size=lanes)
 
     spread = jax.shard_map(on_device, mesh=mesh, in_specs=along, out_specs=along, check_vma=False)
     problems = jax.device_put(problems, jax.sharding.NamedSharding(mesh, along))
@@ -206,7 +211,7 @@ def _prices(problems: RoundProblem, solution: Any, count: int) -> np.ndarray:
         return np.asarray(jax.jit(jax.vmap(price))(*first).objective)
 
 
-def _sweep(options: argparse.Namespace) -> list[dict]:
+def _sweep(options: argparse.Namespace, effort: Effort) -> list[dict]:
     """Time of a decision as one size grows, the others as in the base."""
     rows, known = [], {}
     for name, values in _SIZES.items():
@@ -214,7 +219,7 @@ def _sweep(options: argparse.Namespace) -> list[dict]:
             shape = LARGE_SHAPE._replace(**{name: value})
             if shape not in known:
                 problems = sample_problems(options.seed, options.sweep_networks, shape)
-                known[shape], _ = time_dssra(problems, options.batch)
+                known[shape], _ = time_dssra(problems, options.batch, effort)
             rows.append({"grows": name, "shape": shape._asdict(), **known[shape]})
     return rows
 
