@@ -60,3 +60,9 @@ def test_rows_of_other_settings_are_refused(tmp_path):
     with pytest.raises(InputError, match="--starts") as caught:
         run(tmp_path / "rows.jsonl", 2, {**SETTINGS, "starts": 3})
     assert "--workdir" in str(caught.value)
+
+
+def test_a_setting_that_older_rows_do_not_tell_is_named_as_an_option(tmp_path):
+    run(tmp_path / "rows.jsonl", 2)
+    with pytest.raises(InputError, match="--joint-steps.*written with None"):
+        run(tmp_path / "rows.jsonl", 2, {**SETTINGS, "joint_steps": [1, 2]})

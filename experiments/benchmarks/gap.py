@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
     console = Console()
     workdir = Path(options.workdir)
     effort = effort_of(options)
-    settings = {"seed": options.seed, "effort": json.loads(json.dumps(effort))}
+    settings = {"seed": options.seed, **json.loads(json.dumps(effort._asdict()))}
     rows = run_networks(
         workdir / "gap.jsonl",
         options.networks,

@@ -84,7 +84,8 @@ def _rows_so_far(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
         for name, value in settings.items():
             if row.get(name) != value:
                 was = f"{path} was written with {row.get(name)}"
-                raise InputError(f"--{name}", value, was, "Give another --workdir")
+                key = f"--{name.replace('_', '-')}"
+                raise InputError(key, value, was, "Give another --workdir")
         rows[row["network"]] = row
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows.values()))
     return rows
