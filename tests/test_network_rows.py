@@ -64,5 +64,5 @@ def test_rows_of_other_settings_are_refused(tmp_path):
 
 def test_a_setting_that_older_rows_do_not_tell_is_named_as_an_option(tmp_path):
     run(tmp_path / "rows.jsonl", 2)
-    with pytest.raises(InputError, match="--joint-steps.*written with None"):
+    with pytest.raises(InputError, match=r"--joint-steps.*written with None"):
         run(tmp_path / "rows.jsonl", 2, {**SETTINGS, "joint_steps": [1, 2]})
