@@ -22,7 +22,7 @@ def compile_for_now(function: Callable, *examples) -> Callable:
     return _compile(jax.jit(function).lower(*examples))
 
 
-def compile_together(*programs: tuple[Callable, Any]) -> list[Callable]:
+def compile_together(*programs: tuple[Any, ...]) -> list[Callable]:
     """Several functions as by :func:`compile_for_now`, the next one traced while one compiles.
 
     Args:

@@ -47,13 +47,10 @@ class BertObjective:
         batch = jax.tree.map(lambda leaf: leaf[rows], self.train)
         if self.piece_dropout is None:
             return batch
-        by_piece = batch.labels if batch.labels.shape == batch.token_ids.shape else None
-        token_ids, labels = self.piece_dropout(
-            batch.token_ids, by_piece, np.random.Generator(np.random.Philox(seed))
-        )
-        return batch._replace(
-            token_ids=token_ids, labels=batch.labels if labels is None else labels
-        )
+        rng = np.random.Generator(np.random.Philox(seed))
+        if batch.labels.shape != batch.token_ids.shape:  # a label a text, whatever its pieces
+            return batch._replace(token_ids=self.piece_dropout(batch.token_ids, None, rng)[0])
+        return type(batch)(*self.piece_dropout(batch.token_ids, batch.labels, rng))
 
     @property
     def split_keys(self) -> np.ndarray:

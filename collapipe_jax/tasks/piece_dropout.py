@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.wordpiece import CONTINUES, PAD_ID, UNLABELLED
+from collapipe_jax.tasks.wordpiece import CONTINUES, PAD_ID, UNLABELLED, pad_rows
 
 
 class PieceDropout:
@@ -33,33 +33,35 @@ class PieceDropout:
 
     def __call__(
         self, token_ids: np.ndarray, labels: np.ndarray | None, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Texts cut anew. What then is too long loses its end, but for the closing piece.
 
         Args:
             token_ids: ``[..., S]`` int32 as `WordPiece` makes them, padded behind.
-            labels: of every piece ``[..., S]``, or None. The first of the pieces that one is
-                cut into keeps its label, the others have none.
+            labels: of every piece ``[..., S]``, or None where pieces have none. The first of
+                the pieces that one is cut into keeps its label.
             rng: which pieces are overlooked.
 
         Returns:
-            Both in the shapes of the arguments.
+            Both in the shape of the first.
         """
-        rows = token_ids.reshape(-1, token_ids.shape[-1])
-        ids = np.full_like(rows, PAD_ID)
-        marks = None if labels is None else np.full_like(rows, UNLABELLED)
-        room = rows.shape[-1] - 1
-        for number, row in enumerate(rows):
-            row = row[row != PAD_ID]
-            cut = [self._cut(piece, rng) for piece in row[:-1]]
-            found = [piece for pieces in cut for piece in pieces][:room]
-            ids[number, : len(found) + 1] = [*found, row[-1]]
-            if marks is not None:
-                first = np.cumsum([0, *(len(pieces) for pieces in cut)])[:-1]
-                kept = first < room
-                marks[number, first[kept]] = labels.reshape(rows.shape)[number, : len(cut)][kept]
-        shape = token_ids.shape
-        return ids.reshape(shape), None if marks is None else marks.reshape(shape)
+        *outer, length = token_ids.shape
+        if labels is None:
+            labels = np.full_like(token_ids, UNLABELLED)
+        ids, marks = [], []
+        for row, own in zip(token_ids.reshape(-1, length), labels.reshape(-1, length), strict=True):
+            *text, closing = row[row != PAD_ID]
+            cuts = [self._cut(piece, rng) for piece in text]
+            found = [piece for pieces in cuts for piece in pieces]
+            ids.append([*found[: length - 1], closing])
+            first = np.cumsum([0, *map(len, cuts)])[:-1]
+            marked = np.full(len(found), UNLABELLED)
+            marked[first] = own[: len(text)]
+            marks.append(marked[: length - 1])
+        return (
+            pad_rows(ids, length, PAD_ID).reshape(*outer, length),
+            pad_rows(marks, length, UNLABELLED).reshape(*outer, length),
+        )
 
     def _cut(self, number: int, rng: np.random.Generator) -> list[int]:
         """The longest piece that is not overlooked, then the longest that goes on from there."""

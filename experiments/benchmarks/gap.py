@@ -51,7 +51,8 @@ def main(argv: Sequence[str]) -> None:
     console = Console()
     workdir = Path(options.workdir)
     effort = effort_of(options)
-    settings = {"seed": options.seed, **json.loads(json.dumps(effort._asdict()))}
+    effort_on_file = {**effort._asdict(), "joint_steps": list(effort.joint_steps)}
+    settings = {"seed": options.seed, **effort_on_file}
     rows = run_networks(
         workdir / "gap.jsonl",
         options.networks,

@@ -47,6 +47,7 @@ _SIZES = {"clusters": (2, 4, 8), "devices": (3, 5, 10), "blocks": (6, 12, 24)}
 def main(argv: Sequence[str]) -> None:
     """Time everything, print and write the figures."""
     options = _options(argv)
+    effort = effort_of(options)
     # Takes effect only before the first use of a device, and on CPUs alone.
     jax.config.update("jax_num_cpu_devices", options.cpu_devices)
     devices = len(jax.devices())
@@ -60,7 +61,6 @@ def main(argv: Sequence[str]) -> None:
             )
     console = Console()
     problems = sample_problems(options.seed, options.networks, LARGE_SHAPE)
-    effort = effort_of(options)
     figures, solution = time_dssra(problems, options.batch, effort)
     report = {
         "device": jax.devices()[0].device_kind,
