@@ -4,6 +4,8 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
+from rich.console import Console
+
 from collapipe_jax.errors import InputError
 
 
@@ -23,6 +25,16 @@ def run_reporting_errors(main: Callable[[Sequence[str]], None], argv: Sequence[s
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def console_for_tables(width: int) -> Console:
+    """A console as wide as the terminal, or as told where the output is none.
+
+    Args:
+      width: columns that the program's tables need.
+    """
+    console = Console()
+    return console if console.is_terminal else Console(width=width)
 
 
 def require_positive(**counts: int) -> None:

@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import console_for_tables, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.divergence import loss_free_divergence
 from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
@@ -37,7 +36,6 @@ from experiments.prices import full_devices, limit_prices
 from experiments.single_use import compile_for_now, compile_together
 
 _WIDTH = 100
-"""Columns where the output is no terminal."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -62,8 +60,7 @@ def main(argv: Sequence[str]) -> None:
             f"no cluster can ever hold the {problem.workload.blocks} encoder blocks",
             "Raise the memory or shrink the model",
         )
-    console = Console()
-    console = console if console.is_terminal else Console(width=_WIDTH)
+    console = console_for_tables(_WIDTH)
     if options.policy == "dssra":
         decision, told = _plan_and_explain(problem, options.micro_batches)
     else:

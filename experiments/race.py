@@ -26,7 +26,12 @@ from rich.console import Console
 
 from collapipe_jax.build import Experiment, Optimizers, build_experiment, build_optimizers
 from collapipe_jax.checkpoint import open_workdir
-from collapipe_jax.command_line import read_numbers, require_positive, run_reporting_errors
+from collapipe_jax.command_line import (
+    console_for_tables,
+    read_numbers,
+    require_positive,
+    run_reporting_errors,
+)
 from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.policies import CLIENT_POLICIES, POLICIES, make_policy
 from collapipe_jax.train import round_latencies_s, train
@@ -36,7 +41,7 @@ from experiments.race_files import Run, read_run, save_race
 from experiments.race_summary import race_table
 from figures.all import draw_race
 
-_WIDTH = 160  # of the table in a file
+_WIDTH = 160
 
 
 def main(argv: Sequence[str]) -> None:
@@ -54,12 +59,11 @@ def main(argv: Sequence[str]) -> None:
     )
     options, overrides = parser.parse_known_args(argv)
     require_positive(seeds=options.seeds)
-    console = Console()
     race(
         read_config(options.config, overrides),
         options.policies.split(","),
         Path(options.workdir),
-        console if console.is_terminal else Console(width=_WIDTH),
+        console_for_tables(_WIDTH),
         rates=read_numbers("--rates", options.rates, zero=False),
         seeds=options.seeds,
         equal_time=options.equal == "time",

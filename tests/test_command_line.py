@@ -2,7 +2,7 @@
 
 import pytest
 
-from collapipe_jax.command_line import read_numbers, require_positive
+from collapipe_jax.command_line import console_for_tables, read_numbers, require_positive
 from collapipe_jax.errors import InputError
 
 
@@ -26,3 +26,8 @@ def test_the_first_count_under_one_is_told_by_its_option():
     require_positive(rounds=1, scipy_networks=2)
     with pytest.raises(InputError, match="--scipy-networks"):
         require_positive(rounds=1, scipy_networks=0, chunk=-1)
+
+
+def test_tables_are_as_wide_as_told_where_there_is_no_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert console_for_tables(123).width == 123

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import make_union
 from sklearn.svm import LinearSVC
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import console_for_tables, run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.classification import LabelledSets, read_sets
 from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence
@@ -64,6 +63,7 @@ TAGGING = {
     },
 }
 
+_WIDTH = 120
 _INVERSE_PENALTIES = (0.1, 0.3, 1.0)
 _PENALTIES = (1e-5, 1e-4, 1e-3)
 _PASSES = 10
@@ -83,7 +83,7 @@ class Row(NamedTuple):
 def main(argv: Sequence[str]) -> None:
     """Measure every baseline on every corpus and print one table."""
     options = _options(argv)
-    console = Console()
+    console = console_for_tables(_WIDTH)
     rows: list[Row] = []
     for name in options.corpora:
         for samples in (0, options.samples) if options.samples else (0,):
