@@ -24,7 +24,7 @@ from collapipe_jax.network.channel import (
     transport_block_hazard,
     uplink_sinr,
 )
-from collapipe_jax.scheduling.lanes import few_lanes
+from collapipe_jax.scheduling.lanes import computed_once, few_lanes
 
 
 class Caps(NamedTuple):
@@ -119,7 +119,8 @@ def heard_w(cross_gain: Array, power_w: Array) -> Array:
     if few_lanes(cross_gain):
         return jnp.sum(power_w[:, :, None, None] * cross_gain, axis=(0, 1))
     nodes, clusters = cross_gain.shape[:2]
-    return sum(power_w[i, n] * cross_gain[i, n] for i in range(nodes) for n in range(clusters))
+    each = (power_w[i, n] * cross_gain[i, n] for i in range(nodes) for n in range(clusters))
+    return computed_once(sum(each))
 
 
 def at_next_active(values: Array, active: Array) -> Array:

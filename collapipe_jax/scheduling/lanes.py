@@ -61,6 +61,22 @@ def few_lanes(values: Array) -> bool:
     return values.shape[-1] <= _FEW_LANES
 
 
+def computed_once(values: Array) -> Array:
+    """The same numbers, which XLA does not work out anew wherever they are read.
+
+    It puts additions into every loop that reads their result: a sum over all nodes that is
+    read at every node would be taken at each of them. A division it leaves where it is, here
+    by ones that it may not see, which changes nothing. Over few lanes, sums are reductions
+    and are taken once anyway.
+
+    Args:
+      values: floating point, with lanes.
+    """
+    if few_lanes(values):
+        return values
+    return values / jax.lax.optimization_barrier(jnp.ones_like(values))
+
+
 def _by_chunks(solve, arguments):
     """Solve lanes a chunk at a time; the last chunk is filled up with its last lane."""
     lanes = jax.tree.leaves(arguments)[0].shape[-1]

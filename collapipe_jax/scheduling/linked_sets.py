@@ -11,8 +11,9 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.chains import at_next_active
 from collapipe_jax.scheduling.messages import bit_time_s, message_loss
 from collapipe_jax.scheduling.power_mean import add_up, largest
-from collapipe_jax.scheduling.set_prices import LEVELS, Micro, Nodes, Sets, Uplinks
-from collapipe_jax.scheduling.set_resources import choose_powers, choose_shares, narrow_shares
+from collapipe_jax.scheduling.powered_sets import PoweredSets
+from collapipe_jax.scheduling.set_prices import LEVELS, Micro, Nodes, Uplinks
+from collapipe_jax.scheduling.set_resources import choose_shares, narrow_shares
 
 
 class LinkedSets(NamedTuple):
@@ -41,14 +42,18 @@ class LinkedSets(NamedTuple):
 
 
 def link_sets(
-    problem: RoundProblem, nodes: Nodes, sets: Sets, uplinks: Uplinks, micro: Micro
+    problem: RoundProblem, nodes: Nodes, sets: PoweredSets, uplinks: Uplinks, micro: Micro
 ) -> LinkedSets:
-    """Powers and shares of every set, and its prices at them."""
+    """Shares of sets, and their prices at these.
+
+    Args:
+      problem: with lanes.
+      nodes, uplinks, micro: prices.
+      sets: with powers.
+    """
     work, compute, radio = problem.workload, problem.compute, problem.radio
-    active, steps = sets.active, work.local_steps
-    member = active[1:].astype(micro.unit_s.dtype)
-    balanced_s = work.blocks / add_up(member / micro.unit_s[:, None])
-    power = choose_powers(problem, nodes, sets, micro, balanced_s)
+    active, power, balanced_s = sets.active, sets.power, sets.balanced_s
+    member, steps = active[1:].astype(micro.unit_s.dtype), work.local_steps
     full_sinr = jnp.stack([power, at_next_active(power, active)]) * sets.pull
     share = choose_shares(problem, active, full_sinr, micro, balanced_s)
     share = narrow_shares(problem, active, full_sinr, micro, share)

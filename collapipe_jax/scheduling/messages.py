@@ -14,6 +14,11 @@ from collapipe_jax.scheduling.power_mean import none_lost
 
 _FAR = {"float32": 8.0, "float64": 18.0}
 """From where the hazard is expanded: its remainder is less than rounding there."""
+_SMALL, _RARE = 0.1, 0.01
+"""Up to where the series are as exact as rounding leaves the functions beyond."""
+_ONE_MINUS_EXP = (1.0, -1 / 2, 1 / 6, -1 / 24, 1 / 120, -1 / 720)
+_MINUS_LOG = (1.0, 1 / 2, 1 / 3, 1 / 4)
+"""``1 - e^-x`` and ``-log(1 - x)``."""
 
 
 class MessageTime(NamedTuple):
@@ -89,20 +94,29 @@ def message_loss(radio, sinr) -> MessageLoss:
     """Hazard and slope from few elementary functions; errors under 2e-5 in single precision.
 
     With ``q = 1 - e^-z``, ``lambda = -log(1 - q^A)``; beyond ``z = 8`` its expansion in
-    ``e^-z``, where ``1 - q^A`` would cancel.
+    ``e^-z``, where ``1 - q^A`` would cancel. Small ``q`` and ``q^A`` come from short series,
+    at half the cost of all in ``expm1`` and ``log1p``.
     """
     attempts, z = radio.harq_attempts, radio.outage_threshold / sinr
     far = z > _FAR[sinr.dtype.name]
-    near_z = jnp.where(far, 1.0, z)
-    thin = jnp.exp(-near_z)
-    q = -jnp.expm1(-near_z)
+    thin = jnp.exp(-z)
+    q = jnp.where(z < _SMALL, _series(z, _ONE_MINUS_EXP), 1.0 - thin)
     lost = jnp.exp(attempts * jnp.log(q))
-    arrives = 1.0 - lost
-    tail = 0.5 * (attempts - 1.0) * jnp.exp(-z)
+    arrives = jnp.where(far, 1.0, 1.0 - lost)
+    near_hazard = jnp.where(lost < _RARE, _series(lost, _MINUS_LOG), -jnp.log(arrives))
+    tail = 0.5 * (attempts - 1.0) * thin
     return MessageLoss(
-        jnp.where(far, z - jnp.log(attempts) + tail, -jnp.log1p(-lost)),
+        jnp.where(far, z - jnp.log(attempts) + tail, near_hazard),
         z * jnp.where(far, 1.0 - tail, attempts * lost * thin / (q * arrives)),
     )
+
+
+def _series(x: Array, coefficients: tuple[float, ...]) -> Array:
+    """``x (c_0 + x (c_1 + ...))``."""
+    total = coefficients[-1]
+    for coefficient in coefficients[-2::-1]:
+        total = coefficient + x * total
+    return x * total
 
 
 def sinr_at_hazard(radio, hazard) -> Array:

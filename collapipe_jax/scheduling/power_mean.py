@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.scheduling.lanes import few_lanes
+from collapipe_jax.scheduling.lanes import computed_once, few_lanes
 
 TEMPERATURE = 0.1
 """Inverse order of the means: sharp enough to tell a bottleneck, soft enough for gradient
@@ -34,14 +34,15 @@ def add_up(values: Array) -> Array:
     """
     if few_lanes(values):
         return jnp.sum(values, axis=0)
-    return sum(values[i] for i in range(values.shape[0]))
+    return computed_once(sum(values[i] for i in range(values.shape[0])))
 
 
 def largest(values: Array) -> Array:
     """Maximum over the first axis, written out over many lanes like :func:`add_up`."""
     if few_lanes(values):
         return jnp.max(values, axis=0)
-    return functools.reduce(jnp.maximum, [values[i] for i in range(values.shape[0])])
+    rows = [values[i] for i in range(values.shape[0])]
+    return computed_once(functools.reduce(jnp.maximum, rows))
 
 
 class Maximum(NamedTuple):

@@ -18,9 +18,11 @@ from jax import Array
 from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.moves import price_of_moves
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.scheduling.lanes import computed_once
 from collapipe_jax.scheduling.linked_sets import LinkedSets, link_sets
 from collapipe_jax.scheduling.point import Resources, Surroundings
 from collapipe_jax.scheduling.power_mean import add_up, largest
+from collapipe_jax.scheduling.powered_sets import PoweredSets, power_sets
 from collapipe_jax.scheduling.set_prices import (
     Micro,
     micro_batch_sizes,
@@ -30,9 +32,9 @@ from collapipe_jax.scheduling.set_prices import (
 )
 
 _ALL_SUBSETS_UP_TO = 5
-_FILLED_SETS = 10
-"""Sets that are filled with blocks, for each number of micro-batches: the best by their
-price with blocks split at will."""
+_LINKED_SETS = 12
+"""Sets that get shares and blocks, for each number of micro-batches: the best by their price
+with equal shares and blocks split at will."""
 _CEILINGS = (1.0, 1.2, 1.6, 2.5, np.inf)
 """Ceilings on a device's time, over the time of all if blocks could be split at will."""
 
@@ -89,13 +91,13 @@ def fill_in_order(cheaper: Array, capacity: Array, active: Array, blocks: int) -
       cheaper: 1 where the second device comes before the first, ``[K, K, ...]``.
       capacity, active, blocks: as there.
     """
-    room = jnp.where(active, capacity - 1.0, 0.0)
+    room = computed_once(jnp.where(active, capacity - 1.0, 0.0))
     rest = blocks - add_up(active.astype(room.dtype))
     before = sum(cheaper[:, k] * room[k] for k in range(room.shape[0]))
     filled = jnp.clip(rest - before, 0.0, room) + active
     short = add_up(jnp.where(active & (capacity < 1.0), 1.0, 0.0))
     enough = (rest >= 0) & (add_up(room) >= rest) & (short == 0)
-    return jnp.where(enough, filled, 0.0)
+    return computed_once(jnp.where(enough, filled, 0.0))
 
 
 def candidate_sets(preference: Array) -> Array:
@@ -143,8 +145,11 @@ def propose_layouts(
 
     def of_choice(micro_batches):
         micro = micro_batch_sizes(problem, around, uplinks, micro_batches)
-        linked = link_sets(problem, nodes, sets, uplinks, micro)
-        return _fill_best(problem, around, linked, micro)
+        capacity = block_capacity(problem.workload, problem.compute.memory_bytes, micro_batches)
+        capacity = jnp.swapaxes(capacity, 0, 1).astype(micro.unit_s.dtype)[:, None]
+        promising = _most_promising(problem, power_sets(problem, nodes, sets, micro), capacity)
+        linked = link_sets(problem, nodes, promising, uplinks, micro)
+        return _fill(problem, around, linked, micro, capacity)
 
     found = jax.lax.map(of_choice, problem.workload.micro_batch_choices)
     found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
@@ -163,23 +168,26 @@ def _first(price: Array, count: int) -> Array:
     return jnp.moveaxis(ranked, -1, 0)
 
 
-def _fill_best(problem, around, linked: LinkedSets, micro: Micro) -> Layouts:
-    """Segments of the sets that look best with blocks split at will."""
+def _most_promising(problem, sets: PoweredSets, capacity) -> PoweredSets:
+    """The sets that are cheapest by the estimate and can hold the blocks."""
     blocks = problem.workload.blocks
-    memory_bytes = problem.compute.memory_bytes
-    capacity = block_capacity(problem.workload, memory_bytes, micro.batches)
-    capacity = jnp.swapaxes(capacity, 0, 1).astype(micro.unit_s.dtype)[:, None]
-    at_will = linked.member / micro.unit_s[:, None] * linked.balanced_s
-    relaxed = _price_filled(problem, around, micro, linked, at_will)
-    fits = (add_up(linked.member * capacity) >= blocks) & (add_up(linked.member) <= blocks)
-    index = _first(jnp.where(fits, relaxed, jnp.inf), min(_FILLED_SETS, relaxed.shape[0]))
+    member = sets.active[1:].astype(capacity.dtype)
+    fits = (add_up(member * capacity) >= blocks) & (add_up(member) <= blocks)
+    price = jnp.where(fits, jnp.nan_to_num(sets.price, nan=jnp.inf), jnp.inf)
+    index = _first(price, min(_LINKED_SETS, price.shape[0]))
 
     def take(leaf):
         wide = jnp.broadcast_to(index, (*leaf.shape[:-3], *index.shape))
         return jnp.take_along_axis(leaf, wide, axis=-3)
 
-    linked = jax.tree.map(take, linked)
-    cheaper = _cheaper(micro.middle_price_per_s * linked.block_s + linked.block_price)
+    return jax.tree.map(take, sets)
+
+
+def _fill(problem, around, linked: LinkedSets, micro: Micro, capacity) -> Layouts:
+    """Cheapest segments of sets under several ceilings."""
+    blocks = problem.workload.blocks
+    unit_price = micro.middle_price_per_s * linked.block_s + linked.block_price
+    cheaper = _cheaper(computed_once(unit_price))
     active = linked.member > 0
 
     def fill(best, limit_s):
@@ -221,4 +229,4 @@ def _price_filled(problem, around, micro: Micro, linked: LinkedSets, segments) -
     price = price + linked.fixed_price + block_price
     price = price + price_of_moves(problem.moves, segments, problem.workload.blocks)
     # A hopeless link must still win against not fitting at all.
-    return jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37)
+    return computed_once(jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37))

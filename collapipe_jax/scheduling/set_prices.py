@@ -5,6 +5,7 @@ cluster are. So with equal shares every node of every set is priced at a few pow
 itself.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from collapipe_jax.scheduling.chains import (
     gain_to_next,
 )
 from collapipe_jax.scheduling.feasibility import can_run
+from collapipe_jax.scheduling.lanes import computed_once
 from collapipe_jax.scheduling.messages import bit_time_s, message_loss
 from collapipe_jax.scheduling.point import Resources, Surroundings
 from collapipe_jax.scheduling.power_mean import add_up
@@ -161,15 +163,18 @@ def price_sets(problem: RoundProblem, around: Surroundings, nodes: Nodes, member
     senders = add_up(active.astype(pull.dtype))
     share_hz = radio.d2d_bandwidth_hz / senders
 
-    def sent(both):
-        return jnp.where(active, both[0], 0.0) + from_previous_active(both[1], active)
+    # A node sends to the next one, and back to the one before.
+    own = pull[0] * senders, from_previous_active(pull[1], active) * senders
+    level = jnp.array(LEVELS).reshape(-1, 1, 1, 1, 1)
 
-    sinrs = [level * pull * senders for level in LEVELS]
+    def sent(cost):
+        return jnp.where(active, sum(cost(level * computed_once(sinr)) for sinr in own), 0.0)
+
     return Sets(
         active,
         pull,
-        jnp.stack([sent(bit_time_s(radio, share_hz, sinr)) for sinr in sinrs]),
-        jnp.stack([sent(message_loss(radio, sinr).hazard) for sinr in sinrs]),
+        sent(functools.partial(bit_time_s, radio, share_hz)),
+        sent(lambda sinr: message_loss(radio, sinr).hazard),
     )
 
 

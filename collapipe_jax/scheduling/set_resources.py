@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.scheduling.lanes import computed_once
 from collapipe_jax.scheduling.messages import bit_time_s, sinr_at_hazard
 from collapipe_jax.scheduling.power_mean import add_up
 from collapipe_jax.scheduling.set_prices import LEVELS, Micro, Nodes, Sets
@@ -21,12 +22,14 @@ _EXPECTED_GAIN = 0.6
 """Of spectral efficiency by the SINR, both in logarithms, where losses begin to matter."""
 _HAZARD_TO_AIM_AT = (1e-4, 10.0)
 _LEAST_PRICE = 1e-30
+_DEAD_LINK = 1e30
+"""Price of a block over a link that moves nothing: that of no block is 0."""
 
 
 def choose_powers(
     problem: RoundProblem, nodes: Nodes, sets: Sets, micro: Micro, balanced_s: Array
-) -> Array:
-    """The cheapest power of every node of every set, over its maximum, shares being equal.
+) -> tuple[Array, Array]:
+    """The cheapest power of every node of every set, shares being equal.
 
     Blocks, moved by their devices and handed out by the control unit, are taken as split
     at will.
@@ -37,31 +40,34 @@ def choose_powers(
       balanced_s: time of every device with blocks split at will, ``[sets, N, R]``.
 
     Returns:
-      ``[P, sets, N, R]``.
+      Powers over their maxima, and what nodes pay at them, ``[P, sets, N, R]`` each.
     """
     work, middle = problem.workload, micro.middle_price_per_s
     blocks = sets.active[1:] / micro.unit_s[:, None] * balanced_s
-    blocks = jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks])
-    per_bit_s = _price_per_bit_s(problem, micro, sets.active)
-    per_hazard = _price_per_hazard(problem, micro)
+    blocks = computed_once(jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks]))
+    per_bit_s = computed_once(_price_per_bit_s(problem, micro, sets.active))
+    per_hazard = computed_once(_price_per_hazard(problem, micro))
     level = jnp.array(LEVELS).reshape(-1, 1, 1, 1)
     paid = level * nodes.full_w * nodes.price_per_j  # [levels, P, N, R]
     sent_bits = work.local_steps * work.batch * work.activation_bits
-    price = (per_bit_s + (paid * sent_bits)[:, :, None]) * sets.air_s + per_hazard * sets.hazard
-    price = price + (level * nodes.full_w * nodes.price_per_w)[:, :, None]
-    collect = (middle + paid) * nodes.collect_s
-    distribute = (middle + paid[:, :1]) * nodes.distribute_s
-    held = blocks > 0
-    price = price + jnp.where(held, blocks * collect[:, :, None], 0.0)
-    handed_out = jnp.where(held, blocks * distribute[:, :, None], 0.0)
-    handed_out = add_up(jnp.moveaxis(handed_out, 1, 0))
+    paid_for_bits = computed_once(paid * sent_bits)
+    disturbs = computed_once(level * nodes.full_w * nodes.price_per_w)
+    collect = computed_once(jnp.minimum((middle + paid) * nodes.collect_s, _DEAD_LINK))
+    distribute = computed_once(jnp.minimum((middle + paid[:, :1]) * nodes.distribute_s, _DEAD_LINK))
+
+    def by_set(of_node):
+        return of_node[:, :, None]
+
+    handed_out = add_up(jnp.moveaxis(blocks * by_set(distribute), 1, 0))
     control_unit = (jnp.arange(blocks.shape[0]) == 0).reshape(-1, 1, 1, 1)
-    price = price + jnp.where(control_unit, handed_out[:, None], 0.0)
+    price = (per_bit_s + by_set(paid_for_bits)) * sets.air_s + per_hazard * sets.hazard
+    price = price + by_set(disturbs) + blocks * by_set(collect)
+    price = computed_once(price + jnp.where(control_unit, handed_out[:, None], 0.0))
     best, least = jnp.full_like(price[0], LEVELS[0]), price[0]
     for index, power in enumerate(LEVELS[1:], start=1):
         best = jnp.where(price[index] < least, power, best)
         least = jnp.minimum(price[index], least)
-    return best
+    return computed_once(best), computed_once(least)
 
 
 def choose_shares(
@@ -87,8 +93,9 @@ def choose_shares(
     equal_s = bit_time_s(problem.radio, band_hz / hops, full_sinr * hops)
     equal_s = equal_s[0] + equal_s[1]
     mean_s = 0.5 * micro.bits * add_up(jnp.where(active, equal_s, 0.0)) / hops
-    power = jnp.where((mean_s > balanced_s) & (micro.batches > 1.0), 1.0, 0.5)
-    wanted = jnp.where(active, jnp.exp(power * jnp.log(equal_s)), 0.0)
+    hops_wait = (mean_s > balanced_s) & (micro.batches > 1.0)
+    wanted = jnp.where(hops_wait, equal_s, jnp.sqrt(equal_s))
+    wanted = jnp.where(active, wanted, 0.0)
     return jnp.where(active, wanted / add_up(wanted), 1.0)
 
 
