@@ -10,6 +10,7 @@ from jax import Array
 
 from collapipe_jax.cost.divergence import excess_inverse_survival
 from collapipe_jax.scheduling.chains import Chains, at_next_active
+from collapipe_jax.scheduling.lanes import computed_once
 from collapipe_jax.scheduling.messages import MessageLoss, MessageTime, message_loss, message_time
 from collapipe_jax.scheduling.point import Multipliers, Resources, Surroundings
 from collapipe_jax.scheduling.power_mean import Maximum, add_up, largest, power_mean
@@ -196,7 +197,7 @@ def lose(chains: Chains, sent: Messages) -> Losses:
     of_present = jnp.where(active[0], chains.price_per_survival, 0.0)
     return Losses(
         price=chains.price_per_survival * excess,
-        price_per_hazard=of_present * (1.0 + jnp.minimum(excess, _LARGEST_EXCESS)),
-        hop_fall=jnp.where(active, chains.hazard_per_hop * hop.fall, 0.0),
+        price_per_hazard=computed_once(of_present * (1.0 + jnp.minimum(excess, _LARGEST_EXCESS))),
+        hop_fall=computed_once(jnp.where(active, chains.hazard_per_hop * hop.fall, 0.0)),
         up_fall=chains.hazard_per_uplink * up.fall,
     )
