@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.network.channel import spectral_efficiency, unlimited_efficiency
-from collapipe_jax.scheduling.power_mean import none_lost
+from collapipe_jax.scheduling.power_mean import none_lost, to_inverse
 
 _FAR = {"float32": 8.0, "float64": 18.0}
 """From where the hazard is expanded: its remainder is less than rounding there."""
@@ -56,12 +56,12 @@ def message_time(radio, share_hz, sinr, weight, temperature) -> MessageTime:
     """
     efficiency = unlimited_efficiency(sinr, radio)
     ceiling = radio.max_spectral_efficiency
-    excess = jnp.log(ceiling / efficiency)  # of the time by the SINR over that by the ceiling
-    below = excess > 0
-    less = jnp.exp(-jnp.abs(excess) / temperature)
+    below = efficiency < ceiling  # the time by the SINR is the longer one
+    lower, higher = jnp.minimum(efficiency, ceiling), jnp.maximum(efficiency, ceiling)
+    less = to_inverse(lower / higher, temperature)
     mine = jnp.where(below, weight, weight * less)
     mean = mine + jnp.where(below, (1.0 - weight) * less, 1.0 - weight)
-    true_s = 1.0 / (share_hz * jnp.minimum(efficiency, ceiling))
+    true_s = 1.0 / (share_hz * lower)
     posterior = mine / mean
     gain = _efficiency_gain(radio, sinr, efficiency)
     return MessageTime(
