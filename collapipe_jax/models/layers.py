@@ -218,8 +218,18 @@ class Attention(nnx.Module):
         return jnp.einsum(axes, a, b, preferred_element_type=wide)
 
 
+def gelu(x: jax.Array) -> jax.Array:
+    """`x` times the normal distribution function at `x`, by the error function.
+
+    By its complement, as in `jax.nn`, tails below 1e-7 would be exact and all else take
+    several times longer.
+    """
+    half = jnp.asarray(0.5, x.dtype)
+    return half * x * (1.0 + jax.lax.erf(x * half**0.5))
+
+
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu": gelu,
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
 }
