@@ -13,6 +13,7 @@ from collapipe_jax.network.channel import RATE_LAWS, interference_w
 from collapipe_jax.scheduling.chain_price import price_point
 from collapipe_jax.scheduling.chains import chains, heard_w
 from collapipe_jax.scheduling.point import Resources, Surroundings, first_multipliers
+from collapipe_jax.scheduling.power_mean import to_inverse
 from collapipe_jax.scheduling.resources import to_logs, to_resources
 
 CLUSTERS, DEVICES, BLOCKS, LANES = 2, 3, 5, 12
@@ -226,6 +227,14 @@ def test_no_multipliers_lift_the_smooth_price_above_the_true_one(some, first):
         point = priced(problem, decision, logs, multipliers, temperature)
         assert np.all(point.smooth <= point.objective * (1 + 1e-12))
         assert np.any(point.smooth < point.objective * (1 - 1e-3))
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 0.3])
+def test_powers_by_products_are_those_by_logarithms(temperature):
+    ratio = np.array([0.0, 1e-3, 0.3, 0.9, 1.0])
+    for given in (temperature, jnp.asarray(temperature)):
+        got = jax.jit(to_inverse, static_argnums=1 if given is temperature else ())(ratio, given)
+        np.testing.assert_allclose(got, ratio ** (1 / temperature), rtol=1e-12, atol=1e-30)
 
 
 def test_multipliers_gather_on_what_is_largest_and_close_the_gap(some, first):

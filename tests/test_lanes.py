@@ -7,7 +7,7 @@ import pytest
 from random_problems import pick
 
 from collapipe_jax.scheduling import lanes
-from collapipe_jax.scheduling.lanes import on_lanes
+from collapipe_jax.scheduling.lanes import computed_once, on_lanes
 
 ROWS, COLUMNS = 3, 2
 
@@ -103,3 +103,30 @@ def test_more_lanes_than_go_at_a_time(monkeypatch, count):
     arguments = random_arguments(count)
     assert_equal(jax.vmap(on_lanes(watched))(*arguments), one_by_one(*arguments, (count,)))
     assert seen[-1] == (min(count, 4),)
+
+
+@pytest.mark.parametrize("lanes", [1, 64])
+def test_numbers_computed_once_are_the_same_to_the_bit(lanes):
+    values = np.array([0.0, -0.0, 1e-37, 1 / 3, -7e37, np.inf, -np.inf, np.nan], np.float32)
+    tree = {"some": np.repeat(values[:, None], lanes, axis=1), "more": (np.ones((1, lanes)),)}
+    kept = jax.jit(computed_once)(tree)
+    jax.tree.map(np.testing.assert_array_equal, kept, tree)
+    np.testing.assert_array_equal(np.signbit(kept["some"][1]), True)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="how XLA fuses for CPUs")
+def test_a_sum_that_is_read_at_every_row_is_taken_once():
+    """As XLA fuses now. Where both counts are 0 one day, `computed_once` may go."""
+    values = np.ones((16, 64), np.float32)
+
+    def additions_beside_the_choice(keep):
+        def spread(values):
+            total = keep(sum(values[i] for i in range(16)))
+            return jnp.where(total[None] > 0, values, -values)
+
+        compiled = jax.jit(spread).lower(values).compile().as_text()
+        (loop,) = (part for part in compiled.split("\n\n") if " select(" in part)
+        return loop.count(" add(")
+
+    assert additions_beside_the_choice(lambda total: total) >= 15
+    assert additions_beside_the_choice(computed_once) == 0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from random_problems import random_problems, to_lanes
 
 from collapipe_jax.compilation import quick_jit
+from collapipe_jax.scheduling import segments
 from collapipe_jax.scheduling.baselines import with_equal_resources
 from collapipe_jax.scheduling.feasibility import can_run, usable_blocks
 from collapipe_jax.scheduling.point import Resources, Surroundings
@@ -85,8 +86,8 @@ def proposal(clusters):
 
     @quick_jit
     def propose(problem):
-        lanes = problem.compute.flops_per_s.shape[-1]
-        nodes, each = jnp.zeros((DEVICES + 1, clusters, lanes)), jnp.ones((clusters, lanes))
+        _, nodes, lanes = problem.compute.flops_per_s.shape
+        nodes, each = jnp.zeros((nodes, clusters, lanes)), jnp.ones((clusters, lanes))
         around = Surroundings(
             heard_w=nodes,
             price_per_w=nodes,
@@ -154,6 +155,21 @@ def test_a_device_behind_a_dead_link_spoils_only_sets_that_use_it():
     found = propose_pairs(to_lanes(random_problems(64, 2, DEVICES, BLOCKS, dead)))
     assert np.all(np.asarray(found.segments)[0, 1] == 0)
     assert np.all(np.asarray(found.price)[0] < 1e30)
+
+
+def test_the_best_layout_is_nearly_always_in_a_promising_set(monkeypatch):
+    """Few of the 31 sets of 5 devices get shares; with all of them little would be won."""
+    problem = to_lanes(random_problems(256, 1, 5, 8, seed=4))
+    few = proposal(1)(problem)
+    monkeypatch.setattr(segments, "_LINKED_SETS", 31)
+    every = proposal(1)(problem)
+    there = np.isfinite(every.price[0])
+    assert np.mean(there) > 0.5
+    np.testing.assert_array_equal(np.isfinite(few.price[0]), there)
+    lost = few.price[0][there] / every.price[0][there] - 1.0
+    assert np.all(lost > -1e-4)  # nothing is cheaper for having been left out
+    assert np.mean(lost > 1e-3) < 0.02
+    assert 0 < np.mean(few.price[-1][there] > 1.001 * every.price[-1][there]) < 0.5
 
 
 @pytest.mark.slow

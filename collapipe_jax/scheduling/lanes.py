@@ -61,20 +61,24 @@ def few_lanes(values: Array) -> bool:
     return values.shape[-1] <= _FEW_LANES
 
 
-def computed_once(values: Array) -> Array:
+def computed_once(tree):
     """The same numbers, which XLA does not work out anew wherever they are read.
 
-    It puts additions into every loop that reads their result: a sum over all nodes that is
-    read at every node would be taken at each of them. A division it leaves where it is, here
-    by ones that it may not see, which changes nothing. Over few lanes, sums are reductions
-    and are taken once anyway.
+    It writes additions into every loop that reads their result, so that a sum over all nodes
+    is taken again for each number of that loop. A division is done once; here by ones that
+    XLA may not look at, which changes nothing. Over few lanes sums are reductions, and done
+    once anyway.
 
     Args:
-      values: floating point, with lanes.
+      tree: of floating-point arrays with lanes.
     """
-    if few_lanes(values):
-        return values
-    return values / jax.lax.optimization_barrier(jnp.ones_like(values))
+
+    def keep(values):
+        if few_lanes(values):
+            return values
+        return values / jax.lax.optimization_barrier(jnp.ones_like(values))
+
+    return jax.tree.map(keep, tree)
 
 
 def _by_chunks(solve, arguments):

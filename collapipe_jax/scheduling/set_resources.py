@@ -23,7 +23,7 @@ _EXPECTED_GAIN = 0.6
 _HAZARD_TO_AIM_AT = (1e-4, 10.0)
 _LEAST_PRICE = 1e-30
 _DEAD_LINK = 1e30
-"""Price of a block over a link that moves nothing: that of no block is 0."""
+"""Price of a block over a link that moves nothing. No block costs nothing there."""
 
 
 def choose_powers(
@@ -43,17 +43,21 @@ def choose_powers(
       Powers over their maxima, and what nodes pay at them, ``[P, sets, N, R]`` each.
     """
     work, middle = problem.workload, micro.middle_price_per_s
-    blocks = sets.active[1:] / micro.unit_s[:, None] * balanced_s
-    blocks = computed_once(jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks]))
-    per_bit_s = computed_once(_price_per_bit_s(problem, micro, sets.active))
-    per_hazard = computed_once(_price_per_hazard(problem, micro))
     level = jnp.array(LEVELS).reshape(-1, 1, 1, 1)
     paid = level * nodes.full_w * nodes.price_per_j  # [levels, P, N, R]
     sent_bits = work.local_steps * work.batch * work.activation_bits
-    paid_for_bits = computed_once(paid * sent_bits)
-    disturbs = computed_once(level * nodes.full_w * nodes.price_per_w)
-    collect = computed_once(jnp.minimum((middle + paid) * nodes.collect_s, _DEAD_LINK))
-    distribute = computed_once(jnp.minimum((middle + paid[:, :1]) * nodes.distribute_s, _DEAD_LINK))
+    paid_for_bits = paid * sent_bits
+    disturbs = level * nodes.full_w * nodes.price_per_w
+    collect = _finite((middle + paid) * nodes.collect_s)
+    distribute = _finite((middle + paid[:, :1]) * nodes.distribute_s)
+    of_nodes = computed_once((paid_for_bits, disturbs, collect, distribute))
+    paid_for_bits, disturbs, collect, distribute = of_nodes
+
+    blocks = sets.active[1:] / micro.unit_s[:, None] * balanced_s
+    blocks = jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks])
+    per_bit_s = _price_per_bit_s(problem, micro, sets.active)
+    per_hazard = _price_per_hazard(problem, micro)
+    blocks, per_bit_s, per_hazard = computed_once((blocks, per_bit_s, per_hazard))
 
     def by_set(of_node):
         return of_node[:, :, None]
@@ -67,7 +71,11 @@ def choose_powers(
     for index, power in enumerate(LEVELS[1:], start=1):
         best = jnp.where(price[index] < least, power, best)
         least = jnp.minimum(price[index], least)
-    return computed_once(best), computed_once(least)
+    return computed_once((best, least))
+
+
+def _finite(price: Array) -> Array:
+    return jnp.nan_to_num(price, nan=_DEAD_LINK, posinf=_DEAD_LINK)
 
 
 def choose_shares(

@@ -43,18 +43,20 @@ def slopes_by_time(chains: Chains, spent: Spent, latency: Latency) -> TimeSlopes
     step_price = chains.local_steps * price_per_s
     pause_price = pauses(chains) * price_per_s
     longest = pause_price * jnp.stack([latency.forward.slope, latency.backward.slope])
-    hop_longest = computed_once(spent.hop_s * longest[:, :nodes])
+    hop_longest = spent.hop_s * longest[:, :nodes]
     up_longest, down_longest = spent.up_s * longest[0, nodes], spent.down_s * longest[1, nodes]
     up_plain = spent.up_s * step_price + spent.model_up_s * price_per_s + spent.up_price
     down_plain = spent.down_s * step_price + spent.model_down_s * price_per_s
-    return TimeSlopes(
-        hop=computed_once(spent.hop_s * step_price + spent.air_price + hop_longest),
-        move=computed_once(spent.move_s * price_per_s + spent.move_price),
-        up=up_plain + up_longest,
-        down=down_plain + down_longest,
-        hop_longest=hop_longest,
-        up_longest=up_longest,
-        down_longest=down_longest,
+    return computed_once(
+        TimeSlopes(
+            hop=spent.hop_s * step_price + spent.air_price + hop_longest,
+            move=spent.move_s * price_per_s + spent.move_price,
+            up=up_plain + up_longest,
+            down=down_plain + down_longest,
+            hop_longest=hop_longest,
+            up_longest=up_longest,
+            down_longest=down_longest,
+        )
     )
 
 
@@ -73,10 +75,12 @@ class Worths(NamedTuple):
 
 def worths_of_sinr(sent: Messages, losses: Losses, times: TimeSlopes) -> Worths:
     """What better SINRs save, through shorter times and fewer losses."""
-    return Worths(
-        hop=computed_once(sent.hop.gain * times.hop + losses.price_per_hazard * losses.hop_fall),
-        move=computed_once(sent.move.gain * times.move),
-        up=sent.up.gain * times.up + losses.price_per_hazard * losses.up_fall,
+    return computed_once(
+        Worths(
+            hop=sent.hop.gain * times.hop + losses.price_per_hazard * losses.hop_fall,
+            move=sent.move.gain * times.move,
+            up=sent.up.gain * times.up + losses.price_per_hazard * losses.up_fall,
+        )
     )
 
 
@@ -152,17 +156,17 @@ def curvatures(
     active, sharpness = chains.active, 1.0 / temperature
     nodes = active.shape[0]
     stiff = sharpness * (1.0 - jnp.stack([latency.forward.part, latency.backward.part]))
-    hop_time = computed_once(times.hop + times.hop_longest * stiff[:, :nodes])
+    hop_time = times.hop + times.hop_longest * stiff[:, :nodes]
     up_time = times.up + times.up_longest * stiff[0, nodes]
     down_time = times.down + times.down_longest * stiff[1, nodes]
 
     # Where losses are most of the price, steps go by its logarithm, which is much less bent.
     bend = jnp.clip(1.0 - losses.price / smooth_price, 0.0, 1.0)
     hop_lost = losses.price_per_hazard * losses.hop_fall * (attempts + bend * losses.hop_fall)
-    hop_lost = computed_once(hop_lost)
     up_lost = losses.price_per_hazard * losses.up_fall * (attempts + bend * losses.up_fall)
 
-    hop_bend, up_bend = computed_once(sent.hop.bend * times.hop), sent.up.bend * times.up
+    hop_bend, up_bend = sent.hop.bend * times.hop, sent.up.bend * times.up
+    hop_time, hop_lost, hop_bend = computed_once((hop_time, hop_lost, hop_bend))
     move = (sent.move.gain + sent.move.bend) * times.move
     share = add_up(hop_time + hop_bend + hop_lost)
     hop_sinr = sent.hop.gain**2 * hop_time + hop_bend + hop_lost

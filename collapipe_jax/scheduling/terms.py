@@ -195,9 +195,11 @@ def lose(chains: Chains, sent: Messages) -> Losses:
     )
     excess = excess_inverse_survival(hazard)
     of_present = jnp.where(active[0], chains.price_per_survival, 0.0)
-    return Losses(
-        price=chains.price_per_survival * excess,
-        price_per_hazard=computed_once(of_present * (1.0 + jnp.minimum(excess, _LARGEST_EXCESS))),
-        hop_fall=computed_once(jnp.where(active, chains.hazard_per_hop * hop.fall, 0.0)),
-        up_fall=chains.hazard_per_uplink * up.fall,
+    return computed_once(
+        Losses(
+            price=chains.price_per_survival * excess,
+            price_per_hazard=of_present * (1.0 + jnp.minimum(excess, _LARGEST_EXCESS)),
+            hop_fall=jnp.where(active, chains.hazard_per_hop * hop.fall, 0.0),
+            up_fall=chains.hazard_per_uplink * up.fall,
+        )
     )
