@@ -17,9 +17,7 @@ from collapipe_jax.scheduling.chains import Chains, heard_w
 from collapipe_jax.scheduling.point import Multipliers, PricedPoint, Resources, Surroundings
 from collapipe_jax.scheduling.power_mean import TEMPERATURE, add_up
 from collapipe_jax.scheduling.slopes import (
-    PowerPrices,
     by_receiver,
-    by_sender,
     curvatures,
     slopes,
     slopes_by_time,
@@ -86,8 +84,6 @@ def price_point(
         total = _each
     objective = total(rest + true.energy_price) + latency.true_price
     smooth_price = total(rest + smooth.energy_price) + latency.smooth_price
-    energy = by_sender(smooth.air_price, smooth.move_price, active)
-    paid = PowerPrices(energy + disturbs, smooth.up_price)
     curvature = curvatures(
         chains,
         sent,
@@ -95,7 +91,7 @@ def price_point(
         latency,
         losses,
         times,
-        paid,
+        disturbs,
         smooth_price,
         radio.harq_attempts,
         temperature,
@@ -106,7 +102,7 @@ def price_point(
         smooth=smooth_price,
         objective=objective,
         cluster_latency_s=latency.true_s,
-        slope=slopes(chains, times, worth, paid, rent),
+        slope=slopes(chains, smooth, times, worth, disturbs, rent),
         price_per_heard_w=price_per_w,
         curvature=curvature,
         multipliers=Multipliers(

@@ -96,37 +96,25 @@ def by_receiver(hop: Array, move: Array, active: Array) -> Array:
     return of_node.at[0].add(add_up(move[0]))
 
 
-class PowerPrices(NamedTuple):
-    """What a node pays for its power apart from its SINRs.
-
-    Attributes:
-      d2d: energy and the interference that it makes, ``[P, N, ...]``.
-      d2e: energy, ``[N, ...]``.
-    """
-
-    d2d: Array
-    d2e: Array
-
-
 def slopes(
-    chains: Chains, times: TimeSlopes, worth: Worths, paid: PowerPrices, rent: Array
+    chains: Chains, spent: Spent, times: TimeSlopes, worth: Worths, disturbs: Array, rent: Array
 ) -> Resources:
     """Slopes by the logarithms of shares and powers, 0 where idle.
 
     Args:
       chains: of the layout.
-      times, worth: at the point.
-      paid: for powers.
+      spent, times, worth: at the point.
+      disturbs: price of the interference that a node makes, ``[P, N, ...]``.
       rent: that a cluster pays for its share of the D2E band, ``[N, ...]``.
     """
     active, present = chains.active, chains.active[0]
     share = worth.hop[0] + worth.hop[1] - (times.hop[0] + times.hop[1])
-    power = paid.d2d - by_sender(worth.hop, worth.move, active)
+    power = by_sender(spent.air_price - worth.hop, spent.move_price - worth.move, active)
     return Resources(
         d2d_share=jnp.where(active, share, 0.0),
-        d2d_power=jnp.where(active, power, 0.0),
+        d2d_power=jnp.where(active, power + disturbs, 0.0),
         d2e_share=jnp.where(present, worth.up - times.up - times.down + rent, 0.0),
-        d2e_power=jnp.where(present, paid.d2e - worth.up, 0.0),
+        d2e_power=jnp.where(present, spent.up_price - worth.up, 0.0),
     )
 
 
@@ -137,7 +125,7 @@ def curvatures(
     latency: Latency,
     losses: Losses,
     times: TimeSlopes,
-    paid: PowerPrices,
+    disturbs: Array,
     smooth_price: Array,
     attempts: Array,
     temperature: float,
@@ -148,7 +136,8 @@ def curvatures(
 
     Args:
       chains: of the layout.
-      sent, spent, latency, losses, times, paid: at the point.
+      sent, spent, latency, losses, times: at the point.
+      disturbs: price of the interference that a node makes, ``[P, N, ...]``.
       smooth_price: ``[...]``, or by cluster.
       attempts: to send a transport block.
       temperature: of the means.
@@ -167,9 +156,9 @@ def curvatures(
 
     hop_bend, up_bend = sent.hop.bend * times.hop, sent.up.bend * times.up
     hop_time, hop_lost, hop_bend = computed_once((hop_time, hop_lost, hop_bend))
-    move = (sent.move.gain + sent.move.bend) * times.move
+    move = (sent.move.gain + sent.move.bend) * times.move + spent.move_price
     share = add_up(hop_time + hop_bend + hop_lost)
-    hop_sinr = sent.hop.gain**2 * hop_time + hop_bend + hop_lost
+    hop_sinr = sent.hop.gain**2 * hop_time + hop_bend + hop_lost + spent.air_price
     up_sinr = sent.up.gain**2 * up_time + up_bend + up_lost
 
     # The round's latency bends with the square of a variable's part in it.
@@ -180,7 +169,7 @@ def curvatures(
     power_part = power_part[0] + from_previous_active(power_part[1], active)
     return Resources(
         d2d_share=share + spread * add_up(hop_part) ** 2,
-        d2d_power=by_sender(hop_sinr, move, active) + paid.d2d + spread * power_part**2,
+        d2d_power=by_sender(hop_sinr, move, active) + disturbs + spread * power_part**2,
         d2e_share=up_time + up_lost + down_time + spread * (up_part + times.down) ** 2,
-        d2e_power=up_sinr + paid.d2e + spread * (sent.up.gain * up_part) ** 2,
+        d2e_power=up_sinr + spent.up_price + spread * (sent.up.gain * up_part) ** 2,
     )
