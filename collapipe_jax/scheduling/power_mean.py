@@ -63,14 +63,14 @@ class Maximum(NamedTuple):
 
 
 def to_inverse(ratio: Array, temperature: float) -> Array:
-    """``ratio^(1 / temperature)``, by products where that is a whole power: half the cost.
+    """``ratio^(1 / temperature)``, by products where that is a whole power.
 
     Args:
       ratio: between 0 and 1.
-      temperature: of a mean.
+      temperature: of a mean; no traced value.
     """
     order = 1.0 / temperature
-    if isinstance(order, float) and order.is_integer():
+    if order.is_integer():
         return jax.lax.integer_pow(ratio, int(order))
     return jnp.exp(order * jnp.log(jnp.maximum(ratio, 1e-30)))
 
