@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.cost.divergence import excess_inverse_survival
-from collapipe_jax.cost.energy import computing_energy_j
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.chains import at_next_active
 from collapipe_jax.scheduling.messages import bit_time_s, message_loss
@@ -71,8 +70,6 @@ def link_sets(
 
     collect_s, distribute_s = _moves_at(power, nodes)
     pass_s = steps * (1.0 + work.backward_ratio) * micro.unit_s
-    joules_per_flop = jnp.swapaxes(compute.joules_per_flop, 0, 1)
-    joules = computing_energy_j(work, work.block_flops, joules_per_flop[1:])
     move_price = paid[1:] * collect_s[1:] + paid[0] * distribute_s[1:]
 
     overhead_s = compute.link_overhead_s
@@ -95,7 +92,7 @@ def link_sets(
         forward_s=jnp.maximum(forward_s, micro.bits * largest(bit_s[0]) + overhead_s),
         backward_s=jnp.maximum(backward_s, micro.bits * largest(bit_s[1]) + overhead_s),
         block_s=pass_s[:, None] + collect_s[1:] + distribute_s[1:],
-        block_price=(nodes.price_per_j[1:] * joules)[:, None] + move_price,
+        block_price=nodes.block_price[:, None] + move_price,
     )
 
 

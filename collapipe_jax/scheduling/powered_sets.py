@@ -8,7 +8,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.cost.energy import computing_energy_j
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.power_mean import add_up
 from collapipe_jax.scheduling.set_prices import Micro, Nodes, Sets
@@ -48,10 +47,7 @@ def power_sets(problem: RoundProblem, nodes: Nodes, sets: Sets, micro: Micro) ->
     devices = add_up(member)
     busy_s = (work.local_steps * devices + micro.pauses) * (1.0 + work.backward_ratio) * balanced_s
     overhead_s = 2.0 * work.local_steps * (devices + 1.0) * compute.link_overhead_s
-    joules_per_flop = jnp.swapaxes(compute.joules_per_flop, 0, 1)[1:]
-    joules = computing_energy_j(work, work.block_flops, joules_per_flop)
-    joule_price = nodes.price_per_j[1:] * joules / micro.unit_s
-    energy = balanced_s * add_up(member * joule_price[:, None])
+    energy = balanced_s * add_up(member * (nodes.block_price / micro.unit_s)[:, None])
     on_air = add_up(jnp.where(sets.active, paid, 0.0))
     price = on_air + energy + micro.middle_price_per_s * (busy_s + overhead_s)
     return PoweredSets(sets.active, sets.pull, power, balanced_s, price)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from collapipe_jax.cost.energy import computing_energy_j
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import downlink_sinr, uplink_sinr
 from collapipe_jax.scheduling.chains import (
@@ -37,6 +38,7 @@ class Nodes(NamedTuple):
       full_w: most power, ``[P, N, R]``.
       price_per_j: of its energy, likewise.
       price_per_w: of its interference, likewise.
+      block_price: of the energy to compute a block on a device, ``[K, N, R]``.
       collect_s, distribute_s: time to move a block from and to it, by level,
         ``[levels, P, N, R]``.
     """
@@ -44,6 +46,7 @@ class Nodes(NamedTuple):
     full_w: Array
     price_per_j: Array
     price_per_w: Array
+    block_price: Array
     collect_s: Array
     distribute_s: Array
 
@@ -119,11 +122,15 @@ def price_nodes(problem: RoundProblem, around: Surroundings) -> Nodes:
         bit_s = bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
         return problem.workload.block_param_bits * bit_s
 
+    work, joules_per_flop = problem.workload, problem.compute.joules_per_flop[:, 1:]
+    block_j = computing_energy_j(work, work.block_flops, joules_per_flop)
+    price_per_j = control.energy_queue / control.energy_budget_j
     to_control_unit, from_control_unit = gain[:, 0] / noise_w[0], gain[0] / noise_w
     return Nodes(
         full_w,
-        jnp.swapaxes(control.energy_queue / control.energy_budget_j, 0, 1),
+        jnp.swapaxes(price_per_j, 0, 1),
         around.price_per_w,
+        jnp.swapaxes(price_per_j[:, 1:] * block_j, 0, 1),
         jnp.stack([block_s(level * full_w * to_control_unit) for level in LEVELS]),
         jnp.stack([block_s(level * full_w[0] * from_control_unit) for level in LEVELS]),
     )
@@ -165,10 +172,11 @@ def price_sets(problem: RoundProblem, around: Surroundings, nodes: Nodes, member
 
     # A node sends to the next one, and back to the one before.
     own = pull[0] * senders, from_previous_active(pull[1], active) * senders
+    to_next, to_previous = computed_once(own)
     level = jnp.array(LEVELS).reshape(-1, 1, 1, 1, 1)
 
     def sent(cost):
-        return jnp.where(active, sum(cost(level * computed_once(sinr)) for sinr in own), 0.0)
+        return jnp.where(active, cost(level * to_next) + cost(level * to_previous), 0.0)
 
     return Sets(
         active,

@@ -46,12 +46,14 @@ def choose_powers(
     level = jnp.array(LEVELS).reshape(-1, 1, 1, 1)
     paid = level * nodes.full_w * nodes.price_per_j  # [levels, P, N, R]
     sent_bits = work.local_steps * work.batch * work.activation_bits
-    paid_for_bits = paid * sent_bits
-    disturbs = level * nodes.full_w * nodes.price_per_w
-    collect = _finite((middle + paid) * nodes.collect_s)
-    distribute = _finite((middle + paid[:, :1]) * nodes.distribute_s)
-    of_nodes = computed_once((paid_for_bits, disturbs, collect, distribute))
-    paid_for_bits, disturbs, collect, distribute = of_nodes
+    paid_for_bits, disturbs, collect, distribute = computed_once(
+        (
+            paid * sent_bits,
+            level * nodes.full_w * nodes.price_per_w,
+            _finite((middle + paid) * nodes.collect_s),
+            _finite((middle + paid[:, :1]) * nodes.distribute_s),
+        )
+    )
 
     blocks = sets.active[1:] / micro.unit_s[:, None] * balanced_s
     blocks = jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks])
