@@ -112,7 +112,7 @@ def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundPr
         radio=radio,
         compute=problem.compute.replace(memory_bytes=jnp.where(there, memory_bytes, 0.0)),
         control=problem.control.replace(
-            energy_queue=state.queues.energy,
+            energy_queue=jnp.maximum(state.queues.energy, system.energy_reserve),
             divergence_queue=jnp.maximum(state.queues.divergence, system.divergence_reserve),
         ),
         moves=_moves(system, state),

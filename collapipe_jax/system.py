@@ -70,9 +70,9 @@ class ControlParams:
       control_unit_budget_j, device_budget_j: time-average energy of a round.
       control_unit_margin: a control unit's budget is at least this many times its floor.
       divergence_ratio: target over the divergence of a round without any loss, above 1.
-      divergence_reserve: least price of divergence, in units of its queue. Divergence has
-        no bound, so with an empty queue one round could spend more than all others save;
-        the policy sees ``max(z, reserve)``, while the queue itself follows (20).
+      energy_reserve, divergence_reserve: least price of a node's energy and of divergence, in
+        units of their queues. With an empty queue one round could otherwise spend more than
+        many others save; the policy sees ``max(q, reserve)``, while the queue follows (20).
       moves: price of changing layouts; none, by default.
       reference_micro_batches: of the static pipeline whose latency is the reference.
     """
@@ -81,6 +81,7 @@ class ControlParams:
     control_unit_budget_j: Array
     control_unit_margin: Array
     device_budget_j: Array
+    energy_reserve: Array
     divergence_ratio: Array
     divergence_reserve: Array
     moves: MoveParams | None = None
@@ -111,12 +112,13 @@ class EdgeSystem:
         there. Where devices walk, its gains are those of the start.
       dynamics: how the network changes.
       mobility: how devices walk; none, by default.
-      divergence_reserve, moves: as in :class:`ControlParams`.
+      energy_reserve, divergence_reserve, moves: as in :class:`ControlParams`.
     """
 
     mean_problem: RoundProblem
     dynamics: DynamicsParams
     mobility: Mobility | None = None
+    energy_reserve: Array
     divergence_reserve: Array
     moves: MoveParams | None = None
 
@@ -161,6 +163,7 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
         dynamics=params.dynamics,
         # A fourth key: the three above are those of a network in which nobody walks.
         mobility=_initial_mobility(jax.random.fold_in(key, 3), params, position_m, shadowing),
+        energy_reserve=jnp.asarray(params.control.energy_reserve),
         divergence_reserve=jnp.asarray(params.control.divergence_reserve),
         moves=params.control.moves,
     )

@@ -126,8 +126,11 @@ def get_config() -> ml_collections.ConfigDict:
             # network in ten: losses, fading and interference come on top of that least.
             "control_unit_margin": 2.2,
             "device_budget_j": 0.8,  # above what most devices spend
+            # Least prices of energy and of divergence; see docs/system-model.md. That of energy
+            # is a thousandth of v: a round's whole budget is worth as much as 0.1 % of latency.
+            "energy_reserve": 0.003,
             "divergence_ratio": 1.2,  # target over the divergence of a loss-free round, > 1
-            "divergence_reserve": 1.0,  # least price of divergence; see docs/system-model.md
+            "divergence_reserve": 1.0,
             # Both keep segments from changing in every round; 0 is off, as in the paper.
             "move_price": 0.0,  # of moving a whole encoder, in the units of v
             "hysteresis": 0.0,  # relative gain under which the layout stays

@@ -33,7 +33,7 @@ from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
 from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_floor_j
-from collapipe_jax.simulate import draw_system, simulate
+from collapipe_jax.simulate import draw_system, problems_met, simulate
 from collapipe_jax.system import SystemParams
 from experiments.array_files import write_arrays
 from experiments.closed_loop_files import (
@@ -55,12 +55,14 @@ class Network(NamedTuple):
       can_run: clusters that can hold the encoder, ``[N]``.
       control_unit_floor: least energy over the budget of every control unit, ``[N]``.
       device_floor: least budget of the devices over their budget, ``[N]``.
+      least_final_queue: of every control unit after the last round, whatever decides, ``[N]``.
     """
 
     reference_latency_s: Array
     can_run: Array
     control_unit_floor: Array
     device_floor: Array
+    least_final_queue: Array
 
 
 class Realisation(NamedTuple):
@@ -146,7 +148,7 @@ def _simulate_missing(
     asked, config = settings["closed_loop"], settings["config"]
     keys = realisation_keys(config["seed"], asked["realisations"])
     if not networks_file(workdir).exists():
-        write_arrays(networks_file(workdir), _networks(keys, params))
+        write_arrays(networks_file(workdir), _networks(keys, params, asked["rounds"]))
     missing = list(_missing_chunks(workdir, asked))
     for path, name, v, start in track(missing, description="simulating", console=console):
         rows = chunk_rows(start, asked["chunk"], asked["realisations"])
@@ -171,13 +173,14 @@ def with_v(params: SystemParams, v: float) -> SystemParams:
     return params.replace(control=params.control.replace(v=jnp.asarray(v, jnp.float32)))
 
 
-@jax.jit
-def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Network]:
+@functools.partial(jax.jit, static_argnames="rounds")
+def drawn(key: Array, params: SystemParams, rounds: int) -> tuple[RoundProblem, Network]:
     """The problem of a network at mean gains, and what is kept but for the devices' floor.
 
     Args:
       key: of the realisation, as :func:`simulate` takes it.
       params: what the network is drawn from.
+      rounds: length of the horizon.
     """
     problem = draw_system(key, params).mean_problem
     kept = Network(
@@ -185,13 +188,36 @@ def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Network]:
         can_run=can_run(problem),
         control_unit_floor=control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0],
         device_floor=jnp.zeros(problem.clusters),
+        least_final_queue=least_final_queue(key, params, rounds),
     )
     return problem, kept
 
 
-def _networks(keys: Array, params: SystemParams) -> dict[str, np.ndarray]:
+def least_final_queue(key: Array, params: SystemParams, rounds: int) -> Array:
+    """Queue of every control unit under the least energy that each round's fading allows, ``[N]``.
+
+    (20) is monotone in what is spent, so no decision ends below it: a deep fade late in the
+    horizon leaves a debt to anybody.
+
+    Args:
+      key: of the realisation.
+      params: what the network is drawn from.
+      rounds: length of the horizon.
+    """
+    anybody = make_policy("static_pipeline", params.control.reference_micro_batches)
+    problems = problems_met(key, params, anybody, rounds)
+    budget_j = problems.control.energy_budget_j[..., 0]
+    least = jax.vmap(control_unit_floor_j)(problems) / budget_j  # [rounds, N]
+
+    def step(queue, spent):
+        return jnp.maximum(queue + spent - 1.0, 0.0), None
+
+    return jax.lax.scan(step, jnp.zeros(least.shape[1]), least)[0]
+
+
+def _networks(keys: Array, params: SystemParams, rounds: int) -> dict[str, np.ndarray]:
     """What is kept of all networks, stacked."""
-    networks = [_network(*drawn(key, params)) for key in keys]
+    networks = [_network(*drawn(key, params, rounds)) for key in keys]
     fields = zip(*networks, strict=True)
     return dict(zip(Network._fields, map(np.stack, fields), strict=True))
 

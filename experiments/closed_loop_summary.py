@@ -1,7 +1,7 @@
 """What a closed-loop run says: constraints kept or not, latency, and the books of the queues.
 
-Networks whose budget lies under a floor of :mod:`collapipe_jax.scheduling.slater` can be
-kept by no policy; they are summarised apart, and counted.
+Budgets under a floor of :mod:`collapipe_jax.scheduling.slater` can be kept by no pipeline, nor
+those that a fade late in the horizon overdraws; such networks are summarised apart, and counted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,15 @@ _QUANTILES = (0.5, 0.9, 0.99)
 def network_groups(result: ClosedLoop) -> dict[str, np.ndarray]:
     """Which networks belong to which group, booleans ``[R]``, with ``cannot_run``.
 
-    Floors are conditions only where every device is always there: rounds that a cluster
-    sits out cost nothing.
+    Floors at mean gains are conditions only where every device is always there: rounds that
+    a cluster sits out cost nothing. The least final queue has met those rounds.
     """
     networks = result.networks
     reference_s = networks["reference_latency_s"]
     runs = networks["can_run"].any(axis=1) & (reference_s > 0) & np.isfinite(reference_s)
     floor = np.maximum(networks["control_unit_floor"], networks["device_floor"]).max(axis=1)
-    below = (floor >= 1.0) & floors_bind(result)
+    overdrawn = networks["least_final_queue"].max(axis=1) > QUEUE_LIMIT * result.rounds
+    below = (floor >= 1.0) & floors_bind(result) | overdrawn
     return {"within_floors": runs & ~below, "below_floors": runs & below, "cannot_run": ~runs}
 
 
@@ -188,9 +189,9 @@ def _without_repeats(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 def _about(networks: Mapping[str, Any]) -> str:
     """What to know of networks that no policy can help."""
-    below = f"*: with a budget below its floor, {networks['below_floors']} networks"
+    below = f"*: {networks['below_floors']} networks with a budget that no pipeline can keep"
     if not networks["floors_checked"]:
-        below = "Floors do not bind where devices come and go"
+        below += " (floors at mean gains do not bind where devices come and go)"
     return f"{below}. In {networks['cannot_run']} networks no round can run."
 
 

@@ -129,7 +129,7 @@ def _missing_rows(
     params = build_system_params(config, np.full(clusters, 1.0 / clusters))
     keys = realisation_keys(config.seed, realisations)
     own = make_policy("dssra", config.policy.micro_batches)
-    reserve = config.control.divergence_reserve
+    reserve = reserve_prices(config)
     others = [
         closed_loop(keys, with_v(params, 1.0), own, rounds, price)
         for price in track(PRICES, description="comparisons", console=console)
@@ -219,8 +219,15 @@ def _gap(problem: RoundProblem, decision: Decision) -> float:
         return objective - exhaustive(problem, decision).lower_bound
 
 
+def reserve_prices(config: ConfigDict) -> np.ndarray:
+    """Least price of every limit that a policy is shown, ``[limits]``, in the order of a loop."""
+    nodes = config.network.clusters * (config.network.devices + 1)
+    control = config.control
+    return np.append(np.full(nodes, control.energy_reserve), control.divergence_reserve)
+
+
 def bounds(
-    v: float, loop: Loop, others: Sequence[Loop], gaps: np.ndarray, reserve: float
+    v: float, loop: Loop, others: Sequence[Loop], gaps: np.ndarray, reserve: np.ndarray
 ) -> dict[str, Any]:
     """Latency and backlog of a loop under their bounds.
 
@@ -229,7 +236,7 @@ def bounds(
       loop: of ``dssra``.
       others: comparisons on the same channels.
       gaps: ``C`` of some rounds.
-      reserve: least price of divergence that the policy was shown.
+      reserve: least price of every limit that the policy was shown, ``[limits]``.
 
     Returns:
       Means over networks with intervals, and in how many networks each bound holds.
@@ -237,7 +244,9 @@ def bounds(
     drift = 0.5 * np.mean(np.sum((loop.use - 1.0) ** 2, axis=2), axis=1)  # B, [R]
     left = drift + np.mean(gaps)
     latency_bound = np.min([_latency_bound(v, loop, one, left, reserve) for one in others], axis=0)
-    backlog_bound = np.min([_backlog_bound(v, loop, one, left + reserve) for one in others], axis=0)
+    backlog_bound = np.min(
+        [_backlog_bound(v, loop, one, left + sum(reserve)) for one in others], axis=0
+    )
     latency = np.mean(loop.latency, axis=1)
     backlog = np.mean(np.sum(loop.queue, axis=2), axis=1)
     bounded = np.isfinite(backlog_bound)
@@ -259,13 +268,12 @@ def bounds(
 
 
 def _latency_bound(
-    v: float, loop: Loop, other: Loop, left: np.ndarray, reserve: float
+    v: float, loop: Loop, other: Loop, left: np.ndarray, reserve: np.ndarray
 ) -> np.ndarray:
     """(T20) by one comparison, ``[R]``; ``left`` is ``B + C``."""
-    owed = np.mean(np.sum(loop.queue * (other.use - 1.0), axis=2), axis=1)
-    divergence = loop.queue[..., -1]
-    shown = np.maximum(divergence, reserve) - divergence  # above the queue itself
-    owed += np.mean(shown * (other.use[..., -1] - loop.use[..., -1]), axis=1)
+    lifted = np.maximum(loop.queue, reserve) - loop.queue  # what was shown above the queues
+    owed = loop.queue * (other.use - 1.0) + lifted * (other.use - loop.use)
+    owed = np.mean(np.sum(owed, axis=2), axis=1)
     kept = 0.5 * np.sum(loop.last_queue**2, axis=1) / loop.latency.shape[1]
     return np.mean(other.latency, axis=1) + (left + owed - kept) / v
 

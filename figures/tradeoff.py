@@ -6,9 +6,9 @@ Reads the files of ``experiments.closed_loop`` with several V and writes ``trade
 ``tradeoff.png``. The bounds hold for a policy that solves (P2) exactly in every round, and
 their constants are measured, with the latency at the largest V standing for the optimum:
 
-- latency over reference <= T_opt + (B + z0) / V, with B the mean of half the squared steps
-  of all queues and z0 the reserve price of divergence;
-- mean backlog <= (B + z0 + V (T_slack - T_opt)) / slack, with T_slack the latency at the
+- latency over reference <= T_opt + (B + q0) / V, with B the mean of half the squared steps
+  of all queues and q0 the sum of all reserve prices;
+- mean backlog <= (B + q0 + V (T_slack - T_opt)) / slack, with T_slack the latency at the
   smallest V and slack what its worst mean leaves of a budget or target there.
 
 That latency is an estimate from below where the queues still grow after the last round,
@@ -99,8 +99,15 @@ def curves(result: ClosedLoop) -> list[Curve]:
         v = min(result.settings["closed_loop"]["v"])
         problem = f"no network keeps every budget with slack at V = {v:g}"
         raise InputError("control", "budgets", problem, "Raise budgets, or add a smaller V")
-    reserve = result.settings["config"]["control"]["divergence_reserve"]
+    reserve = sum_of_reserves(result)
     return [_curve(own, kept, reserve) for own in cases.values()]
+
+
+def sum_of_reserves(result: ClosedLoop) -> float:
+    """What a policy is shown above empty queues, of all nodes and of the divergence."""
+    network, control = (result.settings["config"][key] for key in ("network", "control"))
+    nodes = network["clusters"] * (network["devices"] + 1)
+    return nodes * control["energy_reserve"] + control["divergence_reserve"]
 
 
 def _cases(result: ClosedLoop, policy: str) -> list[Case]:

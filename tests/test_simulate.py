@@ -118,6 +118,20 @@ def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone
         assert float(after.queues.divergence) == pytest.approx(max(grown, 0), abs=1e-5)
 
 
+def test_the_reserve_of_energy_is_its_least_price_at_every_node_and_leaves_queues_alone():
+    system = draw(jax.random.key(0), tiny_params()).replace(energy_reserve=jnp.asarray(0.5))
+    state = initial_state(jax.random.key(1), system)
+    queue = jnp.zeros_like(state.queues.energy).at[0, 1].set(0.2).at[1, 2].set(3.0)
+    indebted = state._replace(queues=state.queues._replace(energy=queue))
+    problem = round_problem(jax.random.key(2), system, indebted)
+    seen = np.full(queue.shape, 0.5)
+    seen[1, 2] = 3.0
+    np.testing.assert_array_equal(problem.control.energy_queue, seen)
+    after, happened = step(jax.random.key(2), system, indebted)
+    grown = queue + happened.cost.energy_j / problem.control.energy_budget_j - 1
+    np.testing.assert_allclose(after.queues.energy, np.maximum(grown, 0), atol=1e-5)
+
+
 def test_this_rounds_gains_are_mean_gains_times_fading():
     system = draw(jax.random.key(0), tiny_params())
     state = initial_state(jax.random.key(1), system)
