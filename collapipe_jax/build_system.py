@@ -18,6 +18,7 @@ from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PATH_LOSS_LAWS, PropagationParams
 from collapipe_jax.network.topology import ORDERS, TopologyParams
 from collapipe_jax.scheduling.feasibility import can_run, usable_blocks
+from collapipe_jax.scheduling.queues import PriceParams
 from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.system import (
     ControlParams,
@@ -213,12 +214,14 @@ def _build_radio(radio: ConfigDict) -> RadioParams:
 
 def _build_control(config: ConfigDict) -> ControlParams:
     control = {key: jnp.asarray(value) for key, value in config.control.items()}
+    prices = PriceParams(**{key: control.pop(key) for key in PriceParams.__dataclass_fields__})
     moves = MoveParams(price=control.pop("move_price"), hysteresis=control.pop("hysteresis"))
     # Without either nothing is carried from round to round, nor computed.
     free = config.control.move_price == config.control.hysteresis == 0.0
     return ControlParams(
         reference_micro_batches=config.policy.micro_batches,
         moves=None if free else moves,
+        prices=prices,
         **control,
     )
 

@@ -73,6 +73,7 @@ _READ_BY = {
     "task.vocabulary": ("tagging", "classification"),
 }
 _AT_MOST_ONE = (
+    "control.certain_debt_weight",
     "control.hysteresis",
     "devices.memory_share",
     "devices.utilisation",

@@ -28,7 +28,7 @@ from collapipe_jax.network.mobility import MobilityState, step_mobility
 from collapipe_jax.network.propagation import large_scale_gain
 from collapipe_jax.scheduling.feasibility import violations
 from collapipe_jax.scheduling.policies import Policy
-from collapipe_jax.scheduling.queues import Queues, empty_queues, update_queues
+from collapipe_jax.scheduling.queues import Queues, empty_queues, shown_queues, update_queues
 from collapipe_jax.system import EdgeSystem, SystemParams, sample_system
 
 
@@ -61,12 +61,14 @@ class SystemRound(NamedTuple):
     Attributes:
       decision: of the policy.
       cost: its price.
+      shown: queues before the round, as the policy saw them.
       queues: after the round.
       violations: limits that the decision breaks, a boolean scalar by name.
     """
 
     decision: Decision | ClientDecision
     cost: RoundCost
+    shown: Queues
     queues: Queues
     violations: dict[str, Array]
 
@@ -108,12 +110,14 @@ def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundPr
     )
     memory_bytes = problem.compute.memory_bytes
     there = sample_availability(key, dynamics.availability, memory_bytes.shape)
-    return problem.replace(
+    problem = problem.replace(
         radio=radio,
         compute=problem.compute.replace(memory_bytes=jnp.where(there, memory_bytes, 0.0)),
+    )
+    shown = shown_queues(state.queues, problem, system.prices)
+    return problem.replace(
         control=problem.control.replace(
-            energy_queue=jnp.maximum(state.queues.energy, system.energy_reserve),
-            divergence_queue=jnp.maximum(state.queues.divergence, system.divergence_reserve),
+            energy_queue=shown.energy, divergence_queue=shown.divergence
         ),
         moves=_moves(system, state),
     )
@@ -160,7 +164,8 @@ def simulate_round(
     queues = update_queues(state.queues, problem.control, cost.energy_j, cost.divergence)
     fading = step_fading(fading_key, state.fading, system.dynamics.fading_correlation)
     held = None if state.held is None else _held_after(state.held, decision)
-    happened = SystemRound(decision, cost, queues, violations(problem, decision))
+    shown = Queues(problem.control.energy_queue, problem.control.divergence_queue)
+    happened = SystemRound(decision, cost, shown, queues, violations(problem, decision))
     return SystemState(fading, queues, held, _mobility_after(key, system, state)), happened
 
 

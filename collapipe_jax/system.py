@@ -22,7 +22,7 @@ from collapipe_jax.network.propagation import (
 from collapipe_jax.network.topology import TopologyParams, sample_topology
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.feasibility import can_run
-from collapipe_jax.scheduling.queues import empty_queues
+from collapipe_jax.scheduling.queues import PriceParams, empty_queues
 from collapipe_jax.scheduling.slater import control_unit_floor_j
 
 
@@ -70,9 +70,7 @@ class ControlParams:
       control_unit_budget_j, device_budget_j: time-average energy of a round.
       control_unit_margin: a control unit's budget is at least this many times its floor.
       divergence_ratio: target over the divergence of a round without any loss, above 1.
-      energy_reserve, divergence_reserve: least price of a node's energy and of divergence, in
-        units of their queues. With an empty queue one round could otherwise spend more than
-        many others save; the policy sees ``max(q, reserve)``, while the queue follows (20).
+      prices: how policies are shown the queues.
       moves: price of changing layouts; none, by default.
       reference_micro_batches: of the static pipeline whose latency is the reference.
     """
@@ -81,9 +79,8 @@ class ControlParams:
     control_unit_budget_j: Array
     control_unit_margin: Array
     device_budget_j: Array
-    energy_reserve: Array
     divergence_ratio: Array
-    divergence_reserve: Array
+    prices: PriceParams
     moves: MoveParams | None = None
     reference_micro_batches: int = struct.field(pytree_node=False)
 
@@ -112,14 +109,13 @@ class EdgeSystem:
         there. Where devices walk, its gains are those of the start.
       dynamics: how the network changes.
       mobility: how devices walk; none, by default.
-      energy_reserve, divergence_reserve, moves: as in :class:`ControlParams`.
+      prices, moves: as in :class:`ControlParams`.
     """
 
     mean_problem: RoundProblem
     dynamics: DynamicsParams
     mobility: Mobility | None = None
-    energy_reserve: Array
-    divergence_reserve: Array
+    prices: PriceParams
     moves: MoveParams | None = None
 
 
@@ -163,8 +159,7 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
         dynamics=params.dynamics,
         # A fourth key: the three above are those of a network in which nobody walks.
         mobility=_initial_mobility(jax.random.fold_in(key, 3), params, position_m, shadowing),
-        energy_reserve=jnp.asarray(params.control.energy_reserve),
-        divergence_reserve=jnp.asarray(params.control.divergence_reserve),
+        prices=params.control.prices,
         moves=params.control.moves,
     )
 

@@ -126,11 +126,13 @@ def get_config() -> ml_collections.ConfigDict:
             # network in ten: losses, fading and interference come on top of that least.
             "control_unit_margin": 2.2,
             "device_budget_j": 0.8,  # above what most devices spend
-            # Least prices of energy and of divergence; see docs/system-model.md. That of energy
-            # is a thousandth of v: a round's whole budget is worth as much as 0.1 % of latency.
-            "energy_reserve": 0.003,
             "divergence_ratio": 1.2,  # target over the divergence of a loss-free round, > 1
+            # What policies are shown above the queues; see docs/system-model.md. Least prices: that
+            # of energy is a thousandth of v, so a budget is worth at least 0.1 % of latency.
+            "energy_reserve": 0.003,
             "divergence_reserve": 1.0,
+            # Of the debt that a fade leaves in any case: half is the mean price over the step.
+            "certain_debt_weight": 0.5,
             # Both keep segments from changing in every round; 0 is off, as in the paper.
             "move_price": 0.0,  # of moving a whole encoder, in the units of v
             "hysteresis": 0.0,  # relative gain under which the layout stays

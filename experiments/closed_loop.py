@@ -33,7 +33,8 @@ from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
 from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_floor_j
-from collapipe_jax.simulate import draw_system, problems_met, simulate
+from collapipe_jax.scheduling.unavoidable_debt import unavoidable_debt
+from collapipe_jax.simulate import SystemRound, draw_system, problems_met, simulate
 from collapipe_jax.system import SystemParams
 from experiments.array_files import write_arrays
 from experiments.closed_loop_files import (
@@ -42,7 +43,7 @@ from experiments.closed_loop_files import (
     load_closed_loop,
     networks_file,
 )
-from experiments.closed_loop_summary import summarise, summary_table
+from experiments.closed_loop_summary import DIVERGENCE_LIMIT, summarise, summary_table
 from experiments.configuration import read_checked_config
 from experiments.realisations import chunk_rows, realisation_keys
 
@@ -55,7 +56,8 @@ class Network(NamedTuple):
       can_run: clusters that can hold the encoder, ``[N]``.
       control_unit_floor: least energy over the budget of every control unit, ``[N]``.
       device_floor: least budget of the devices over their budget, ``[N]``.
-      least_final_queue: of every control unit after the last round, whatever decides, ``[N]``.
+      least_final_queue: of every control unit after the last round, whatever decides as long
+        as it keeps the mean divergence, ``[N]``.
     """
 
     reference_latency_s: Array
@@ -79,6 +81,7 @@ class Realisation(NamedTuple):
       mean_divergence_queue: its mean.
       energy_drift: mean of half the sum over nodes of ``(E / budget - 1)^2``.
       divergence_drift: mean of half of ``(Gamma / target - 1)^2``.
+      lifted_cost: mean of what prices above the queues add to (P2).
       absent_rounds: rounds that a cluster sat out, ``[N]``.
     """
 
@@ -92,6 +95,7 @@ class Realisation(NamedTuple):
     mean_divergence_queue: Array
     energy_drift: Array
     divergence_drift: Array
+    lifted_cost: Array
     absent_rounds: Array
 
 
@@ -173,14 +177,13 @@ def with_v(params: SystemParams, v: float) -> SystemParams:
     return params.replace(control=params.control.replace(v=jnp.asarray(v, jnp.float32)))
 
 
-@functools.partial(jax.jit, static_argnames="rounds")
-def drawn(key: Array, params: SystemParams, rounds: int) -> tuple[RoundProblem, Network]:
-    """The problem of a network at mean gains, and what is kept but for the devices' floor.
+@jax.jit
+def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Network]:
+    """The problem of a network at mean gains, and what is kept of it as far as JAX finds it.
 
     Args:
       key: of the realisation, as :func:`simulate` takes it.
       params: what the network is drawn from.
-      rounds: length of the horizon.
     """
     problem = draw_system(key, params).mean_problem
     kept = Network(
@@ -188,44 +191,33 @@ def drawn(key: Array, params: SystemParams, rounds: int) -> tuple[RoundProblem, 
         can_run=can_run(problem),
         control_unit_floor=control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0],
         device_floor=jnp.zeros(problem.clusters),
-        least_final_queue=least_final_queue(key, params, rounds),
+        least_final_queue=jnp.zeros(problem.clusters),
     )
     return problem, kept
 
 
-def least_final_queue(key: Array, params: SystemParams, rounds: int) -> Array:
-    """Queue of every control unit under the least energy that each round's fading allows, ``[N]``.
-
-    (20) is monotone in what is spent, so no decision ends below it: a deep fade late in the
-    horizon leaves a debt to anybody.
-
-    Args:
-      key: of the realisation.
-      params: what the network is drawn from.
-      rounds: length of the horizon.
-    """
-    anybody = make_policy("static_pipeline", params.control.reference_micro_batches)
-    problems = problems_met(key, params, anybody, rounds)
-    budget_j = problems.control.energy_budget_j[..., 0]
-    least = jax.vmap(control_unit_floor_j)(problems) / budget_j  # [rounds, N]
-
-    def step(queue, spent):
-        return jnp.maximum(queue + spent - 1.0, 0.0), None
-
-    return jax.lax.scan(step, jnp.zeros(least.shape[1]), least)[0]
-
-
 def _networks(keys: Array, params: SystemParams, rounds: int) -> dict[str, np.ndarray]:
     """What is kept of all networks, stacked."""
-    networks = [_network(*drawn(key, params, rounds)) for key in keys]
+    networks = [_network(key, params, rounds) for key in keys]
     fields = zip(*networks, strict=True)
     return dict(zip(Network._fields, map(np.stack, fields), strict=True))
 
 
-def _network(problem: RoundProblem, kept: Network) -> Network:
-    """With the devices' floor, which is found by breakpoints outside of JAX."""
+def _network(key: Array, params: SystemParams, rounds: int) -> Network:
+    """With the devices' floor and the control units' debts, which are found outside of JAX."""
+    problem, kept = drawn(key, params)
     budget_j = np.asarray(problem.control.energy_budget_j)[:, 1]
-    return kept._replace(device_floor=device_budget_floor_j(problem) / budget_j)
+    return kept._replace(
+        device_floor=device_budget_floor_j(problem) / budget_j,
+        least_final_queue=unavoidable_debt(channels(key, params, rounds), DIVERGENCE_LIMIT),
+    )
+
+
+@functools.partial(jax.jit, static_argnames="rounds")
+def channels(key: Array, params: SystemParams, rounds: int) -> RoundProblem:
+    """The rounds that a realisation meets, the same for every policy but for their queues."""
+    anybody = make_policy("static_pipeline", params.control.reference_micro_batches)
+    return problems_met(key, params, anybody, rounds)
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "rounds"))
@@ -259,8 +251,20 @@ def realisation(key: Array, params: SystemParams, policy: Policy, rounds: int) -
         mean_divergence_queue=jnp.mean(queues.divergence),
         energy_drift=jnp.mean(jnp.sum((energy - 1.0) ** 2, axis=(1, 2))) / 2.0,
         divergence_drift=jnp.mean((divergence - 1.0) ** 2) / 2.0,
+        lifted_cost=jnp.mean(_lifted_cost(history, energy, divergence)),
         absent_rounds=jnp.sum(cost.absent, axis=0),
     )
+
+
+def _lifted_cost(history: SystemRound, energy: Array, divergence: Array) -> Array:
+    """What was shown above the queues times what was spent, ``[rounds]``."""
+
+    def lifted(shown, after):
+        return shown - jnp.concatenate([jnp.zeros_like(after[:1]), after[:-1]])
+
+    of_energy = lifted(history.shown.energy, history.queues.energy) * energy
+    of_divergence = lifted(history.shown.divergence, history.queues.divergence) * divergence
+    return jnp.sum(of_energy, axis=(1, 2)) + of_divergence
 
 
 if __name__ == "__main__":

@@ -58,12 +58,14 @@ class Loop(NamedTuple):
       latency: over the reference, ``[R, T]``.
       use: of every limit over what it is on average, ``y [R, T, Q]``.
       queue: before the round, ``q [R, T, Q]``.
+      shown: the same as policies saw them, with what prices add to queues.
       last_queue: after all rounds, ``[R, Q]``.
     """
 
     latency: np.ndarray
     use: np.ndarray
     queue: np.ndarray
+    shown: np.ndarray
     last_queue: np.ndarray
 
 
@@ -129,7 +131,6 @@ def _missing_rows(
     params = build_system_params(config, np.full(clusters, 1.0 / clusters))
     keys = realisation_keys(config.seed, realisations)
     own = make_policy("dssra", config.policy.micro_batches)
-    reserve = reserve_prices(config)
     others = [
         closed_loop(keys, with_v(params, 1.0), own, rounds, price)
         for price in track(PRICES, description="comparisons", console=console)
@@ -138,7 +139,7 @@ def _missing_rows(
         params_v = with_v(params, v)
         loop = closed_loop(keys, params_v, own, rounds)
         gaps = solver_gaps(keys, params_v, own, rounds, searched)
-        yield {"v": v, **bounds(v, loop, others, gaps, reserve)}
+        yield {"v": v, **bounds(v, loop, others, gaps)}
 
 
 def closed_loop(
@@ -178,6 +179,7 @@ def _closed_loop(key: Array, params: SystemParams, price: Array, policy: Policy,
             history.cost.divergence / control.divergence_target,
         ),
         queue=jnp.concatenate([jnp.zeros_like(after[:1]), after[:-1]]),
+        shown=limits(history.shown.energy, history.shown.divergence),
         last_queue=after[-1],
     )
 
@@ -219,16 +221,7 @@ def _gap(problem: RoundProblem, decision: Decision) -> float:
         return objective - exhaustive(problem, decision).lower_bound
 
 
-def reserve_prices(config: ConfigDict) -> np.ndarray:
-    """Least price of every limit that a policy is shown, ``[limits]``, in the order of a loop."""
-    nodes = config.network.clusters * (config.network.devices + 1)
-    control = config.control
-    return np.append(np.full(nodes, control.energy_reserve), control.divergence_reserve)
-
-
-def bounds(
-    v: float, loop: Loop, others: Sequence[Loop], gaps: np.ndarray, reserve: np.ndarray
-) -> dict[str, Any]:
+def bounds(v: float, loop: Loop, others: Sequence[Loop], gaps: np.ndarray) -> dict[str, Any]:
     """Latency and backlog of a loop under their bounds.
 
     Args:
@@ -236,17 +229,14 @@ def bounds(
       loop: of ``dssra``.
       others: comparisons on the same channels.
       gaps: ``C`` of some rounds.
-      reserve: least price of every limit that the policy was shown, ``[limits]``.
 
     Returns:
       Means over networks with intervals, and in how many networks each bound holds.
     """
     drift = 0.5 * np.mean(np.sum((loop.use - 1.0) ** 2, axis=2), axis=1)  # B, [R]
-    left = drift + np.mean(gaps)
-    latency_bound = np.min([_latency_bound(v, loop, one, left, reserve) for one in others], axis=0)
-    backlog_bound = np.min(
-        [_backlog_bound(v, loop, one, left + sum(reserve)) for one in others], axis=0
-    )
+    compared = [(v, loop, one, drift + np.mean(gaps) + _lifted(loop, one)) for one in others]
+    latency_bound = np.min([_latency_bound(*one) for one in compared], axis=0)
+    backlog_bound = np.min([_backlog_bound(*one) for one in compared], axis=0)
     latency = np.mean(loop.latency, axis=1)
     backlog = np.mean(np.sum(loop.queue, axis=2), axis=1)
     bounded = np.isfinite(backlog_bound)
@@ -267,13 +257,15 @@ def bounds(
     }
 
 
-def _latency_bound(
-    v: float, loop: Loop, other: Loop, left: np.ndarray, reserve: np.ndarray
-) -> np.ndarray:
+def _lifted(loop: Loop, other: Loop) -> np.ndarray:
+    """What prices above the queues add to ``C`` against a comparison, ``[R]``."""
+    lifted = (loop.shown - loop.queue) * (other.use - loop.use)
+    return np.mean(np.sum(lifted, axis=2), axis=1)
+
+
+def _latency_bound(v: float, loop: Loop, other: Loop, left: np.ndarray) -> np.ndarray:
     """(T20) by one comparison, ``[R]``; ``left`` is ``B + C``."""
-    lifted = np.maximum(loop.queue, reserve) - loop.queue  # what was shown above the queues
-    owed = loop.queue * (other.use - 1.0) + lifted * (other.use - loop.use)
-    owed = np.mean(np.sum(owed, axis=2), axis=1)
+    owed = np.mean(np.sum(loop.queue * (other.use - 1.0), axis=2), axis=1)
     kept = 0.5 * np.sum(loop.last_queue**2, axis=1) / loop.latency.shape[1]
     return np.mean(other.latency, axis=1) + (left + owed - kept) / v
 

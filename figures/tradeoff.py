@@ -7,7 +7,8 @@ Reads the files of ``experiments.closed_loop`` with several V and writes ``trade
 their constants are measured, with the latency at the largest V standing for the optimum:
 
 - latency over reference <= T_opt + (B + q0) / V, with B the mean of half the squared steps
-  of all queues and q0 the sum of all reserve prices;
+  of all queues and q0 what policies are shown above the queues: the sum of all reserve prices,
+  and what certain debts add at the largest V;
 - mean backlog <= (B + q0 + V (T_slack - T_opt)) / slack, with T_slack the latency at the
   smallest V and slack what its worst mean leaves of a budget or target there.
 
@@ -135,7 +136,8 @@ def _curve(cases: Sequence[Case], kept: np.ndarray, reserve: float) -> Curve:
     excess = latency - latency[-1]
     excess_bound = backlog_bound = np.full(v.shape, np.nan)
     if _looks_at_v(cases):
-        constant = np.stack([drift_constant(value) for value in values]) + reserve
+        constant = np.stack([drift_constant(value) for value in values])
+        constant += reserve + values[-1]["lifted_cost"]
         growth = v[:, None] * np.maximum(excess[0], 0.0)
         slack = 1.0 - worst_mean(cases[0])[kept]
         excess_bound = constant.mean(axis=1) / v

@@ -270,13 +270,14 @@ def random_loop(v, networks=40, rounds=100, seed=0):
             "mean_divergence_queue": np.zeros(networks),
             "energy_drift": np.full(networks, 3.0),
             "divergence_drift": np.full(networks, 0.2),
+            "lifted_cost": np.full(networks, 0.3),
             "absent_rounds": np.zeros((networks, 2)),
         }
 
     config = {
         "dynamics": {"availability": 1.0},
         "network": {"clusters": 2, "devices": 2},
-        "control": {"energy_reserve": 0.05, "divergence_reserve": 0.7},  # 1.0 over all limits
+        "control": {"energy_reserve": 0.05, "divergence_reserve": 0.4},  # 0.7 over all limits
     }
     asked = {"rounds": rounds, "realisations": networks, "policies": ["made_up"], "v": list(v)}
     drawn = {

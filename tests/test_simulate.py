@@ -7,6 +7,7 @@ import pytest
 from tiny_system import tiny_params
 
 from collapipe_jax.scheduling.policies import make_policy
+from collapipe_jax.scheduling.slater import control_unit_floor_j
 from collapipe_jax.simulate import (
     initial_state,
     round_problem,
@@ -104,9 +105,14 @@ def test_a_frozen_channel_repeats_its_rounds():
     assert np.unique(latency_s[:, 0]).size == REALISATIONS
 
 
+def with_prices(system, **prices):
+    changed = {name: jnp.asarray(value) for name, value in prices.items()}
+    return system.replace(prices=system.prices.replace(**changed))
+
+
 def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone():
     system = draw(jax.random.key(0), tiny_params())
-    system = system.replace(divergence_reserve=jnp.asarray(2.5))
+    system = with_prices(system, divergence_reserve=2.5)
     state = initial_state(jax.random.key(1), system)
     for queue, seen in [(0.0, 2.5), (2.0, 2.5), (4.0, 4.0)]:
         indebted = state._replace(queues=state.queues._replace(divergence=jnp.asarray(queue)))
@@ -119,7 +125,7 @@ def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone
 
 
 def test_the_reserve_of_energy_is_its_least_price_at_every_node_and_leaves_queues_alone():
-    system = draw(jax.random.key(0), tiny_params()).replace(energy_reserve=jnp.asarray(0.5))
+    system = with_prices(draw(jax.random.key(0), tiny_params()), energy_reserve=0.5)
     state = initial_state(jax.random.key(1), system)
     queue = jnp.zeros_like(state.queues.energy).at[0, 1].set(0.2).at[1, 2].set(3.0)
     indebted = state._replace(queues=state.queues._replace(energy=queue))
@@ -130,6 +136,26 @@ def test_the_reserve_of_energy_is_its_least_price_at_every_node_and_leaves_queue
     after, happened = step(jax.random.key(2), system, indebted)
     grown = queue + happened.cost.energy_j / problem.control.energy_budget_j - 1
     np.testing.assert_allclose(after.queues.energy, np.maximum(grown, 0), atol=1e-5)
+
+
+def test_a_fade_that_no_decision_can_afford_is_priced_in_its_own_round():
+    system = with_prices(
+        draw(jax.random.key(0), tiny_params()), energy_reserve=0.0, certain_debt_weight=0.5
+    )
+    mean = system.mean_problem
+    faded = mean.radio.replace(d2e_gain=mean.radio.d2e_gain * jnp.array([1e-4, 1.0])[:, None])
+    system = system.replace(mean_problem=mean.replace(radio=faded))
+    state = initial_state(jax.random.key(1), system)
+    state = state._replace(queues=state.queues._replace(energy=state.queues.energy.at[:].set(0.3)))
+    problem = round_problem(jax.random.key(2), system, state)
+    floor = np.asarray(control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0])
+    assert floor[0] > 2 > 1 > floor[1]
+    seen = np.full((2, 4), np.float32(0.3))
+    seen[0, 0] += (floor[0] - 1) / 2
+    np.testing.assert_allclose(problem.control.energy_queue, seen, rtol=1e-6)
+    _, happened = step(jax.random.key(2), system, state)
+    np.testing.assert_array_equal(happened.shown.energy, problem.control.energy_queue)
+    assert float(happened.queues.energy[0, 0]) >= 0.3 + floor[0] - 1  # whatever was decided
 
 
 def test_this_rounds_gains_are_mean_gains_times_fading():

@@ -27,15 +27,22 @@ def control_unit_floor_j(problem: RoundProblem) -> Array:
     """
     work, radio = problem.workload, problem.radio
     samples = work.local_steps * work.batch
-    up_noise = radio.bs_noise_w_per_hz + radio.d2e_interference_w / radio.d2e_bandwidth_hz
-    model_bits = work.blocks * work.block_param_bits + work.embedding_param_bits
-    up_bits = samples * (work.activation_bits + work.target_bits) + model_bits
     hop_bits = 2 * samples * work.activation_bits + work.blocks * work.block_param_bits
-    up_j_per_bit = _LN2 * radio.snr_gap * up_noise / radio.d2e_gain[:, 0]
     best_gain = jnp.max(radio.d2d_gain[:, 0, 1:], axis=1)
     hop_j_per_bit = _LN2 * radio.snr_gap * radio.node_noise_w_per_hz / best_gain
     computing_j = computing_energy_j(work, work.embed_flops, problem.compute.joules_per_flop[:, 0])
-    floor_j = computing_j + up_bits * up_j_per_bit + hop_bits * hop_j_per_bit
+    floor_j = jnp.where(can_run(problem), computing_j + hop_bits * hop_j_per_bit, 0.0)
+    return floor_j + uplink_floor_j(problem)
+
+
+def uplink_floor_j(problem: RoundProblem) -> Array:
+    """What every uplink takes of :func:`control_unit_floor_j`, ``[N]``."""
+    work, radio = problem.workload, problem.radio
+    noise = radio.bs_noise_w_per_hz + radio.d2e_interference_w / radio.d2e_bandwidth_hz
+    model_bits = work.blocks * work.block_param_bits + work.embedding_param_bits
+    sample_bits = work.activation_bits + work.target_bits
+    bits = work.local_steps * work.batch * sample_bits + model_bits
+    floor_j = bits * _LN2 * radio.snr_gap * noise / radio.d2e_gain[:, 0]
     return jnp.where(can_run(problem), floor_j, 0.0)
 
 
