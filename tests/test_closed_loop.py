@@ -17,17 +17,16 @@ from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.policies import POLICIES, make_policy
-from collapipe_jax.scheduling.slater import control_unit_floor_j
-from collapipe_jax.simulate import problems_met, simulate_batch
+from collapipe_jax.simulate import simulate_batch
 from experiments import closed_loop
 from experiments.array_files import write_arrays
 from experiments.closed_loop_files import Case, ClosedLoop, load_closed_loop
 from experiments.closed_loop_summary import (
+    DIVERGENCE_LIMIT,
     network_groups,
     sample_path_excess,
     summarise,
 )
-from experiments.configuration import read_config
 from experiments.intervals import mean_interval
 from experiments.realisations import realisation_keys
 from figures import tradeoff
@@ -161,7 +160,7 @@ def test_the_summary_is_that_of_a_direct_simulation(finished):
     keys = realisation_keys(settings["config"]["seed"], REALISATIONS)[kept]
     policy = make_policy("static_pipeline", 2)
     history = jax.jit(lambda keys: simulate_batch(keys, params, policy, ROUNDS))(keys)
-    control = [closed_loop.drawn(key, params, ROUNDS)[0].control for key in keys]
+    control = [closed_loop.drawn(key, params)[0].control for key in keys]
 
     reference_s = np.array([one.reference_latency_s for one in control])
     latency_s = np.asarray(history.cost.latency_s, float).mean(1)
@@ -213,23 +212,15 @@ def test_the_books_of_the_queues_balance(finished):
     assert sample_path_excess(broken, ROUNDS)["energy"] > 1e-3
 
 
-def test_no_policy_ends_below_the_least_queue_and_a_late_fade_leaves_a_debt():
-    near_floor = ["control_unit_budget_j=1e-6", "control_unit_margin=1.05"]
-    config = read_config(str(CONFIG), [f"--config.control.{one}" for one in near_floor])
-    params = build_system_params(config, np.full(2, 0.5))
-    keys = realisation_keys(5, 12)
-    least = np.stack([closed_loop.least_final_queue(key, params, ROUNDS) for key in keys])
-    assert least.max() > 0.1
-    policy = make_policy("static_pipeline", 4)
-    happened = simulate_batch(keys, params, policy, ROUNDS)
-    ended = np.asarray(happened.queues.energy)[:, -1, :, 0]
-    assert np.all(ended >= least * (1 - 1e-6))
-    problems = jax.vmap(lambda key: problems_met(key, params, policy, ROUNDS))(keys)
-    floor_j = np.asarray(jax.vmap(jax.vmap(control_unit_floor_j))(problems))
-    queue = np.zeros_like(least)
-    for spent_j in np.swapaxes(floor_j / problems.control.energy_budget_j[..., 0], 0, 1):
-        queue = np.maximum(queue + spent_j - 1, 0)
-    np.testing.assert_allclose(least, queue, atol=1e-5)
+def test_debts_that_nobody_can_avoid_are_of_the_fades_that_were_met(finished):
+    result = load_closed_loop(finished)
+    least = result.networks["least_final_queue"]
+    assert least.shape == (REALISATIONS, 2)
+    assert least.max() > 0
+    kept = result.cases[0].values["divergence_over_target"] <= DIVERGENCE_LIMIT
+    assert kept.any()
+    ended = result.cases[0].values["final_energy_queue"][:, :, 0]
+    assert np.all(ended[kept] >= least[kept] * (1 - 1e-4))
 
 
 def test_a_sweep_compiles_once_and_is_drawn_from_its_files(thriftier_with_v, tmp_path, capsys):
