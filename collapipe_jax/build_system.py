@@ -18,7 +18,7 @@ from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PATH_LOSS_LAWS, PropagationParams
 from collapipe_jax.network.topology import ORDERS, TopologyParams
 from collapipe_jax.scheduling.feasibility import can_run, usable_blocks
-from collapipe_jax.scheduling.queues import PriceParams
+from collapipe_jax.scheduling.shown_queues import PriceParams
 from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.system import (
     ControlParams,

@@ -28,7 +28,8 @@ from collapipe_jax.network.mobility import MobilityState, step_mobility
 from collapipe_jax.network.propagation import large_scale_gain
 from collapipe_jax.scheduling.feasibility import violations
 from collapipe_jax.scheduling.policies import Policy
-from collapipe_jax.scheduling.queues import Queues, empty_queues, shown_queues, update_queues
+from collapipe_jax.scheduling.queues import Queues, empty_queues, update_queues
+from collapipe_jax.scheduling.shown_queues import shown_queues
 from collapipe_jax.system import EdgeSystem, SystemParams, sample_system
 
 

@@ -22,7 +22,8 @@ from collapipe_jax.network.propagation import (
 from collapipe_jax.network.topology import TopologyParams, sample_topology
 from collapipe_jax.scheduling.baselines import static_pipeline
 from collapipe_jax.scheduling.feasibility import can_run
-from collapipe_jax.scheduling.queues import PriceParams, empty_queues
+from collapipe_jax.scheduling.queues import empty_queues
+from collapipe_jax.scheduling.shown_queues import PriceParams
 from collapipe_jax.scheduling.slater import control_unit_floor_j
 
 

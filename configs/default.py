@@ -128,7 +128,8 @@ def get_config() -> ml_collections.ConfigDict:
             "device_budget_j": 0.8,  # above what most devices spend
             "divergence_ratio": 1.2,  # target over the divergence of a loss-free round, > 1
             # What policies are shown above the queues; see docs/system-model.md. Least prices: that
-            # of energy keeps what buys nothing from being spent, and is too small to slow a round.
+            # of energy keeps what buys nothing from being spent. Larger ones slow networks whose
+            # reference is hopeless.
             "energy_reserve": 1e-4,
             "divergence_reserve": 1.0,
             # Of the debt that a fade leaves in any case: half is the mean price over the step.

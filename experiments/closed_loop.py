@@ -32,6 +32,7 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
+from collapipe_jax.scheduling.queues import queues_before
 from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.scheduling.unavoidable_debt import unavoidable_debt
 from collapipe_jax.simulate import SystemRound, draw_system, problems_met, simulate
@@ -152,7 +153,7 @@ def _simulate_missing(
     asked, config = settings["closed_loop"], settings["config"]
     keys = realisation_keys(config["seed"], asked["realisations"])
     if not networks_file(workdir).exists():
-        write_arrays(networks_file(workdir), _networks(keys, params, asked["rounds"]))
+        write_arrays(networks_file(workdir), _networks(keys, params, asked))
     missing = list(_missing_chunks(workdir, asked))
     for path, name, v, start in track(missing, description="simulating", console=console):
         rows = chunk_rows(start, asked["chunk"], asked["realisations"])
@@ -178,46 +179,54 @@ def with_v(params: SystemParams, v: float) -> SystemParams:
 
 
 @jax.jit
-def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Network]:
-    """The problem of a network at mean gains, and what is kept of it as far as JAX finds it.
+def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Array, Array]:
+    """The problem of a network at mean gains, who can run and the control units' floors.
 
     Args:
       key: of the realisation, as :func:`simulate` takes it.
       params: what the network is drawn from.
     """
     problem = draw_system(key, params).mean_problem
-    kept = Network(
-        reference_latency_s=problem.control.reference_latency_s,
-        can_run=can_run(problem),
-        control_unit_floor=control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0],
-        device_floor=jnp.zeros(problem.clusters),
-        least_final_queue=jnp.zeros(problem.clusters),
-    )
-    return problem, kept
+    floor = control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0]
+    return problem, can_run(problem), floor
 
 
-def _networks(keys: Array, params: SystemParams, rounds: int) -> dict[str, np.ndarray]:
+def _networks(keys: Array, params: SystemParams, asked: dict[str, Any]) -> dict[str, np.ndarray]:
     """What is kept of all networks, stacked."""
-    networks = [_network(key, params, rounds) for key in keys]
+    debts = _least_final_queues(keys, params, asked)
+    networks = [_network(key, params, debt) for key, debt in zip(keys, debts, strict=True)]
     fields = zip(*networks, strict=True)
     return dict(zip(Network._fields, map(np.stack, fields), strict=True))
 
 
-def _network(key: Array, params: SystemParams, rounds: int) -> Network:
-    """With the devices' floor and the control units' debts, which are found outside of JAX."""
-    problem, kept = drawn(key, params)
+def _network(key: Array, params: SystemParams, least_final_queue: np.ndarray) -> Network:
+    problem, runs, floor = drawn(key, params)
     budget_j = np.asarray(problem.control.energy_budget_j)[:, 1]
-    return kept._replace(
+    return Network(
+        reference_latency_s=problem.control.reference_latency_s,
+        can_run=runs,
+        control_unit_floor=floor,
         device_floor=device_budget_floor_j(problem) / budget_j,
-        least_final_queue=unavoidable_debt(channels(key, params, rounds), DIVERGENCE_LIMIT),
+        least_final_queue=least_final_queue,
     )
 
 
+def _least_final_queues(keys: Array, params: SystemParams, asked: dict[str, Any]) -> np.ndarray:
+    """Debts that nobody can avoid in any of the networks, ``[R, N]``."""
+    realisations, chunk = asked["realisations"], asked["chunk"]
+    debts = []
+    for start in chunk_starts(realisations, chunk):
+        rows = chunk_rows(start, chunk, realisations)
+        problems = _channels(keys[rows], params, asked["rounds"])
+        debts.append(unavoidable_debt(problems, DIVERGENCE_LIMIT))
+    return np.concatenate(debts)[:realisations]
+
+
 @functools.partial(jax.jit, static_argnames="rounds")
-def channels(key: Array, params: SystemParams, rounds: int) -> RoundProblem:
-    """The rounds that a realisation meets, the same for every policy but for their queues."""
+def _channels(keys: Array, params: SystemParams, rounds: int) -> RoundProblem:
+    """The rounds that realisations meet, the same for every policy but for their queues."""
     anybody = make_policy("static_pipeline", params.control.reference_micro_batches)
-    return problems_met(key, params, anybody, rounds)
+    return jax.vmap(lambda key: problems_met(key, params, anybody, rounds))(keys)
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "rounds"))
@@ -258,13 +267,8 @@ def realisation(key: Array, params: SystemParams, policy: Policy, rounds: int) -
 
 def _lifted_cost(history: SystemRound, energy: Array, divergence: Array) -> Array:
     """What was shown above the queues times what was spent, ``[rounds]``."""
-
-    def lifted(shown, after):
-        return shown - jnp.concatenate([jnp.zeros_like(after[:1]), after[:-1]])
-
-    of_energy = lifted(history.shown.energy, history.queues.energy) * energy
-    of_divergence = lifted(history.shown.divergence, history.queues.divergence) * divergence
-    return jnp.sum(of_energy, axis=(1, 2)) + of_divergence
+    lifted = jax.tree.map(jnp.subtract, history.shown, queues_before(history.queues))
+    return jnp.sum(lifted.energy * energy, axis=(1, 2)) + lifted.divergence * divergence
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.scheduling.exhaustive import exhaustive
 from collapipe_jax.scheduling.policies import Policy, make_policy
+from collapipe_jax.scheduling.queues import queues_before
 from collapipe_jax.simulate import draw_system, problems_met, simulate
 from collapipe_jax.system import SystemParams
 from experiments.benchmarks.network_rows import judge, pick
@@ -171,16 +172,15 @@ def _closed_loop(key: Array, params: SystemParams, price: Array, policy: Policy,
     def limits(energy, divergence):
         return jnp.concatenate([energy.reshape(rounds, -1), divergence[:, None]], axis=1)
 
-    after = limits(history.queues.energy, history.queues.divergence)
     return Loop(
         latency=history.cost.latency_s / control.reference_latency_s,
         use=limits(
             history.cost.energy_j / control.energy_budget_j[None],
             history.cost.divergence / control.divergence_target,
         ),
-        queue=jnp.concatenate([jnp.zeros_like(after[:1]), after[:-1]]),
-        shown=limits(history.shown.energy, history.shown.divergence),
-        last_queue=after[-1],
+        queue=limits(*queues_before(history.queues)),
+        shown=limits(*history.shown),
+        last_queue=limits(*history.queues)[-1],
     )
 
 

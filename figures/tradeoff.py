@@ -7,8 +7,8 @@ Reads the files of ``experiments.closed_loop`` with several V and writes ``trade
 their constants are measured, with the latency at the largest V standing for the optimum:
 
 - latency over reference <= T_opt + (B + q0) / V, with B the mean of half the squared steps
-  of all queues and q0 what policies are shown above the queues: the sum of all reserve prices,
-  and what certain debts add at the largest V;
+  of all queues and q0 an upper bound of what prices above the queues add to (P2): the sum of
+  all reserve prices, and what the prices of the run with the largest V did add;
 - mean backlog <= (B + q0 + V (T_slack - T_opt)) / slack, with T_slack the latency at the
   smallest V and slack what its worst mean leaves of a budget or target there.
 

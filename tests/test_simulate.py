@@ -38,6 +38,11 @@ def history():
     return run(keys(), tiny_params())
 
 
+def with_prices(system, **prices):
+    changed = {name: jnp.asarray(value) for name, value in prices.items()}
+    return system.replace(prices=system.prices.replace(**changed))
+
+
 def test_equal_to_loops_over_keys_and_rounds(history):
     params = tiny_params()
     for index, key in enumerate(keys()):
@@ -103,11 +108,6 @@ def test_a_frozen_channel_repeats_its_rounds():
     latency_s = np.asarray(happened.cost.latency_s)
     np.testing.assert_allclose(latency_s, np.broadcast_to(latency_s[:, :1], latency_s.shape), 1e-5)
     assert np.unique(latency_s[:, 0]).size == REALISATIONS
-
-
-def with_prices(system, **prices):
-    changed = {name: jnp.asarray(value) for name, value in prices.items()}
-    return system.replace(prices=system.prices.replace(**changed))
 
 
 def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone():

@@ -36,6 +36,11 @@ def pick(tree, index):
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
+def debt_of(path, limit):
+    """Of one network, ``[N]``."""
+    return unavoidable_debt(jax.tree.map(lambda leaf: leaf[None], path), limit)[0]
+
+
 def queue_of(spent):
     """(20) written out, ``[T, ...]``."""
     queue = 0.0
@@ -45,12 +50,10 @@ def queue_of(spent):
 
 
 def test_with_any_divergence_it_is_the_queue_of_the_floors(channels):
-    found = []
-    for index in range(NETWORKS):
-        path = pick(channels, index)
-        floor = jax.vmap(control_unit_floor_j)(path) / path.control.energy_budget_j[..., 0]
-        found.append(unavoidable_debt(path, np.inf))
-        np.testing.assert_allclose(found[-1], queue_of(np.asarray(floor, float)), atol=1e-4)
+    floor_j = jax.vmap(jax.vmap(control_unit_floor_j))(channels)
+    floor = np.asarray(floor_j / channels.control.energy_budget_j[..., 0], float)
+    found = unavoidable_debt(channels, np.inf)
+    np.testing.assert_allclose(found, queue_of(np.swapaxes(floor, 0, 1)), atol=1e-4)
     assert np.max(found) > 1.0
 
 
@@ -75,21 +78,19 @@ def test_no_policy_ends_below_it(params, channels):
         for index in range(NETWORKS):
             path = pick(channels, index)
             used = float(np.mean(divergence[index] / path.control.divergence_target))
-            least = unavoidable_debt(path, used)
+            least = debt_of(path, used)
             assert np.all(ended[index] >= least * (1 - 1e-4) - 1e-4)
-            assert np.all(least >= unavoidable_debt(path, np.inf) - 1e-4)
+            assert np.all(least >= debt_of(path, np.inf) - 1e-4)
             held += int(np.sum(least > 0.5 * np.asarray(ended[index])))
     assert held > 3  # the bound is not idle
 
 
 def test_it_is_near_the_least_that_uplinks_can_reach(channels):
     """SINRs of all rounds by an outside solver, on the cluster that owes most."""
-    path = max(
-        (pick(channels, i) for i in range(NETWORKS)), key=lambda p: unavoidable_debt(p, 2).max()
-    )
-    limit = 1.3
-    cluster = int(np.argmax(unavoidable_debt(path, limit)))
-    uplink, rest, loss_weight, loss_free = (np.asarray(x, float) for x in _fades(path))
+    path = pick(channels, np.argmax(unavoidable_debt(channels, 2.0).max(axis=1)))
+    limit, alone = 1.3, jax.tree.map(lambda leaf: leaf[None], path)
+    cluster = int(np.argmax(debt_of(path, limit)))
+    uplink, rest, loss_weight, loss_free = (np.asarray(pick(x, 0), float) for x in _fades(alone))
     uplink, rest, loss_weight = uplink[:, cluster], rest[:, cluster], loss_weight[:, cluster]
     first = pick(path, 0)
     work, radio = first.workload, first.radio
@@ -135,6 +136,6 @@ def test_it_is_near_the_least_that_uplinks_can_reach(channels):
             options={"maxiter": 500, "ftol": 1e-10},
         )
     assert found.success
-    least = unavoidable_debt(path, limit)[cluster]
+    least = debt_of(path, limit)[cluster]
     assert least <= found.fun * (1 + 1e-5)
-    assert least >= 0.99 * found.fun > 1.01 * unavoidable_debt(path, np.inf)[cluster]
+    assert least >= 0.99 * found.fun > 1.01 * debt_of(path, np.inf)[cluster]

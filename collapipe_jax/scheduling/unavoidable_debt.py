@@ -26,7 +26,6 @@ from collapipe_jax.network.channel import spectral_efficiency, transport_block_h
 from collapipe_jax.scheduling.feasibility import can_run
 from collapipe_jax.scheduling.slater import control_unit_floor_j, uplink_floor_j
 
-_LN2 = 0.6931472
 _MULTIPLIERS = np.concatenate([[0.0], np.logspace(-6, 6, 97)])
 _SINRS = np.logspace(-6, 6, 6001)
 _PRICES = np.logspace(-10, 14, 481)
@@ -36,9 +35,9 @@ class _Fades(NamedTuple):
     """What rounds ask for at the least, in units of budgets and of the target.
 
     Attributes:
-      uplink, rest: least energy of a control unit, ``[R, N]``.
-      loss_weight: divergence for each unit of ``e^Lambda - 1`` of a cluster, ``[R, N]``.
-      loss_free: divergence of a round without losses, ``[R]``.
+      uplink, rest: least energy of a control unit, ``[S, R, N]``.
+      loss_weight: divergence for each unit of ``e^Lambda - 1`` of a cluster, ``[S, R, N]``.
+      loss_free: divergence of a round without losses, ``[S, R]``.
     """
 
     uplink: np.ndarray
@@ -48,29 +47,31 @@ class _Fades(NamedTuple):
 
 
 def unavoidable_debt(problems: RoundProblem, divergence_limit: float) -> np.ndarray:
-    """Least energy queue of every control unit after some rounds, ``[N]``.
+    """Least energy queue of every control unit after some rounds, ``[S, N]``.
 
     Source: docs/theory.md (T23). No decisions that keep the mean divergence end below it.
 
     Args:
-      problems: of the rounds, in their order; every leaf with a leading axis ``[R]``.
+      problems: of networks that share workload and radio constants, and of their rounds in
+        order; every leaf with leading axes ``[S, R]``.
       divergence_limit: mean divergence over its target that is still allowed; infinite to
         allow any.
     """
     fades = _Fades(*(np.asarray(part, np.float64) for part in _fades(problems)))
-    rounds = len(fades.loss_free)
-    room = divergence_limit * rounds - fades.loss_free.sum()
-    multiplier = _MULTIPLIERS[:, None, None]
+    rounds = fades.loss_free.shape[1]
+    room = divergence_limit * rounds - fades.loss_free.sum(axis=1)
+    multiplier = _MULTIPLIERS[:, None, None, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         price = np.where(fades.uplink > 0, multiplier * fades.loss_weight / fades.uplink, 0.0)
-        allowed = np.where(multiplier > 0, multiplier * room, 0.0)
-    first = jax.tree.map(lambda leaf: leaf[0], problems)
-    overdraft = fades.uplink * _least_factor(first, price) + fades.rest - 1.0  # [P, R, N]
-    last_rounds = np.cumsum(overdraft[:, ::-1], axis=1)
-    return np.maximum(np.max(last_rounds - allowed, axis=(0, 1)), 0.0)
+        allowed = np.where(multiplier > 0, multiplier * room[:, None, None], 0.0)
+    first = jax.tree.map(lambda leaf: leaf[0, 0], problems)
+    overdraft = fades.uplink * _least_factor(first, price) + fades.rest - 1.0  # [P, S, R, N]
+    last_rounds = np.cumsum(overdraft[:, :, ::-1], axis=2)
+    return np.maximum(np.max(last_rounds - allowed, axis=(0, 2)), 0.0)
 
 
 @jax.jit
+@jax.vmap
 @jax.vmap
 def _fades(problem: RoundProblem) -> tuple[Array, ...]:
     learning, work, control = problem.learning, problem.workload, problem.control
@@ -102,7 +103,7 @@ def _least_factor(problem: RoundProblem, price: np.ndarray) -> np.ndarray:
     blocks = batch * (work.activation_bits + work.target_bits) / radio.transport_block_bits
     with jax.enable_x64(True):
         sinr = jnp.asarray(_SINRS)
-        energy = sinr / (radio.snr_gap * _LN2 * spectral_efficiency(sinr, radio))
+        energy = sinr / (radio.snr_gap * np.log(2.0) * spectral_efficiency(sinr, radio))
         loss = excess_inverse_survival(blocks * transport_block_hazard(radio, sinr))
     energy = np.concatenate([[1.0], np.maximum(energy, 1.0)])
     loss = np.concatenate([np.asarray(loss), [0.0]])
