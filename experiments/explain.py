@@ -147,7 +147,7 @@ def _memory(full: list[FullDevice], prices: Prices) -> RenderableType:
 
 
 def _energy(problem, cost: RoundCost, prices: Prices) -> Iterable[RenderableType]:
-    """Nodes in debt, by what they add to the objective."""
+    """Nodes whose energy has a price, by what they add to the objective."""
     queue = np.asarray(problem.control.energy_queue)
     budget_j = np.asarray(problem.control.energy_budget_j)
     energy_j = np.asarray(cost.energy_j)
@@ -155,9 +155,9 @@ def _energy(problem, cost: RoundCost, prices: Prices) -> Iterable[RenderableType
     nodes = [tuple(np.unravel_index(i, term.shape)) for i in np.argsort(-term, axis=None)]
     nodes = [node for node in nodes if term[node] > 0]
     if not nodes:
-        yield "energy: no node that spends any has debt, so it is free this round"
+        yield "energy: it has no price at any node that spends some, so it is free this round"
         return
-    columns = ("node", "debt, budgets", "a J costs", "in s", "spends, J", "of budget, %", "adds")
+    columns = ("node", "a budget costs", "a J costs", "in s", "spends, J", "of budget, %", "adds")
     table = _table("Energy", *columns)
     for node in nodes[:_ROWS]:
         price = queue[node] / budget_j[node]
