@@ -37,12 +37,14 @@ class Descent(NamedTuple):
       multipliers: of the maxima there.
       objective: of this point, the best that was met.
       cluster_latency_s: there, ``[N, ...]``.
+      priced: all of its price, if asked for.
     """
 
     logs: Resources
     multipliers: Multipliers
     objective: Array
     cluster_latency_s: Array
+    priced: PricedPoint | None = None
 
 
 class _State(NamedTuple):
@@ -53,6 +55,7 @@ class _State(NamedTuple):
     step: Array
     age: Array
     last: Array
+    priced: PricedPoint | None
 
 
 Pricer = Callable[[Resources, Multipliers], PricedPoint]
@@ -66,6 +69,7 @@ def descend(
     multipliers: Multipliers,
     steps: int | Array,
     joint: bool = True,
+    with_price: bool = False,
 ) -> Descent:
     """Take steps downhill.
 
@@ -77,6 +81,8 @@ def descend(
       steps: how many points to look at, 1 or more; the same for every lane.
       joint: whether clusters share a price and the D2E band. If not, each descends by
         itself.
+      with_price: whether to look at the best point once more in the end, for all of its
+        price.
 
     Returns:
       The best point met, the start included. Under caps, which on the way are missed, the
@@ -86,7 +92,7 @@ def descend(
     total = add_up if joint else lambda by_cluster: by_cluster
     shape = active.shape[2:] if joint else active.shape[1:]
 
-    def body(_, state):
+    def body(number, state):
         priced = pricer(state.ahead, state.multipliers)
         here = Descent(state.ahead, state.multipliers, priced.objective, priced.cluster_latency_s)
         best = here if capped else _better(here, state.best)
@@ -104,13 +110,27 @@ def descend(
         )
         ahead = to_limits(ahead, active, joint)
         better = jax.tree.map(_follow, state.multipliers, priced.multipliers)
-        return _State(moved, ahead, better, best, step, age, priced.smooth)
+        if not with_price:
+            return _State(moved, ahead, better, best, step, age, priced.smooth, None)
+        back = number + 1 == steps
+        ahead, better = jax.tree.map(
+            lambda old, new: jnp.where(back, old, new),
+            (best.logs, best.multipliers),
+            (ahead, better),
+        )
+        return _State(moved, ahead, better, best, step, age, priced.smooth, priced)
 
     logs = to_limits(logs, active, joint)
     highest, one = jnp.full(shape, jnp.inf), jnp.ones(shape)
     start = Descent(logs, multipliers, highest, jnp.full(active.shape[1:], jnp.inf))
-    state = _State(logs, logs, multipliers, start, one, jnp.zeros(shape), highest)
-    return jax.lax.fori_loop(0, steps, body, state).best
+    state = _State(logs, logs, multipliers, start, one, jnp.zeros(shape), highest, None)
+    if not with_price:
+        return jax.lax.fori_loop(0, steps, body, state).best
+    unknown = PricedPoint(
+        highest, highest, start.cluster_latency_s, logs, logs.d2d_power, logs, multipliers
+    )
+    end = jax.lax.fori_loop(0, steps + 1, body, state._replace(priced=unknown))
+    return end.best._replace(priced=end.priced)
 
 
 def _follow(old: Array, new: Array) -> Array:

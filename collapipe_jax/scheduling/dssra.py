@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.scheduling.baselines import static_pipeline
-from collapipe_jax.scheduling.chains import chains
+from collapipe_jax.scheduling.chains import Chains, chains
 from collapipe_jax.scheduling.combinations import other_plans
 from collapipe_jax.scheduling.hysteresis import layout_before, stay_or_go
 from collapipe_jax.scheduling.lanes import on_lanes
@@ -25,9 +25,9 @@ from collapipe_jax.scheduling.plans import (
     with_last_plan,
     with_plan_axis,
 )
+from collapipe_jax.scheduling.point import PricedPoint
 from collapipe_jax.scheduling.resources import (
     Tuned,
-    price_logs,
     tune_chains,
     with_certificate,
 )
@@ -81,10 +81,7 @@ def _solve(problem: RoundProblem, micro_batches: int, effort: Effort) -> Tuned:
     steps = jnp.array(effort.joint_steps)
 
     def turn(plans, number):
-        kept = _tune(problem, plans, steps[number])
-        own = jax.tree.map(lambda leaf: leaf[..., 0, :], kept)
-        chain = chains(problem, own.segments, own.micro_batches)
-        priced = price_logs(problem, chain, own.logs, own.multipliers)
+        own, chain, priced = _tune(problem, plans, steps[number])
         layout = static.replace(
             segments=own.segments.astype(jnp.int32),
             micro_batches=own.micro_batches.astype(jnp.int32),
@@ -92,18 +89,9 @@ def _solve(problem: RoundProblem, micro_batches: int, effort: Effort) -> Tuned:
         answer = with_certificate(problem, chain, layout, own.logs, priced)
 
         def look_around():
-            return join_plans(
-                kept,
-                other_plans(
-                    problem,
-                    own,
-                    chain,
-                    priced,
-                    effort.layouts,
-                    effort.cluster_steps,
-                    effort.plans - 1,
-                ),
-            )
+            search = effort.layouts, effort.cluster_steps, effort.plans - 1
+            others = other_plans(problem, own, chain, priced, *search)
+            return join_plans(with_plan_axis(own), others)
 
         plans = jax.lax.cond(number + 1 < len(steps), look_around, lambda: plans)
         return plans, answer
@@ -119,10 +107,10 @@ def _solve(problem: RoundProblem, micro_batches: int, effort: Effort) -> Tuned:
     return stay_or_go(problem, before, found, sum(effort.joint_steps))
 
 
-def _tune(problem: RoundProblem, plans: Plans, steps) -> Plans:
-    """The best of the plans once all are tuned, the axis of plans kept."""
+def _tune(problem: RoundProblem, plans: Plans, steps) -> tuple[Plans, Chains, PricedPoint]:
+    """The best of the plans once all are tuned, its chains and its price, no axis of plans."""
     problem = with_plan_axis(problem)
     chain = chains(problem, plans.segments, plans.micro_batches)
-    tuned = tune_chains(problem, chain, plans.logs, plans.multipliers, steps)
+    tuned = tune_chains(problem, chain, plans.logs, plans.multipliers, steps, with_price=True)
     plans = plans._replace(logs=tuned.logs, multipliers=tuned.multipliers)
-    return take_plan(plans, jnp.argmin(tuned.objective, axis=0))
+    return take_plan((plans, chain, tuned.priced), jnp.argmin(tuned.objective, axis=0))

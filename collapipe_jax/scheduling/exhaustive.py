@@ -27,7 +27,6 @@ from collapipe_jax.scheduling.layouts import ClusterLayouts, compositions, enume
 from collapipe_jax.scheduling.point import Multipliers, Resources, first_multipliers
 from collapipe_jax.scheduling.resources import (
     Tuned,
-    price_logs,
     to_logs,
     tune_chains,
     with_certificate,
@@ -123,8 +122,7 @@ class _Refined(NamedTuple):
 def _refine(problem, segments, micro_batches, points: _Points, steps) -> _Refined:
     def solve(problem, segments, micro_batches, points, steps):
         chain = chains(problem, segments, micro_batches)
-        found = tune_chains(problem, chain, *points, jnp.max(steps))
-        priced = price_logs(problem, chain, found.logs, found.multipliers)
+        found = tune_chains(problem, chain, *points, jnp.max(steps), with_price=True)
         layout = Decision(
             segments=segments,
             micro_batches=micro_batches,
@@ -135,8 +133,8 @@ def _refine(problem, segments, micro_batches, points: _Points, steps) -> _Refine
         )
         return _Refined(
             _Points(found.logs, found.multipliers),
-            with_certificate(problem, chain, layout, found.logs, priced),
-            band_price(priced.slope.d2e_share),
+            with_certificate(problem, chain, layout, found.logs, found.priced),
+            band_price(found.priced.slope.d2e_share),
         )
 
     return on_lanes(solve)(problem, segments, micro_batches, points, steps)

@@ -89,11 +89,11 @@ def _solve(problem: RoundProblem, micro_batches: int, effort: Effort) -> Tuned:
     def turn(state, number):
         plans, met = state
         points = _meet(problem, payable, plans)
-        kept = take_plan(plans, jnp.argmin(points.rank, axis=0))
-        met = _best(join_plans(met, points))
+        own = take_plan(plans, jnp.argmin(points.rank, axis=0))
+        met = _best(join_plans(with_plan_axis(met), points))
         plans = jax.lax.cond(
             (number > 0) & (number < len(effort.joint_steps)),
-            lambda: _look_around(payable, kept, effort),
+            lambda: _look_around(payable, own, effort),
             lambda: points.plans,
         )
         return (_tune(payable, plans, steps[number]), met), None
@@ -102,20 +102,15 @@ def _solve(problem: RoundProblem, micro_batches: int, effort: Effort) -> Tuned:
     worst = jnp.full(plans.micro_batches.shape[1:], jnp.inf)
     nothing = _best(_Met(plans, worst, plans.logs.d2d_power))
     (_, met), _ = jax.lax.scan(turn, (plans, nothing), jnp.arange(len(steps)))
-    return _answer(payable, jax.tree.map(_only, met))
+    return _answer(payable, met)
 
 
 def _with_queue(problem: RoundProblem, queue: Array) -> RoundProblem:
     return problem.replace(control=problem.control.replace(energy_queue=queue))
 
 
-def _only(leaf: Array) -> Array:
-    """Without the axis of plans, of which there is one."""
-    return leaf[..., 0, :]
-
-
 def _best(met: _Met) -> _Met:
-    """The best plan, the axis kept."""
+    """The best plan, without the axis of plans."""
     return take_plan(met, jnp.argmin(met.rank, axis=0))
 
 
@@ -160,13 +155,12 @@ def _meet(problem, payable, plans: Plans) -> _Met:
     return _Met(plans._replace(logs=logs), rank, air_j)
 
 
-def _look_around(payable, kept: Plans, effort: Effort) -> Plans:
+def _look_around(payable, own: Plans, effort: Effort) -> Plans:
     """A plan, and others with layouts that look better at its multipliers.
 
     It goes on from where its descent ended and not from the lowered powers: those of a
     node that is held by its cap alone come back late.
     """
-    own = jax.tree.map(_only, kept)
     chain = capped_chains(payable, own.segments, own.micro_batches)
     priced = price_logs(payable, chain, own.logs, own.multipliers)
     worth_per_j = jnp.where(chain.active, own.multipliers.caps / chain.caps.room_j, 0.0)
@@ -174,7 +168,7 @@ def _look_around(payable, kept: Plans, effort: Effort) -> Plans:
     search = effort.layouts, effort.cluster_steps, effort.plans - 1
     priced_problem = _with_queue(payable, queue)
     others = other_plans(priced_problem, own, chain, priced, *search, capped_chains)
-    return join_plans(kept, others)
+    return join_plans(with_plan_axis(own), others)
 
 
 def _answer(payable, met: _Met) -> Tuned:

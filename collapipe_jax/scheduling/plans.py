@@ -103,19 +103,23 @@ def _narrow_to_be_heard(problem: RoundProblem, chain: Chains, logs: Resources) -
     )
 
 
-def take_plan(plans: Plans, index: Array) -> Plans:
-    """One plan of every lane, the axis kept.
+def take_plan(tree, index: Array):
+    """One plan of every lane, without the axis of plans.
 
     Args:
-      plans: ``C`` of them.
+      tree: leaves with ``[..., C, R]``, or ``[..., 1, R]`` where all plans have the same.
       index: ``[R]``.
     """
+    count = max(leaf.shape[-2] for leaf in jax.tree.leaves(tree))
+    chosen = jnp.arange(count)[:, None] == index
 
     def take(leaf):
-        wide = jnp.broadcast_to(index, (*leaf.shape[:-2], 1, leaf.shape[-1]))
-        return jnp.take_along_axis(leaf, wide, axis=-2)
+        if leaf.shape[-2] == 1:
+            return leaf[..., 0, :]
+        pick = jnp.any if leaf.dtype == bool else jnp.sum
+        return pick(leaf, axis=-2, where=chosen)
 
-    return jax.tree.map(take, plans)
+    return jax.tree.map(take, tree)
 
 
 def with_last_plan(plans: Plans, last: Plans) -> Plans:

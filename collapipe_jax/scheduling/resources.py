@@ -75,8 +75,8 @@ def tune_layout(problem: RoundProblem, decision: Decision, steps: int) -> Tuned:
     """:func:`tune_resources` with lanes, the best point met and not the start."""
     chain = chains(problem, decision.segments, decision.micro_batches)
     start = to_logs(problem, chain, decision)
-    descent = tune_chains(problem, chain, start, first_multipliers(chain), steps)
-    return finish(problem, chain, decision, descent)
+    descent = tune_chains(problem, chain, start, first_multipliers(chain), steps, with_price=True)
+    return with_certificate(problem, chain, decision, descent.logs, descent.priced)
 
 
 def price_logs(
@@ -91,11 +91,16 @@ def price_logs(
 
 
 def tune_chains(
-    problem: RoundProblem, chain: Chains, logs: Resources, multipliers: Multipliers, steps: int
+    problem: RoundProblem,
+    chain: Chains,
+    logs: Resources,
+    multipliers: Multipliers,
+    steps: int | Array,
+    with_price: bool = False,
 ) -> Descent:
     """Descent of all clusters together, interference following the powers; with lanes."""
     pricer = functools.partial(price_logs, problem, chain)
-    return descend(pricer, chain.active, logs, multipliers, steps)
+    return descend(pricer, chain.active, logs, multipliers, steps, with_price=with_price)
 
 
 def tune_clusters(
@@ -107,12 +112,6 @@ def tune_clusters(
     multipliers = multipliers._replace(cluster=jnp.full((2, *multipliers.cluster.shape), 0.5))
     pricer = functools.partial(price_logs, problem, chain, around=around)
     return descend(pricer, chain.active, logs, multipliers, steps, joint=False)
-
-
-def finish(problem, chain: Chains, layout: Decision, descent: Descent) -> Tuned:
-    """The decision of a descent and its certificate; with lanes."""
-    priced = price_logs(problem, chain, descent.logs, descent.multipliers)
-    return with_certificate(problem, chain, layout, descent.logs, priced)
 
 
 def with_certificate(problem, chain, layout, logs, priced) -> Tuned:
