@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,9 +54,8 @@ def prepared(problem, decision):
 def together(problem, decision, logs, multipliers, steps):
     """Where a descent ends, and its certificate there."""
     chain = chains(problem, decision.segments, decision.micro_batches)
-    end = tune_chains(problem, chain, logs, multipliers, steps)
-    priced = price_logs(problem, chain, end.logs, end.multipliers)
-    return end, certify(priced, end.logs, chain.active)
+    end = tune_chains(problem, chain, logs, multipliers, steps, with_price=True)
+    return end, certify(end.priced, end.logs, chain.active)
 
 
 @quick_jit
@@ -117,6 +117,36 @@ def test_a_descent_ends_within_the_limits_and_no_higher_than_it_began(some):
         assert_within_limits(end.logs, active, True)
         assert np.all(end.objective <= last.objective)
         last = end
+
+
+def test_the_price_that_comes_with_a_descent_is_that_of_its_end(some):
+    problem, decision, logs, multipliers, _ = some
+
+    @quick_jit
+    def priced_after(logs, multipliers):
+        chain = chains(problem, decision.segments, decision.micro_batches)
+        return price_logs(problem, chain, logs, multipliers)
+
+    for steps in (1, 30):
+        end, _ = together(problem, decision, logs, multipliers, steps)
+        chex.assert_trees_all_close(
+            end.priced, priced_after(end.logs, end.multipliers), rtol=1e-9, atol=1e-12
+        )
+
+
+def test_a_descent_ends_where_it_does_without_its_price(some):
+    problem, decision, logs, multipliers, _ = some
+
+    @quick_jit
+    def without(steps):
+        chain = chains(problem, decision.segments, decision.micro_batches)
+        return tune_chains(problem, chain, logs, multipliers, steps)
+
+    for steps in (1, 30):
+        end, _ = together(problem, decision, logs, multipliers, steps)
+        chex.assert_trees_all_close(
+            end._replace(priced=None), without(steps), rtol=1e-9, atol=1e-12
+        )
 
 
 def test_no_point_lies_under_a_bound(some, optimum):

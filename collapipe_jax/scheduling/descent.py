@@ -93,12 +93,17 @@ def descend(
     shape = active.shape[2:] if joint else active.shape[1:]
 
     def body(number, state):
-        priced = pricer(state.ahead, state.multipliers)
-        here = Descent(state.ahead, state.multipliers, priced.objective, priced.cluster_latency_s)
+        point = state.ahead, state.multipliers
+        if with_price:  # the last look goes back
+            best = state.best.logs, state.best.multipliers
+            point = jax.tree.map(lambda a, b: jnp.where(number == steps, a, b), best, point)
+        logs, multipliers = point
+        priced = pricer(logs, multipliers)
+        here = Descent(logs, multipliers, priced.objective, priced.cluster_latency_s)
         best = here if capped else _better(here, state.best)
         slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), priced.slope)
-        scale = _scale(priced.curvature, slope, state.ahead, state.step, total)
-        moved = _project_step(state.ahead, slope, scale, active, joint)
+        scale = _scale(priced.curvature, slope, logs, state.step, total)
+        moved = _project_step(logs, slope, scale, active, joint)
         uphill = total(_along(slope, moved, state.reached)) > 0
         age = jnp.where(uphill, 0.0, state.age + 1.0)
         momentum = jnp.minimum(age / (age + 3.0), _MOMENTUM)
@@ -109,16 +114,9 @@ def descend(
             jnp.minimum(state.step * _LONGER, 1.0),
         )
         ahead = to_limits(ahead, active, joint)
-        better = jax.tree.map(_follow, state.multipliers, priced.multipliers)
-        if not with_price:
-            return _State(moved, ahead, better, best, step, age, priced.smooth, None)
-        back = number + 1 == steps
-        ahead, better = jax.tree.map(
-            lambda old, new: jnp.where(back, old, new),
-            (best.logs, best.multipliers),
-            (ahead, better),
-        )
-        return _State(moved, ahead, better, best, step, age, priced.smooth, priced)
+        better = jax.tree.map(_follow, multipliers, priced.multipliers)
+        known = priced if with_price else None
+        return _State(moved, ahead, better, best, step, age, priced.smooth, known)
 
     logs = to_limits(logs, active, joint)
     highest, one = jnp.full(shape, jnp.inf), jnp.ones(shape)
