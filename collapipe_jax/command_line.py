@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.host_memory import keep_freed_memory
 
 
 def run_reporting_errors(main: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
@@ -25,6 +26,20 @@ def run_reporting_errors(main: Callable[[Sequence[str]], None], argv: Sequence[s
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def run_training(main: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
+    """As :func:`run_reporting_errors`, with memory set up for many steps of training.
+
+    Args:
+      main: the program; the first to use JAX in this process.
+      argv: its arguments, without its name.
+
+    Returns:
+      The exit status: 0, or 2 after an error.
+    """
+    keep_freed_memory()
+    return run_reporting_errors(main, argv)
 
 
 def console_for_tables(width: int) -> Console:

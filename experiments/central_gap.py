@@ -20,7 +20,7 @@ from rich.progress import track
 
 from collapipe_jax.build import Experiment, build_experiment
 from collapipe_jax.central import central_round, initial_central_state
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import run_training
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.learner import model_params
@@ -100,4 +100,4 @@ def _report(rows: list[dict]) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    sys.exit(run_training(main, sys.argv[1:]))

@@ -29,7 +29,7 @@ from scipy import stats
 from collapipe_jax.build import Experiment, build_experiment
 from collapipe_jax.build_system import build_system
 from collapipe_jax.checkpoint import RunRecord
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import run_training
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.errors import InputError
@@ -271,4 +271,4 @@ def steps_table(steps: Sequence[dict[str, Any]]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    sys.exit(run_training(main, sys.argv[1:]))

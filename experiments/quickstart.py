@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import run_training
 from configs import quickstart
 from experiments.race import race
 
@@ -29,4 +29,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    sys.exit(run_training(main, sys.argv[1:]))

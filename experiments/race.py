@@ -30,7 +30,7 @@ from collapipe_jax.command_line import (
     console_for_tables,
     read_numbers,
     require_positive,
-    run_reporting_errors,
+    run_training,
 )
 from collapipe_jax.errors import InputError
 from collapipe_jax.scheduling.policies import CLIENT_POLICIES, POLICIES, make_policy
@@ -227,4 +227,4 @@ def _spread_over(config: ConfigDict, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    sys.exit(run_training(main, sys.argv[1:]))

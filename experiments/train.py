@@ -17,7 +17,7 @@ from rich.console import Console
 
 from collapipe_jax import hosts
 from collapipe_jax.build import build_experiment
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import run_training
 from collapipe_jax.errors import InputError
 from collapipe_jax.train import train
 from configs import default
@@ -62,4 +62,4 @@ def _join(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    sys.exit(run_training(main, sys.argv[1:]))

@@ -27,7 +27,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import require_positive, run_reporting_errors
+from collapipe_jax.command_line import require_positive, run_training
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.models.config import BertConfig
@@ -157,4 +157,4 @@ def _table(rows: list[dict]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    sys.exit(run_training(main, sys.argv[1:]))
