@@ -129,6 +129,10 @@ def _matrix_product_backward(
     gradient = gradient.astype(x.dtype)
     outputs = (((x.ndim - 1,), (1,)), ((), ()))
     to_x = jax.lax.dot_general(gradient, kernel, outputs, preferred_element_type=wide)
+    if x.shape[-1] > gradient.shape[-1]:
+        # With one axis to sum over, XLA reads `x` as it lies; with more it first writes a
+        # transposed copy, of a wide input at a higher price than the faster product saves.
+        x, gradient = (each.reshape(-1, each.shape[-1]) for each in (x, gradient))
     places = ((tuple(range(x.ndim - 1)),) * 2, ((), ()))
     to_kernel = jax.lax.dot_general(x, gradient, places, preferred_element_type=wide)
     return to_x.astype(x.dtype), to_kernel.astype(kernel.dtype)
