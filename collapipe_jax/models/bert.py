@@ -107,7 +107,8 @@ def embed_bert(
     if token_types is None:
         token_types = jnp.zeros_like(token_ids)
     x = embedding_params["word"].at[token_ids].get(mode="clip")
-    x = x + embedding_params["position"][None, :length]
+    # Rows rather than a slice, whose gradient XLA's CPU backend sums over a padded table.
+    x = x + embedding_params["position"].at[jnp.arange(length)].get(mode="clip")[None]
     x = x + embedding_params["token_type"].at[token_types].get(mode="clip")
     x = bind(Norm, config, embedding_params["norm"])(x)
     return dropout(x, layer_keys(keys, config.encoder_blocks), 0, config.dropout_rate)
