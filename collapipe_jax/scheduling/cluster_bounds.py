@@ -17,7 +17,7 @@ from collapipe_jax.scheduling.chains import Chains, chains
 from collapipe_jax.scheduling.descent import certify
 from collapipe_jax.scheduling.lanes import on_lanes
 from collapipe_jax.scheduling.point import Multipliers, PricedPoint, Resources, Surroundings
-from collapipe_jax.scheduling.resources import price_logs, tune_clusters
+from collapipe_jax.scheduling.resources import tune_clusters
 
 
 class ClusterBounds(NamedTuple):
@@ -58,9 +58,9 @@ def bound_clusters(
         chain = chains(problem, segments, micro_batches)
         chain = chain.replace(price_per_s=weight * chain.price_per_s)
         around = _alone(chain, price_per_share)
-        found = tune_clusters(problem, chain, _equal_split(chain), around, steps)
-        priced = price_logs(problem, chain, found.logs, found.multipliers, around)
-        bound = _certify_each(priced, found.logs, chain.active)
+        start = _equal_split(chain)
+        found = tune_clusters(problem, chain, start, around, steps, with_price=True)
+        bound = _certify_each(found.priced, found.logs, chain.active)
         return ClusterBounds(bound, found.logs, found.multipliers)
 
     return on_lanes(solve)(problem, segments, micro_batches, weight, price_per_share)

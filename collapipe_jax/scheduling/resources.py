@@ -104,14 +104,21 @@ def tune_chains(
 
 
 def tune_clusters(
-    problem: RoundProblem, chain: Chains, logs: Resources, around: Surroundings, steps: int
+    problem: RoundProblem,
+    chain: Chains,
+    logs: Resources,
+    around: Surroundings,
+    steps: int,
+    with_price: bool = False,
 ) -> Descent:
     """Descent of every cluster by itself, the others standing still; with lanes."""
     multipliers = first_multipliers(chain)
     # Of its own latency and the round's.
     multipliers = multipliers._replace(cluster=jnp.full((2, *multipliers.cluster.shape), 0.5))
     pricer = functools.partial(price_logs, problem, chain, around=around)
-    return descend(pricer, chain.active, logs, multipliers, steps, joint=False)
+    return descend(
+        pricer, chain.active, logs, multipliers, steps, joint=False, with_price=with_price
+    )
 
 
 def with_certificate(problem, chain, layout, logs, priced) -> Tuned:

@@ -6,8 +6,10 @@ Forward and backward pass and Adam's update in single precision, on texts of 128
 some of them padded, with a head that tells two classes apart: blocks of width 768 and of
 width 256, 8 and 32 texts at a time, with dropout of 0.1 and without. Ours is one compiled
 step; PyTorch runs `transformers.BertForSequenceClassification` with the fused Adam, as it
-is and through `torch.compile`, with the same weights, texts and number of threads. They take
-turns, so that whatever else the machine does meets all of them; the medians are compared.
+is and through `torch.compile`, with the same weights, texts and number of threads, in the
+same process, which keeps what is freed as our training programs do
+(`collapipe_jax.host_memory`). They take turns, so that whatever else the machine does meets
+all of them; the medians are compared.
 
     python -m experiments.benchmarks.training --mfu
 
