@@ -56,6 +56,8 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     vocabulary = (tmp_path / "run/model/vocab.txt").read_text().split("\n")[:-1]
     assert vocabulary == list(objective.data.wordpiece.pieces)
     assert (tmp_path / "run/vocab.txt").read_text().split("\n")[:-1] == vocabulary
+    tokenizer = json.loads((tmp_path / "run/model/tokenizer_config.json").read_text())
+    assert tokenizer["do_lower_case"] == config.task.lowercase
 
     config.model.pretrained = str(tmp_path / "run/model")
     config.seed = 3

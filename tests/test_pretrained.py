@@ -23,6 +23,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert import bert_encode, init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.pretrained import load_bert, save_bert
+from collapipe_jax.tasks.wordpiece import train_wordpiece
 
 GOLDEN = Path(__file__).parent / "data" / "bert_tiny"
 BUILDINGS = ("barn", "bridge", "cabin", "castle", "dam", "fort", "harbour", "hut", "inn", "kiln")
@@ -162,6 +163,14 @@ def test_the_configuration_is_kept(tmp_path, activation):
     save_bert(tmp_path, config, params, vocabulary=TOKENS)
     assert load_bert(tmp_path)[0] == config
     assert (tmp_path / "vocab.txt").read_text().split() == list(TOKENS)
+
+
+def test_the_case_of_the_vocabulary_is_told_to_the_peers_tokenizer(tmp_path):
+    config, params = load_bert(GOLDEN)
+    save_bert(tmp_path, config, params, vocabulary=TOKENS, lowercase=False)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] is False
+    save_bert(tmp_path, config, params)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] is False
 
 
 def test_names_of_other_models_and_times_are_understood(copy):
@@ -339,6 +348,24 @@ def test_hidden_states_equal_pytorchs_and_go_back(peers, tmp_path, activation):
     back = theirs(peers, again.eval())
     assert torch.equal(back.last_hidden_state, expected.last_hidden_state)
     assert torch.equal(back.pooler_output, expected.pooler_output)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_the_peers_tokenizer_cuts_text_as_ours_did(peers, tmp_path, lowercase):
+    config, params = load_bert(GOLDEN)
+    text = "El Ni\u00f1o reverses IgG"
+    ours = train_wordpiece([text] * 2, len(TOKENS) + 40, lowercase)
+    config, params = with_words(config, params, ours.vocabulary_size)
+    save_bert(tmp_path, config, params, vocabulary=ours.pieces, lowercase=lowercase)
+    theirs = peers[1].AutoTokenizer.from_pretrained(tmp_path)(text).input_ids
+    assert theirs == [int(i) for i in ours.encode_texts([text], 50).token_ids[0] if i]
+
+
+def with_words(config, params, count):
+    """The model with a vocabulary of so many, all 0."""
+    tables = params["embedding"] | {"word": np.zeros((count, config.width), np.float32)}
+    config = dataclasses.replace(config, vocabulary_size=count)
+    return config, params | {"embedding": tables}
 
 
 @pytest.mark.parametrize(

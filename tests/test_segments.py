@@ -1,3 +1,4 @@
+import collections
 import functools
 import itertools
 
@@ -11,14 +12,14 @@ from hypothesis import strategies as st
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import init_encoder
+from collapipe_jax.pipeline import passes
 from collapipe_jax.pipeline.execution import forward
-from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.pipeline.mesh import STAGE, make_pipeline_mesh
 from collapipe_jax.pipeline.segments import segment_layout
-from collapipe_jax.pipeline.slots import gather_slots, scatter_slots
+from collapipe_jax.pipeline.slots import gather_slots
 
 layout = jax.jit(segment_layout, static_argnames="max_blocks")
 gather = jax.jit(gather_slots, static_argnums=2)
-scatter = jax.jit(scatter_slots, static_argnums=2)
 CONFIG = EncoderConfig(width=8, heads=2, feed_forward_width=16, encoder_blocks=5)
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
@@ -48,7 +49,7 @@ def test_a_short_layout_keeps_the_heads_of_the_segments(sizes):
 
 
 @given(st.sampled_from([p for p in itertools.product(range(4), repeat=3) if sum(p) == 5]))
-def test_slots_and_stack_are_inverse_to_one_another(sizes):
+def test_slots_hold_a_devices_own_blocks_in_order(sizes):
     stack = {"a": jnp.arange(10.0).reshape(5, 2) + 1.0}
     slots = gather(stack, jnp.array(sizes), 3)
     assert slots["a"].shape == (3, 3, 2)
@@ -56,14 +57,11 @@ def test_slots_and_stack_are_inverse_to_one_another(sizes):
     for device, size in enumerate(sizes):
         own = stack["a"][starts[device] : starts[device] + size]
         assert (slots["a"][device, :size] == own).all()
-    empty = np.arange(3)[None] >= np.array(sizes)[:, None]
-    spoiled = {"a": jnp.where(empty[..., None], jnp.nan, slots["a"])}
-    assert (scatter(spoiled, jnp.array(sizes), 5)["a"] == stack["a"]).all()
 
 
 @pytest.mark.parametrize("backend", ["vmapped", "sharded"])
 def test_fifty_partitions_cost_one_compilation(backend):
-    """All of five blocks over four devices, a different one in every call."""
+    """Of five blocks over four devices, a different one in every call."""
     params, mesh = parameters(), make_pipeline_mesh(1, 4)
     x, mask = jax.random.normal(jax.random.key(1), (2, 2, 8)), jnp.ones((2, 2), bool)
     traces = []
@@ -81,6 +79,38 @@ def test_fifty_partitions_cost_one_compilation(backend):
     for sizes in partitions:
         np.testing.assert_allclose(run(params, jnp.array(sizes)), expected, rtol=0.0, atol=1e-5)
     assert len(traces) == run._cache_size() == 1
+
+
+def test_a_device_runs_its_own_blocks_alone_and_bubbles_none(monkeypatch):
+    """Passes of blocks counted while they run: M times each device's own, forward and backward."""
+    params, mesh, ran = parameters(), make_pipeline_mesh(1, 3), collections.Counter()
+
+    def counted(run, kind):
+        def run_and_count(*arguments):
+            stage = jax.lax.axis_index(STAGE)
+            jax.debug.callback(lambda stage: ran.update([(kind, int(stage))]), stage)
+            return run(*arguments)
+
+        return run_and_count
+
+    monkeypatch.setattr(passes, "_block_forward", counted(passes._block_forward, "forward"))
+    monkeypatch.setattr(passes, "_block_backward", counted(passes._block_backward, "backward"))
+    x, mask = jax.random.normal(jax.random.key(1), (4, 2, 8)), jnp.ones((4, 2), bool)
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    def gradient(params, segments):
+        def loss(params):
+            rest = CONFIG, x, mask, segments
+            return forward(params, *rest, backend="sharded", micro_batches=4, mesh=mesh).sum()
+
+        return jax.grad(loss)(params)
+
+    for sizes in ([1, 0, 4], [2, 2, 1]):
+        ran.clear()
+        jax.block_until_ready(gradient(params, jnp.array(sizes)))
+        jax.effects_barrier()
+        for kind in ("forward", "backward"):
+            assert [ran[kind, stage] for stage in range(3)] == [4 * size for size in sizes]
 
 
 @pytest.mark.parametrize("backend", ["vmapped", "sharded"])

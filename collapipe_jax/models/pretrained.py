@@ -27,6 +27,7 @@ from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained_config import config_document, read_config, read_json
 
 _CONFIG, _VOCABULARY = "config.json", "vocab.txt"
+_TOKENIZER = "tokenizer_config.json"
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -124,6 +125,7 @@ def save_bert(
     params: Params,
     *,
     vocabulary: str | Path | Sequence[str] | None = None,
+    lowercase: bool | None = None,
 ) -> None:
     """Write a checkpoint that `load_bert` and `transformers.BertModel.from_pretrained` read.
 
@@ -137,6 +139,9 @@ def save_bert(
         by `BertModel.from_pretrained(directory, add_pooling_layer=False)`.
       vocabulary: A file with one token a line, or the tokens themselves in the order of
         their numbers, for `vocab.txt`; None leaves that file as it is.
+      lowercase: Whether text is lowercased and stripped of accents before it is cut in
+        pieces, for `tokenizer_config.json`; None leaves that file as it is. Without it
+        `transformers` lowercases.
 
     Raises:
       InputError: On a configuration that the layout cannot express, parameters that are not
@@ -157,6 +162,9 @@ def save_bert(
     write_text(directory / _CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
     if tokens is not None:
         write_text(directory / _VOCABULARY, "".join(f"{token}\n" for token in tokens))
+    if lowercase is not None:
+        tokenizer = {"do_lower_case": lowercase, "tokenizer_class": "BertTokenizer"}
+        write_text(directory / _TOKENIZER, json.dumps(tokenizer, indent=2) + "\n")
 
 
 def _expected_params(config: BertConfig, pooler: bool) -> Params:

@@ -118,7 +118,7 @@ def export_bert(
       folder: made where it is missing.
       sizes: of BERT.
       params: `{"embedding", "encoder", "decoder"}`.
-      wordpiece: the vocabulary.
+      wordpiece: the vocabulary, and whether its text is lowercase.
     """
     body = {"embedding": params["embedding"], "encoder": params["encoder"]}
     if "pooler" in params["decoder"]:
@@ -126,4 +126,5 @@ def export_bert(
     # The layout has a deviation of fresh weights, which LeCun's law has by another name.
     deviation = sizes.initial_deviation or sizes.width**-0.5
     sizes = dataclasses.replace(sizes, initial_deviation=deviation)
-    save_bert(folder, sizes, body, vocabulary=wordpiece.pieces)
+    tokenizer = {"vocabulary": wordpiece.pieces, "lowercase": wordpiece.lowercase}
+    save_bert(folder, sizes, body, **tokenizer)

@@ -1,7 +1,6 @@
-"""Parameters of a partition: slots that a device holds, gathered from the stack and put back."""
+"""Parameters of a partition: the slots that a device holds, gathered from the stack."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.errors import InputError
@@ -22,27 +21,6 @@ def gather_slots(encoder_params: Params, segments: jax.Array, capacity: int) -> 
     """
     block_ids, _ = segment_layout(segments, capacity)
     return jax.tree.map(lambda leaf: leaf[block_ids], encoder_params)
-
-
-def scatter_slots(slots: Params, segments: jax.Array, blocks: int) -> Params:
-    """The inverse of `gather_slots` for a partition that it can hold.
-
-    Args:
-      slots: Every leaf `[K, capacity, ...]`. What an empty slot holds is never read.
-      segments: Blocks per device `[K]`.
-      blocks: `L` (static).
-
-    Returns:
-      Every leaf `[L, ...]`; zeros where no device holds the block.
-    """
-
-    def put_back(leaf: jax.Array) -> jax.Array:
-        block_ids, filled = segment_layout(segments, leaf.shape[1])
-        places = jnp.where(filled, block_ids, blocks)  # out of bounds: dropped
-        stack = jnp.zeros((blocks, *leaf.shape[2:]), leaf.dtype)
-        return stack.at[places].set(leaf, mode="drop")
-
-    return jax.tree.map(put_back, slots)
 
 
 def holds(segments: jax.Array, blocks: int, capacity: int) -> jax.Array:
