@@ -243,6 +243,9 @@ def forward_clusters(
 def check_backend(backend: str) -> None:
     """Refuse an unknown backend.
 
+    Args:
+      backend: What was given.
+
     Raises:
       InputError: as said.
     """

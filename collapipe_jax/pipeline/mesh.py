@@ -44,6 +44,11 @@ def make_pipeline_mesh(clusters: int, stages: int) -> Mesh:
 def check_mesh(mesh: Mesh | None, clusters: int, stages: int) -> None:
     """Refuse a mesh that is missing or of other sizes than the pipeline.
 
+    Args:
+      mesh: What was given.
+      clusters: `N`.
+      stages: `K`.
+
     Raises:
       InputError: As said.
     """

@@ -21,12 +21,27 @@ class MicroBatches(NamedTuple):
     keys: jax.Array | None
 
     def at(self, number: jax.Array) -> "MicroBatches":
-        """One micro-batch `[b, ...]`, or as many as `number` has entries."""
+        """What one micro-batch has, or several.
+
+        Args:
+          number: Which, `[]` or `[n]`.
+
+        Returns:
+          Leaves `[b, ...]` or `[n, b, ...]`.
+        """
         return jax.tree.map(lambda leaf: leaf[number], self)
 
 
 def cut(tree: Any, count: int) -> Any:
-    """Leaves `[B, ...]` to `[M, B / M, ...]`, examples in order."""
+    """A mini-batch as micro-batches, examples in order.
+
+    Args:
+      tree: Leaves `[B, ...]`.
+      count: `M`, a divisor of B (static).
+
+    Returns:
+      Leaves `[M, B / M, ...]`.
+    """
     return jax.tree.map(
         lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), tree
     )
@@ -52,6 +67,10 @@ def cut_mask_and_keys(
 
 def check_micro_batches(batch: int, count: int) -> None:
     """Refuse a number of micro-batches that does not divide the mini-batch.
+
+    Args:
+      batch: `B`.
+      count: `M`.
 
     Raises:
       InputError: As said.

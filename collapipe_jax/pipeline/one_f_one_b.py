@@ -99,7 +99,15 @@ def tick_of(time: jax.Array, stage: jax.Array, stages: int, micro_batches: int) 
 
 
 def ticks(stages: int, micro_batches: int) -> int:
-    """Ticks of a whole step: the first stage ends backward pass `M - 1` in the last."""
+    """Ticks of a whole step: the first stage ends backward pass `M - 1` in the last.
+
+    Args:
+      stages: `S`.
+      micro_batches: `M`.
+
+    Returns:
+      Their number, the makespan in `cost/timeline.py` of passes of one unit over free links.
+    """
     return 2 * (stages + micro_batches - 1)
 
 

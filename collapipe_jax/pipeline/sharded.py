@@ -154,14 +154,34 @@ def _flow_backward(
 
 
 def shard(function: Any, mesh: Mesh, in_specs: Any, out_specs: Any) -> Any:
-    """A function of what one device holds as a function of the whole, not differentiable."""
+    """A function of what one device holds as a function of the whole, not differentiable.
+
+    Args:
+      function: What every device of the mesh runs on its parts.
+      mesh: From `make_pipeline_mesh`.
+      in_specs: Partition specs of its arguments.
+      out_specs: Partition specs of its results.
+
+    Returns:
+      A function of whole arrays.
+    """
     return jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
 
 
 def own_part(slots: Params, rest: tuple, count: int) -> tuple[Segment, MicroBatches]:
-    """Inside `shard`: the device's segment and its cluster's `count` micro-batches."""
+    """Inside `shard`: what a device runs, and on what.
+
+    Args:
+      slots: Its parameters, every leaf `[1, 1, capacity, ...]`.
+      rest: Its cluster's mask `[1, B, S]`, example numbers `[1, B]`, segments `[1, K]` and
+        the dropout key.
+      count: `M` (static).
+
+    Returns:
+      Its segment, and its cluster's micro-batches.
+    """
     mask, ids, segments, dropout_key = rest
     sizes, stage = segments[0], jax.lax.axis_index(STAGE)
     own = jax.tree.map(lambda leaf: leaf[0, 0], slots)
@@ -171,14 +191,30 @@ def own_part(slots: Params, rest: tuple, count: int) -> tuple[Segment, MicroBatc
 
 
 def hop(message: Any, direction: int) -> Any:
-    """Inside `shard`: pass a message to the next stage (1) or the one before (-1), in a ring."""
+    """Inside `shard`: pass a message on to a neighbour, in a ring.
+
+    Args:
+      message: Arrays of any shapes.
+      direction: 1 to the next stage, -1 to the one before (static).
+
+    Returns:
+      What the neighbour on the other side passed on.
+    """
     stages = jax.lax.axis_size(STAGE)
     ring = [(stage, (stage + direction) % stages) for stage in range(stages)]
     return jax.lax.ppermute(message, STAGE, ring)
 
 
 def from_stage(stage: int, value: Any) -> Any:
-    """Inside `shard`: what one stage holds, given to all stages of its cluster."""
+    """Inside `shard`: what one stage holds, given to all stages of its cluster.
+
+    Args:
+      stage: Which (static).
+      value: Arrays of any shapes; what other stages hold does not matter.
+
+    Returns:
+      That stage's value, on every stage.
+    """
     mine = jax.lax.axis_index(STAGE) == stage
     only = jax.tree.map(lambda leaf: jnp.where(mine, leaf, jnp.zeros_like(leaf)), value)
     return jax.lax.psum(only, STAGE)

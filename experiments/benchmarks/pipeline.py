@@ -27,7 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import require_positive, run_reporting_errors
+from collapipe_jax.command_line import require_positive, run_training
 from collapipe_jax.errors import InputError
 from collapipe_jax.files import write_text
 from collapipe_jax.models.config import EncoderConfig
@@ -60,11 +60,19 @@ class Shape(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One cluster's mini-batch: `[1, B, S, h]`, `[1, B, S]`, and the loss's weights like x."""
+    """One cluster's mini-batch, and how its encoder is cut.
+
+    Attributes:
+      x: embedded tokens `[1, B, S, h]`.
+      mask: `[1, B, S]`.
+      weights: of the loss, like x.
+      segments: blocks per device `[1, K]`; values, so that one program runs every partition.
+    """
 
     x: jax.Array
     mask: jax.Array
     weights: jax.Array
+    segments: jax.Array
 
 
 def main(argv: Sequence[str]) -> None:
@@ -126,7 +134,7 @@ def step_on_one_device(config: EncoderConfig) -> Callable:
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state: tuple, batch: Batch) -> tuple[tuple, jax.Array]:
         params, moments = state
-        x, mask, weights = (leaf[0] for leaf in batch)
+        x, mask, weights, _ = (leaf[0] for leaf in batch)
 
         def loss(params: Params, x: jax.Array) -> jax.Array:
             return weighted_sum({}, encode(params, config, x, mask), weights)
@@ -137,10 +145,8 @@ def step_on_one_device(config: EncoderConfig) -> Callable:
     return step
 
 
-def step_on_a_mesh(
-    config: EncoderConfig, mesh: Mesh, shape: Shape, schedule: str, segments: jax.Array
-) -> Callable:
-    """The same step with a device per stage, by a schedule; `segments [1, K]`."""
+def step_on_a_mesh(config: EncoderConfig, mesh: Mesh, shape: Shape, schedule: str) -> Callable:
+    """The same step with a device per stage, by a schedule."""
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state: tuple, batch: Batch) -> tuple[tuple, jax.Array]:
@@ -152,7 +158,7 @@ def step_on_a_mesh(
             weighted_sum,
             batch.x,
             batch.mask,
-            segments,
+            batch.segments,
             batch.weights,
             micro_batches=shape.micro_batches,
             mesh=mesh,
@@ -182,13 +188,13 @@ def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: S
 
     def draw(key: jax.Array) -> tuple:
         params = init_encoder(key, config)
+        segments = jnp.full((1, shape.stages), config.encoder_blocks // shape.stages)
         if mesh is not None:
-            sizes = equal_split(config, shape)
-            slots = gather_slots(params, sizes[0], config.encoder_blocks // shape.stages)
+            slots = gather_slots(params, segments[0], config.encoder_blocks // shape.stages)
             params = jax.tree.map(lambda leaf: leaf[None], slots)
         x = jax.random.normal(key, (1, shape.batch, shape.sequence, config.width))
         mask = jnp.ones(x.shape[:3], bool)
-        return (params, _OPTIMIZER.init(params)), Batch(x, mask, jnp.cos(x))
+        return (params, _OPTIMIZER.init(params)), Batch(x, mask, jnp.cos(x), segments)
 
     everything = jax.eval_shape(draw, jax.random.key(0))
     if mesh is not None:
@@ -212,11 +218,6 @@ def _placed(everything: tuple, mesh: Mesh) -> tuple:
     return state, jax.tree.map(lambda leaf: place(leaf, "cluster"), batch)
 
 
-def equal_split(config: EncoderConfig, shape: Shape) -> jax.Array:
-    """The same number of blocks on every device, `[1, K]`."""
-    return jnp.full((1, shape.stages), config.encoder_blocks // shape.stages)
-
-
 def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> int:
     """Memory of one device for a training step, as XLA lays it out.
 
@@ -232,7 +233,7 @@ def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> i
         step, mesh = step_on_one_device(config), None
     else:
         mesh = make_pipeline_mesh(1, shape.stages)
-        step = step_on_a_mesh(config, mesh, shape, schedule, equal_split(config, shape))
+        step = step_on_a_mesh(config, mesh, shape, schedule)
     lowered = step.lower(*lay_out(True, mesh, config, shape))
     found = lowered.compile(compiler_options=_QUICK).memory_analysis()
     sizes = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
@@ -259,9 +260,8 @@ def measure_cpu_seconds(config: EncoderConfig, shape: Shape, repeats: int) -> di
       The seconds of every repetition of `sequential` and of every schedule.
     """
     mesh = make_pipeline_mesh(1, shape.stages)
-    segments = equal_split(config, shape)
     steps = {"sequential": step_on_one_device(config)}
-    steps |= {name: step_on_a_mesh(config, mesh, shape, name, segments) for name in SCHEDULES}
+    steps |= {name: step_on_a_mesh(config, mesh, shape, name) for name in SCHEDULES}
     places = {name: None if name == "sequential" else mesh for name in steps}
     held = {name: lay_out(False, place, config, shape) for name, place in places.items()}
     seconds = {name: [] for name in steps}
@@ -301,4 +301,4 @@ def _seconds_table(seconds: dict[str, list]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    sys.exit(run_training(main, sys.argv[1:]))
