@@ -2,8 +2,8 @@
 
     python -m experiments.train --config=configs/translation_tatoeba.py --workdir=runs/tatoeba
 
-About 6 minutes on 2 cores. Greedy test BLEU 18.8, 18.6 and 19.9 with seeds 0, 1 and 2; copying
-the source gives 0.4.
+About 6 minutes on 2 cores. Greedy test BLEU 18.6, mean of seeds 0 to 4; copying the source
+gives 0.4.
 """
 
 from ml_collections import ConfigDict

@@ -1,5 +1,6 @@
 """BERT in the layout of Hugging Face: `config.json`, `model.safetensors`, `vocab.txt`.
 
+What is written may have a `tokenizer_config.json` beside them, which tells the vocabulary's case.
 Layout: https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of
 a linear map as `[outputs, inputs]`, we as `[inputs, outputs]`.
 """
