@@ -22,6 +22,7 @@ import pooch
 import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from urllib3.exceptions import ReadTimeoutError
 
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
@@ -131,6 +132,10 @@ def _transfer(url: str, path: Path, console: Console, remedy: str) -> None:
             problem = f"the server refuses it ({error.response.status_code})"
             raise InputError("url", url, problem, remedy) from error
         except requests.exceptions.ConnectionError as error:
+            # A transfer that stalls has this class too, with another error inside.
+            if isinstance(error.args[0], ReadTimeoutError):
+                problem = f"the connection broke: nothing came for {_TIMEOUT_S:g} s"
+                raise InputError("url", url, problem, remedy) from error
             problem = "the server cannot be reached; is there a connection to the internet?"
             raise InputError("url", url, problem, remedy) from error
         except requests.exceptions.RequestException as error:

@@ -32,16 +32,21 @@ def zipped(**members):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves what stands under its paths; ``/broken/...`` stops in the middle."""
+    """Serves what stands under its paths.
+
+    ``/broken/...`` hangs up in the middle, ``/stalled/...`` falls silent there.
+    """
 
     def do_GET(self):
         self.server.requested.append(self.path)
-        broken = self.path.startswith("/broken")
-        content = self.server.contents.get(self.path.removeprefix("/broken"))
+        name = self.path.removeprefix("/broken").removeprefix("/stalled")
+        content = self.server.contents.get(name)
         self.send_response(200 if content is not None else 404)
         self.send_header("Content-Length", str(len(content or b"")))
         self.end_headers()
-        self.wfile.write((content or b"")[: len(content) // 2 if broken else None])
+        self.wfile.write((content or b"")[: len(content) // 2 if name != self.path else None])
+        if self.path.startswith("/stalled"):
+            self.server.given_up.wait()
 
     def log_message(self, *_):
         pass
@@ -51,11 +56,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.contents, server.requested = {}, []
+        server.contents, server.requested, server.given_up = {}, [], threading.Event()
         server.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
+        server.given_up.set()
         server.shutdown()
         thread.join()
 
@@ -122,6 +128,14 @@ def test_a_broken_connection_leaves_no_half_file(server, tmp_path, console):
     with pytest.raises(InputError, match="the connection broke") as caught:
         fetch(one_file(f"{server.url}/broken/a.tsv"), tmp_path, console)
     assert caught.value.value == f"{server.url}/broken/a.tsv"
+    assert names(tmp_path) == []
+
+
+def test_a_connection_that_falls_silent_is_given_up(server, tmp_path, console, monkeypatch):
+    monkeypatch.setattr(program, "_TIMEOUT_S", 0.25)
+    server.contents["/a.tsv"] = CONTENT
+    with pytest.raises(InputError, match=r"nothing came for 0\.25 s"):
+        fetch(one_file(f"{server.url}/stalled/a.tsv"), tmp_path, console)
     assert names(tmp_path) == []
 
 
