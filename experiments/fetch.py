@@ -128,18 +128,19 @@ def _transfer(url: str, path: Path, console: Console, remedy: str) -> None:
         )
         try:
             downloader(url, str(path), None)
-        except requests.exceptions.HTTPError as error:
-            problem = f"the server refuses it ({error.response.status_code})"
-            raise InputError("url", url, problem, remedy) from error
-        except requests.exceptions.ConnectionError as error:
-            # A transfer that stalls has this class too, with another error inside.
-            if isinstance(error.args[0], ReadTimeoutError):
-                problem = f"the connection broke: nothing came for {_TIMEOUT_S:g} s"
-                raise InputError("url", url, problem, remedy) from error
-            problem = "the server cannot be reached; is there a connection to the internet?"
-            raise InputError("url", url, problem, remedy) from error
         except requests.exceptions.RequestException as error:
-            raise InputError("url", url, "the connection broke", remedy) from error
+            raise InputError("url", url, _problem(error), remedy) from error
+
+
+def _problem(error: requests.exceptions.RequestException) -> str:
+    if isinstance(error, requests.exceptions.HTTPError):
+        return f"the server refuses it ({error.response.status_code})"
+    if not isinstance(error, requests.exceptions.ConnectionError):
+        return "the connection broke"
+    # A transfer that stalls has this class too, with another error inside.
+    if isinstance(error.args[0], ReadTimeoutError):
+        return f"the connection broke: nothing came for {_TIMEOUT_S:g} s"
+    return "the server cannot be reached; is there a connection to the internet?"
 
 
 def _extract(archive: Path, file: CorpusFile, folder: Path) -> Path:

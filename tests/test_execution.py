@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from leaves_close import assert_close
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BertConfig, TransformerConfig
@@ -78,18 +79,6 @@ def batches(draw):
     mask = jnp.arange(LENGTH)[None] < jnp.array(lengths)[:, None]
     micro_batches = draw(st.sampled_from([1, 2, 4]))  # fewer and more than stages
     return x, mask, jnp.array(erased), jnp.array(draw(st.sampled_from(PARTITIONS))), micro_batches
-
-
-def assert_close(got, expected, tolerance):
-    """Leaf by leaf, each on the scale of its largest entry.
-
-    Never on one under a tenth of the largest leaf's: a key's bias has gradient 0, all noise.
-    """
-    leaves = jax.tree.leaves(expected)
-    scales = [float(jnp.abs(leaf).max()) for leaf in leaves]
-    for a, b, scale in zip(jax.tree.leaves(got), leaves, scales, strict=True):
-        scale = max(scale, 0.1 * max(scales), 1e-3)
-        np.testing.assert_allclose(a, b, rtol=0.0, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize("name", ["transformer", "bert"])

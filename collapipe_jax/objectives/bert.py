@@ -126,5 +126,4 @@ def export_bert(
     # The layout has a deviation of fresh weights, which LeCun's law has by another name.
     deviation = sizes.initial_deviation or sizes.width**-0.5
     sizes = dataclasses.replace(sizes, initial_deviation=deviation)
-    tokenizer = {"vocabulary": wordpiece.pieces, "lowercase": wordpiece.lowercase}
-    save_bert(folder, sizes, body, **tokenizer)
+    save_bert(folder, sizes, body, vocabulary=wordpiece.pieces, lowercase=wordpiece.lowercase)

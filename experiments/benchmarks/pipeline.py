@@ -188,9 +188,10 @@ def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: S
 
     def draw(key: jax.Array) -> tuple:
         params = init_encoder(key, config)
-        segments = jnp.full((1, shape.stages), config.encoder_blocks // shape.stages)
+        capacity = config.encoder_blocks // shape.stages
+        segments = jnp.full((1, shape.stages), capacity)
         if mesh is not None:
-            slots = gather_slots(params, segments[0], config.encoder_blocks // shape.stages)
+            slots = gather_slots(params, segments[0], capacity)
             params = jax.tree.map(lambda leaf: leaf[None], slots)
         x = jax.random.normal(key, (1, shape.batch, shape.sequence, config.width))
         mask = jnp.ones(x.shape[:3], bool)
