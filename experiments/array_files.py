@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import partial_path
+from collapipe_jax.files.atomic import partial_path
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
+from collapipe_jax.files.atomic import write_text
 from experiments import bound_cases
 from experiments.bound_problems import CLUSTERS
 from experiments.bound_rows import as_assumed, measure, work

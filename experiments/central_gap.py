@@ -18,13 +18,13 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from collapipe_jax.build import Experiment, build_experiment
-from collapipe_jax.central import central_round, initial_central_state
 from collapipe_jax.command_line import run_training
+from collapipe_jax.config.experiment import Experiment, build_experiment
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
-from collapipe_jax.learner import model_params
-from collapipe_jax.train import train
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.training.central import central_round, initial_central_state
+from collapipe_jax.training.learner import model_params
+from collapipe_jax.training.loop import train
 from configs import default
 from experiments.configuration import read_config
 from experiments.intervals import mean_interval

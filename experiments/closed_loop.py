@@ -25,18 +25,18 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.progress import track
 
-from collapipe_jax.build_system import build_system_params
-from collapipe_jax.checkpoint import open_workdir
 from collapipe_jax.command_line import read_numbers, require_positive, run_reporting_errors
+from collapipe_jax.config.system import build_system_params
+from collapipe_jax.control.backlog_bound import unavoidable_debt
+from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
+from collapipe_jax.control.queues import queues_before
+from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.feasibility import can_run
-from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
-from collapipe_jax.scheduling.queues import queues_before
-from collapipe_jax.scheduling.slater import control_unit_floor_j, device_budget_floor_j
-from collapipe_jax.scheduling.unavoidable_debt import unavoidable_debt
-from collapipe_jax.simulate import SystemRound, draw_system, problems_met, simulate
-from collapipe_jax.system import SystemParams
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.checkpoints import open_workdir
+from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
+from collapipe_jax.simulation.environment import SystemRound, draw_system, problems_met, simulate
+from collapipe_jax.simulation.system import SystemParams
 from experiments.array_files import write_arrays
 from experiments.closed_loop_files import (
     chunk_file,

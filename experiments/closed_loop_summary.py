@@ -1,6 +1,6 @@
 """What a closed-loop run says: constraints kept or not, latency, and the books of the queues.
 
-Budgets under a floor of :mod:`collapipe_jax.scheduling.slater` can be kept by no pipeline, nor
+Budgets under a floor of :mod:`collapipe_jax.control.budget_floors` can be kept by no pipeline, nor
 those that a fade late in the horizon overdraws; such networks are summarised apart, and counted.
 """
 

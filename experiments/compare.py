@@ -23,16 +23,16 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.progress import track
 
-from collapipe_jax.build_system import build_system_params
-from collapipe_jax.checkpoint import open_workdir
 from collapipe_jax.command_line import require_positive, run_reporting_errors
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.decision import Decision
-from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.feasibility import can_run
-from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
-from collapipe_jax.simulate import draw_system, simulate_system
-from collapipe_jax.system import EdgeSystem, SystemParams
+from collapipe_jax.cost.feasibility import can_run
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.checkpoints import open_workdir
+from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
+from collapipe_jax.simulation.environment import draw_system, simulate_system
+from collapipe_jax.simulation.system import EdgeSystem, SystemParams
 from experiments.array_files import write_arrays
 from experiments.compare_files import chunk_file, load_comparison, networks_file
 from experiments.compare_summary import summarise, summary_table

@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from collapipe_jax.config_checks import check_training, typed_values
+from collapipe_jax.config.checks import check_training, typed_values
 from collapipe_jax.errors import InputError
 from configs import default
 

@@ -26,18 +26,18 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from collapipe_jax.build import Experiment, build_experiment
-from collapipe_jax.build_system import build_system
-from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_training
+from collapipe_jax.config.experiment import Experiment, build_experiment
+from collapipe_jax.config.system import build_system
 from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.static_pipeline import split_equally, with_equal_resources
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.baselines import split_equally, with_equal_resources
-from collapipe_jax.scheduling.feasibility import usable_blocks
-from collapipe_jax.scheduling.policies import Policy
-from collapipe_jax.train import train
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.checkpoints import RunRecord
+from collapipe_jax.policies.registry import Policy
+from collapipe_jax.training.loop import train
 from configs import default
 from experiments.configuration import read_config
 from experiments.intervals import mean_interval

@@ -7,10 +7,10 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from collapipe_jax.allocation.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Tuned
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import RoundCost
-from collapipe_jax.scheduling.resources import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Tuned
 from experiments.prices import FullDevice, Prices
 
 _ROWS = 10

@@ -26,7 +26,7 @@ from urllib3.exceptions import ReadTimeoutError
 
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import partial_path
+from collapipe_jax.files.atomic import partial_path
 from collapipe_jax.tasks.corpora import DATA_VARIABLE
 from experiments.corpora import CORPORA, Corpus, CorpusFile
 

@@ -20,16 +20,16 @@ from rich.table import Table
 from collapipe_jax.command_line import console_for_tables, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.divergence import loss_free_divergence
+from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
 from collapipe_jax.cost.round_cost import RoundCost
-from collapipe_jax.documents import read_network, write_decision
+from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
-from collapipe_jax.scheduling.baselines import static_pipeline
-from collapipe_jax.scheduling.dssra import dssra
-from collapipe_jax.scheduling.feasibility import can_run
-from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
+from collapipe_jax.files.documents import read_network, write_decision
+from collapipe_jax.policies.dssra import dssra
+from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.units import bytes_to_mib
 from experiments.explain import explain, terms
 from experiments.prices import full_devices, limit_prices

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import jax
 
 from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.cost.feasibility import violations
 from collapipe_jax.cost.round import price
-from collapipe_jax.documents import read_decision, read_network, write_cost
-from collapipe_jax.scheduling.feasibility import violations
+from collapipe_jax.files.documents import read_decision, read_network, write_cost
 
 
 def main(argv: Sequence[str]) -> None:

@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from collapipe_jax.allocation.allocate import Tuned, price_logs, to_logs, tune_chains
+from collapipe_jax.allocation.projected_gradient import band_price, certify
+from collapipe_jax.allocation.smooth_maximum import add_up
+from collapipe_jax.allocation.variables import first_multipliers
+from collapipe_jax.batching import on_lanes
+from collapipe_jax.cost.chains import chains
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.scheduling.baselines import with_equal_resources
-from collapipe_jax.scheduling.chains import chains
-from collapipe_jax.scheduling.descent import band_price, certify
-from collapipe_jax.scheduling.lanes import on_lanes
-from collapipe_jax.scheduling.point import first_multipliers
-from collapipe_jax.scheduling.power_mean import add_up
-from collapipe_jax.scheduling.resources import Tuned, price_logs, to_logs, tune_chains
+from collapipe_jax.cost.static_pipeline import with_equal_resources
 from experiments.single_use import compile_for_now
 
 _STEPS = 400
@@ -63,7 +63,7 @@ def limit_prices(problem: RoundProblem, decision: Decision) -> Prices:
 
     Args:
       problem: one round of one network.
-      decision: as :func:`collapipe_jax.scheduling.dssra.dssra` makes it.
+      decision: as :func:`collapipe_jax.policies.dssra.dssra` makes it.
     """
     far_off = with_equal_resources(problem, decision.segments, decision.micro_batches)
     return on_lanes(_prices)(problem, decision, far_off)

@@ -24,17 +24,22 @@ from pathlib import Path
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from collapipe_jax.build import Experiment, Optimizers, build_experiment, build_optimizers
-from collapipe_jax.checkpoint import open_workdir
 from collapipe_jax.command_line import (
     console_for_tables,
     read_numbers,
     require_positive,
     run_training,
 )
+from collapipe_jax.config.experiment import (
+    Experiment,
+    Optimizers,
+    build_experiment,
+    build_optimizers,
+)
 from collapipe_jax.errors import InputError
-from collapipe_jax.scheduling.policies import CLIENT_POLICIES, POLICIES, make_policy
-from collapipe_jax.train import round_latencies_s, train
+from collapipe_jax.files.checkpoints import open_workdir
+from collapipe_jax.policies.registry import CLIENT_POLICIES, POLICIES, make_policy
+from collapipe_jax.training.loop import round_latencies_s, train
 from configs import default
 from experiments.configuration import read_config
 from experiments.race_files import Run, read_run, save_race

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.checkpoint import RunRecord, load_run
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.checkpoints import RunRecord, load_run
 
 FILE = "race.json"
 

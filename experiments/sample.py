@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from collapipe_jax.build_system import build_system
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.compilation import quick_jit
-from collapipe_jax.documents import write_network
-from collapipe_jax.simulate import initial_state, round_problem
+from collapipe_jax.config.system import build_system
+from collapipe_jax.files.documents import write_network
+from collapipe_jax.simulation.environment import initial_state, round_problem
 from experiments.configuration import read_checked_config
 
 

@@ -27,17 +27,17 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from collapipe_jax.build_system import build_system_params
 from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.config.system import build_system_params
+from collapipe_jax.control.queues import queues_before
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.exhaustive import exhaustive
-from collapipe_jax.scheduling.policies import Policy, make_policy
-from collapipe_jax.scheduling.queues import queues_before
-from collapipe_jax.simulate import draw_system, problems_met, simulate
-from collapipe_jax.system import SystemParams
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.policies.exhaustive import exhaustive
+from collapipe_jax.policies.registry import Policy, make_policy
+from collapipe_jax.simulation.environment import draw_system, problems_met, simulate
+from collapipe_jax.simulation.system import SystemParams
 from experiments.benchmarks.network_rows import judge, pick
 from experiments.benchmarks.outside_solvers import in_double
 from experiments.closed_loop import with_v

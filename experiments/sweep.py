@@ -18,11 +18,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.checkpoint import open_workdir
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.policies import POLICIES
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.checkpoints import open_workdir
+from collapipe_jax.policies.registry import POLICIES
 from experiments.compare import compare, comparison_settings
 from experiments.configuration import read_checked_config, read_sweep
 from experiments.sweep_files import point_folder

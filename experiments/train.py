@@ -16,10 +16,10 @@ from pathlib import Path
 from rich.console import Console
 
 from collapipe_jax import hosts
-from collapipe_jax.build import build_experiment
 from collapipe_jax.command_line import run_training
+from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
-from collapipe_jax.train import train
+from collapipe_jax.training.loop import train
 from configs import default
 from experiments.configuration import read_config
 

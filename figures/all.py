@@ -16,9 +16,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.checkpoints import RunRecord
 from experiments.closed_loop_files import load_closed_loop
 from experiments.compare_files import Comparison, load_comparison
 from experiments.compare_summary import OURS

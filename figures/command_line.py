@@ -9,8 +9,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from collapipe_jax.checkpoint import RunRecord, load_run
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.checkpoints import RunRecord, load_run
 from figures.style import save
 
 

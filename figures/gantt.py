@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import ConnectionPatch, Patch, Rectangle
 
-from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
 from figures.command_line import figure_parser, load_runs, out_dir, print_paths
 from figures.schedule import BACKWARD, FORWARD, TURN, Step, first_step, pick

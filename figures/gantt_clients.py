@@ -16,9 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
 from figures.command_line import figure_parser, load_runs, out_dir, print_paths
 

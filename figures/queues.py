@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
 from figures.command_line import draw_and_save
 from figures.scales import stretched_axis

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from collapipe_jax.checkpoint import RunRecord
 from collapipe_jax.cost.timeline import flow_events
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.checkpoints import RunRecord
 
 FORWARD, BACKWARD, TURN = "forward", "backward", "decoder"
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from collapipe_jax.checkpoint import RunRecord
+from collapipe_jax.files.checkpoints import RunRecord
 
 COLUMN_WIDTH_IN = 3.5
 DOUBLE_WIDTH_IN = 7.16

@@ -6,16 +6,14 @@ import pickle
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support import ROOT, SUPPORT
 
 from collapipe_jax import hosts
 from collapipe_jax.errors import InputError
 from experiments.train import main as train_main
-
-TESTS = Path(__file__).parent
 
 
 def test_one_host_is_the_first_and_tells_itself():
@@ -64,7 +62,7 @@ def test_wrong_places_of_hosts_are_told(address, count, index, told):
 
 @pytest.mark.parametrize("option", ["--hosts=2", "--host=1"])
 def test_hosts_without_a_coordinator_are_told(option, tmp_path):
-    arguments = [f"--config={TESTS / 'tiny_run.py'}", f"--workdir={tmp_path / 'run'}", option]
+    arguments = [f"--config={SUPPORT / 'tiny_run.py'}", f"--workdir={tmp_path / 'run'}", option]
     with pytest.raises(InputError, match="without a coordinator"):
         train_main(arguments)
     assert not (tmp_path / "run").exists()
@@ -73,11 +71,11 @@ def test_hosts_without_a_coordinator_are_told(option, tmp_path):
 def _start(workdir, devices, *options):
     """A training run in a process of its own."""
     flags = os.environ["XLA_FLAGS"].replace("count=8", f"count={devices}")
-    command = [sys.executable, "-m", "experiments.train", f"--config={TESTS / 'tiny_run.py'}"]
+    command = [sys.executable, "-m", "experiments.train", f"--config={SUPPORT / 'tiny_run.py'}"]
     command += [f"--workdir={workdir}", "--config.pipeline.backend=sharded", *options]
     return subprocess.Popen(
         command,
-        cwd=TESTS.parent,
+        cwd=ROOT,
         env=os.environ | {"XLA_FLAGS": flags, "COLUMNS": "200"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

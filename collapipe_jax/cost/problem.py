@@ -4,7 +4,7 @@ from flax import struct
 from jax import Array
 
 from collapipe_jax.cost.divergence import Learning
-from collapipe_jax.cost.moves import Moves
+from collapipe_jax.cost.switching import Moves
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.devices import Compute

@@ -10,9 +10,9 @@ from collapipe_jax.cost.energy import node_energy_j
 from collapipe_jax.cost.latency import compute_latency_s, latency_parts, stage_times
 from collapipe_jax.cost.links import message_links, micro_batch_hazard
 from collapipe_jax.cost.memory import device_memory_bytes
-from collapipe_jax.cost.moves import price_of_moves
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import RoundCost, drift_plus_penalty
+from collapipe_jax.cost.switching import price_of_moves
 from collapipe_jax.network.channel import loss_probability
 
 

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import partial_path, write_text
+from collapipe_jax.files.atomic import partial_path, write_text
 from collapipe_jax.models.bert import init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.layers import Params

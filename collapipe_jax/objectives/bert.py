@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from collapipe_jax.files import write_text
+from collapipe_jax.files.atomic import write_text
 from collapipe_jax.models.bert_heads import (
     BertClassifier,
     BertTagger,

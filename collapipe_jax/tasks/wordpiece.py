@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
+from collapipe_jax.files.atomic import write_text
 from collapipe_jax.tasks.corpora import read_lines
 
 PAD, UNKNOWN, CLASSIFY, SEPARATE = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")

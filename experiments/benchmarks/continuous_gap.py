@@ -27,13 +27,13 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
+from collapipe_jax.allocation.allocate import Tuned, tune_resources
 from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.baselines import static_pipeline, with_equal_resources
-from collapipe_jax.scheduling.dssra import dssra
-from collapipe_jax.scheduling.resources import Tuned, tune_resources
+from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_resources
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.policies.dssra import dssra
 from experiments.benchmarks.network_rows import (
     HOPELESS_LOSS,
     by_hope,

@@ -4,7 +4,7 @@ import argparse
 
 from collapipe_jax.command_line import require_positive
 from collapipe_jax.errors import InputError
-from collapipe_jax.scheduling.dssra import DEFAULT_EFFORT, Effort
+from collapipe_jax.policies.dssra import DEFAULT_EFFORT, Effort
 
 
 def add_effort_options(parser: argparse.ArgumentParser) -> None:

@@ -22,13 +22,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from collapipe_jax.allocation.allocate import tune_resources
 from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.dssra import Effort, dssra
-from collapipe_jax.scheduling.exhaustive import exhaustive
-from collapipe_jax.scheduling.resources import tune_resources
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.policies.dssra import Effort, dssra
+from collapipe_jax.policies.exhaustive import exhaustive
 from experiments.benchmarks.effort import add_effort_options, effort_of
 from experiments.benchmarks.network_rows import (
     by_hope,

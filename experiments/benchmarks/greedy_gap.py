@@ -29,10 +29,10 @@ from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision, active_nodes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
+from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.baselines import static_pipeline
-from collapipe_jax.scheduling.greedy import greedy
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.policies.greedy import greedy
 from experiments.benchmarks.network_rows import (
     HOPELESS_LOSS,
     by_hope,

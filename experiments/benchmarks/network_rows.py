@@ -15,11 +15,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.feasibility import is_feasible
+from collapipe_jax.files.atomic import write_text
 from experiments.benchmarks.solver_networks import NetworkShape
 
 HOPELESS_LOSS = 0.9

@@ -29,7 +29,7 @@ from rich.table import Table
 
 from collapipe_jax.command_line import require_positive, run_training
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
+from collapipe_jax.files.atomic import write_text
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import Params

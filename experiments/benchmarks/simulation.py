@@ -17,11 +17,11 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from collapipe_jax.build_system import build_system_params
 from collapipe_jax.command_line import require_positive, run_reporting_errors
-from collapipe_jax.scheduling.policies import POLICIES, Policy, make_policy
-from collapipe_jax.simulate import initial_state, simulate, simulate_round
-from collapipe_jax.system import SystemParams, sample_system
+from collapipe_jax.config.system import build_system_params
+from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
+from collapipe_jax.simulation.environment import initial_state, simulate, simulate_round
+from collapipe_jax.simulation.system import SystemParams, sample_system
 from configs import default
 from experiments.benchmarks.timing import timed
 

@@ -30,10 +30,10 @@ from rich.table import Table
 from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
+from collapipe_jax.cost.static_pipeline import with_equal_resources
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
-from collapipe_jax.scheduling.baselines import with_equal_resources
-from collapipe_jax.scheduling.dssra import Effort, dssra
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.policies.dssra import Effort, dssra
 from experiments.benchmarks.effort import add_effort_options, effort_of
 from experiments.benchmarks.outside_bound import lower_bound_with_cvxpy
 from experiments.benchmarks.outside_solvers import in_double, solve_with_scipy

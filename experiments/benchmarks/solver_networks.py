@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.build_system import build_system_params
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.simulate import initial_state, round_problem
-from collapipe_jax.system import SystemParams, sample_system
+from collapipe_jax.simulation.environment import initial_state, round_problem
+from collapipe_jax.simulation.system import SystemParams, sample_system
 from collapipe_jax.units import db_to_linear
 from configs import default
 

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from collapipe_jax.command_line import require_positive, run_training
 from collapipe_jax.errors import InputError
-from collapipe_jax.files import write_text
+from collapipe_jax.files.atomic import write_text
 from collapipe_jax.models.config import BertConfig
 from experiments.benchmarks.bert_step import draw_texts, in_turns, make_step
 from experiments.benchmarks.mfu import measure_mfu

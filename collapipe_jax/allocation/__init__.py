@@ -1,0 +1,1 @@
+"""Shares and powers of a partition: a convex problem, solved and certified."""

@@ -1,0 +1,1 @@
+"""Configuration: keys, checks, and the structs that they become."""

@@ -1,0 +1,205 @@
+"""From a configuration to an experiment.
+
+This file, ``build_objective.py`` and ``build_system.py`` are all that knows ml_collections.
+
+Everything a configuration can get wrong is found here, before any work starts.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from collapipe_jax.config.checks import check_training, typed_values, under_keys
+from collapipe_jax.config.objective import build_model, build_objective
+from collapipe_jax.config.system import build_system
+from collapipe_jax.errors import InputError
+from collapipe_jax.federated.erasures import ErasureLaw
+from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
+from collapipe_jax.objectives.objective import Objective
+from collapipe_jax.pipeline.execution import Execution
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.policies.registry import CLIENT_POLICIES, Policy, make_policy
+from collapipe_jax.simulation.system import EdgeSystem
+from collapipe_jax.tasks.split import split_samples
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizers:
+    """Who steps what: clusters their clients, the edge server the decoder and the mean."""
+
+    client: optax.GradientTransformation
+    decoder: optax.GradientTransformation
+    server: optax.GradientTransformation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A configuration made ready to run.
+
+    Attributes:
+      config: nested plain dictionary, as it is saved.
+      objective: model, corpus and score.
+      cluster_indices: training samples of every cluster.
+      cluster_weight: share of the samples, ``[N]``.
+      optimizers: of clients, decoder and server.
+      execution: what runs the encoder.
+      erasure_law: how losses are drawn and made up for.
+      system: the network.
+      policy: who decides.
+    """
+
+    config: dict[str, Any]
+    objective: Objective
+    cluster_indices: list[np.ndarray]
+    cluster_weight: np.ndarray
+    optimizers: Optimizers
+    execution: Execution
+    erasure_law: ErasureLaw
+    system: EdgeSystem
+    policy: Policy
+
+    @functools.cached_property
+    def most_client_samples(self) -> int | None:
+        """Most samples of a mini-batch that a client may get; None under a pipeline policy."""
+        if self.config["policy"]["name"] not in CLIENT_POLICIES:
+            return None
+        if self.config["dynamics"]["availability"] < 1.0:
+            return self.config["training"]["batch"]
+        decision = self.policy(jax.random.key(0), self.system.mean_problem)
+        return int(decision.samples.max())
+
+
+def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
+    """Make a configuration ready, or say what is wrong with it.
+
+    Args:
+      config: the configuration.
+      default: the default one; it tells which keys there are and of which type.
+
+    Raises:
+      InputError: naming key, value and remedy.
+    """
+    config = ConfigDict(typed_values(config.to_dict(), default.to_dict()))
+    check_training(config)
+    build_model(config)  # cheap checks first, the corpus last
+    policy = make_policy(**config.policy)
+    _check_is_trained(config)
+    optimizers = build_optimizers(config)
+    execution = build_execution(config)
+    erasure_law = build_erasure_law(config)
+    equal = np.full(config.network.clusters, 1.0 / config.network.clusters)
+    build_system(config, equal)
+    objective = build_objective(config)
+    cluster_indices = split_samples(
+        config.seed,
+        config.task.split,
+        objective.split_keys,
+        config.network.clusters,
+        config.task.concentration,
+        minimum=config.training.batch,
+    )
+    sizes = np.array([len(indices) for indices in cluster_indices])
+    weight = sizes / sizes.sum()
+    return Experiment(
+        config=config.to_dict(),
+        objective=objective,
+        cluster_indices=cluster_indices,
+        cluster_weight=weight,
+        optimizers=optimizers,
+        execution=execution,
+        erasure_law=erasure_law,
+        system=build_system(config, weight),
+        policy=policy,
+    )
+
+
+def _check_is_trained(config: ConfigDict) -> None:
+    """Refuse what can be priced but not trained."""
+    fraction, backend = config.payload.trained_fraction, config.pipeline.backend
+    if fraction < 1.0:
+        raise InputError(
+            "payload.trained_fraction",
+            fraction,
+            "adapters are priced, not trained",
+            "Give 1 to train, or compare policies without training",
+        )
+    if config.policy.name in CLIENT_POLICIES and backend != "sequential":
+        raise InputError(
+            "pipeline.backend",
+            backend,
+            f"policy {config.policy.name} has no pipeline to run",
+            "Give sequential, or another policy",
+        )
+
+
+def build_execution(config: ConfigDict) -> Execution:
+    """What runs the encoder.
+
+    Raises:
+      InputError: if there are fewer devices than a sharded pipeline needs.
+    """
+    execution = Execution(**config.pipeline)
+    if execution.backend == "sharded":
+        with under_keys({"mesh": "pipeline.backend"}):
+            make_pipeline_mesh(config.network.clusters, config.network.devices)
+    return execution
+
+
+_LAW_KEYS = {"erased_together": ("micro_batch", "round"), "survivor_weight": ("survival", "pooled")}
+
+
+def build_erasure_law(config: ConfigDict) -> ErasureLaw:
+    """How losses are drawn and made up for.
+
+    Raises:
+      InputError: on an unknown name, or where a policy's learning knows no other law.
+    """
+    for key, known in _LAW_KEYS.items():
+        name, value = f"training.{key}", config.training[key]
+        if value not in known:
+            raise InputError(name, value, "unknown", f"Choose among: {', '.join(known)}")
+        if value != known[0] and config.policy.name in CLIENT_POLICIES:
+            problem = f"clients of policy {config.policy.name} do not read it"
+            raise InputError(name, value, problem, f"Give {known[0]}, or another policy")
+    return ErasureLaw(
+        per_round=config.training.erased_together == "round",
+        pooled=config.training.survivor_weight == "pooled",
+    )
+
+
+def _averaged_copies(config: ConfigDict) -> int:
+    """How many copies of the embedding a round averages: of clusters, or of clients."""
+    clusters, devices = config.network.clusters, config.network.devices
+    return clusters * devices if config.policy.name in CLIENT_POLICIES else clusters
+
+
+def build_optimizers(config: ConfigDict) -> Optimizers:
+    """Optimisers of clients, decoder and server.
+
+    Raises:
+      InputError: on an unknown optimiser or schedule, or numbers that it refuses.
+    """
+    training = config.training
+
+    def make(key: str, learning_rate: float, **options: Any) -> optax.GradientTransformation:
+        with under_keys({"optimizer.name": key, "optimizer.schedule": "training.schedule"}):
+            return make_optimizer(training[key.removeprefix("training.")], learning_rate, **options)
+
+    local = {
+        "schedule": training.schedule,
+        "warmup_steps": training.warmup_steps,
+        "total_steps": training.rounds * training.local_steps,
+        "clip_norm": training.clip_norm,
+    }
+    client = make("training.client_optimizer", training.client_learning_rate, **local)
+    factor = training.embedding_rate_factor or float(_averaged_copies(config))
+    return Optimizers(
+        client=scale_group_rates(client, {"embedding": factor}),
+        decoder=make("training.decoder_optimizer", training.decoder_learning_rate, **local),
+        server=make("training.server_optimizer", training.server_learning_rate),
+    )

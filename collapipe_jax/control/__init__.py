@@ -1,0 +1,1 @@
+"""Control over the long run: virtual queues, their floors and bounds."""

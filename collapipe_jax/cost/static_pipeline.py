@@ -1,0 +1,77 @@
+"""Policies to compare with that follow a fixed rule."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.cost.decision import Decision, active_nodes, is_present
+from collapipe_jax.cost.feasibility import usable_blocks
+from collapipe_jax.cost.problem import RoundProblem
+
+
+def static_pipeline(problem: RoundProblem, micro_batches: int) -> Decision:
+    """Equal split over all devices, equal shares, full power.
+
+    The remainder of the split goes to the first devices, and blocks move only where
+    memory forbids. A cluster that cannot hold the encoder with this number of
+    micro-batches takes the largest allowed number, which needs least memory, and sits
+    out if that fails too.
+
+    Source: docs/system-model.md, section 6.
+
+    Args:
+      problem: one round of one network.
+      micro_batches: the fixed number; the nearest allowed one is taken.
+
+    Returns:
+      A feasible decision.
+    """
+    choices = problem.workload.micro_batch_choices
+    wanted = choices[jnp.argmin(jnp.abs(choices - micro_batches))]
+    fits = jnp.sum(usable_blocks(problem, wanted), axis=1) >= problem.workload.blocks
+    count = jnp.where(fits, wanted, jnp.max(choices))
+    capacity = usable_blocks(problem, count[:, None])
+    segments = split_equally(capacity, problem.workload.blocks)
+    return with_equal_resources(problem, segments, count)
+
+
+def split_equally(capacity: Array, blocks: int) -> Array:
+    """Equal split of the blocks, moved to the first devices with room where it must be.
+
+    Args:
+      capacity: most blocks of each device, integers, ``[N, K]``.
+      blocks: ``L``.
+
+    Returns:
+      ``[N, K]``; a row of zeros where the devices cannot hold the blocks together.
+    """
+    devices = capacity.shape[1]
+    equal = blocks // devices + (jnp.arange(devices) < blocks % devices)[None]
+    held = jnp.minimum(equal, capacity)
+    room = capacity - held
+    homeless = blocks - jnp.sum(held, axis=1, keepdims=True)
+    room_before = jnp.cumsum(room, axis=1) - room
+    split = held + jnp.clip(homeless - room_before, 0, room)
+    enough = jnp.sum(capacity, axis=1, keepdims=True) >= blocks
+    return jnp.where(enough, split, 0).astype(jnp.int32)
+
+
+def with_equal_resources(problem: RoundProblem, segments: Array, micro_batches: Array) -> Decision:
+    """Complete a decision with equal shares among those that send, and full power.
+
+    Args:
+      problem: one round of one network.
+      segments: ``[N, K]``.
+      micro_batches: ``[N]``.
+    """
+    active = active_nodes(segments)
+    present = is_present(segments)
+    senders = jnp.maximum(jnp.sum(active, axis=1, keepdims=True), 1)
+    clusters = jnp.maximum(jnp.sum(present), 1)
+    return Decision(
+        segments=segments,
+        micro_batches=micro_batches.astype(jnp.int32),
+        d2d_share=jnp.where(active, 1.0 / senders, 0.0),
+        d2d_power_w=jnp.where(active, problem.radio.d2d_power_max_w, 0.0),
+        d2e_share=jnp.where(present, 1.0 / clusters, 0.0),
+        d2e_power_w=jnp.where(present, problem.radio.d2e_power_max_w, 0.0),
+    )

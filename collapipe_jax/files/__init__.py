@@ -1,0 +1,1 @@
+"""Files: checkpoints, JSON documents, atomic writes."""

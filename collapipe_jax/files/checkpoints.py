@@ -1,0 +1,288 @@
+"""Checkpoints of a run: the only file that knows Orbax.
+
+A workdir holds ``config.json``, ``metrics.jsonl`` (one line a round), ``checkpoints/`` with
+the last two and ``checksums.json`` with the digests of their files. A checkpoint carries the
+state, the whole history and the constants that the figures need, so a figure is drawn from it
+alone. The newest checkpoint is the truth; the metrics file is written again from its history
+on resuming.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+from collapipe_jax import hosts
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.atomic import partial_path, write_text
+from collapipe_jax.objectives.objective import SCORE_NAMES
+
+_KEPT = 2
+
+
+class RunRecord(NamedTuple):
+    """What a run leaves, enough to draw it.
+
+    Attributes:
+      config: nested plain dictionary.
+      constants: budgets, limits and baselines by name.
+      history: arrays by name, first axis the rounds.
+      policy: name of the policy.
+      score_name: what ``history["score"]`` is.
+    """
+
+    config: dict[str, Any]
+    constants: dict[str, np.ndarray]
+    history: dict[str, np.ndarray]
+    policy: str
+    score_name: str
+
+
+def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
+    """Take possession of a workdir for a configuration; touch nothing that is not ours.
+
+    Args:
+      workdir: made if it does not exist.
+      config: nested plain dictionary, as saved beside the results.
+      resume: whether to go on with what is there.
+
+    Raises:
+      InputError: if another configuration's results are there, or results of this one
+        and ``resume`` is not set, or if no such folder can be made.
+    """
+    path = Path(workdir).absolute()
+    saved = path / "config.json"
+    _make_folder(path)
+    config = json.loads(json.dumps(config))
+    if saved.exists():
+        found = _read_config(path)
+        if found != config:
+            raise InputError(
+                "workdir",
+                str(workdir),
+                f"belongs to another configuration ({_first_difference(found, config)})",
+                "Choose another workdir, or restore that configuration",
+            )
+        if not resume:
+            raise InputError(
+                "workdir", str(workdir), "holds results already", "Add --resume, or choose another"
+            )
+    elif any(entry != partial_path(saved) for entry in path.iterdir()):
+        raise InputError(
+            "workdir", str(workdir), "holds files that no run wrote", "Choose an empty folder"
+        )
+    else:
+        write_text(saved, json.dumps(config, indent=1, sort_keys=True) + "\n")
+    return path
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            "workdir", str(path), f"no folder ({error.strerror})", "Choose a path for a folder"
+        ) from None
+
+
+def _read_config(workdir: Path) -> dict[str, Any]:
+    saved = workdir / "config.json"
+    if not saved.is_file():
+        raise InputError(
+            "workdir", str(workdir), "holds no run", "Name the workdir of a training run"
+        )
+    found = _read_object(saved)
+    if found is None:
+        raise InputError(
+            "workdir", str(workdir), "its config.json is damaged", "Start anew in another workdir"
+        )
+    return found
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object on file; None if it is damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # not UTF-8, or not JSON
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _first_difference(found: Mapping, wanted: Mapping, prefix: str = "") -> str:
+    """First key in which two nested dictionaries differ, with both values."""
+    for key in sorted(set(found) | set(wanted)):
+        here, there = found.get(key, "nothing"), wanted.get(key, "nothing")
+        if here == there:
+            continue
+        if isinstance(here, dict) and isinstance(there, dict):
+            return _first_difference(here, there, f"{prefix}{key}.")
+        return f"{prefix}{key} is {here!r} there and {there!r} here"
+    return "no difference"
+
+
+class Checkpoints:
+    """The checkpoints of one workdir; use as a context manager.
+
+    Where several hosts run, all open the same folder and call the same methods; the state and
+    the record of the first one are written.
+
+    Args:
+      workdir: with a run.
+      writable: whether to sweep what a killed run left half written; a reader must not,
+        since the run may still be writing it.
+
+    Raises:
+      InputError: if the newest checkpoint is damaged.
+    """
+
+    def __init__(self, workdir: Path, *, writable: bool = True):
+        self._directory = workdir / "checkpoints"
+        self._checksums = workdir / "checksums.json"
+        newest = _newest_step(self._directory)
+        if newest is not None:
+            self._check_files(newest)
+        self._orbax = ocp.training.Checkpointer(
+            self._directory,
+            preservation_policy=ocp.training.preservation_policies.LatestN(_KEPT),
+            cleanup_tmp_directories=writable,
+        )
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._orbax.close()
+
+    def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
+        """Save after a round; whole or not at all.
+
+        Args:
+          step: rounds done.
+          state: what the next round needs.
+          record: nested dictionary of arrays for the figures.
+        """
+        # Not those of a folder of this name that was deleted since.
+        hosts.on_first(lambda: self._keep_digests({}))
+        # Arrays of NumPy are written by the first host, whatever the others have.
+        state = jax.device_get(state)
+        self._orbax.save_checkpointables(step, {"state": state, "record": dict(record)})
+        hosts.on_first(
+            lambda: self._keep_digests({str(step): _file_digests(self._directory / str(step))})
+        )
+
+    def latest(self) -> int | None:
+        """Rounds done at the newest checkpoint, or None."""
+        found = self._orbax.latest
+        return None if found is None else int(found.step)
+
+    def load(self, step: int, state_like: Any) -> tuple[Any, dict[str, Any]]:
+        """State, in the structure and in the places of ``state_like``, and record of a step.
+
+        Raises:
+          InputError: if the checkpoint is damaged.
+        """
+        found = self._load(step, {"state": jax.device_get(state_like), "record": None})
+        places = jax.tree.map(lambda leaf: leaf.sharding, state_like)
+        return jax.device_put(found["state"], places), found["record"]
+
+    def load_record(self, step: int) -> dict[str, Any]:
+        """Record of a step alone.
+
+        Raises:
+          InputError: if the checkpoint is damaged.
+        """
+        return self._load(step, {"record": None})["record"]
+
+    def _load(self, step: int, wanted: dict[str, Any]) -> dict[str, Any]:
+        self._check_files(step)
+        try:
+            return self._orbax.load_checkpointables(step, wanted)
+        except Exception as error:  # Orbax tells damage by errors of many kinds
+            raise self._damaged(step, f"cannot be read ({type(error).__name__})") from error
+
+    def _check_files(self, step: int) -> None:
+        """Find damage before Orbax does, which may read zeros or print its own errors.
+
+        A run killed right after a checkpoint leaves it without digests: it is trusted,
+        for Orbax renames what is complete.
+        """
+        expected = self._known_digests().get(str(step))
+        if expected is None:
+            return
+        found = _file_digests(self._directory / str(step))
+        if found != expected:
+            names = sorted(set(found) | set(expected))
+            wrong = next(name for name in names if found.get(name) != expected.get(name))
+            raise self._damaged(step, f"its file {wrong} is damaged")
+
+    def _keep_digests(self, new: Mapping[str, dict[str, str]]) -> None:
+        """Write the digests of the checkpoints that are there, with new ones."""
+        known = self._known_digests()
+        kept = {name: known[name] for name in known if (self._directory / name).exists()} | dict(
+            new
+        )
+        if kept != known:
+            write_text(self._checksums, json.dumps(kept, indent=1) + "\n")
+
+    def _known_digests(self) -> dict[str, dict[str, str]]:
+        if not self._checksums.exists():
+            return {}
+        digests = _read_object(self._checksums)
+        if digests is None:
+            raise InputError(
+                "checkpoint", str(self._checksums), "is damaged", "Delete it to do without checks"
+            )
+        return digests
+
+    def _damaged(self, step: int, problem: str) -> InputError:
+        folder = str(self._directory / str(step))
+        remedy = "Delete this folder to go on from the checkpoint before it"
+        return InputError("checkpoint", folder, problem, remedy)
+
+
+def _newest_step(directory: Path) -> int | None:
+    """Largest step among the checkpoints of a folder, if there is any."""
+    if not directory.is_dir():
+        return None
+    return max(
+        (int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=None
+    )
+
+
+def _file_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below a folder, by relative path."""
+    return {
+        file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def load_run(workdir: str | os.PathLike) -> RunRecord:
+    """What a run has left so far, from its newest checkpoint alone.
+
+    Raises:
+      InputError: if there is no run, no checkpoint yet, or a damaged one.
+    """
+    path = Path(workdir).absolute()
+    config = _read_config(path)
+    step = _newest_step(path / "checkpoints")
+    if step is None:
+        raise InputError(
+            "workdir", str(workdir), "has no checkpoint yet", "Let its run go on with --resume"
+        )
+    with Checkpoints(path, writable=False) as checkpoints:
+        record = checkpoints.load_record(step)
+    return RunRecord(
+        config=config,
+        constants=record["constants"],
+        history=record["history"],
+        policy=config["policy"]["name"],
+        score_name=SCORE_NAMES[config["task"]["kind"]],
+    )

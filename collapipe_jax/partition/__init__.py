@@ -1,0 +1,1 @@
+"""Segments and micro-batches: candidates of a cluster, and their joint search."""

@@ -1,0 +1,147 @@
+"""A policy that draws every part of its decision: what chance alone reaches."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.cost.decision import Decision, active_nodes, is_present
+from collapipe_jax.cost.feasibility import usable_blocks
+from collapipe_jax.cost.problem import RoundProblem
+
+
+def random_policy(key: Array, problem: RoundProblem) -> Decision:
+    """Uniform over what is feasible, part by part.
+
+    A cluster's number of micro-batches is uniform over those with which its devices can
+    hold the encoder; its segments are then uniform over all rows that fit, idle devices
+    among them. Shares are uniform on the simplex of those that send, powers uniform up to
+    their maxima. A cluster that can hold the encoder with no number sits out.
+
+    Source: docs/system-model.md, section 6.
+
+    Args:
+      key: random key.
+      problem: one round of one network.
+
+    Returns:
+      A feasible decision; no message lacks share or power.
+    """
+    count_key, segments_key, share_key, power_key, d2e_share_key, d2e_power_key = jax.random.split(
+        key, 6
+    )
+    count = _random_micro_batches(count_key, problem)
+    capacity = usable_blocks(problem, count[:, None])
+    keys = jax.random.split(segments_key, problem.clusters)
+    segments = jax.vmap(random_composition, in_axes=(0, 0, None))(
+        keys, capacity, problem.workload.blocks
+    )
+    active, present = active_nodes(segments), is_present(segments)
+    return Decision(
+        segments=segments,
+        micro_batches=count.astype(jnp.int32),
+        d2d_share=_random_shares(share_key, active),
+        d2d_power_w=_random_powers(power_key, active, problem.radio.d2d_power_max_w),
+        d2e_share=_random_shares(d2e_share_key, present),
+        d2e_power_w=_random_powers(d2e_power_key, present, problem.radio.d2e_power_max_w),
+    )
+
+
+def _random_micro_batches(key: Array, problem: RoundProblem) -> Array:
+    """Of every cluster, among the numbers that let it hold the encoder; any if none does.
+
+    Returns:
+      ``[N]``.
+    """
+    choices = problem.workload.micro_batch_choices
+    capacity = jax.vmap(lambda count: usable_blocks(problem, count))(choices)
+    fits = jnp.sum(capacity, axis=-1) >= problem.workload.blocks
+    return choices[jax.random.categorical(key, jnp.where(fits, 0.0, -jnp.inf), axis=0)]
+
+
+def random_composition(key: Array, capacity: Array, blocks: int) -> Array:
+    """Blocks on every device of one cluster, uniform over all ways that fit.
+
+    Devices are drawn one by one: a device gets d blocks with a probability proportional
+    to the number of ways for those after it to hold the rest.
+
+    Args:
+      key: random key.
+      capacity: most blocks of each device, integers, ``[K]``.
+      blocks: ``L``.
+
+    Returns:
+      Integers, ``[K]``; zeros where the devices cannot hold the blocks together.
+    """
+    held = jnp.arange(blocks + 1)
+
+    def draw(rest, device):
+        key, most, log_ways_after = device
+        log_weight = jnp.where(held <= most, _at_rest(log_ways_after, rest - held), -jnp.inf)
+        mine = jax.random.categorical(key, log_weight).astype(jnp.int32)
+        return rest - mine, mine
+
+    keys = jax.random.split(key, capacity.shape[0])
+    devices = keys, capacity, log_ways(capacity, blocks)[1:]
+    _, segments = jax.lax.scan(draw, jnp.int32(blocks), devices)
+    return jnp.where(jnp.sum(capacity) >= blocks, segments, 0)
+
+
+def log_ways(capacity: Array, blocks: int) -> Array:
+    """Logarithm of the number of ways for the devices from the k-th on to hold l blocks.
+
+    In logarithms, since the numbers themselves leave the range of floats: 300 blocks on
+    120 devices can be split in 1e107 ways.
+
+    Args:
+      capacity: most blocks of each device, integers, ``[K]``.
+      blocks: ``L``.
+
+    Returns:
+      ``[K + 1, L + 1]``, of k and l; minus infinity where there is no way.
+    """
+    held = jnp.arange(blocks + 1)
+    nobody = jnp.where(held == 0, 0.0, -jnp.inf)
+
+    def add_device(after, most):
+        log_rest = _at_rest(after, held[:, None] - held[None])
+        ways = jax.nn.logsumexp(jnp.where(held[None] <= most, log_rest, -jnp.inf), axis=1)
+        return ways, ways
+
+    _, ways = jax.lax.scan(add_device, nobody, capacity, reverse=True)
+    return jnp.concatenate([ways, nobody[None]])
+
+
+def _at_rest(log_ways_after: Array, rest: Array) -> Array:
+    """``log_ways_after`` at the blocks left, minus infinity where they are fewer than none."""
+    return jnp.where(rest >= 0, log_ways_after[jnp.maximum(rest, 0)], -jnp.inf)
+
+
+def _random_shares(key: Array, members: Array) -> Array:
+    """Uniform on the simplex of the members: exponential spacings over their sum.
+
+    Args:
+      key: random key.
+      members: boolean, ``[..., n]``.
+
+    Returns:
+      ``[..., n]``; 0 for the others, and for all where there is no member.
+    """
+    spacing = jnp.where(members, -jnp.log(_open_uniform(key, members.shape)), 0.0)
+    total = jnp.sum(spacing, axis=-1, keepdims=True)
+    return spacing / jnp.where(total > 0, total, 1.0)
+
+
+def _random_powers(key: Array, members: Array, power_max_w: Array) -> Array:
+    """Uniform up to the maximum; 0 for whom is no member. All ``[...]``."""
+    return jnp.where(members, power_max_w * _open_uniform(key, members.shape), 0.0)
+
+
+def _open_uniform(key: Array, shape: tuple[int, ...]) -> Array:
+    """Uniform between 0 and 1, of which neither is reached.
+
+    A draw of 0 comes once in some million, and a message without power or share breaks
+    its whole round. Draws are multiples of a step, the rounding of 1; half a step more
+    keeps them apart from both ends and their mean at one half.
+    """
+    draw = jax.random.uniform(key, shape)
+    return draw + 0.5 * jnp.finfo(draw.dtype).eps

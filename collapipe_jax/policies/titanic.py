@@ -1,0 +1,204 @@
+"""Titanic: near-equal partitions of the encoder, placed on devices by assignment.
+
+After Su et al., INFOCOM 2024. Its full text was not to be had; this is our reading.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from optax.assignment import hungarian_algorithm
+
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.feasibility import usable_blocks
+from collapipe_jax.cost.latency import forward_time_s
+from collapipe_jax.cost.links import message_time_s
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_resources
+from collapipe_jax.errors import InputError
+from collapipe_jax.network.channel import d2d_rate_bps, d2d_sinr
+
+
+def titanic(problem: RoundProblem, micro_batches: int, partitions: int = 3) -> Decision:
+    """Place partitions of near-equal size on the devices that suit them best.
+
+    Each partition goes to a device of its own with room for it, such that the sum of
+    affinities is largest (see :func:`affinity_s`). Blocks run in index order of the
+    devices, whatever partition each has. It takes more devices than partitions for there
+    to be a choice. A cluster that cannot place its partitions tries again with the
+    largest allowed number of micro-batches, which needs least memory, then with one
+    partition more, first again with the number wanted, and so on up to a partition for
+    every device. Where nothing can be placed, the static pipeline decides.
+
+    Source: docs/system-model.md, section 6.
+
+    Args:
+      problem: one round of one network.
+      micro_batches: the number wanted; the nearest allowed one is taken.
+      partitions: ``S``, 1 or more; at most one for every device.
+
+    Returns:
+      A feasible decision with equal shares and full power.
+
+    Raises:
+      InputError: if there are no partitions.
+    """
+    if partitions < 1:
+        raise InputError("policy.partitions", partitions, "no partition at all", "Give 1 or more")
+    sizes, counts = _attempts(problem, micro_batches, partitions)  # [T, N, K], [T, N]
+    possible = jax.vmap(lambda *attempt: _can_place(_options(problem, *attempt)))(sizes, counts)
+    first, own = jnp.argmax(possible, axis=0), jnp.arange(problem.clusters)
+    sizes, counts, placed = sizes[first, own], counts[first, own], possible[first, own]
+    segments = jax.vmap(_place)(_options(problem, sizes, counts), sizes)
+    static = static_pipeline(problem, micro_batches)
+    return with_equal_resources(
+        problem,
+        jnp.where(placed[:, None], segments, static.segments),
+        jnp.where(placed, counts, static.micro_batches),
+    )
+
+
+def near_equal_sizes(blocks: int, partitions: Array, devices: int) -> Array:
+    """Sizes of partitions that differ by at most one block, the larger ones first.
+
+    Args:
+      blocks: ``L``.
+      partitions: ``S``, ``[T]``.
+      devices: ``K``.
+
+    Returns:
+      Integers, ``[T, K]``, 0 from the S-th on, and where blocks run out.
+    """
+    index, partitions = jnp.arange(devices)[None], partitions[:, None]
+    sizes = blocks // partitions + (index < blocks % partitions)
+    return jnp.where(index < partitions, sizes, 0)
+
+
+def _attempts(problem: RoundProblem, micro_batches: int, partitions: int) -> tuple[Array, Array]:
+    """What every cluster tries, first choice first.
+
+    Returns:
+      Sizes of partitions, ``[T, N, K]``, and numbers of micro-batches, ``[T, N]``.
+    """
+    choices, devices = problem.workload.micro_batch_choices, problem.devices
+    wanted = choices[jnp.argmin(jnp.abs(choices - micro_batches))]
+    numbers = jnp.arange(min(partitions, devices), devices + 1)
+    sizes = near_equal_sizes(problem.workload.blocks, numbers, devices)
+    sizes = jnp.repeat(sizes, 2, axis=0)
+    counts = jnp.tile(jnp.stack([wanted, jnp.max(choices)]), len(numbers))
+    every = len(counts), problem.clusters
+    return (
+        jnp.broadcast_to(sizes[:, None], (*every, devices)),
+        jnp.broadcast_to(counts[:, None], every),
+    )
+
+
+def affinity_s(problem: RoundProblem, sizes: Array, micro_batches: Array) -> Array:
+    """Affinity of every partition and device: minus the seconds of a local step.
+
+    They are the passes of all micro-batches through the partition, forward and backward,
+    and twice the transfer of their activations between the device and its control unit.
+    A transfer is the mean of both directions, at full power, on an equal share for each
+    device with a partition and the control unit. Interference is left out, since it
+    depends on where the other clusters place theirs.
+
+    Args:
+      problem: one round of one network.
+      sizes: blocks of every partition of a cluster, ``[N, P]``.
+      micro_batches: ``[N]``.
+
+    Returns:
+      ``[N, P, K]``; 0 for a partition without blocks, minus infinity for others on a
+      device whose link is dead.
+    """
+    block_s = _block_time_s(problem, micro_batches)[:, None]
+    transfer_s = _transfer_time_s(problem, jnp.sum(sizes > 0, axis=1), micro_batches)[:, None]
+    sizes = sizes[:, :, None]
+    return -jnp.where(sizes > 0, sizes * block_s + 2.0 * transfer_s, 0.0)
+
+
+def _block_time_s(problem: RoundProblem, micro_batches: Array) -> Array:
+    """One block on all micro-batches, forward and backward, (8). ``[N, K]``."""
+    work, compute = problem.workload, problem.compute
+    samples = (work.batch / micro_batches)[:, None]
+    forward_s = forward_time_s(
+        samples, work.block_flops, compute.flops_per_s[:, 1:], compute.block_overhead_s
+    )
+    return micro_batches[:, None] * (1.0 + work.backward_ratio) * forward_s
+
+
+def _transfer_time_s(problem: RoundProblem, partitions: Array, micro_batches: Array) -> Array:
+    """Activations of all micro-batches between a device and its control unit, (9).
+
+    Args:
+      problem: one round of one network.
+      partitions: how many have blocks, ``[N]``.
+      micro_batches: ``[N]``.
+
+    Returns:
+      Mean of both directions, ``[N, K]``; infinite where one is dead.
+    """
+    radio, work = problem.radio, problem.workload
+    power_w, gain = radio.d2d_power_max_w, radio.d2d_gain
+    share = (1.0 / (partitions + 1.0))[:, None]
+    bits = (work.batch / micro_batches * work.activation_bits)[:, None]
+
+    def message_s(power_w, gain):
+        sinr = d2d_sinr(radio, power_w, gain, share, 0.0)
+        rate_bps = d2d_rate_bps(radio, sinr, share)
+        return message_time_s(bits, rate_bps) + problem.compute.link_overhead_s
+
+    there_s = message_s(power_w[:, :1], gain[:, 0, 1:])
+    back_s = message_s(power_w[:, 1:], gain[:, 1:, 0])
+    return micro_batches[:, None] * (there_s + back_s) / 2.0
+
+
+def _options(problem: RoundProblem, sizes: Array, micro_batches: Array) -> Array:
+    """Affinities of the pairs that memory allows, minus infinity for the others.
+
+    Args:
+      problem: one round of one network.
+      sizes: ``[N, P]``.
+      micro_batches: ``[N]``.
+
+    Returns:
+      ``[N, P, K]``.
+    """
+    fits = sizes[:, :, None] <= usable_blocks(problem, micro_batches[:, None])[:, None]
+    return jnp.where(fits, affinity_s(problem, sizes, micro_batches), -jnp.inf)
+
+
+def _can_place(options: Array) -> Array:
+    """Clusters that can give each partition a device of its own.
+
+    What holds a partition holds a smaller one too. So it is enough (Hall's theorem) that
+    one device is possible for the largest, two for the second largest, and so on.
+
+    Args:
+      options: partitions with the largest first, ``[N, P, K]``.
+
+    Returns:
+      Boolean, ``[N]``.
+    """
+    devices = jnp.sum(jnp.isfinite(options), axis=2)
+    return jnp.all(devices > jnp.arange(options.shape[1])[None], axis=1)
+
+
+def _place(options: Array, sizes: Array) -> Array:
+    """Segments of one cluster with the largest sum of affinities.
+
+    Costs are scaled to at most 1. A pair that is ruled out costs more than all that can be
+    chosen together, and not more than that, so that rounding leaves the others alone.
+
+    Args:
+      options: ``[P, K]``, of at most as many partitions as devices.
+      sizes: ``[P]``.
+
+    Returns:
+      Integers, ``[K]``.
+    """
+    possible, devices = jnp.isfinite(options), options.shape[1]
+    cost_s = jnp.where(possible, -options, 0.0)
+    largest_s = jnp.max(cost_s)
+    cost = jnp.where(possible, cost_s / jnp.where(largest_s > 0, largest_s, 1.0), devices + 1.0)
+    partition, device = hungarian_algorithm(cost)
+    return jnp.zeros(devices, jnp.int32).at[device].set(sizes[partition].astype(jnp.int32))

@@ -1,1 +1,0 @@
-"""Scheduling: decisions, virtual queues and the policies that decide."""

@@ -1,0 +1,1 @@
+"""Simulation: a network over rounds, and many networks at once."""

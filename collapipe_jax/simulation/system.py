@@ -1,0 +1,212 @@
+"""One network, drawn from its parameters: what does not change over its rounds."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from collapipe_jax.control.budget_floors import control_unit_floor_j
+from collapipe_jax.control.effective_queues import PriceParams
+from collapipe_jax.control.queues import empty_queues
+from collapipe_jax.cost.divergence import Learning, loss_free_divergence
+from collapipe_jax.cost.feasibility import can_run
+from collapipe_jax.cost.problem import Control, RoundProblem
+from collapipe_jax.cost.round import price
+from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.cost.workload import Workload
+from collapipe_jax.network.channel import Radio
+from collapipe_jax.network.devices import DeviceParams, sample_compute
+from collapipe_jax.network.dynamics import DynamicsParams
+from collapipe_jax.network.mobility import Mobility, MobilityParams, sample_mobility
+from collapipe_jax.network.propagation import (
+    PropagationParams,
+    Shadowing,
+    large_scale_gain,
+    sample_shadowing,
+)
+from collapipe_jax.network.topology import TopologyParams, sample_topology
+
+
+@struct.dataclass(kw_only=True)
+class RadioParams:
+    """Radio of a network before its gains are known; fields as in :class:`Radio`.
+
+    Attributes:
+      d2e_power_max_w, d2d_power_max_w: the same for every node, scalars.
+      control_unit_power_max_w: D2D power of control units.
+    """
+
+    d2e_bandwidth_hz: Array
+    d2d_bandwidth_hz: Array
+    bs_noise_w_per_hz: Array
+    node_noise_w_per_hz: Array
+    d2e_interference_w: Array
+    d2d_activity: Array
+    snr_gap: Array
+    max_spectral_efficiency: Array
+    bs_power_w: Array
+    d2e_power_max_w: Array
+    d2d_power_max_w: Array
+    control_unit_power_max_w: Array
+    outage_threshold: Array
+    harq_attempts: Array
+    transport_block_bits: Array
+    rate_law: str = struct.field(pytree_node=False, default="mean")
+
+
+@struct.dataclass(kw_only=True)
+class MoveParams:
+    """Price of changing layouts; fields as in :class:`collapipe_jax.cost.switching.Moves`."""
+
+    price: Array
+    hysteresis: Array
+
+
+@struct.dataclass(kw_only=True)
+class ControlParams:
+    """Budgets and the trade-off, the same for every network.
+
+    Attributes:
+      v: weight of latency against queues.
+      control_unit_budget_j, device_budget_j: time-average energy of a round.
+      control_unit_margin: a control unit's budget is at least this many times its floor.
+      divergence_ratio: target over the divergence of a round without any loss, above 1.
+      prices: how policies are shown the queues.
+      moves: price of changing layouts; none, by default.
+      reference_micro_batches: of the static pipeline whose latency is the reference.
+    """
+
+    v: Array
+    control_unit_budget_j: Array
+    control_unit_margin: Array
+    device_budget_j: Array
+    divergence_ratio: Array
+    prices: PriceParams
+    moves: MoveParams | None = None
+    reference_micro_batches: int = struct.field(pytree_node=False)
+
+
+@struct.dataclass(kw_only=True)
+class SystemParams:
+    """Everything that a network is drawn from; without mobility everybody stands still."""
+
+    topology: TopologyParams
+    propagation: PropagationParams
+    dynamics: DynamicsParams
+    mobility: MobilityParams | None = None
+    devices: DeviceParams
+    radio: RadioParams
+    workload: Workload
+    learning: Learning
+    control: ControlParams
+
+
+@struct.dataclass(kw_only=True)
+class EdgeSystem:
+    """One network: what does not change over its rounds.
+
+    Attributes:
+      mean_problem: the round's problem at mean gains, with empty queues and every device
+        there. Where devices walk, its gains are those of the start.
+      dynamics: how the network changes.
+      mobility: how devices walk; none, by default.
+      prices, moves: as in :class:`ControlParams`.
+    """
+
+    mean_problem: RoundProblem
+    dynamics: DynamicsParams
+    mobility: Mobility | None = None
+    prices: PriceParams
+    moves: MoveParams | None = None
+
+
+def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
+    """Draw a network: positions, large-scale gains and devices.
+
+    The reference latency is that of the static pipeline at mean gains, so that ``v``
+    weighs latency alike on a fast and on a slow network; the target of divergence is
+    relative to a round without losses of all clusters that can ever run. A network in
+    which none can has neither: both are 0, and costs relative to them not a number. Where
+    devices walk, all of this and the budgets hold for where they start.
+
+    Args:
+      key: random key.
+      params: what to draw from.
+    """
+    position_key, gain_key, device_key = jax.random.split(key, 3)
+    topology = params.topology
+    clusters, nodes = topology.clusters, topology.devices + 1
+    position_m = sample_topology(position_key, topology)
+    shadowing = sample_shadowing(gain_key, position_m, topology, params.propagation)
+    gain = large_scale_gain(position_m, shadowing, topology, params.propagation)
+    problem = RoundProblem(
+        workload=params.workload,
+        radio=_with_gains(params.radio, gain.d2e, gain.node),
+        compute=sample_compute(device_key, params.devices, clusters, topology.devices),
+        learning=params.learning,
+        control=_initial_control(params, clusters, nodes),
+    )
+    static = price(problem, static_pipeline(problem, params.control.reference_micro_batches))
+    floor = loss_free_divergence(params.learning, params.workload.batch, can_run(problem))
+    least_j = params.control.control_unit_margin * control_unit_floor_j(problem)
+    budget_j = problem.control.energy_budget_j
+    control = problem.control.replace(
+        energy_budget_j=budget_j.at[:, 0].max(least_j),
+        reference_latency_s=static.latency_s,
+        divergence_target=params.control.divergence_ratio * floor,
+    )
+    return EdgeSystem(
+        mean_problem=problem.replace(control=control),
+        dynamics=params.dynamics,
+        # A fourth key: the three above are those of a network in which nobody walks.
+        mobility=_initial_mobility(jax.random.fold_in(key, 3), params, position_m, shadowing),
+        prices=params.control.prices,
+        moves=params.control.moves,
+    )
+
+
+def _with_gains(params: RadioParams, d2e_gain: Array, node_gain: Array) -> Radio:
+    """The radio with its gains, and powers laid out over the nodes."""
+    clusters, nodes = d2e_gain.shape
+    own = jnp.arange(clusters)
+    d2d_power_w = jnp.full((clusters, nodes), params.d2d_power_max_w)
+    shared = {
+        name: getattr(params, name)
+        for name in params.__dataclass_fields__
+        if name not in ("d2e_power_max_w", "d2d_power_max_w", "control_unit_power_max_w")
+    }
+    return Radio(
+        **shared,
+        d2e_power_max_w=jnp.full(clusters, params.d2e_power_max_w),
+        d2d_power_max_w=d2d_power_w.at[:, 0].set(params.control_unit_power_max_w),
+        d2e_gain=d2e_gain,
+        d2d_gain=node_gain[own, :, own, :],
+        cross_gain=node_gain,
+    )
+
+
+def _initial_mobility(
+    key: Array, params: SystemParams, position_m: Array, shadowing: Shadowing
+) -> Mobility | None:
+    if params.mobility is None:
+        return None
+    return Mobility(
+        params=params.mobility,
+        topology=params.topology,
+        propagation=params.propagation,
+        start=sample_mobility(key, position_m, shadowing, params.mobility),
+    )
+
+
+def _initial_control(params: SystemParams, clusters: int, nodes: int) -> Control:
+    control = params.control
+    budget_j = jnp.full((clusters, nodes), control.device_budget_j)
+    queues = empty_queues(clusters, nodes)
+    return Control(
+        v=jnp.asarray(control.v),
+        reference_latency_s=jnp.ones(()),
+        energy_budget_j=budget_j.at[:, 0].set(control.control_unit_budget_j),
+        energy_queue=queues.energy,
+        divergence_target=jnp.ones(()),
+        divergence_queue=queues.divergence,
+    )

@@ -1,0 +1,1 @@
+"""Training: the joint loop of network and model, and what it keeps."""

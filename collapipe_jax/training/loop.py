@@ -1,0 +1,299 @@
+"""The joint loop: a network decides and is priced, a model learns, on a simulated clock."""
+
+import functools
+import itertools
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from collapipe_jax import hosts
+from collapipe_jax.compilation import quick_jit
+from collapipe_jax.config.experiment import Experiment
+from collapipe_jax.errors import InputError
+from collapipe_jax.federated.estimates import BoundConstants, estimate_constants
+from collapipe_jax.files.checkpoints import RunRecord
+from collapipe_jax.models.split_model import Batch
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.simulation.environment import SystemState, initial_state, simulate_round
+from collapipe_jax.tasks.sampling import sample_round
+from collapipe_jax.training.history import History, append_round, clock_after, round_metrics
+from collapipe_jax.training.learner import Learner, initial_learner, learn, model_params, outcome_of
+from collapipe_jax.training.summary import run_constants, summarise
+from collapipe_jax.training.workdir import RunFiles
+
+_ESTIMATE_BATCHES = 8  # of every cluster
+
+
+class RunState(NamedTuple):
+    """What the next round needs.
+
+    Attributes:
+      learner: parameters and optimisers.
+      system: fading and queues.
+    """
+
+    learner: Learner
+    system: SystemState
+
+
+def train(
+    experiment: Experiment,
+    workdir: str | os.PathLike,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
+) -> RunRecord:
+    """Train a model over a simulated network.
+
+    Every round is a pure function of the state and of keys folded from the seed and the
+    round's number, so a run that was killed ends, resumed, with the same numbers. Several hosts
+    (`hosts.join`) all call this alike.
+
+    Args:
+      experiment: what to run.
+      workdir: where metrics and checkpoints go; a folder that all hosts see.
+      resume: go on with what is in ``workdir``.
+      console: where progress is shown; None is the terminal.
+
+    Returns:
+      The record of the whole run.
+
+    Raises:
+      InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged, or
+        if one of several hosts would have nothing of its own to do.
+    """
+    _check_hosts(experiment)
+    with RunFiles(workdir, experiment.config, resume) as files:
+        state, history, done = files.start(initial_run_state(experiment), experiment.objective)
+        constants = run_constants(experiment)
+        rounds = experiment.config["training"]["rounds"]
+        with _progress(console) as progress:
+            bar = progress.add_task("rounds", total=rounds, completed=done, status="")
+            for index in range(done, rounds):
+                state, metrics = run_round(experiment, state, index)
+                metrics |= _evaluate_when_due(experiment, state, index)
+                metrics |= _estimate_when_due(experiment, state, index)
+                metrics["simulated_time_s"] = clock_after(history, metrics)
+                history = append_round(history, metrics)
+                files.add_round(metrics)
+                if _is_due(index, experiment.config["checkpoint_every_rounds"], rounds):
+                    files.save(index + 1, state, {"history": history, "constants": constants})
+                progress.update(bar, advance=1, status=_status(experiment, history, constants))
+    if files.lacks_summary():
+        params = model_params(state.learner)
+        files.finish(summarise(experiment, params, history), experiment.objective, params)
+    return files.read()
+
+
+def _check_hosts(experiment: Experiment) -> None:
+    """Refuse several hosts that would not share the work.
+
+    Raises:
+      InputError: naming the key.
+    """
+    count, backend = jax.process_count(), experiment.execution.backend
+    if count > 1 and backend != "sharded":
+        problem = f"{count} hosts would all do the same work"
+        raise InputError("pipeline.backend", backend, problem, "Choose sharded, or one host")
+    if count > 1:
+        working = {device.process_index for device in _mesh(experiment).devices.flat}
+        if len(working) < count:
+            raise InputError(
+                "--hosts",
+                count,
+                f"the {_mesh(experiment).size} devices of the network are all on {len(working)}",
+                "Take fewer hosts, or fewer devices on each",
+            )
+
+
+def initial_run_state(experiment: Experiment) -> RunState:
+    """State before the first round."""
+    learner_key, system_key = _initial_keys(experiment)
+    learner = initial_learner(learner_key, experiment)
+    # Committed to a place as a checkpoint's arrays are: both run in one compilation.
+    return RunState(
+        jax.device_put(learner, _learning_place(experiment)), _first_network(experiment, system_key)
+    )
+
+
+def _initial_keys(experiment: Experiment) -> tuple[Array, Array]:
+    """Of the learner and of the network."""
+    learner_key, system_key = jax.random.split(_key(experiment, 1))
+    return learner_key, system_key
+
+
+def _first_network(experiment: Experiment, key: Array) -> SystemState:
+    """Fading and queues before the first round."""
+    return jax.device_put(_initial_system_state(key, experiment.system), jax.local_devices()[0])
+
+
+_initial_system_state = quick_jit(initial_state)
+
+
+def _learning_place(experiment: Experiment) -> Sharding:
+    """Where learning happens: one device, or all of a mesh whose stages run the encoder."""
+    if experiment.execution.backend != "sharded":
+        return SingleDeviceSharding(jax.local_devices()[0])
+    return NamedSharding(_mesh(experiment), PartitionSpec())
+
+
+def _mesh(experiment: Experiment) -> Mesh:
+    """A device of the mesh for every device of the network."""
+    problem = experiment.system.mean_problem
+    return make_pipeline_mesh(problem.clusters, problem.devices)
+
+
+def _key(experiment: Experiment, purpose: int) -> Array:
+    """A key of the experiment's seed; purpose 0 draws the network."""
+    return jax.random.fold_in(jax.random.key(experiment.config["seed"]), purpose)
+
+
+def run_round(
+    experiment: Experiment, state: RunState, index: int
+) -> tuple[RunState, dict[str, np.ndarray]]:
+    """One round: network state, decision, price, queues, local steps, aggregation.
+
+    Args:
+      experiment: what runs.
+      state: before the round.
+      index: number of the round, from 0.
+
+    Returns:
+      State after the round, and its metrics by name.
+    """
+    network_key, learning_key = _round_keys(experiment, index)
+    system_state, happened = state.system, None
+    if hosts.is_first():  # it decides for all, who need not follow the network
+        system_state, happened = _simulate_round(
+            network_key, experiment.system, state.system, policy=experiment.policy
+        )
+    happened = hosts.from_first(happened)
+    place = _learning_place(experiment)
+    outcome = jax.device_put(jax.device_get(outcome_of(happened)), place)
+    learner, learning = learn(
+        experiment, state.learner, round_batches(experiment, index), outcome, learning_key
+    )
+    # Where the compiler left it may differ, and would make the next round another program.
+    learner = jax.device_put(learner, place)
+    return RunState(learner, system_state), round_metrics(index, happened, learning)
+
+
+def _round_keys(experiment: Experiment, index: int) -> tuple[Array, Array]:
+    """Of a round's network and of its learning."""
+    network_key, learning_key = jax.random.split(jax.random.fold_in(_key(experiment, 2), index))
+    return network_key, learning_key
+
+
+def round_latencies_s(experiment: Experiment) -> Iterator[float]:
+    """How long every round of a training run will last, without end and without learning.
+
+    The network changes, decides and is priced alike whatever is learnt.
+    """
+    _, key = _initial_keys(experiment)
+    state = _first_network(experiment, key)
+    for index in itertools.count():
+        key, _ = _round_keys(experiment, index)
+        state, happened = _simulate_round(key, experiment.system, state, policy=experiment.policy)
+        yield float(happened.cost.latency_s)
+
+
+# One network a round is decided in no time, but compiled long: on a CPU half as long without
+# the emitters of fusions, which do not make it faster. Others do not read the option.
+_simulate_round = functools.partial(
+    jax.jit, static_argnames="policy", compiler_options={"xla_cpu_use_fusion_emitters": False}
+)(simulate_round)
+
+
+def round_batches(experiment: Experiment, index: int) -> Batch:
+    """Mini-batches of a round, leaves ``[H, N, B, ...]``: a function of seed and round."""
+    training = experiment.config["training"]
+    rows = sample_round(
+        experiment.config["seed"],
+        experiment.cluster_indices,
+        index,
+        training["local_steps"],
+        training["batch"],
+    )
+    return experiment.objective.draw(rows, (experiment.config["seed"], index))
+
+
+def _evaluate_when_due(
+    experiment: Experiment, state: RunState, index: int
+) -> dict[str, np.ndarray]:
+    """Loss and score on the validation set; not a number in rounds without."""
+    config = experiment.config
+    loss, score = np.nan, np.nan
+    if _is_due(index, config["evaluation"]["every_rounds"], config["training"]["rounds"]):
+        loss, score = experiment.objective.validate(model_params(state.learner))
+    return {"validation_loss": np.float32(loss), "score": np.float32(score)}
+
+
+def _estimate_when_due(
+    experiment: Experiment, state: RunState, index: int
+) -> dict[str, np.ndarray]:
+    """Constants of the bound; not a number in rounds without, and no names in runs without."""
+    config = experiment.config
+    every = config["evaluation"]["estimate_every_rounds"]
+    if not every:
+        return {}
+    if not _is_due(index, every, config["training"]["rounds"]):
+        return dict.fromkeys(BoundConstants._fields, np.float32(np.nan))
+    constants = estimate_constants(
+        model_params(state.learner),
+        estimate_batches(experiment, index),
+        jnp.asarray(experiment.cluster_weight, jnp.float32),
+        _key(experiment, 3),
+        model=experiment.objective.model,
+    )
+    return {name: np.asarray(value) for name, value in constants._asdict().items()}
+
+
+def estimate_batches(experiment: Experiment, index: int) -> Batch:
+    """Mini-batches that constants are estimated from, leaves ``[J, N, B, ...]``.
+
+    They come from passes behind those of training: what was just learnt would look too good.
+    """
+    training = experiment.config["training"]
+    behind = training["rounds"] * training["local_steps"]
+    rows = sample_round(
+        experiment.config["seed"],
+        experiment.cluster_indices,
+        behind + index,
+        _ESTIMATE_BATCHES,
+        training["batch"],
+    )
+    return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.train)
+
+
+def _is_due(index: int, every: int, rounds: int) -> bool:
+    return (index + 1) % every == 0 or index + 1 == rounds
+
+
+def _progress(console: Console | None) -> Progress:
+    return Progress(
+        BarColumn(bar_width=10),  # all of it fits 80 columns
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[status]}"),
+        console=console,
+        disable=not hosts.is_first(),
+    )
+
+
+def _status(experiment: Experiment, history: History, constants: dict[str, np.ndarray]) -> str:
+    """Score, simulated time and worst mean energy over budget, for the progress bar."""
+    scores = history["score"][np.isfinite(history["score"])]
+    score = f"{scores[-1]:.1f}" if len(scores) else "-"
+    over = (history["energy_j"].mean(axis=0) / constants["energy_budget_j"]).max()
+    return (
+        f"{experiment.objective.score_name} {score} loss {history['train_loss'][-1]:.2f} "
+        f"clock {history['simulated_time_s'][-1]:.0f} s energy/budget {over:.2f}"
+    )

@@ -1,0 +1,175 @@
+"""Every key of a configuration reaches what it is for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support.changed_keys import KEYS, TINY, changed, leaves
+
+from collapipe_jax.config import experiment as build
+from collapipe_jax.config import objective as build_objective
+from collapipe_jax.config import system as build_system
+from configs import default
+
+
+def tree_of(params):
+    flat, structure = jax.tree.flatten(params)
+    return [np.asarray(leaf).tolist() for leaf in flat], structure
+
+
+OTHER = {
+    "network.order": "tour",
+    "devices.control_unit": "jetson_tx2",
+    "devices.kinds": ("jetson_nano",),
+    "radio.rate_law": "ergodic",
+    "learning.bound": "one_step",
+    "propagation.d2e_path_loss": "free_space_2ghz",
+    "propagation.d2d_path_loss": "winner_b1_sight",
+    "model.rematerialise": True,
+    "model.dropout_rate": 0.0,
+    "training.micro_batch_choices": (1, 2),
+    "training.client_optimizer": "sgd",
+    "training.decoder_optimizer": "sgd",
+    "training.server_optimizer": "momentum",
+    "training.schedule": "constant",
+    "training.clip_norm": 4.0,
+    "model.compute_dtype": "bfloat16",
+    "task.corpus": "left|right",
+    "task.reverse": True,
+    "task.train": "a",
+    "task.validation": "b",
+    "task.test": "c",
+    "task.vocabulary": "d",
+    "task.domains": "e",
+    "task.lowercase": False,
+}
+
+
+def other(name):
+    """Another value for a key."""
+    if name in OTHER:
+        return OTHER[name]
+    value = dict(leaves(TINY.to_dict()))[name]
+    return value + 1 if isinstance(value, int) else value * 0.5 + 0.1
+
+
+IN_SYSTEM = [
+    *(
+        name
+        for name in KEYS
+        if name.split(".")[0]
+        in ("network", "propagation", "dynamics", "devices", "radio", "payload", "learning")
+    ),
+    *(name for name in KEYS if name.startswith("control.")),
+    *("model." + key for key in ("width", "heads", "feed_forward_width", "encoder_blocks")),
+    *("model." + key for key in ("decoder_blocks", "dropout_rate", "rematerialise")),
+    *("task." + key for key in ("vocabulary_size", "source_length", "target_length")),
+    *("training." + key for key in ("local_steps", "batch", "micro_batch_choices")),
+    "training.client_optimizer",
+    "policy.micro_batches",
+]
+
+
+@pytest.mark.parametrize("name", IN_SYSTEM)
+def test_every_key_of_the_network_changes_what_is_drawn_from(name):
+    weight = np.full(2, 0.5)
+    # Some keys are only read beside others: how to walk, of nobody who stands.
+    base = changed("dynamics.speed_m_per_s", 1.4)
+    base.learning.update(bound="local_steps", step_smoothness=0.02)
+    before = tree_of(build_system.build_system_params(base, weight))
+    after = tree_of(build_system.build_system_params(changed(name, other(name), base), weight))
+    assert before != after
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in KEYS if name.startswith("model.") and name != "model.pretrained"]
+)
+def test_every_key_of_the_model_changes_it(name):
+    value = {"model.heads": 4, "model.width": 18, "model.label_smoothing": 0.3}.get(name)
+    value = other(name) if value is None else value
+    assert build_objective.build_model(changed(name, value)) != build_objective.build_model(TINY)
+
+
+def updates(config):
+    """What the optimisers do to one weight over four steps of a large gradient."""
+    optimizers = build.build_optimizers(config)
+    found = []
+    for tx in (optimizers.client, optimizers.decoder, optimizers.server):
+        params = {"embedding": jnp.ones(2), "encoder": jnp.ones(2)}
+        state = tx.init(params)
+        for gradient in (3.0, -1.0, 2.0, 5.0):
+            slope = jax.tree.map(lambda leaf, g=gradient: g * leaf.at[1].set(1.0), params)
+            step, state = tx.update(slope, state, params)
+            params = optax.apply_updates(params, step)
+        found.append(jax.tree.map(lambda leaf: leaf.tolist(), params))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "moved"),
+    [
+        ("training.client_optimizer", (True, False, False)),
+        ("training.decoder_optimizer", (False, True, False)),
+        ("training.server_optimizer", (False, False, True)),
+        ("training.client_learning_rate", (True, False, False)),
+        ("training.embedding_rate_factor", (True, False, False)),
+        ("training.decoder_learning_rate", (False, True, False)),
+        ("training.server_learning_rate", (False, False, True)),
+        ("training.schedule", (True, True, False)),
+        ("training.warmup_steps", (True, True, False)),
+        ("training.clip_norm", (True, True, False)),
+        ("training.rounds", (True, True, False)),
+        ("training.local_steps", (True, True, False)),
+    ],
+)
+def test_every_key_of_the_optimisers_moves_only_its_own(name, moved):
+    base, after = updates(TINY), updates(changed(name, other(name)))
+    assert tuple(a != b for a, b in zip(base, after, strict=True)) == moved
+
+
+ALL_TEXTS = ("seed", "task.vocabulary_size", "task.source_length")
+LABELLED = tuple(
+    "task." + key for key in ("train", "validation", "test", "samples", "vocabulary", "lowercase")
+)
+READS = {
+    "load_parallel": (
+        *ALL_TEXTS,
+        *("task." + key for key in ("corpus", "reverse", "pairs", "validation_pairs")),
+        *("task." + key for key in ("test_pairs", "target_length")),
+    ),
+    "load_tags": (*ALL_TEXTS, *LABELLED),
+    "load_classes": (*ALL_TEXTS, *LABELLED, "task.domains", "task.validation_samples"),
+}
+
+
+@pytest.mark.parametrize(
+    ("loader", "name"), [(loader, name) for loader, names in READS.items() for name in names]
+)
+def test_every_key_of_the_task_reaches_the_data(loader, name, monkeypatch):
+    for function in ("load_translation", "load_tagging", "load_classification"):
+        monkeypatch.setattr(build_objective, function, lambda **arguments: arguments)
+    load = getattr(build_objective, loader)
+    assert load(changed(name, other(name))) != load(TINY)
+
+
+def test_no_key_of_the_task_is_forgotten():
+    elsewhere = {"task.kind", "task.labels", "task.split", "task.concentration"}
+    elsewhere |= {"task.piece_dropout"}  # of the objective, which draws from the data
+    named = {name for names in READS.values() for name in names} - {"seed"}
+    assert named | elsewhere == {name for name in KEYS if name.startswith("task.")}
+
+
+def test_split_and_seed_reach_the_clusters():
+    dirichlet = changed("task.split", "dirichlet")
+    built = [
+        build.build_experiment(config, default.get_config()).cluster_indices
+        for config in (
+            TINY,
+            changed("seed", 5),
+            dirichlet,
+            changed("task.concentration", 0.05, dirichlet),
+        )
+    ]
+    first = [tuple(indices[0].tolist()) for indices in built]
+    assert len(set(first)) == len(first)

@@ -1,0 +1,152 @@
+"""Price of data-parallel rounds against loops over the formulas, in double precision."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.random_problems import ENDS, pick, random_problems, with_ends
+from support.reference_cost import as_problem, hazard, random_network, spectral_efficiency
+
+from collapipe_jax.cost.client_decision import ClientDecision
+from collapipe_jax.cost.round import price
+from collapipe_jax.errors import InputError
+from collapipe_jax.policies.client_policies import splitfed, vanilla_fl
+
+
+def reference(network, samples, client_blocks, share, power_w, whole_model):
+    """Cost of a round by docs/system-model.md, section 6, one client after the other."""
+    work, radio, compute = network["workload"], network["radio"], network["compute"]
+    learning, batch, held = network["learning"], network["workload"]["batch"], client_blocks
+    ratio, steps, overhead = (
+        work["backward_ratio"],
+        work["local_steps"],
+        compute["block_overhead_s"],
+    )
+    clients = sum(count > 0 for row in samples for count in row)
+    present = [n for n, row in enumerate(samples) if sum(row) > 0]
+    total_weight = sum(learning["cluster_weight"][n] for n in present)
+    band = radio["d2e_bandwidth_hz"]
+    up_noise = band * radio["bs_noise_w_per_hz"] + radio["d2e_interference_w"]
+    down_noise = band * radio["node_noise_w_per_hz"] + radio["d2e_interference_w"]
+    shape = np.shape(samples)
+    latency, computing, energy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    memory, lost, divergence = np.zeros(shape), np.zeros(shape), 0.0
+    for n in present:
+        largest = max(samples[n])
+        for k, own in enumerate(samples[n]):
+            if own == 0:
+                continue
+            gain = radio["d2e_gain"][n][k + 1]
+            x_up = power_w[n][k] * gain / (share[n][k] * up_noise)
+            x_down = radio["bs_power_w"] * gain / down_noise
+            up = share[n][k] * band * spectral_efficiency(radio, x_up)
+            down = share[n][k] * band * spectral_efficiency(radio, x_down)
+            speed = compute["flops_per_s"][n][k + 1]
+            kappa = compute["energy_coefficient"][n][k + 1]
+            bits = held * work["block_param_bits"] + work["embedding_param_bits"]
+            flops = own * (work["embed_flops"] + held * work["block_flops"]) * (1 + ratio)
+            memory[n, k] = held * (work["block_static_bytes"] + largest * work["block_kept_bytes"])
+            memory[n, k] += (held > 0) * largest * work["block_working_bytes"]
+            memory[n, k] += ENDS["embedding_static_bytes"]
+            trip, on_air_bits = 0.0, 0.0
+            if whole_model:
+                bits += ENDS["decoder_param_bits"]
+                flops += own * work["decoder_flops"]
+                memory[n, k] += ENDS["decoder_static_bytes"]
+                step = flops / speed + ((held + 1) * (1 + ratio) + 1) * overhead
+                messages = 0.0
+            else:
+                rest = work["blocks"] - held
+                step = flops / speed + (held + 1) * (1 + ratio) * overhead
+                behind = rest * work["block_flops"] * (1 + ratio) + work["decoder_flops"]
+                step += clients * own * behind / compute["es_flops_per_s"]
+                step += (rest * (1 + ratio) + 1) * overhead
+                on_air_bits = own * (work["activation_bits"] + work["target_bits"])
+                messages = on_air_bits / up + own * work["activation_bits"] / down
+                messages += 2 * compute["link_overhead_s"]
+                trip = on_air_bits / radio["transport_block_bits"] * hazard(radio, x_up)
+                back = own * work["activation_bits"] / radio["transport_block_bits"]
+                trip += back * hazard(radio, x_down)
+            latency[n, k] = bits / down + steps * (step + messages) + bits / up
+            computing[n, k] = steps * step
+            energy[n, k] = steps * flops * kappa * speed**2
+            energy[n, k] += power_w[n][k] * (steps * on_air_bits + bits) / up
+            lost[n, k] = -math.expm1(-trip)
+            weight = learning["cluster_weight"][n] / total_weight * own / batch
+            excess = math.expm1(trip)
+            bracket = learning["gradient_variance"] * (1 + excess) / own
+            bracket += 2 * learning["gradient_heterogeneity"] * excess
+            divergence += weight**2 * bracket
+    return {
+        "latency_s": latency.max(),
+        "cluster_latency_s": latency.max(axis=1),
+        "compute_latency_s": computing.max(),
+        "energy_j": np.concatenate([np.zeros((shape[0], 1)), energy], axis=1),
+        "memory_bytes": memory,
+        "loss_probability": lost,
+        "divergence": divergence,
+        "absent": [n not in present for n in range(shape[0])],
+    }
+
+
+@pytest.mark.parametrize("whole_model", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_price_is_that_of_the_formulas(x64, seed, whole_model):
+    rng = np.random.default_rng(seed)
+    network = random_network(rng, 3, 4, 5)
+    samples = rng.integers(0, 4, (3, 4))
+    samples[seed % 3] = 0  # a cluster that nobody of is there
+    samples[(seed + 1) % 3, 0] = 3
+    share, power_w = rng.dirichlet(np.ones(12)).reshape(3, 4), rng.uniform(0.05, 0.2, (3, 4))
+    held = 5 if whole_model else int(rng.integers(0, 3))
+    expected = reference(network, samples, held, share, power_w, whole_model)
+    decision = ClientDecision(
+        samples=jnp.asarray(samples),
+        client_blocks=jnp.asarray(held),
+        d2e_share=jnp.asarray(share),
+        d2e_power_w=jnp.asarray(power_w),
+        whole_model=whole_model,
+    )
+    cost = price(with_ends(as_problem(network)), decision)
+    for name, value in expected.items():
+        np.testing.assert_allclose(getattr(cost, name), value, rtol=1e-9, err_msg=name)
+    np.testing.assert_allclose(sum(cost.parts), expected["cluster_latency_s"], rtol=1e-9)
+    np.testing.assert_allclose(sum(cost.clients).max(axis=1), expected["cluster_latency_s"], 1e-9)
+
+
+def test_a_client_without_power_breaks_its_cluster_alone():
+    problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
+    decision = vanilla_fl(problem)
+    cost = price(problem, decision.replace(d2e_power_w=decision.d2e_power_w.at[1, 2].set(0.0)))
+    assert np.isfinite(cost.cluster_latency_s).tolist() == [True, False]
+    assert np.all(np.isfinite(cost.energy_j[0]))
+    assert np.all(np.isinf(cost.energy_j[1]))
+    for value in (cost.latency_s, cost.divergence, cost.objective):
+        assert np.isinf(value)
+
+
+def test_a_client_without_share_breaks_its_cluster_alone():
+    problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
+    decision = splitfed(problem)
+    cost = price(problem, decision.replace(d2e_share=decision.d2e_share.at[0, 0].set(0.0)))
+    assert np.isfinite(cost.cluster_latency_s).tolist() == [False, True]
+    assert not np.any(np.isnan(np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(cost)])))
+
+
+@pytest.mark.parametrize("policy", [vanilla_fl, splitfed])
+def test_a_workload_that_does_not_tell_its_ends_is_an_error(policy):
+    problem = pick(random_problems(1, 2, 3, 4), 0)
+    with pytest.raises(InputError, match=r"workload\.ends"):
+        policy(problem)
+
+
+def test_sitting_out_costs_nothing():
+    problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
+    compute = problem.compute.replace(memory_bytes=jnp.zeros((2, 3)))
+    for policy in (vanilla_fl, splitfed):
+        cost = price(problem, policy(problem.replace(compute=compute)))
+        assert np.all(cost.absent)
+        for value in (cost.latency_s, cost.divergence, cost.energy_j, cost.memory_bytes):
+            assert np.all(value == 0.0)

@@ -1,0 +1,89 @@
+"""Memory by its formula, and the capacity as its exact inverse."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.reference_cost import as_problem, random_decision, random_network, reference_cost
+
+from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
+
+NETWORK = random_network(np.random.default_rng(3), 2, 4, 7)
+WORK = NETWORK["workload"]
+
+capacity = jax.jit(block_capacity)
+
+
+@pytest.mark.usefixtures("x64")
+def test_gpipe_keeps_the_whole_batch():
+    workload = as_problem(NETWORK).workload
+    for seed in range(5):
+        decision = random_decision(np.random.default_rng(seed), NETWORK, skipped=seed % 3)
+        expected = reference_cost(NETWORK, decision)["memory_bytes"]
+        got = device_memory_bytes(workload, decision["segments"], decision["micro_batches"])
+        np.testing.assert_allclose(got, expected, 1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_one_forward_one_backward_keeps_as_many_as_stages_stand_behind():
+    workload = as_problem(NETWORK).workload
+    segments = np.array([[2, 0, 4, 1], [0, 3, 0, 4]])
+    for counts in itertools.product([2, 3, 12], repeat=2):
+        expected = np.zeros((2, 4))
+        for n, count in enumerate(counts):
+            chain = [k for k in range(4) if segments[n, k]]
+            samples = WORK["batch"] / count
+            for s, k in enumerate(chain):
+                kept = min(count, len(chain) - s) * samples
+                per_block = WORK["block_static_bytes"] + kept * WORK["block_kept_bytes"]
+                working = samples * WORK["block_working_bytes"]
+                expected[n, k] = segments[n, k] * per_block + working
+        got = device_memory_bytes(workload, jnp.asarray(segments), jnp.array(counts), "1f1b")
+        np.testing.assert_allclose(got, expected, 1e-12)
+
+
+def test_an_unknown_schedule_is_refused():
+    workload = as_problem(NETWORK).workload
+    with pytest.raises(ValueError, match="schedule 'zb' is neither"):
+        device_memory_bytes(workload, jnp.ones((2, 4), int), jnp.ones(2, int), "zb")
+
+
+@given(
+    memory=st.lists(st.floats(0, 3e9), min_size=4, max_size=4),
+    count=st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24]),
+    exact=st.integers(1, 7),
+)
+def test_capacity_is_the_largest_number_of_blocks_that_fits(memory, count, exact):
+    with jax.enable_x64(True):
+        workload = as_problem(NETWORK).workload
+
+        def used(blocks):
+            """Memory of four devices with these blocks, idle or not."""
+            per_block = WORK["block_static_bytes"] + WORK["batch"] * WORK["block_kept_bytes"]
+            return blocks * per_block + WORK["batch"] / count * WORK["block_working_bytes"]
+
+        memory = np.array([*memory, used(exact), used(exact) * (1 - 1e-5)])
+        got = np.asarray(capacity(workload, jnp.asarray(memory), jnp.asarray(count)))
+        assert got[4:].tolist() == [exact, exact - 1]  # to the byte, and just under
+        # The package grants a millionth of slack, in which hypothesis may land.
+        assert np.all((used(got) <= memory * (1 + 2e-6)) | (got == 0))
+        assert np.all((used(got + 1) > memory * (1 - 2e-6)) | (got == WORK["blocks"]))
+        assert got.dtype == np.int32
+
+
+def test_capacity_takes_leading_axes():
+    workload = as_problem(NETWORK).workload
+    counts = jnp.array([1, 2, 24])
+    got = block_capacity(workload, jnp.full((1, 2, 4), 1.1e9), counts[:, None, None])
+    assert got.shape == (3, 2, 4)
+    assert np.all(np.diff(got, axis=0) >= 0)  # smaller micro-batches leave more room
+
+
+def test_no_device_holds_more_than_the_encoder_or_less_than_nothing():
+    workload = as_problem(NETWORK).workload
+    got = block_capacity(workload, jnp.array([0.0, 1.0, 1e15, 1e7]), jnp.asarray(2))
+    assert got.tolist() == [0, 0, WORK["blocks"], 0]

@@ -1,0 +1,57 @@
+"""What pages point at is there: files, sections, programs and configurations."""
+
+import importlib.util
+import pathlib
+import re
+
+import pytest
+from support import ROOT
+
+PAGES = sorted(
+    str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+)
+
+
+def text_of(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def anchors(page):
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+def links(page):
+    found = re.findall(r"\]\(([^)\s]+)\)", text_of(page))
+    return [link for link in found if not re.match(r"[a-z]+:", link)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for link in links(page):
+        path, _, section = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        if section and target.suffix == ".md":
+            assert section in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_and_configurations_exist(page):
+    text = text_of(page)
+    for module in re.findall(r"python -m\s+((?:experiments|figures)[\w.]*)", text):
+        assert importlib.util.find_spec(module), module
+    for path in re.findall(r"\bconfigs/[a-z0-9_]+\.py", text):
+        assert (ROOT / path).is_file(), path
+
+
+def test_every_figure_on_file_is_shown():
+    shown = {pathlib.Path(link).name for page in PAGES for link in links(page)}
+    assert {path.name for path in (ROOT / "docs/figures").iterdir()} <= shown
+
+
+def test_every_configuration_is_on_some_page():
+    pages = "".join(text_of(page) for page in PAGES)
+    for path in (ROOT / "configs").glob("[!_]*.py"):
+        assert path.stem in pages, path.name

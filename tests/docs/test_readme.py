@@ -1,0 +1,62 @@
+"""The Python in README and docs runs as printed."""
+
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from support import ROOT
+
+from collapipe_jax.config.system import build_system_params
+from collapipe_jax.cost.feasibility import can_run, is_feasible
+from collapipe_jax.policies.registry import POLICIES, make_policy
+from collapipe_jax.simulation.system import sample_system
+from configs import default
+
+
+def blocks_of(page):
+    """What stands in Python on a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+BLOCKS = blocks_of("README.md")
+POLICY_PAGE = "docs/policies.md"
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Run the policy's block against a registry that is thrown away."""
+    monkeypatch.setattr("collapipe_jax.policies.registry.POLICIES", dict(POLICIES))
+    (block,) = blocks_of(POLICY_PAGE)
+    exec(compile(block, POLICY_PAGE, "exec"), {"__name__": "readme"})
+    return make_policy("fastest_first")
+
+
+def test_the_example_policy_is_feasible_on_every_network(registered):
+    params = build_system_params(default.get_config(), np.full(4, 0.25))
+
+    def decide(key):
+        problem = sample_system(key, params).mean_problem
+        decision = registered(key, problem)
+        return is_feasible(problem, decision), decision.segments, can_run(problem)
+
+    feasible, segments, runs = jax.jit(jax.vmap(decide))(jax.random.split(jax.random.key(1), 50))
+    assert np.all(feasible)
+    np.testing.assert_array_equal(np.sum(segments, axis=2), np.where(runs, 6, 0))
+    assert np.any(runs)
+
+
+def test_the_example_simulation_runs(capsys):
+    (block,) = [block for block in BLOCKS if "simulate_batch" in block]
+    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    assert capsys.readouterr().out == "(64, 50)\n"
+
+
+def test_the_example_pipeline_runs():
+    """In a process of its own: the devices have to be there before jax is."""
+    (block,) = blocks_of("docs/pipeline.md")
+    found = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=ROOT)
+    assert found.stdout == "(8, 16, 64) (8, 16, 64)\n", found.stderr

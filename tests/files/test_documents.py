@@ -1,0 +1,291 @@
+"""Documents come back as they went out, and every wrong one names its key."""
+
+import copy
+import json
+
+import jax
+import numpy as np
+import pytest
+from support.reference_cost import as_problem, random_decision, random_network, reference_cost
+
+from collapipe_jax.cost.round import price
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.documents import (
+    read_decision,
+    read_network,
+    write_cost,
+    write_decision,
+    write_network,
+)
+
+
+def plain(document):
+    """The document as JSON knows it: arrays become lists."""
+    return json.loads(json.dumps(document, default=lambda value: np.asarray(value).tolist()))
+
+
+def make_documents():
+    rng = np.random.default_rng(41)
+    network = random_network(rng, 2, 3, 6)
+    decision = random_decision(rng, network, sitting_out=(1,))
+    return plain(network), plain(decision)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write a changed network and decision; return what reads them."""
+
+    def read(change_network=lambda _: None, change_decision=lambda _: None):
+        network, decision = make_documents()
+        change_network(network)
+        change_decision(decision)
+        (tmp_path / "network.json").write_text(json.dumps(network))
+        (tmp_path / "decision.json").write_text(json.dumps(decision))
+        problem = read_network(tmp_path / "network.json")
+        return problem, read_decision(tmp_path / "decision.json", problem)
+
+    return read
+
+
+# --- right documents --------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("x64")
+def test_reading_gives_every_number_its_place(files):
+    problem, decision = files()
+    network, decided = make_documents()
+    jax.tree.map(np.testing.assert_array_equal, problem, as_problem(network))
+    assert (problem.clusters, problem.devices, problem.workload.blocks) == (2, 3, 6)
+    for key in ("segments", "micro_batches", "d2d_share", "d2d_power_w", "d2e_share"):
+        np.testing.assert_array_equal(getattr(decision, key), decided[key])
+    np.testing.assert_array_equal(decision.d2e_power_w, decided["d2e_power_w"])
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_network_and_a_decision_come_back_as_they_went_out(files, tmp_path):
+    problem, decision = files()
+    write_network(tmp_path / "new" / "network.json", problem)
+    write_decision(tmp_path / "new" / "decision.json", decision, "some_policy")
+    again = read_network(tmp_path / "new" / "network.json")
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-15), problem, again)
+    decided = read_decision(tmp_path / "new" / "decision.json", again)
+    jax.tree.map(np.testing.assert_array_equal, decision, decided)
+    written = json.loads((tmp_path / "new" / "decision.json").read_text())
+    assert written["policy"] == "some_policy"
+    assert set(written) == set(make_documents()[1])
+    assert not list((tmp_path / "new").glob("*.partial"))
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_cost_is_written_key_by_key_with_nulls_where_a_message_breaks(files, tmp_path):
+    def cut(network):
+        network["radio"]["d2e_gain"][0][0] = 0
+
+    problem, decision = files(cut)
+    write_cost(tmp_path / "cost.json", jax.jit(price)(problem, decision), ["memory"])
+    cost = json.loads((tmp_path / "cost.json").read_text())
+    assert cost["format"] == "collapipe-cost/1"
+    assert cost["latency_s"] is cost["divergence"] is cost["objective"] is None
+    assert cost["cluster_latency_s"] == [None, 0]
+    assert cost["energy_j"] == [[None] * 4, [0] * 4]
+    assert cost["loss_probability"] == [1, 0]
+    network, decided = make_documents()
+    expected = reference_cost(network, decided)
+    assert cost["compute_latency_s"] == pytest.approx(expected["compute_latency_s"])
+    np.testing.assert_allclose(cost["memory_bytes"], expected["memory_bytes"])
+    assert (cost["feasible"], cost["violations"], cost["absent"]) == (False, ["memory"], [1])
+    assert len(cost) == 12
+
+
+def test_an_energy_coefficient_below_single_precision_survives(files, tmp_path):
+    def shrink(network):
+        network["compute"]["energy_coefficient"][0][1] = 3e-41
+        network["compute"]["flops_per_s"][0][1] = 2e13
+
+    problem, _ = files(shrink)
+    assert problem.compute.joules_per_flop[0, 1] == pytest.approx(3e-41 * 4e26, rel=1e-5)
+    write_network(tmp_path / "again.json", problem)
+    again = json.loads((tmp_path / "again.json").read_text())
+    assert again["compute"]["energy_coefficient"][0][1] == pytest.approx(3e-41, rel=1e-5)
+
+
+def test_what_may_be_zero(files):
+    def clear(network):
+        for key in ("energy_queue", "divergence_queue", "v"):
+            network["control"][key] = (np.array(network["control"][key]) * 0).tolist()
+        for key in ("block_overhead_s", "link_overhead_s"):
+            network["compute"][key] = 0
+        network["compute"]["memory_bytes"][0][1] = 0  # a device that is away
+        network["radio"]["d2d_gain"][0][1][2] = 0
+        network["radio"]["d2d_power_max_w"][0][1] = 0
+
+    problem, _ = files(clear)
+    assert problem.compute.memory_bytes[0, 1] == 0
+
+
+# --- wrong documents --------------------------------------------------------------------------
+
+
+def put(path, value):
+    """A change that sets a value at a path of keys and indices."""
+
+    def change(document):
+        place = document
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value
+
+    return change
+
+
+def drop(*path):
+    def change(document):
+        place = document
+        for step in path[:-1]:
+            place = place[step]
+        del place[path[-1]]
+
+    return change
+
+
+WRONG_NETWORKS = [
+    # (change, the key that is named, the problem)
+    (put(["format"], "collapipe-network/2"), "format", "no such document"),
+    (drop("format"), "format", "no such document"),
+    (put(["colour"], 3), "colour", "unknown key"),
+    (put(["radio", "colour"], 3), "radio.colour", "unknown key"),
+    (drop("learning"), "learning", "missing"),
+    (drop("clusters"), "clusters", "missing"),
+    (drop("compute", "memory_bytes"), "compute.memory_bytes", "missing"),
+    (put(["workload"], [1, 2]), "workload", "not an object"),
+    (put(["clusters"], 3), "radio.d2e_power_max_w", "wrong shape"),
+    (put(["clusters"], 0), "clusters", "zero"),
+    (put(["devices"], 2.5), "devices", "not whole"),
+    (put(["devices"], True), "devices", "not a number"),
+    # shapes, at every depth
+    (put(["radio", "snr_gap"], [2.0]), "radio.snr_gap", "not a number"),
+    (put(["radio", "d2e_power_max_w"], 0.2), "radio.d2e_power_max_w", "wrong shape"),
+    (put(["radio", "d2e_power_max_w"], [0.2]), "radio.d2e_power_max_w", "wrong shape"),
+    (put(["compute", "memory_bytes", 1], [1e9] * 4), r"compute.memory_bytes\[1\]", "wrong shape"),
+    (put(["radio", "d2d_gain", 1, 2], [1.0] * 3), r"radio.d2d_gain\[1\]\[2\]", "wrong shape"),
+    (
+        put(["radio", "cross_gain", 1, 2, 0], [1.0] * 5),
+        r"radio.cross_gain\[1\]\[2\]\[0\]",
+        "wrong shape",
+    ),
+    (
+        put(["radio", "cross_gain", 1, 2, 0, 3], [1.0]),
+        r"radio.cross_gain\[1\]\[2\]\[0\]\[3\]",
+        "not a number",
+    ),
+    (put(["workload", "micro_batch_choices"], []), "workload.micro_batch_choices", "wrong shape"),
+    (put(["workload", "micro_batch_choices"], 2), "workload.micro_batch_choices", "wrong shape"),
+    # numbers
+    (put(["radio", "snr_gap"], "2"), "radio.snr_gap", "not a number"),
+    (put(["radio", "snr_gap"], None), "radio.snr_gap", "not a number"),
+    (put(["radio", "snr_gap"], True), "radio.snr_gap", "not a number"),
+    (put(["radio", "snr_gap"], float("nan")), "radio.snr_gap", "not a finite number"),
+    (put(["radio", "snr_gap"], float("inf")), "radio.snr_gap", "not a finite number"),
+    (put(["workload", "block_flops"], 10**400), "workload.block_flops", "not a finite number"),
+    (put(["workload", "batch"], 10**400), "workload.batch", "not a finite number"),
+    (put(["radio", "bs_power_w"], -1.0), "radio.bs_power_w", "negative"),
+    (
+        put(["radio", "d2d_gain", 1, 2, 0], -1e-9),
+        r"radio.d2d_gain\[1\]\[2\]\[0\]",
+        "negative",
+    ),
+    (put(["control", "energy_queue", 1, 3], -0.1), r"control.energy_queue\[1\]\[3\]", "negative"),
+    (put(["control", "energy_budget_j", 0, 2], 0), r"control.energy_budget_j\[0\]\[2\]", "zero"),
+    (put(["compute", "flops_per_s", 0, 0], 0.0), r"compute.flops_per_s\[0\]\[0\]", "zero"),
+    (put(["radio", "node_noise_w_per_hz"], 0), "radio.node_noise_w_per_hz", "zero"),
+    (put(["workload", "batch"], 24.5), "workload.batch", "not whole"),
+    (put(["radio", "harq_attempts"], 0), "radio.harq_attempts", "zero"),
+    # what must fit together
+    (
+        put(["workload", "micro_batch_choices"], [2, 5]),
+        "workload.micro_batch_choices",
+        "no divisor of batch = 24",
+    ),
+    (put(["learning", "cluster_weight"], [0.5, 0.4]), "learning.cluster_weight", "the sum is 0.9"),
+]
+
+
+@pytest.mark.parametrize(("change", "key", "problem"), WRONG_NETWORKS)
+def test_a_wrong_network_names_its_key(files, change, key, problem):
+    with pytest.raises(InputError, match=rf"^{key} = .*{problem}") as error:
+        files(change_network=change)
+    assert str(error.value).endswith(".")
+
+
+ZERO_REFUSED = [
+    "workload.blocks",
+    "workload.batch",
+    "workload.local_steps",
+    "workload.block_flops",
+    "workload.activation_bits",
+    "workload.block_static_bytes",
+    "radio.d2e_bandwidth_hz",
+    "radio.d2d_bandwidth_hz",
+    "radio.bs_noise_w_per_hz",
+    "radio.node_noise_w_per_hz",
+    "radio.snr_gap",
+    "radio.max_spectral_efficiency",
+    "radio.harq_attempts",
+    "radio.transport_block_bits",
+    "compute.es_flops_per_s",
+    "control.reference_latency_s",
+    "control.divergence_target",
+]
+
+
+@pytest.mark.parametrize("key", ZERO_REFUSED)
+def test_rates_noise_sizes_and_budgets_must_be_positive(files, key):
+    with pytest.raises(InputError, match=f"^{key} = .*zero"):
+        files(change_network=put(key.split("."), 0))
+
+
+WRONG_DECISIONS = [
+    (put(["format"], "collapipe-network/1"), "format", "no such document"),
+    (put(["extra"], 1), "extra", "unknown key"),
+    (drop("policy"), "policy", "missing"),
+    (drop("d2e_share"), "d2e_share", "missing"),
+    (put(["segments"], [[6, 0, 0]]), "segments", "wrong shape"),
+    (put(["segments", 1], [6, 0]), r"segments\[1\]", "wrong shape"),
+    (put(["segments", 0, 1], 1.5), r"segments\[0\]\[1\]", "not whole"),
+    (put(["segments", 0, 1], -1), r"segments\[0\]\[1\]", "negative"),
+    (put(["micro_batches", 1], 0), r"micro_batches\[1\]", "zero"),
+    (put(["d2d_share", 0], [0.5] * 3), r"d2d_share\[0\]", "wrong shape"),
+    (put(["d2d_power_w", 1, 3], float("nan")), r"d2d_power_w\[1\]\[3\]", "not a finite"),
+    (put(["d2e_power_w", 0], "0.1"), r"d2e_power_w\[0\]", "not a number"),
+]
+
+
+@pytest.mark.parametrize(("change", "key", "problem"), WRONG_DECISIONS)
+def test_a_wrong_decision_names_its_key(files, change, key, problem):
+    with pytest.raises(InputError, match=rf"^{key} = .*{problem}"):
+        files(change_decision=change)
+
+
+def test_files_that_are_no_documents(tmp_path):
+    with pytest.raises(InputError, match=r"^file = .*nowhere\.json"):
+        read_network(tmp_path / "nowhere.json")
+    for text, message in (
+        ("{", "^file = .*not JSON"),
+        ("[]", "^format = 'list'"),
+        ("3", "^format = 'int'"),
+        ("{}", "^format = None"),
+    ):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(InputError, match=message):
+            read_network(tmp_path / "bad.json")
+    (tmp_path / "bad.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not JSON"):
+        read_network(tmp_path / "bad.json")
+
+
+def test_the_rate_law_has_no_place_on_file(tmp_path):
+    problem = as_problem(copy.deepcopy(make_documents()[0]))
+    ergodic = problem.replace(radio=problem.radio.replace(rate_law="ergodic"))
+    with pytest.raises(InputError, match=r"radio\.rate_law = 'ergodic'"):
+        write_network(tmp_path / "network.json", ergodic)
+    assert not (tmp_path / "network.json").exists()

@@ -1,0 +1,212 @@
+"""Interference by loops, rates by quadrature, the hazard in sixty digits."""
+
+import math
+from decimal import Decimal, getcontext
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from support.reference_cost import as_problem, random_network
+from support.reference_cost import interference_w as interference_by_loops
+
+from collapipe_jax.network.channel import (
+    d2d_rate_bps,
+    d2d_sinr,
+    d2e_rate_bps,
+    downlink_sinr,
+    interference_w,
+    loss_probability,
+    mean_log2_one_plus,
+    spectral_efficiency,
+    transport_block_hazard,
+    uplink_sinr,
+)
+
+NETWORK = random_network(np.random.default_rng(7), 3, 4, 6)
+
+
+def make_radio(**changes):
+    radio = as_problem(NETWORK).radio
+    return radio.replace(**{key: jnp.asarray(value) for key, value in changes.items()})
+
+
+# --- (1) ---
+
+
+@pytest.mark.usefixtures("x64")
+def test_interference_is_the_sum_over_active_nodes_of_other_clusters():
+    rng = np.random.default_rng(8)
+    power = rng.uniform(0.02, 0.3, (3, 5))
+    segments = np.array([[0, 2, 0, 4], [0, 0, 0, 0], [3, 0, 1, 2]])
+    active = np.concatenate([segments.sum(1, keepdims=True) > 0, segments > 0], axis=1)
+    got = interference_w(make_radio(), jnp.asarray(active), jnp.asarray(power))
+    decision = {"segments": segments, "d2d_power_w": power}
+    expected = [
+        [interference_by_loops(NETWORK, decision, n, j) for j in range(5)] for n in range(3)
+    ]
+    np.testing.assert_allclose(got, expected, 1e-12)
+    assert np.all(np.asarray(got) > 0)
+
+
+@pytest.mark.usefixtures("x64")
+def test_one_transmitter_is_heard_by_the_other_clusters_alone():
+    active = np.zeros((3, 5), bool)
+    active[1, 3] = True
+    heard = interference_w(make_radio(d2d_activity=0.5), jnp.asarray(active), jnp.full((3, 5), 0.2))
+    expected = 0.1 * NETWORK["radio"]["cross_gain"][1, 3]
+    expected[1] = 0  # the own cluster shares its band without interference
+    np.testing.assert_allclose(heard, expected, 1e-12)
+
+
+# --- (2)-(5) ---
+
+
+@pytest.mark.usefixtures("x64")
+def test_spectral_efficiency_has_a_gap_and_a_ceiling():
+    radio = make_radio(snr_gap=2.0, max_spectral_efficiency=5.0)
+    got = spectral_efficiency(jnp.array([0.0, 2.0, 6.0, 61.9, 62.1, 1e12]), radio)
+    expected = [0, 1, 2, math.log2(1 + 30.95), 5, 5]
+    np.testing.assert_allclose(got, expected, 1e-12)
+
+
+def test_spectral_efficiency_is_linear_at_the_smallest_sinr():
+    radio = make_radio(snr_gap=1.0)  # log2(1 + x) rounded first would give 0
+    assert spectral_efficiency(jnp.float32(1e-9), radio) == pytest.approx(1e-9 / math.log(2))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_ergodic_rate_is_the_mean_over_rayleigh_fading():
+    x = np.array([1e-4, 1e-2, 0.3, 0.999, 1.0, 1.001, 20.0, 1e3, 1e6])
+    expected = [
+        quad(lambda h, x=x: math.log2(1 + x * h) * math.exp(-h), 0, 1, epsabs=0, epsrel=1e-11)[0]
+        + quad(lambda h, x=x: math.log2(1 + x * h) * math.exp(-h), 1, 60, epsabs=0, epsrel=1e-11)[0]
+        for x in x
+    ]
+    np.testing.assert_allclose(mean_log2_one_plus(x), expected, 1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_ergodic_rate_lies_under_the_rate_of_the_mean():
+    x = np.logspace(-6, 9, 61)
+    ergodic = np.asarray(mean_log2_one_plus(x))
+    assert np.all(np.diff(ergodic) > 0)
+    assert np.all(ergodic < np.log1p(x) / np.log(2))  # Jensen
+    apart = x > 1e-3  # Abramowitz and Stegun 5.1.20; below, both sides agree in all digits
+    assert np.all((ergodic > 0.5 * np.log2(1 + 2 * x))[apart])
+
+
+def test_the_ergodic_rate_has_finite_slopes_in_single_precision():
+    x = jnp.logspace(-6, 9, 61)
+    slopes = jax.vmap(jax.grad(lambda value: mean_log2_one_plus(value)))(x)
+    assert np.all(np.isfinite(slopes))
+    assert np.all(slopes > 0)
+    assert mean_log2_one_plus(0.0) == 0
+    assert jax.grad(lambda value: mean_log2_one_plus(value))(0.0) == 0
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_rate_law_is_chosen_by_name():
+    radio = make_radio().replace(rate_law="ergodic")
+    x = jnp.array([0.7, 3.0])
+    expected = mean_log2_one_plus(x / radio.snr_gap)
+    np.testing.assert_allclose(spectral_efficiency(x, radio), expected, 1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_each_link_has_its_own_noise():
+    radio = make_radio(
+        d2d_bandwidth_hz=1e7,
+        d2e_bandwidth_hz=3e7,
+        node_noise_w_per_hz=2e-20,
+        bs_noise_w_per_hz=5e-21,
+        d2e_interference_w=7e-14,
+        bs_power_w=11.0,
+        snr_gap=1.0,
+        max_spectral_efficiency=50.0,
+    )
+    gain, share, power = jnp.float64(3e-11), 0.25, 0.2
+    d2d = d2d_sinr(radio, power, gain, share, 4e-13)
+    up, down = uplink_sinr(radio, power, gain, share), downlink_sinr(radio, gain)
+    assert d2d == pytest.approx(0.2 * 3e-11 / (0.25 * (2e-13 + 4e-13)))
+    assert up == pytest.approx(0.2 * 3e-11 / (0.25 * (1.5e-13 + 7e-14)))
+    assert down == pytest.approx(11 * 3e-11 / (6e-13 + 7e-14))
+    assert d2d_rate_bps(radio, d2d, share) == pytest.approx(0.25e7 * math.log2(1 + d2d))
+    assert d2e_rate_bps(radio, up, share) == pytest.approx(0.75e7 * math.log2(1 + up))
+
+
+# --- (6), (7) ---
+
+
+def exact_hazard(theta, sinr, attempts):
+    """(6) as written, with digits enough for its cancellation."""
+    getcontext().prec = 1000
+    z = Decimal(theta) / Decimal(sinr)
+    return float(-(1 - (1 - (-z).exp()) ** attempts).ln())
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3, 5])
+@pytest.mark.usefixtures("x64")
+def test_hazard_has_every_digit(attempts):
+    theta = 0.7
+    # both sides of the two places where the formula changes: z = ln 2 and z = 30
+    places = [theta / z for z in (0.69314, 0.69315, 29.999, 30.001)]
+    sinr = np.array([1e-3, 3e-3, 0.02, 0.11, 0.9, 2.0, 17.0, 1e3, 1e5, *places])
+    got = transport_block_hazard(make_radio(outage_threshold=theta, harq_attempts=attempts), sinr)
+    expected = [exact_hazard(theta, float(x), attempts) for x in sinr]
+    np.testing.assert_allclose(got, expected, 1e-11)
+
+
+def test_hazard_in_single_precision():
+    sinr = np.logspace(-3, 6, 19).astype(np.float32)
+    got = transport_block_hazard(make_radio(outage_threshold=0.7, harq_attempts=3), sinr)
+    expected = [exact_hazard(float(np.float32(0.7)), float(x), 3) for x in sinr]
+    np.testing.assert_allclose(got, expected, 2e-5)
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 4])
+def test_hazard_falls_with_the_sinr_and_has_finite_slopes(attempts):
+    radio = make_radio(outage_threshold=1.3, harq_attempts=attempts)
+    sinr = jnp.logspace(-6, 9, 901)
+    value, slope = jax.vmap(jax.value_and_grad(lambda x: transport_block_hazard(radio, x)))(sinr)
+    assert np.all(np.isfinite(value))
+    assert np.all(np.isfinite(slope))
+    assert np.all(np.asarray(slope) <= 0)
+    reached = np.asarray(value) > 1e-30  # below lies the end of single precision
+    assert np.all(np.diff(np.log(np.asarray(value)[reached])) < 0)
+    assert reached.sum() > 500
+
+
+def test_hazard_is_convex_in_the_log_of_the_sinr():
+    # what makes the round's problem convex in logarithms
+    with jax.enable_x64(True):
+        radio = make_radio(outage_threshold=1.3, harq_attempts=3)
+        bend = jax.vmap(jax.grad(jax.grad(lambda w: transport_block_hazard(radio, jnp.exp(w)))))
+        w = jnp.linspace(-6, 12, 400)
+        assert np.all(np.asarray(bend(w)) > 0)
+
+
+def test_hazard_at_the_ends():
+    radio = make_radio(harq_attempts=3)
+    assert transport_block_hazard(radio, jnp.float32(0.0)) == jnp.inf
+    assert jax.grad(lambda x: transport_block_hazard(radio, x))(0.0) == 0
+    perfect = radio.replace(outage_threshold=jnp.float32(0.0))
+    assert transport_block_hazard(perfect, jnp.float32(2.0)) == 0
+    assert jax.grad(lambda x: transport_block_hazard(perfect, x))(2.0) == 0
+
+
+def test_more_attempts_lose_less():
+    sinr = jnp.float32(3.0)
+    hazards = [transport_block_hazard(make_radio(harq_attempts=a), sinr) for a in (1, 2, 3, 4)]
+    assert hazards == sorted(hazards, reverse=True)
+    theta = NETWORK["radio"]["outage_threshold"]
+    assert hazards[0] == pytest.approx(theta / 3.0, rel=1e-5)  # one attempt: z itself
+
+
+def test_losses_compose_by_adding_hazards():
+    a, b = 0.3, 1.1
+    both = float(1 - (1 - loss_probability(a)) * (1 - loss_probability(b)))
+    assert loss_probability(jnp.float32(a + b)) == pytest.approx(both, rel=1e-5)
+    assert loss_probability(jnp.float32(1e-12)) == pytest.approx(1e-12)
+    assert loss_probability(jnp.inf) == 1

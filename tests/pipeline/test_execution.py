@@ -1,0 +1,125 @@
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.leaves_close import assert_close
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import BertConfig, TransformerConfig
+from collapipe_jax.models.encoder import init_encoder
+from collapipe_jax.pipeline.execution import forward
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+
+SIZES = {"width": 8, "heads": 2, "feed_forward_width": 16, "encoder_blocks": 3, "dropout_rate": 0.2}
+TRANSFORMER = TransformerConfig(
+    vocabulary_size=11, decoder_blocks=1, source_length=5, target_length=4, **SIZES
+)
+BERT = BertConfig(vocabulary_size=11, **SIZES)
+CONFIGS = {
+    "transformer": TRANSFORMER,
+    "bert": BERT,
+    "bfloat16": TransformerConfig(
+        vocabulary_size=11,
+        decoder_blocks=1,
+        source_length=5,
+        target_length=4,
+        compute_dtype="bfloat16",
+        **SIZES,
+    ),
+}
+DEVICES, BATCH, LENGTH = 3, 4, 5
+KEY = jax.random.key(5)
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+PARTITIONS = [p for p in itertools.product(range(4), repeat=DEVICES) if sum(p) == 3]
+
+
+@functools.cache
+def problem(name):
+    draw = jax.jit(lambda key: init_encoder(key, CONFIGS[name]), compiler_options=QUICK)
+    return draw(jax.random.key(0))
+
+
+@functools.partial(
+    jax.jit, static_argnames=("name", "backend", "micro_batches"), compiler_options=QUICK
+)
+def value_and_gradient(params, x, mask, weights, segments, name, backend, micro_batches=1):
+    """Of a loss that weighs examples and entries differently."""
+    mesh = make_pipeline_mesh(1, DEVICES)
+
+    def loss(params, x):
+        y = forward(
+            params,
+            CONFIGS[name],
+            x,
+            mask,
+            segments,
+            KEY,
+            backend=backend,
+            micro_batches=micro_batches,
+            mesh=mesh,
+            bubble=float("nan"),
+        )
+        return (weights * jnp.sin(3.0 * y).sum((1, 2))).sum(), y
+
+    return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, x)
+
+
+@st.composite
+def batches(draw):
+    """Activations, a padding mask, weights of examples (erased ones 0), a partition and M."""
+    seed = draw(st.integers(0, 2**31 - 1))
+    lengths = draw(st.lists(st.integers(1, LENGTH), min_size=BATCH, max_size=BATCH))
+    erased = draw(st.lists(st.sampled_from([0.0, 1.0, 1.5]), min_size=BATCH, max_size=BATCH))
+    x = jax.random.normal(jax.random.key(seed), (BATCH, LENGTH, 8))
+    mask = jnp.arange(LENGTH)[None] < jnp.array(lengths)[:, None]
+    micro_batches = draw(st.sampled_from([1, 2, 4]))  # fewer and more than stages
+    return x, mask, jnp.array(erased), jnp.array(draw(st.sampled_from(PARTITIONS))), micro_batches
+
+
+@pytest.mark.parametrize("name", ["transformer", "bert"])
+@settings(max_examples=10)
+@given(batches())
+def test_backends_give_the_same_values_and_gradients(name, batch):
+    """NaN in every bubble, dropout, padding, erased examples, idle devices."""
+    *inputs, segments, micro_batches = batch
+    params = problem(name)
+    expected, gradient = value_and_gradient(params, *inputs, None, name, "sequential")
+    for backend in ("vmapped", "sharded"):
+        rest = segments, name, backend, micro_batches
+        got, got_gradient = value_and_gradient(params, *inputs, *rest)
+        assert_close(got, expected, 1e-5)
+        assert_close(got_gradient, gradient, 1e-5)
+
+
+@pytest.mark.slow
+@settings(max_examples=5)
+@given(batches())
+def test_backends_agree_in_16_bits_up_to_the_order_of_sums(batch):
+    *inputs, segments, micro_batches = batch
+    params = problem("bfloat16")
+    expected, gradient = value_and_gradient(params, *inputs, None, "bfloat16", "sequential")
+    for backend in ("vmapped", "sharded"):
+        rest = segments, "bfloat16", backend, micro_batches
+        got, got_gradient = value_and_gradient(params, *inputs, *rest)
+        assert got[1].dtype == jnp.float32
+        np.testing.assert_allclose(got[1], expected[1], rtol=0.0, atol=2e-2)
+        assert_close(got_gradient, gradient, 3e-2)
+
+
+def test_wrong_calls_are_named():
+    config, params = CONFIGS["transformer"], problem("transformer")
+    x, mask, sizes = jnp.ones((4, 2, 8)), jnp.ones((4, 2), bool), jnp.array([1, 1, 1])
+    for key, arguments in {
+        "pipeline.backend": {"backend": "quantum"},
+        "segments": {"backend": "vmapped"},
+        "micro_batches": {"backend": "vmapped", "segments": sizes, "micro_batches": 3},
+        "mesh": {"backend": "sharded", "segments": sizes, "mesh": make_pipeline_mesh(1, 2)},
+    }.items():
+        with pytest.raises(InputError) as caught:
+            forward(params, config, x, mask, **arguments)
+        assert caught.value.key == key

@@ -1,0 +1,227 @@
+"""DSSRA on hundreds of networks at once, the ugly ones included."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.random_problems import pick, random_problems
+
+from collapipe_jax.allocation.allocate import (
+    BROKEN,
+    NO_CLUSTER,
+    OPTIMAL,
+    STEP_LIMIT,
+    TOLERANCE,
+)
+from collapipe_jax.compilation import quick_jit
+from collapipe_jax.cost.feasibility import can_run, is_feasible
+from collapipe_jax.cost.round import price
+from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.policies.dssra import Effort, dssra
+
+CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
+NETWORKS = 240
+LIGHT = Effort(joint_steps=(6, 6, 12), plans=3, layouts=4, cluster_steps=5)
+KINDS = ("plain", "fades", "away", "nobody", "no queues", "huge queues", "v = 0", "one device")
+traces = []
+
+
+def ugly(index, rng, network):
+    kind = KINDS[index % len(KINDS)]
+    memory, control = network["compute"]["memory_bytes"], network["control"]
+    radio = network["radio"]
+    if kind == "fades":
+        for name in ("d2e_gain", "d2d_gain", "cross_gain"):
+            radio[name] *= 10.0 ** -rng.uniform(0, 4, radio[name].shape)
+    if kind == "away":
+        memory[rng.uniform(size=memory.shape) < 0.5] = 0
+    if kind == "nobody":
+        memory[rng.permutation(CLUSTERS)[: rng.integers(1, CLUSTERS + 1)]] = 0
+    if kind == "no queues":
+        control["energy_queue"] *= 0
+        control["divergence_queue"] = 0.0
+    if kind == "huge queues":
+        control["energy_queue"] *= 1e6
+        control["divergence_queue"] = 1e6
+    if kind == "v = 0":
+        control["v"] = 0.0
+    if kind == "one device":
+        memory *= 0
+        memory[np.arange(CLUSTERS), rng.integers(0, DEVICES, CLUSTERS)] = 1e12
+
+
+def solve(problem):
+    traces.append(1)
+    tuned = dssra(problem, effort=LIGHT)
+    static = price(problem, static_pipeline(problem, 8))
+    return tuned, price(problem, tuned.decision), static, is_feasible(problem, tuned.decision)
+
+
+def by_kind(tree):
+    """Networks in a table, a column per kind."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, len(KINDS), *leaf.shape[1:]), tree)
+
+
+solve_table = quick_jit(jax.vmap(jax.vmap(solve)))
+
+
+def solve_all(problem):
+    solution = solve_table(by_kind(problem))
+    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), solution)
+
+
+@pytest.fixture(scope="module")
+def solved():
+    problem = random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, ugly)
+    return problem, *solve_all(problem)
+
+
+def of_kind(values, kind):
+    return np.asarray(values)[KINDS.index(kind) :: len(KINDS)]
+
+
+def test_feasible_everywhere(solved):
+    *_, feasible = solved
+    assert np.all(feasible)
+
+
+def test_finite_everywhere(solved):
+    _, tuned, cost, _, _ = solved
+    for tree in (tuned, cost._replace(stages=0, parts=0)):
+        for leaf in jax.tree.leaves(tree):
+            assert np.all(np.isfinite(leaf))
+
+
+def test_never_worse_than_the_static_pipeline(solved):
+    _, _, cost, static, _ = solved
+    assert np.all(cost.objective <= static.objective * (1 + 1e-5))
+    ratio = of_kind(cost.objective, "plain") / of_kind(static.objective, "plain")
+    assert np.median(ratio) < 0.9
+
+
+def test_the_objective_is_that_of_the_decision(solved):
+    _, tuned, cost, _, _ = solved
+    np.testing.assert_allclose(tuned.objective, cost.objective, rtol=1e-4)
+
+
+def test_clusters_sit_out_only_when_they_must(solved):
+    problem, tuned, cost, _, _ = solved
+    runs = np.asarray(jax.vmap(can_run)(problem))
+    np.testing.assert_array_equal(~cost.absent, runs)
+    nobody = ~runs.any(axis=1)
+    assert nobody.any()  # networks in which nobody can run are among them
+    assert np.all(cost.objective[nobody] == 0)
+    assert np.all(cost.energy_j[~runs] == 0)
+    np.testing.assert_array_equal(tuned.status == NO_CLUSTER, nobody)
+
+
+def test_one_device_takes_all(solved):
+    problem, tuned, *_ = solved
+    there = of_kind(problem.compute.memory_bytes, "one device") > 0
+    np.testing.assert_array_equal(of_kind(tuned.decision.segments, "one device"), BLOCKS * there)
+
+
+def test_without_queues_power_is_free_and_latency_is_all(solved):
+    problem, _, cost, static, _ = solved
+    found, fixed = of_kind(cost.latency_s, "no queues"), of_kind(static.latency_s, "no queues")
+    assert np.all(found <= fixed * (1 + 1e-5))
+    worth = of_kind(problem.control.v / problem.control.reference_latency_s, "no queues")
+    np.testing.assert_allclose(of_kind(cost.objective, "no queues"), worth * found, 1e-5)
+
+
+def test_certificates_bound_what_a_layout_could_cost(solved):
+    _, tuned, *_ = solved
+    assert np.all(tuned.lower_bound <= tuned.objective * (1 + 1e-5))
+    runs = tuned.status != NO_CLUSTER
+    assert not np.any(tuned.status == BROKEN)
+    close = tuned.objective - tuned.lower_bound <= TOLERANCE * tuned.objective
+    np.testing.assert_array_equal(tuned.status[runs], np.where(close, OPTIMAL, STEP_LIMIT)[runs])
+    assert np.all(tuned.residual >= 0)
+    gap = 1 - of_kind(tuned.lower_bound, "plain") / of_kind(tuned.objective, "plain")
+    assert np.median(gap) < 0.05
+
+
+def test_one_compilation_for_a_thousand_networks_and_all_queues(solved):
+    problem = solved[0]
+    before = len(traces)
+    rng = np.random.default_rng(1)
+
+    def scaled(leaf, decades):
+        factor = 10.0 ** rng.uniform(-decades, decades, leaf.shape)
+        return leaf * jnp.asarray(factor, leaf.dtype)
+
+    for _ in range(4):
+        radio, control, compute = problem.radio, problem.control, problem.compute
+        radio = radio.replace(
+            d2d_gain=scaled(radio.d2d_gain, 0.5),
+            d2e_gain=scaled(radio.d2e_gain, 0.5),
+            cross_gain=scaled(radio.cross_gain, 0.5),
+        )
+        control = control.replace(
+            v=scaled(control.v, 1),
+            energy_queue=scaled(control.energy_queue, 1),
+            divergence_queue=scaled(control.divergence_queue, 1),
+        )
+        compute = compute.replace(flops_per_s=scaled(compute.flops_per_s, 0.3))
+        problem = problem.replace(radio=radio, control=control, compute=compute)
+        tuned, cost, static, feasible = solve_all(problem)
+        assert np.all(feasible)
+        assert np.all(np.isfinite(tuned.objective))
+        assert np.all(cost.objective <= static.objective * (1 + 1e-5))
+    assert len(traces) == before
+
+
+@pytest.mark.slow
+def test_a_lone_network_is_decided_as_among_many(solved):
+    problem, tuned, *_ = solved
+    alone = quick_jit(lambda one: dssra(one, effort=LIGHT))
+    for index in range(2 * len(KINDS)):
+        got, wanted = alone(pick(problem, index)), pick(tuned, index)
+        assert float(got.objective) == pytest.approx(float(wanted.objective), rel=1e-3), index
+        assert got.decision.segments.shape == (CLUSTERS, DEVICES)
+        assert got.decision.segments.dtype == got.decision.micro_batches.dtype == np.int32
+
+
+@pytest.mark.usefixtures("x64")
+def test_slopes_of_the_objective_go_through_the_price_and_not_the_decision(solved):
+    """The decision is taken as it is, so slopes are those of its price."""
+    problem, tuned, *_ = solved
+
+    def double(tree):
+        return jax.tree.map(
+            lambda leaf: jnp.asarray(np.asarray(leaf, float)) if leaf.dtype.kind == "f" else leaf,
+            jax.tree.map(np.asarray, tree),
+        )
+
+    one, decision = double(pick(problem, 0)), double(pick(tuned.decision, 0))
+
+    @quick_jit
+    @jax.value_and_grad
+    def objective(gain):
+        return price(one.replace(radio=one.radio.replace(d2d_gain=gain)), decision).objective
+
+    gain = np.asarray(one.radio.d2d_gain)
+    _, slope = objective(gain)
+    assert np.all(np.isfinite(slope))
+    assert np.any(slope != 0)
+    for index in zip(*np.nonzero(slope), strict=True):
+        ends = []
+        for sign in (1, -1):
+            moved = gain.copy()
+            moved[index] *= 1 + sign * 1e-5
+            ends.append(float(objective(moved)[0]))
+        expected = (ends[0] - ends[1]) / (2e-5 * gain[index])
+        assert float(slope[index]) == pytest.approx(expected, rel=1e-4, abs=1e-6 / gain[index])
+
+
+def test_no_slope_goes_through_the_decision(solved):
+    """Abstractly: nothing is compiled."""
+    one = pick(solved[0], 0)
+
+    def through(gain):
+        problem = one.replace(radio=one.radio.replace(d2d_gain=gain))
+        decision = dssra(problem, effort=LIGHT).decision
+        return price(problem, decision).objective
+
+    slope = jax.eval_shape(jax.grad(through), one.radio.d2d_gain)
+    assert slope.shape == one.radio.d2d_gain.shape

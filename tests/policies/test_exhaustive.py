@@ -1,0 +1,139 @@
+"""The search over every layout against a plain loop, and its parts."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.random_problems import pick, random_problems
+
+from collapipe_jax.allocation.allocate import tune_resources
+from collapipe_jax.cost.feasibility import can_run, is_feasible, usable_blocks
+from collapipe_jax.cost.round import price
+from collapipe_jax.cost.static_pipeline import with_equal_resources
+from collapipe_jax.errors import InputError
+from collapipe_jax.policies import exhaustive as module
+from collapipe_jax.policies.dssra import dssra
+from collapipe_jax.policies.enumeration import compositions, enumerate_layouts
+from collapipe_jax.policies.exhaustive import exhaustive
+
+CLUSTERS, DEVICES, BLOCKS, CHOICES = 2, 2, 3, (2, 3, 6)
+SPLITS = [row for row in itertools.product(range(BLOCKS + 1), repeat=DEVICES) if sum(row) == BLOCKS]
+
+
+def problem_with_room(*room):
+    """A network whose devices hold so many blocks, by cluster and device."""
+    problem = pick(random_problems(1, CLUSTERS, DEVICES, BLOCKS, seed=3), 0)
+    work = problem.workload.replace(micro_batch_choices=jnp.array(CHOICES))
+    block_bytes = work.block_static_bytes + work.batch * work.block_kept_bytes
+    working_bytes = work.batch / max(CHOICES) * work.block_working_bytes
+    memory_bytes = 1.01 * (jnp.array(room) * block_bytes + working_bytes)
+    compute = problem.compute.replace(memory_bytes=memory_bytes)
+    return problem.replace(workload=work, compute=compute)
+
+
+def roomy():
+    return problem_with_room((9, 9), (9, 9))
+
+
+@pytest.mark.parametrize(("total", "parts"), [(0, 1), (3, 1), (3, 2), (6, 3), (4, 5), (2, 4)])
+def test_compositions_are_all_there_once(total, parts):
+    rows = compositions(total, parts)
+    assert rows.shape == (math.comb(total + parts - 1, parts - 1), parts)
+    assert np.all(rows >= 0)
+    assert np.all(rows.sum(axis=1) == total)
+    assert len({tuple(row) for row in rows}) == len(rows)
+
+
+def test_layouts_are_those_that_memory_allows():
+    problem = problem_with_room((1, 2), (0, 2))
+    capacity = {count: np.asarray(usable_blocks(problem, count)) for count in CHOICES}
+    assert np.any(capacity[2] < capacity[6])
+    for n, found in enumerate(enumerate_layouts(problem)):
+        allowed = {
+            (*row, count)
+            for count in CHOICES
+            for row in SPLITS
+            if np.all(row <= capacity[count][n])
+        }
+        rows = np.column_stack([found.segments, found.micro_batches]).tolist()
+        assert {tuple(row) for row in rows} == (allowed or {(0, 0, 6)})
+        assert len(rows) == max(len(allowed), 1)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Objective of every joint layout, by the segments and micro-batches of each cluster."""
+    problem = roomy()
+    tune = jax.jit(lambda decision: tune_resources(problem, decision, 400).objective)
+    found = {}
+    for joint in itertools.product(itertools.product(SPLITS, CHOICES), repeat=CLUSTERS):
+        segments, counts = zip(*joint, strict=True)
+        start = with_equal_resources(problem, jnp.array(segments), jnp.array(counts))
+        found[joint] = float(tune(start))
+    return found
+
+
+def layout_of(decision):
+    rows = [tuple(row) for row in np.asarray(decision.segments).tolist()]
+    return tuple(zip(rows, np.asarray(decision.micro_batches).tolist(), strict=True))
+
+
+def test_the_best_of_a_plain_loop(plain):
+    problem = roomy()
+    best = min(plain.values())
+    found = exhaustive(problem)
+    assert found.layouts == len(plain)
+    assert 0 < found.solved < found.layouts
+    assert plain[layout_of(found.decision)] <= best * (1 + 1e-4)
+    np.testing.assert_allclose(found.objective, best, rtol=1e-4)
+    priced = price(problem, found.decision).objective
+    np.testing.assert_allclose(priced, found.objective, rtol=1e-5)
+    assert found.objective * (1 - 1e-3) < found.lower_bound <= found.objective
+    assert is_feasible(problem, found.decision)
+
+
+def test_clusters_by_themselves_bound_every_layout(plain):
+    """For every mean of the latencies and any price of the band."""
+    problem = roomy()
+    each = enumerate_layouts(problem)
+    segments, counts = module._side_by_side(problem, each)
+    weights = np.linspace(0.1, 0.9, 9, dtype=np.float32)
+    own = [
+        [(tuple(row), int(m)) for row, m in zip(rows.tolist(), counts, strict=True)]
+        for rows, counts in each
+    ]
+    for band_price in (0.0, 0.3):
+        found = module._bound_clusters(problem, segments, counts, weights, band_price)
+        first, second = np.moveaxis(np.asarray(found.lower_bound), 2, 0)
+        bounds = np.max(first[:, :, None] + second[::-1, None], axis=0) - band_price
+        for joint, objective in plain.items():
+            bound = bounds[own[0].index(joint[0]), own[1].index(joint[1])]
+            assert 0.3 * objective < bound <= objective * (1 + 2e-5)
+
+
+@pytest.mark.slow
+def test_dssra_is_between():
+    problem = roomy()
+    tuned = jax.jit(dssra)(problem)
+    found = exhaustive(problem)
+    assert tuned.objective >= found.lower_bound
+    assert tuned.objective >= found.objective * (1 - 2e-5)
+
+
+def test_a_cluster_that_cannot_run_sits_out():
+    problem = problem_with_room((2, 2), (1, 1))
+    assert can_run(problem).tolist() == [True, False]
+    found = exhaustive(problem)
+    assert not np.any(found.decision.segments[1])
+    assert found.decision.segments[0].sum() == BLOCKS
+    assert found.lower_bound <= found.objective < np.inf
+    assert is_feasible(problem, found.decision)
+
+
+def test_too_many_layouts_are_refused():
+    problem = pick(random_problems(1, 4, 4, 8, seed=1), 0)
+    with pytest.raises(InputError, match="joint layouts"):
+        exhaustive(problem)

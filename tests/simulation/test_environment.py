@@ -1,0 +1,170 @@
+"""Rounds under vmap and scan against plain loops, and the books of the queues."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.tiny_system import tiny_params
+
+from collapipe_jax.control.budget_floors import control_unit_floor_j
+from collapipe_jax.policies.registry import make_policy
+from collapipe_jax.simulation.environment import (
+    initial_state,
+    round_problem,
+    simulate_batch,
+    simulate_round,
+)
+from collapipe_jax.simulation.system import sample_system
+
+ROUNDS, REALISATIONS = 9, 5
+policy = make_policy("static_pipeline", 4)
+draw = jax.jit(sample_system)
+step = jax.jit(lambda key, system, state: simulate_round(key, system, state, policy))
+traces = []
+
+
+@jax.jit
+def run(keys, params):
+    traces.append(1)
+    return simulate_batch(keys, params, policy, ROUNDS)
+
+
+def keys(seed=0):
+    return jax.random.split(jax.random.key(seed), REALISATIONS)
+
+
+@pytest.fixture(scope="module")
+def history():
+    return run(keys(), tiny_params())
+
+
+def with_prices(system, **prices):
+    changed = {name: jnp.asarray(value) for name, value in prices.items()}
+    return system.replace(prices=system.prices.replace(**changed))
+
+
+def test_equal_to_loops_over_keys_and_rounds(history):
+    params = tiny_params()
+    for index, key in enumerate(keys()):
+        system_key, state_key, rounds_key = jax.random.split(key, 3)
+        system = draw(system_key, params)
+        state = initial_state(state_key, system)
+        for t, round_key in enumerate(jax.random.split(rounds_key, ROUNDS)):
+            state, happened = step(round_key, system, state)
+            jax.tree.map(
+                lambda one, all_of_them, index=index, t=t: np.testing.assert_allclose(
+                    one, all_of_them[index, t], rtol=2e-4, atol=1e-6
+                ),
+                happened,
+                history,
+            )
+
+
+def test_queues_keep_the_books(history):
+    """Mean E <= budget (1 + (q_R - q_0) / R) on every node of every path, and (20)."""
+    control = tiny_params().control
+    energy_j = np.asarray(history.cost.energy_j, float)
+    budget_j = np.full(energy_j.shape[2:], float(control.device_budget_j))
+    budget_j[:, 0] = float(control.control_unit_budget_j)
+    queue = np.asarray(history.queues.energy, float)
+    before = np.concatenate([np.zeros_like(queue[:, :1]), queue[:, :-1]], axis=1)
+    expected = np.maximum(before + energy_j / budget_j - 1, 0)
+    np.testing.assert_allclose(queue, expected, rtol=1e-5, atol=1e-5)
+    assert np.all(energy_j.mean(1) <= budget_j * (1 + queue[:, -1] / ROUNDS) * (1 + 1e-5))
+    assert np.any(queue[:, -1] > 0)
+
+
+def test_realisations_and_rounds_differ(history):
+    latency_s = np.asarray(history.cost.latency_s)
+    assert np.unique(latency_s).size == latency_s.size
+
+
+def test_one_compilation_for_other_parameters(history):
+    count = len(traces)
+    run(keys(3), tiny_params(availability=0.5, fading_correlation=0.9))
+    assert len(traces) == count
+
+
+def test_nobody_there_spends_nothing():
+    happened = run(keys(), tiny_params(availability=0.0))
+    assert np.all(happened.cost.absent)
+    for value in (happened.decision.segments, happened.cost.energy_j, happened.queues.energy):
+        assert not np.any(value)
+    for value in (happened.cost.latency_s, happened.cost.divergence, happened.cost.objective):
+        assert not np.any(value)
+
+
+def test_some_there():
+    """With one device of three, memory still suffices; with none the cluster is away."""
+    happened = run(keys(), tiny_params(availability=0.3))
+    absent = np.asarray(happened.cost.absent)
+    assert 0.05 < absent.mean() < 0.8
+    spent = np.asarray(happened.cost.energy_j).sum(-1)
+    np.testing.assert_array_equal(spent == 0, absent)
+
+
+def test_a_frozen_channel_repeats_its_rounds():
+    happened = run(keys(), tiny_params(fading_correlation=1.0))
+    latency_s = np.asarray(happened.cost.latency_s)
+    np.testing.assert_allclose(latency_s, np.broadcast_to(latency_s[:, :1], latency_s.shape), 1e-5)
+    assert np.unique(latency_s[:, 0]).size == REALISATIONS
+
+
+def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone():
+    system = draw(jax.random.key(0), tiny_params())
+    system = with_prices(system, divergence_reserve=2.5)
+    state = initial_state(jax.random.key(1), system)
+    for queue, seen in [(0.0, 2.5), (2.0, 2.5), (4.0, 4.0)]:
+        indebted = state._replace(queues=state.queues._replace(divergence=jnp.asarray(queue)))
+        problem = round_problem(jax.random.key(2), system, indebted)
+        assert float(problem.control.divergence_queue) == seen
+        after, happened = step(jax.random.key(2), system, indebted)
+        target = float(problem.control.divergence_target)
+        grown = queue + float(happened.cost.divergence) / target - 1
+        assert float(after.queues.divergence) == pytest.approx(max(grown, 0), abs=1e-5)
+
+
+def test_the_reserve_of_energy_is_its_least_price_at_every_node_and_leaves_queues_alone():
+    system = with_prices(draw(jax.random.key(0), tiny_params()), energy_reserve=0.5)
+    state = initial_state(jax.random.key(1), system)
+    queue = jnp.zeros_like(state.queues.energy).at[0, 1].set(0.2).at[1, 2].set(3.0)
+    indebted = state._replace(queues=state.queues._replace(energy=queue))
+    problem = round_problem(jax.random.key(2), system, indebted)
+    seen = np.full(queue.shape, 0.5)
+    seen[1, 2] = 3.0
+    np.testing.assert_array_equal(problem.control.energy_queue, seen)
+    after, happened = step(jax.random.key(2), system, indebted)
+    grown = queue + happened.cost.energy_j / problem.control.energy_budget_j - 1
+    np.testing.assert_allclose(after.queues.energy, np.maximum(grown, 0), atol=1e-5)
+
+
+def test_a_fade_that_no_decision_can_afford_is_priced_in_its_own_round():
+    system = with_prices(
+        draw(jax.random.key(0), tiny_params()), energy_reserve=0.0, certain_debt_weight=0.5
+    )
+    mean = system.mean_problem
+    faded = mean.radio.replace(d2e_gain=mean.radio.d2e_gain * jnp.array([1e-4, 1.0])[:, None])
+    system = system.replace(mean_problem=mean.replace(radio=faded))
+    state = initial_state(jax.random.key(1), system)
+    state = state._replace(queues=state.queues._replace(energy=state.queues.energy.at[:].set(0.3)))
+    problem = round_problem(jax.random.key(2), system, state)
+    floor = np.asarray(control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0])
+    assert floor[0] > 2 > 1 > floor[1]
+    seen = np.full((2, 4), np.float32(0.3))
+    seen[0, 0] += (floor[0] - 1) / 2
+    np.testing.assert_allclose(problem.control.energy_queue, seen, rtol=1e-6)
+    _, happened = step(jax.random.key(2), system, state)
+    np.testing.assert_array_equal(happened.shown.energy, problem.control.energy_queue)
+    assert float(happened.queues.energy[0, 0]) >= 0.3 + floor[0] - 1  # whatever was decided
+
+
+def test_this_rounds_gains_are_mean_gains_times_fading():
+    system = draw(jax.random.key(0), tiny_params())
+    state = initial_state(jax.random.key(1), system)
+    problem = round_problem(jax.random.key(2), system, state)
+    radio, mean = problem.radio, system.mean_problem.radio
+    ratio = np.asarray(radio.cross_gain) / np.asarray(mean.cross_gain)
+    np.testing.assert_allclose(ratio, ratio.transpose(2, 3, 0, 1), rtol=1e-5)
+    own = np.asarray(radio.d2d_gain) / np.asarray(mean.d2d_gain)
+    for n in range(2):
+        np.testing.assert_allclose(own[n], ratio[n, :, n, :], rtol=1e-5)

@@ -1,0 +1,199 @@
+"""Comparisons and sweeps made up for figures, and what any figure must be."""
+
+import itertools
+
+import numpy as np
+from matplotlib.text import Text
+
+from collapipe_jax.files.checkpoints import open_workdir
+from experiments import compare_files
+from experiments.array_files import write_arrays
+from experiments.benchmarks.network_rows import append_row
+from experiments.closed_loop_files import Case, ClosedLoop
+from experiments.compare_files import load_comparison
+from experiments.sweep_files import point_folder
+from figures import gap
+from support.drawing import assert_units, rendered
+
+EIGHT = (
+    "dssra",
+    "static_pipeline",
+    "titanic",
+    "titanic_pipelined",
+    "greedy",
+    "random",
+    "vanilla_fl",
+    "splitfed",
+)
+CLUSTERS, DEVICES, BLOCKS = 2, 3, 12
+
+
+def make_values(rng, networks, rounds):
+    """Realisations of a policy; latencies and divergences are heavy-tailed."""
+    shape = (networks, rounds)
+    parts_s = rng.lognormal(0, 2, (networks, 1, 1)) * rng.uniform(1, 9, (*shape, 5))
+    held = rng.multinomial(CLUSTERS * rounds * 2, rng.dirichlet(np.ones(BLOCKS)), networks)
+    held = np.concatenate([np.zeros((networks, 1)), held], axis=1)
+    queue = np.maximum(rng.normal(0, 1, shape).cumsum(axis=1), 0)
+    return {
+        "latency_s": parts_s.sum(axis=2),
+        "compute_latency_s": rng.uniform(20, 60, shape),
+        "parts_s": parts_s,
+        "energy_j": rng.uniform(500, 900, shape),
+        "divergence": 1e-3 * rng.lognormal(0, 6, (networks, 1)) * np.ones(shape),
+        "device_memory_bytes": rng.uniform(1e9, 4e9, shape),
+        "worst_energy_queue": queue,
+        "divergence_queue": 10 ** (4 * queue) - 1,
+        "blocks_held": held,
+        "memory_by_blocks": 3.5e8 * held * np.arange(BLOCKS + 1),
+    }
+
+
+def write_comparison(folder, names=EIGHT, networks=8, rounds=5, change=None, seed=0):
+    """A comparison as experiments.compare leaves it, in chunks of 3 networks.
+
+    ``change(arrays of the networks, arrays by policy)`` may alter what is written.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = {
+        "reference_latency_s": np.ones(networks),
+        "can_run": np.ones((networks, CLUSTERS), bool),
+        "energy_budget_j": rng.uniform(50, 150, (networks, CLUSTERS, DEVICES + 1)),
+        "divergence_target": rng.uniform(0.005, 0.01, networks),
+        "memory_limit_bytes": 2.0**30 * rng.choice([4, 8], (networks, CLUSTERS, DEVICES)),
+    }
+    values = {name: make_values(rng, networks, rounds) for name in names}
+    if change is not None:
+        change(drawn, values)
+    asked = {"rounds": rounds, "realisations": networks, "chunk": 3, "policies": list(names)}
+    open_workdir(folder, {"config": {}, "compare": asked}, resume=True)
+    write_arrays(compare_files.networks_file(folder), drawn)
+    for name, start in itertools.product(names, range(0, networks, 3)):
+        chunk = {field: value[start : start + 3] for field, value in values[name].items()}
+        write_arrays(compare_files.chunk_file(folder, name, start), chunk)
+    return folder
+
+
+def compared(folder, **keywords):
+    return load_comparison(write_comparison(folder, **keywords))
+
+
+def write_sweep(folder, values=(5.0, 10.0, 40.0), axis="D2E bandwidth [MHz]", log=True, **keywords):
+    told = {"axis": axis, "log": log, "values": list(values)}
+    open_workdir(folder, {"sweep": told}, resume=False)
+    for index in range(len(values)):
+        write_comparison(point_folder(folder, index), seed=index, **keywords)
+    return folder
+
+
+def write_gaps(folder, gaps, loss=0.1):
+    folder.mkdir(exist_ok=True)
+    for number, value in enumerate(gaps):
+        row = {"network": number, "dssra": 2.0 * (1 + value), "dssra_tuned": 2.0}
+        append_row(
+            gap.gap_file(folder), row | {"exhaustive": 2.0, "lower_bound": 1.9, "loss": loss}
+        )
+    return folder
+
+
+def break_first(drawn, values):
+    """The first network of every policy but the last never ends its third round."""
+    for name in list(values)[:-1]:
+        for field in ("latency_s", "parts_s", "energy_j", "divergence", "divergence_queue"):
+            values[name][field][0, 2:] = np.inf
+
+
+def break_all(drawn, values):
+    for own in values.values():
+        for field in ("latency_s", "parts_s", "energy_j", "divergence", "divergence_queue"):
+            own[field][:] = np.inf
+
+
+CASES = {
+    "one_network": {"networks": 1},
+    "one_round": {"rounds": 1, "networks": 7},
+    "some_infinite": {"change": break_first},
+    "all_infinite": {"change": break_all},
+}
+
+
+def words(figure):
+    """Every text that is drawn, with its box."""
+    hidden = set()
+    for axis in itertools.chain(*((axes.xaxis, axes.yaxis) for axes in figure.axes)):
+        low, high = sorted(axis.get_view_interval())
+        for tick in axis.get_major_ticks() + axis.get_minor_ticks():
+            if not low <= tick.get_loc() <= high:
+                hidden |= {tick.label1, tick.label2}
+    texts = [text for text in figure.findobj(Text) if text not in hidden and text.get_visible()]
+    return [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+
+
+def assert_readable(figure):
+    """Units everywhere, no word too small, on another, or out of the page."""
+    assert_units(rendered(figure))
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+    assert min(sizes) >= 7
+    shown, page = words(figure), figure.bbox.padded(1.0)
+    for text, box in shown:
+        assert page.contains(box.x0, box.y0), text
+        assert page.contains(box.x1, box.y1), text
+    for (one, first), (other, second) in itertools.combinations(shown, 2):
+        assert not first.padded(-0.5).overlaps(second.padded(-0.5)), (one, other)
+
+
+def row_artists(axes, row):
+    """Dots, median, its interval, mean and its interval of a row, as values of x."""
+    lines = [
+        line
+        for line in axes.lines
+        if len(line.get_ydata())
+        and abs(line.get_ydata()[0] - row) < 0.5
+        and line not in rulers(axes)
+    ]
+    marked = {line.get_marker(): line.get_xdata() for line in lines if line.get_marker() != "None"}
+    spans = [line.get_xdata() for line in lines if line.get_marker() == "None"]
+    return marked, spans
+
+
+def rulers(axes):
+    return [line for line in axes.lines if line.get_transform() != axes.transData]
+
+
+def random_loop(v, networks=40, rounds=100, seed=0):
+    """A made-up run that obeys its bounds: latency falls as 1 / V, backlogs rise as V."""
+    rng = np.random.default_rng(seed)
+    optimum, size = rng.uniform(0.5, 1.0, networks), rng.uniform(0.5, 1.5, networks)
+    shape = (networks, 2, 3)
+
+    def values(one):
+        return {
+            "mean_latency_s": optimum + size / one,
+            "latency_over_reference": optimum + size / one,
+            "energy_over_budget": np.full(shape, min(1.0, 0.5 + 0.01 * one)),
+            "divergence_over_target": np.full(networks, 0.8),
+            "final_energy_queue": np.zeros(shape),
+            "final_divergence_queue": np.zeros(networks),
+            "mean_energy_queue": np.full(shape, 0.1 * one) * size[:, None, None],
+            "mean_divergence_queue": np.zeros(networks),
+            "energy_drift": np.full(networks, 3.0),
+            "divergence_drift": np.full(networks, 0.2),
+            "lifted_cost": np.full(networks, 0.3),
+            "absent_rounds": np.zeros((networks, 2)),
+        }
+
+    config = {
+        "dynamics": {"availability": 1.0},
+        "network": {"clusters": 2, "devices": 2},
+        "control": {"energy_reserve": 0.05, "divergence_reserve": 0.4},  # 0.7 over all limits
+    }
+    asked = {"rounds": rounds, "realisations": networks, "policies": ["made_up"], "v": list(v)}
+    drawn = {
+        "reference_latency_s": np.ones(networks),
+        "can_run": np.ones((networks, 2), bool),
+        "control_unit_floor": np.full((networks, 2), 0.3),
+        "device_floor": np.full((networks, 2), 0.2),
+        "least_final_queue": np.zeros((networks, 2)),
+    }
+    cases = [Case("made_up", one, values(one)) for one in v]
+    return ClosedLoop({"config": config, "closed_loop": asked}, drawn, cases)

@@ -1,0 +1,67 @@
+"""Stacks of random problems of one shape, for tests that sweep in one compiled call."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from collapipe_jax.cost.workload import ModelEnds
+from support.reference_cost import as_decision, as_problem, random_decision, random_network
+
+ENDS = {"decoder_param_bits": 3e5, "embedding_static_bytes": 4e4, "decoder_static_bytes": 7e4}
+
+
+def with_ends(problem):
+    """The problem with sizes of embedding and decoder."""
+    ends = ModelEnds(**{name: jnp.asarray(value) for name, value in ENDS.items()})
+    return problem.replace(workload=problem.workload.replace(ends=ends))
+
+
+def stack(problems):
+    """Problems of one shape with a leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems)
+
+
+def pick(tree, index):
+    """One element of a stack."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def to_lanes(tree):
+    """A stack with its problems along the last axis."""
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)
+
+
+def random_problems(count, clusters, devices, blocks, change=None, seed=0):
+    """Random networks, stacked; ``change(index, rng, network)`` edits one in place."""
+    problems = []
+    for index in range(count):
+        rng = np.random.default_rng([seed, index])
+        network = random_network(rng, clusters, devices, blocks)
+        if change is not None:
+            change(index, rng, network)
+        problems.append(as_problem(network))
+    return stack(problems)
+
+
+def plain_problems(count, clusters, devices, blocks, seed=0):
+    """Networks with room for every layout."""
+
+    def roomy(_, __, network):
+        network["compute"]["memory_bytes"] *= 1e3
+
+    return random_problems(count, clusters, devices, blocks, roomy, seed)
+
+
+def random_rounds(count, clusters, devices, blocks, sits_out, seed):
+    """Random networks with a decision each, stacked; idle devices among them.
+
+    ``sits_out(index)`` are the clusters that sit out.
+    """
+    problems, decisions = [], []
+    for index in range(count):
+        rng = np.random.default_rng([seed, index])
+        network = random_network(rng, clusters, devices, blocks)
+        decision = random_decision(rng, network, sits_out(index), skipped=index % 3)
+        decisions.append(as_decision(decision))
+        problems.append(as_problem(network))
+    return stack(problems), stack(decisions)

@@ -1,0 +1,20 @@
+"""Parameters of a small network, from the default configuration."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from collapipe_jax.config.system import build_system_params
+from configs.default import get_config
+
+
+def tiny_params(**dynamics):
+    """Two clusters of three devices and four blocks; ``dynamics`` replaces its fields."""
+    config = get_config()
+    config.network.clusters, config.network.devices = 2, 3
+    config.model.encoder_blocks = 4
+    config.training.update({"batch": 32, "micro_batch_choices": (1, 2, 4, 8, 16, 32)})
+    config.devices.memory_share = 0.005
+    config.control.control_unit_margin = 0.0  # budgets as they stand
+    params = build_system_params(config, np.array([0.4, 0.6]))
+    changed = {name: jnp.asarray(value) for name, value in dynamics.items()}
+    return params.replace(dynamics=params.dynamics.replace(**changed))

@@ -1,0 +1,50 @@
+"""Central training is what collaboration would be without cuts, losses and distance."""
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from collapipe_jax.config.experiment import build_experiment
+from collapipe_jax.training.central import central_round, initial_central_state
+from collapipe_jax.training.learner import model_params
+from collapipe_jax.training.loop import initial_run_state, run_round
+from configs import default
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """One cluster, whose messages practically never get lost."""
+    config = default.get_config()
+    config.network.update({"clusters": 1, "devices": 2})
+    config.radio.outage_threshold_db = -90.0
+    config.policy.name = "static_pipeline"
+    config.model.update({"width": 16, "heads": 2, "feed_forward_width": 32, "dropout_rate": 0.0})
+    config.model.update({"encoder_blocks": 2, "decoder_blocks": 1})
+    config.task.update({"pairs": 300, "validation_pairs": 20, "test_pairs": 20})
+    config.task.vocabulary_size = 300
+    config.training.update({"rounds": 40, "local_steps": 2, "batch": 8, "warmup_steps": 2})
+    config.training.micro_batch_choices = (1, 2, 4, 8)
+    config.training.update({"embedding_rate_factor": 1.0})
+    return build_experiment(config, default.get_config())
+
+
+def test_a_single_cluster_learns_what_central_training_learns(alone):
+    run, central = initial_run_state(alone), initial_central_state(alone)
+    for index in range(3):
+        run, metrics = run_round(alone, run, index)
+        central, report = central_round(alone, central, index)
+        assert metrics["erased_fraction"] == 0.0
+        np.testing.assert_allclose(metrics["train_loss"], report.loss, rtol=1e-5)
+    ours, theirs = (_moved_by_data(model_params(state)) for state in (run.learner, central))
+    chex.assert_trees_all_close(ours, theirs, atol=2e-5)
+
+
+def _moved_by_data(params):
+    """Without the keys' biases: softmax cancels them, so Adam walks them along rounding alone."""
+    leaves = jax.tree.leaves_with_path(params)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves if not _is_key_bias(path)}
+
+
+def _is_key_bias(path):
+    return [step.key for step in path[-2:]] == ["key", "bias"]

@@ -1,0 +1,359 @@
+import dataclasses
+import io
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from rich.console import Console
+from support import ROOT, tiny_run
+
+from collapipe_jax.config.experiment import build_experiment
+from collapipe_jax.errors import InputError
+from collapipe_jax.federated.local_steps import train_round
+from collapipe_jax.files import checkpoints as checkpoint
+from collapipe_jax.files.checkpoints import Checkpoints, load_run
+from collapipe_jax.policies.registry import make_policy
+from collapipe_jax.training import history
+from collapipe_jax.training import loop as train
+from collapipe_jax.training import workdir as run_files
+from configs import default
+
+ROUNDS = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation(tmp_path_factory):
+    """Compile without optimising, and let the killed processes read what was compiled here."""
+    settings = {
+        "jax_disable_most_optimizations": True,
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: jax.config.values[name] for name in settings}
+    jax.clear_caches()
+    compilation_cache.reset_cache()
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield {name.upper(): str(value) for name, value in settings.items()}
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    return build_experiment(tiny_run.get_config(), default.get_config())
+
+
+def run(experiment, workdir, resume=False):
+    return train.train(experiment, workdir, resume=resume, console=Console(file=io.StringIO()))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(experiment, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed") / "run"
+    compiled = train_round._cache_size(), train._simulate_round._cache_size()
+    record = run(experiment, workdir)
+    compilations = (
+        train_round._cache_size() - compiled[0],
+        train._simulate_round._cache_size() - compiled[1],
+    )
+    return workdir, record, compilations
+
+
+def results(workdir):
+    """What must not depend on interruptions."""
+    return {name: (workdir / name).read_bytes() for name in ("metrics.jsonl", "summary.json")}
+
+
+def rows(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_run(experiment, workdir, undisturbed):
+    assert results(workdir) == results(undisturbed)
+    found, expected = load_run(workdir).history, load_run(undisturbed).history
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert found[name].dtype == expected[name].dtype
+        np.testing.assert_array_equal(found[name], expected[name])
+    like = train.initial_run_state(experiment)
+    states = []
+    for path in (workdir, undisturbed):
+        with Checkpoints(path) as checkpoints:
+            states.append(checkpoints.load(ROUNDS, like)[0])
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+def test_one_line_a_round_with_finite_numbers(undisturbed):
+    workdir, record, _ = undisturbed
+    lines = rows(workdir)
+    assert [line["round"] for line in lines] == list(range(ROUNDS))
+    for name in ("latency_s", "energy_j", "energy_queue", "simulated_time_s", "train_loss"):
+        assert np.isfinite(np.array([line[name] for line in lines], float)).all()
+        np.testing.assert_allclose([line[name] for line in lines], record.history[name])
+    elapsed = np.cumsum([line["latency_s"] for line in lines])
+    np.testing.assert_allclose([line["simulated_time_s"] for line in lines], elapsed)
+    scored = [line["round"] for line in lines if line["score"] is not None]
+    assert scored == [2, 5]
+    assert [line["round"] for line in lines if line["validation_loss"] is not None] == scored
+
+
+def test_constants_and_summary_agree_with_history(undisturbed, experiment):
+    workdir, record, _ = undisturbed
+    summary = json.loads((workdir / "summary.json").read_text())
+    history = record.history
+    assert summary["simulated_time_s"] == history["simulated_time_s"][-1]
+    assert summary["rounds_with_absent_clusters"] == history["absent"].any(1).sum()
+    sizes = experiment.objective.model.sizes
+    assert 0.0 < summary["test_loss"] < np.log(sizes.vocabulary_size) + 1.0
+    budget_j = record.constants["energy_budget_j"]
+    assert budget_j.shape == history["energy_j"].shape[1:]
+    over = (history["energy_j"].mean(0) / budget_j).max()
+    assert summary["worst_energy_over_budget"] == pytest.approx(over, rel=1e-6)
+
+
+def test_it_learns(undisturbed):
+    history = undisturbed[1].history
+    assert history["train_loss"][-1] < history["train_loss"][0] - 0.3
+    losses = history["validation_loss"][np.isfinite(history["validation_loss"])]
+    assert losses[-1] < losses[0]
+
+
+def test_absent_clusters_and_changing_decisions_cost_one_compilation(undisturbed):
+    _, record, compilations = undisturbed
+    segments, absent = record.history["segments"], record.history["absent"]
+    assert len(np.unique(segments, axis=0)) > 2
+    assert absent.any()
+    assert not absent.all(1).any()
+    np.testing.assert_array_equal(segments.sum(-1) == 0, absent)
+    np.testing.assert_array_equal(record.history["energy_j"][absent], 0.0)
+    assert compilations == (1, 1)
+
+
+def test_a_round_that_everybody_misses(experiment, tmp_path):
+    """The clock stands still, nothing is learnt, and the file stays JSON."""
+    system = experiment.system
+    nobody = system.replace(dynamics=system.dynamics.replace(availability=np.float64(0.0)))
+    alone = dataclasses.replace(experiment, system=nobody)
+    state = train.initial_run_state(alone)
+    after, metrics = train.run_round(alone, state, 0)
+    jax.tree.map(np.testing.assert_array_equal, after.learner, state.learner)
+    assert metrics["absent"].all()
+    assert metrics["latency_s"] == 0.0
+    assert json.loads(history.metrics_line(metrics))["train_loss"] is None
+
+
+def test_complete_run_resumed_changes_nothing(undisturbed, experiment, tmp_path):
+    workdir = Path(shutil.copytree(undisturbed[0], tmp_path / "run"))
+    before = {p: p.read_bytes() for p in sorted(workdir.rglob("*")) if p.is_file()}
+    record = run(experiment, workdir, resume=True)
+    assert {p: p.read_bytes() for p in sorted(workdir.rglob("*")) if p.is_file()} == before
+    np.testing.assert_array_equal(record.history["round"], np.arange(ROUNDS))
+
+
+def test_results_are_not_overwritten_without_resume(undisturbed, experiment):
+    before = results(undisturbed[0])
+    with pytest.raises(InputError, match="--resume"):
+        run(experiment, undisturbed[0])
+    assert results(undisturbed[0]) == before
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def killed(*_, **__):
+    raise Killed
+
+
+MOMENTS = {
+    "before the first round": (train, "run_round", 1),
+    "between metrics line and checkpoint": (Checkpoints, "save", 2),
+    "between checkpoint and digests": (checkpoint, "_file_digests", 2),
+    "after the second checkpoint": (train, "run_round", 5),
+    "before the summary": (train, "summarise", 1),
+    "while the summary is written": (run_files, "write_text", 1),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_resumed_run_ends_with_the_same_bytes(
+    moment, experiment, undisturbed, tmp_path, monkeypatch
+):
+    owner, name, count = MOMENTS[moment]
+    whole, calls = getattr(owner, name), itertools.count(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            owner, name, lambda *a, **k: (killed if next(calls) == count else whole)(*a, **k)
+        )
+        with pytest.raises(Killed):
+            run(experiment, tmp_path)
+    assert not (tmp_path / "summary.json").exists()
+    assert train_round._cache_size() == 1  # a restored state compiles nothing anew
+    run(experiment, tmp_path, resume=True)
+    assert_same_run(experiment, tmp_path, undisturbed[0])
+
+
+def test_half_a_metrics_line_is_written_anew(experiment, undisturbed, tmp_path):
+    workdir = Path(shutil.copytree(undisturbed[0], tmp_path / "run"))
+    shutil.rmtree(workdir / "checkpoints" / "6")
+    (workdir / "summary.json").unlink()
+    whole = (workdir / "metrics.jsonl").read_bytes()
+    (workdir / "metrics.jsonl").write_bytes(whole[:-100])
+    run(experiment, workdir, resume=True)
+    assert_same_run(experiment, workdir, undisturbed[0])
+
+
+@pytest.mark.slow
+def test_other_policy_is_resumed_too(experiment, tmp_path, monkeypatch):
+    """One that draws its decisions, so that a round's key matters."""
+    config = experiment.config | {"policy": {"name": "random", "micro_batches": 2}}
+    drawn = dataclasses.replace(experiment, config=config, policy=make_policy("random"))
+    run(drawn, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "summarise", killed)
+        with pytest.raises(Killed):
+            run(drawn, tmp_path / "killed")
+    shutil.rmtree(tmp_path / "killed" / "checkpoints" / "6")
+    run(drawn, tmp_path / "killed", resume=True)
+    assert_same_run(drawn, tmp_path / "killed", tmp_path / "whole")
+    with pytest.raises(InputError, match=r"policy\.name is 'random' there"):
+        run(experiment, tmp_path / "whole", resume=True)
+
+
+def listing(workdir):
+    """Names and sizes of all that is there."""
+    found = []
+    for folder, folders, files in os.walk(workdir):
+        found += [os.path.join(folder, name) for name in folders]
+        for name in files:
+            try:
+                found.append((os.path.join(folder, name), os.stat(f"{folder}/{name}").st_size))
+            except FileNotFoundError:
+                found.append(name)
+    return sorted(map(str, found))
+
+
+def states_on_disk(process, workdir, copies):
+    """Copies of a running process's workdir; each is what SIGKILL would leave behind then.
+
+    The process is stopped while it is copied, and killed once it has done five rounds.
+    """
+    taken, seen = [], []
+    while process.poll() is None:
+        if (now := listing(workdir)) == seen:
+            time.sleep(0.002)
+            continue
+        process.send_signal(signal.SIGSTOP)
+        stopped = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert stopped.si_code == os.CLD_STOPPED
+        if workdir.exists():
+            seen = listing(workdir)
+            taken.append(Path(shutil.copytree(workdir, copies / str(len(taken)))))
+            if (workdir / "metrics.jsonl").exists() and len(rows(workdir)) >= 5:
+                process.send_signal(signal.SIGKILL)
+        else:
+            seen = now
+        process.send_signal(signal.SIGCONT)
+    return taken
+
+
+def phase(workdir):
+    """Lines, newest checkpoint, and whether one is being written."""
+    metrics = workdir / "metrics.jsonl"
+    names = [p.name for p in workdir.glob("checkpoints/*")]
+    whole = max((int(name) for name in names if name.isdigit()), default=0)
+    lines = metrics.read_bytes().count(b"\n") if metrics.exists() else -1
+    return lines, whole, any(not name.isdigit() for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid, to stop a process at once")
+def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, quick_compilation):
+    workdir, copies = tmp_path / "run", tmp_path / "copies"
+    copies.mkdir()
+    command = [sys.executable, "-m", "experiments.train", f"--workdir={workdir}"]
+    with subprocess.Popen(
+        [*command, "--config=tests/support/tiny_run.py"],
+        cwd=ROOT,
+        env=os.environ | quick_compilation,
+        stdout=subprocess.DEVNULL,
+    ) as process:
+        taken = states_on_disk(process, workdir, copies)
+    assert process.returncode == -signal.SIGKILL
+    by_phase = {phase(path): path for path in taken}
+    half_written = [path for path in taken if phase(path)[2]]
+    assert half_written
+    middle = half_written[len(half_written) // 2]
+    early = next(path for path in by_phase.values() if phase(path)[1] == 0)
+    for path in {early, *list(by_phase.values())[1::4], middle, workdir}:
+        run(experiment, path, resume=True)
+        assert_same_run(experiment, path, undisturbed[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
+def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undisturbed, tmp_path):
+    """Segments as decided in every round, interrupted once; the same losses up to rounding."""
+    config = tiny_run.get_config()
+    config.pipeline.update({"backend": backend, "micro_batches": 2})
+    config.training.rounds = 3
+    piped = build_experiment(config, default.get_config())
+    # Three rounds of the schedule of six, like the run they are held against.
+    piped = dataclasses.replace(piped, optimizers=experiment.optimizers)
+    compiled = train_round._cache_size()
+    state = train.initial_run_state(piped)
+    losses = []
+    for index in range(3):
+        state, metrics = train.run_round(piped, state, index)
+        losses.append(metrics["train_loss"])
+        if index == 0:
+            with Checkpoints(tmp_path) as checkpoints:
+                checkpoints.save(1, state, {"history": {}})
+                state, _ = checkpoints.load(1, train.initial_run_state(piped))
+    assert train_round._cache_size() == compiled + 1
+    _, record, _ = undisturbed
+    np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_clients_train_whole_copies_and_resume_to_the_same_bytes(tmp_path, monkeypatch):
+    config = tiny_run.get_config()
+    config.policy.name = "splitfed"
+    config.dynamics.availability = 0.8
+    experiment = build_experiment(config, default.get_config())
+    record = run(experiment, tmp_path / "whole")
+    run_round, stopped = train.run_round, tmp_path / "stopped"
+
+    def interrupted(experiment, state, index):
+        if index == ROUNDS // 2:
+            raise KeyboardInterrupt
+        return run_round(experiment, state, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "run_round", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(experiment, stopped)
+    run(experiment, stopped, resume=True)
+    for file in ("metrics.jsonl", "summary.json"):
+        assert (stopped / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    history = record.history
+    assert history["samples"].shape == (ROUNDS, 2, 2)
+    assert np.all(np.isfinite(history["train_loss"]))
+    assert np.all(history["energy_j"][:, :, 0] == 0.0)
+    assert (history["loss_probability"] > 0).any()
+    summary = json.loads((stopped / "summary.json").read_text())
+    assert set(summary["violated_rounds"]) == {"samples", "d2e_share", "d2e_power", "memory"}
