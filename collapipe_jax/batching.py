@@ -1,11 +1,12 @@
-"""Many independent problems side by side, along the last axis of every array.
+"""Many small problems in one vectorised call, along the last axis of every array.
 
-The solver works on short axes (devices, clusters) and on many problems at once. With the
-problems last, every operation runs along them in vector units; with them first, as
-``jax.vmap`` puts them, it would not. :func:`on_lanes` hides the difference: what it returns
-takes one problem, and ``jax.vmap`` of it takes the fast way.
+The axes of a network are short (5 devices, 4 clusters), and the solver works on many
+networks at once. With the batch last, each operation is one pass over contiguous numbers,
+which vector units take side by side. ``jax.vmap`` puts the batch first; :func:`batch_last`
+hides the difference.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -13,89 +14,109 @@ import jax.numpy as jnp
 from jax import Array
 from jax.custom_batching import custom_vmap
 
-_LANES_AT_A_TIME = {"cpu": 64}
-"""A working set that stays in a core's cache; an accelerator takes thousands."""
-_LANES_ELSEWHERE = 4096
-_FEW_LANES = 8
+_CHUNK = {"cpu": 64}
+"""Problems at a time: a working set that stays in a core's cache."""
+_CHUNK_ELSEWHERE = 4096
+_SMALL_BATCH = 8
 
 
-def on_lanes(solve: Callable) -> Callable:
-    """A function of one problem from a function of lanes of problems.
+def batch_last(solve: Callable) -> Callable:
+    """Turn a function of batched problems into one of a single problem.
 
     Args:
-      solve: takes and returns trees of arrays with a last axis of lanes.
+      solve: takes and returns trees of arrays with a trailing batch axis.
 
     Returns:
-      The same on trees without that axis. Under ``jax.vmap``, nested or not, all problems
-      go through ``solve`` together, a cache's worth of lanes at a time.
+      The same function on trees without that axis. Under ``jax.vmap``, nested or not, all
+      problems go through ``solve`` together, a chunk of the batch at a time.
     """
 
     @custom_vmap
-    def on_all(*arguments):
-        return _by_chunks(solve, arguments)
+    def solve_batch(*arguments):
+        return _in_chunks(solve, arguments)
 
-    @on_all.def_vmap
-    def _(size, batched, *arguments):
-        def to_last(leaf, is_batched):
-            leaf = leaf if is_batched else jnp.broadcast_to(leaf, (size, *leaf.shape))
+    @solve_batch.def_vmap
+    def _(size, is_batched, *arguments):
+        def to_last(leaf, batched):
+            leaf = leaf if batched else jnp.broadcast_to(leaf, (size, *leaf.shape))
             return jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], -1)
 
         def to_first(leaf):
             return jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, -1), -2, 0)
 
         with jax.numpy_rank_promotion("allow"):
-            result = on_all(*jax.tree.map(to_last, arguments, tuple(batched)))
+            result = solve_batch(*jax.tree.map(to_last, arguments, tuple(is_batched)))
         return jax.tree.map(to_first, result), jax.tree.map(lambda _: True, result)
 
-    def on_one(*arguments):
-        # Numbers of a problem meet arrays of its lanes all the time.
+    def solve_one(*arguments):
+        # Scalars of a problem meet arrays with its trailing axes all the time.
         with jax.numpy_rank_promotion("allow"):
-            result = on_all(*jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], arguments))
+            result = solve_batch(
+                *jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], arguments)
+            )
         return jax.tree.map(lambda leaf: leaf[..., 0], result)
 
-    return on_one
+    return solve_one
 
 
-def few_lanes(values: Array) -> bool:
-    """Whether there are too few problems side by side to write their sums out for them."""
-    return values.shape[-1] <= _FEW_LANES
+def _in_chunks(solve, arguments):
+    """Solve the batch in chunks; the last one is padded with the last problem."""
+    batch = jax.tree.leaves(arguments)[0].shape[-1]
+    chunk = _CHUNK.get(jax.default_backend(), _CHUNK_ELSEWHERE)
+    if batch <= chunk:
+        return solve(*arguments)
+    chunks = -(-batch // chunk)
+    index = jnp.minimum(jnp.arange(chunks * chunk), batch - 1).reshape(chunks, chunk)
+
+    def solve_chunk(chosen):
+        return solve(*jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=-1), arguments))
+
+    result = jax.lax.map(solve_chunk, index)
+
+    def join(leaf):
+        return jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], -1)[..., :batch]
+
+    return jax.tree.map(join, result)
 
 
-def computed_once(tree):
-    """The same numbers, which XLA does not work out anew wherever they are read.
+def is_small_batch(values: Array) -> bool:
+    """Whether the batch is too small for sums that are written out to pay off."""
+    return values.ndim == 0 or values.shape[-1] <= _SMALL_BATCH
 
-    It writes additions into every loop that reads their result, so that a sum over all nodes
-    is taken again for each number of that loop. A division is done once; here by ones that
-    XLA may not look at, which changes nothing. Over few lanes sums are reductions, and done
-    once anyway.
+
+def sum_nodes(values: Array) -> Array:
+    """Sum over the first axis.
+
+    Over a large batch it is written out: one pass, several times faster than a reduction.
+    Over a small one a reduction is compiled sooner.
+    """
+    if is_small_batch(values):
+        return jnp.sum(values, axis=0)
+    return fusion_barrier(sum(values[i] for i in range(values.shape[0])))
+
+
+def max_nodes(values: Array) -> Array:
+    """Maximum over the first axis, written out over a large batch like :func:`sum_nodes`."""
+    if is_small_batch(values):
+        return jnp.max(values, axis=0)
+    rows = [values[i] for i in range(values.shape[0])]
+    return fusion_barrier(functools.reduce(jnp.maximum, rows))
+
+
+def fusion_barrier(tree):
+    """The same numbers, which XLA does not recompute wherever they are read.
+
+    XLA fuses additions into every loop that reads their result, so a sum over all nodes is
+    taken again for each number of that loop. It does not duplicate divisions. So the numbers
+    are divided by ones that XLA may not look at, which changes none of them.
 
     Args:
-      tree: of floating-point arrays with lanes.
+      tree: floating-point arrays with a trailing batch axis.
     """
 
     def keep(values):
-        if few_lanes(values):
+        if is_small_batch(values):
             return values
         return values / jax.lax.optimization_barrier(jnp.ones_like(values))
 
     return jax.tree.map(keep, tree)
-
-
-def _by_chunks(solve, arguments):
-    """Solve lanes a chunk at a time; the last chunk is filled up with its last lane."""
-    lanes = jax.tree.leaves(arguments)[0].shape[-1]
-    chunk = _LANES_AT_A_TIME.get(jax.default_backend(), _LANES_ELSEWHERE)
-    if lanes <= chunk:
-        return solve(*arguments)
-    chunks = -(-lanes // chunk)
-    index = jnp.minimum(jnp.arange(chunks * chunk), lanes - 1).reshape(chunks, chunk)
-
-    def solve_some(chosen):
-        return solve(*jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=-1), arguments))
-
-    result = jax.lax.map(solve_some, index)
-
-    def join(leaf):
-        return jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], -1)[..., :lanes]
-
-    return jax.tree.map(join, result)

@@ -32,7 +32,7 @@ from collapipe_jax.config.system import build_system
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import split_equally, with_equal_resources
+from collapipe_jax.cost.static_pipeline import split_equally, with_equal_allocation
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.files.checkpoints import RunRecord
@@ -92,7 +92,7 @@ def fixed_pipeline(stages: int, micro_batches: int) -> Policy:
         capacity = usable_blocks(problem, count[:, None])[:, :stages]
         held = split_equally(capacity, problem.workload.blocks)
         segments = jnp.pad(held, ((0, 0), (0, problem.devices - stages)))
-        return with_equal_resources(problem, segments, count)
+        return with_equal_allocation(problem, segments, count)
 
     return decide
 

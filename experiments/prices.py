@@ -21,7 +21,7 @@ from collapipe_jax.cost.chains import chains
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import with_equal_resources
+from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from experiments.single_use import compile_for_now
 
 _STEPS = 400
@@ -65,7 +65,7 @@ def limit_prices(problem: RoundProblem, decision: Decision) -> Prices:
       problem: one round of one network.
       decision: as :func:`collapipe_jax.policies.dssra.dssra` makes it.
     """
-    far_off = with_equal_resources(problem, decision.segments, decision.micro_batches)
+    far_off = with_equal_allocation(problem, decision.segments, decision.micro_batches)
     return on_lanes(_prices)(problem, decision, far_off)
 
 

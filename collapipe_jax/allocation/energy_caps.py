@@ -1,165 +1,217 @@
-"""Caps on what nodes spend in a round, held by multipliers.
+"""Caps on the energy of nodes in a round, held by multipliers.
 
-The logarithm of a node's energy on air is convex in logarithms of shares and powers, so a
-cap keeps the problem convex. It is treated as maxima are (:mod:`power_mean`): with
+The logarithm of a node's energy on air is convex in the logarithms of shares and powers, so
+a cap keeps the problem convex. It is treated like a maximum (:mod:`smooth_maximum`): with
 ``e = energy / cap`` and any ``w >= 0``,
 
     w T (e^(1/T) - 1)
 
-is convex, at most 0 where the cap holds, and ``w e^(1/T)`` is a better multiplier to go on
-with. At a fixed point a cap is met exactly or has no price.
+is convex, at most 0 where the cap holds, and ``w e^(1/T)`` is a better multiplier. At a
+fixed point a cap is met exactly or costs nothing.
 """
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.allocation.slopes import by_sender
-from collapipe_jax.allocation.smooth_maximum import TEMPERATURE, add_up
-from collapipe_jax.allocation.variables import Resources
-from collapipe_jax.cost.chains import Caps, Chains, at_next_active, chains, computing_j
+from collapipe_jax.allocation.derivative import SinrSlopes, sinr_elasticities
+from collapipe_jax.allocation.smooth_maximum import TEMPERATURE, PowerMean, Weights
+from collapipe_jax.allocation.variables import LEAST_LOG_POWER, to_allocation
+from collapipe_jax.batching import sum_nodes
+from collapipe_jax.cost.chain import Messages, at_next_active, sum_by_sender
+from collapipe_jax.cost.decision import Allocation
+from collapipe_jax.cost.energy import air_energy_j, message_energy_j
+from collapipe_jax.cost.fixed_partition import EnergyCaps, FixedPartition, fix_partition
+from collapipe_jax.cost.latency import air_times
+from collapipe_jax.cost.links import BitTimes, link_sinrs, round_links
+from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.spending import Spent, price_of_air, spend
-from collapipe_jax.cost.terms import Messages, hop_pull
+from collapipe_jax.cost.round_terms import RoundTerms, round_terms
 
 _STEEPEST = 0.1
 """Excess, as a logarithm, from where a penalty goes on along its tangent. A multiplier then
 grows by a third in a step, slowly enough for powers to follow."""
-_FIRST_MULTIPLIER, _LEAST_MULTIPLIER = 0.1, 1e-4
+_INITIAL_MULTIPLIER, _LEAST_MULTIPLIER = 0.1, 1e-4
 """Over the sum of the objective's weights."""
 IN_REACH = 1.1
-"""A cap can be kept that leaves a node this many times the least its messages can cost."""
+"""A cap can be kept that leaves a node this many times the least energy of its messages."""
 _OUT_OF_REACH = 2.0
 """Where it cannot, the node may spend this many times that least. Nearer to it powers
 vanish, and what is saved costs the whole round."""
 _LEAST_J = 1e-15
 LN2 = 0.6931472
+_NEWTON_STEPS, _LARGEST_SHIFT, _LEAST_ELASTICITY = 6, 3.0, 1e-3
 
 
-class PricedCaps(NamedTuple):
-    """What caps add to a price.
+class CapPenalties(NamedTuple):
+    """What caps add to the objective.
 
     Attributes:
-      smooth_price: of clusters' nodes, ``[N, ...]``.
-      fine: the same of the caps that are missed, 0 or more.
-      price_per_w_s: of a node's energy on air, ``[P, N, ...]``.
-      multiplier: better ones, likewise.
-      curvature: what caps add to that of a price.
+      smooth: of a cluster's nodes, ``[N, ...]``.
+      exact: the same of the caps that are exceeded, 0 or more.
+      cost_per_j: of a node's energy on air, ``[P, N, ...]``.
+      multiplier: better ones, ``[P, N, ...]``.
+      stiffness: second derivative by a node's energy, ``[P, N, ...]``.
     """
 
-    smooth_price: Array
-    fine: Array
-    price_per_w_s: Array
+    smooth: Array
+    exact: Array
+    cost_per_j: Array
     multiplier: Array
-    curvature: Resources
+    stiffness: Array
 
 
-def capped_chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chains:
-    """Chains of a layout whose nodes' budgets are caps of this round.
+def fix_capped_partition(
+    problem: RoundProblem, segments: Array, micro_batches: Array
+) -> FixedPartition:
+    """A fixed partition whose nodes' budgets are caps of this round.
 
     Args:
-      problem: with lanes. A queue of energy that is not 0 is what the node's budget is
-        thought to be worth; the cap's multiplier starts from that.
-      segments, micro_batches: as in :func:`chains`.
+      problem: with batch axes. A queue of energy that is not 0 is an estimate of what the
+        node's budget is worth; the multiplier of its cap starts from there.
+      segments: ``[N, K, ...]``.
+      micro_batches: ``[N, ...]``.
     """
     control = problem.control
     queue = jnp.swapaxes(control.energy_queue, 0, 1)
     budget_j = jnp.swapaxes(control.energy_budget_j, 0, 1)
     no_queue = control.replace(energy_queue=jnp.zeros_like(control.energy_queue))
-    chain = chains(problem.replace(control=no_queue), segments, micro_batches)
-    left_j = budget_j - computing_j(problem, jnp.moveaxis(segments, 1, 0), chain.active[0])
-    least_j = least_on_air_j(problem, chain)
+    fixed = fix_partition(problem.replace(control=no_queue), segments, micro_batches)
+    left_j, least_j = budget_j - fixed.computing_j, least_air_energy_j(fixed)
     room_j = jnp.where(left_j >= IN_REACH * least_j, left_j, _OUT_OF_REACH * least_j)
-    room_j = jnp.where(chain.active, jnp.maximum(room_j, _LEAST_J), 1.0)
+    room_j = jnp.where(fixed.active, jnp.maximum(room_j, _LEAST_J), 1.0)
     weight = control.v + control.divergence_queue
-    first = jnp.where(queue > 0, queue * room_j / budget_j, _FIRST_MULTIPLIER * weight)
-    return chain.replace(caps=Caps(room_j, first, _LEAST_MULTIPLIER * weight))
+    initial = jnp.where(queue > 0, queue * room_j / budget_j, _INITIAL_MULTIPLIER * weight)
+    return fixed.replace(caps=EnergyCaps(room_j, initial, _LEAST_MULTIPLIER * weight))
 
 
-def least_on_air_j(problem: RoundProblem, chain: Chains) -> Array:
-    """What a layout's messages cost at vanishing powers and so without interference.
+def least_air_energy_j(fixed: FixedPartition) -> Array:
+    """Energy of a node's messages at vanishing powers, without interference, ``[P, N, ...]``.
 
-    There ``log2(1 + x)`` is ``x / ln 2``, whatever the shares. ``[P, N, ...]``, 0 where idle.
+    There ``log2(1 + x)`` is ``x / ln 2``, whatever the shares; 0 where idle.
     """
-    watt = jnp.ones_like(chain.collect_gain)
-    point = Resources(watt, watt, watt[0], watt[0])
-    noise_w = jnp.broadcast_to(chain.noise_w, watt.shape)
-    bit_j_hz = LN2 * problem.radio.snr_gap  # over the SINR of a watt on the whole band
-    moves = jnp.stack([chain.collect_gain, chain.distribute_gain]) / noise_w
-    spent = spend_on_air(
-        chain,
-        point,
-        bit_j_hz / (chain.d2d_hz * hop_pull(chain, watt, noise_w)),
-        bit_j_hz / (chain.d2d_hz * moves),
-        bit_j_hz / (chain.d2e_hz * chain.uplink_gain),
+    radio, one = fixed.radio, jnp.ones_like(fixed.hop_bits)
+    watt = Allocation(one, one, one[0], one[0])
+    sinr = link_sinrs(fixed, watt, jnp.zeros_like(one))
+
+    def time(sinr, band_hz):
+        return Maximum(LN2 * radio.snr_gap / (band_hz * sinr), None)
+
+    bit_time = BitTimes(
+        hop=time(sinr.hop, radio.d2d_bandwidth_hz),
+        move=time(sinr.move, radio.d2d_bandwidth_hz),
+        uplink=time(sinr.uplink, radio.d2e_bandwidth_hz),
+        downlink_s=jnp.zeros_like(one[0]),
     )
-    return by_node(chain, spent)
+    return air_energy_j(fixed, message_energy_j(fixed, watt, air_times(fixed, bit_time)))
 
 
-def price_caps(
-    chains: Chains,
-    point: Resources,
-    sent: Messages,
-    multiplier: Array,
-    temperature: float = TEMPERATURE,
-) -> PricedCaps:
-    """Caps of chains at a point.
+def cap_penalties(
+    fixed: FixedPartition, smooth: RoundTerms, multiplier: Array, temperature: float
+) -> CapPenalties:
+    """Penalties of the caps at a point.
 
     Args:
-      chains: with caps.
-      point: shares, and powers in watts.
-      sent: messages there.
+      fixed: with caps.
+      smooth: terms at the point.
       multiplier: of every node's cap, ``[P, N, ...]``.
       temperature: of the penalty.
     """
-    hop, move, up = sent.hop, sent.move, sent.up
-    smooth = spend_on_air(chains, point, hop.smooth_s, move.smooth_s, up.smooth_s)
-    spent_j = jnp.maximum(by_node(chains, smooth), _LEAST_J)
-    penalty, slope = _penalty(log_excess(chains, spent_j), temperature)
-    price = multiplier * slope
-    return PricedCaps(
-        add_up(multiplier * penalty),
-        add_up(multiplier * jnp.maximum(penalty, 0.0)),
-        jnp.where(chains.active, price / spent_j, 0.0),
-        jnp.maximum(price, chains.caps.least),
-        _curvature(chains, sent, smooth, price / temperature / spent_j**2),
+    air_j = jnp.maximum(air_energy_j(fixed, smooth.message_j), _LEAST_J)
+    penalty, slope = _penalty(_log_excess(fixed, air_j), temperature)
+    cost = multiplier * slope
+    return CapPenalties(
+        smooth=sum_nodes(multiplier * penalty),
+        exact=sum_nodes(multiplier * jnp.maximum(penalty, 0.0)),
+        cost_per_j=jnp.where(fixed.active, cost / air_j, 0.0),
+        multiplier=jnp.maximum(cost, fixed.caps.least_multiplier),
+        stiffness=cost / temperature / air_j**2,
     )
 
 
-def spend_on_air(chains: Chains, point: Resources, hop_bit_s, move_bit_s, up_bit_s) -> Spent:
-    """What :func:`spend` tells of energies, its prices being joules."""
-    chains = chains.replace(price_per_w_s=chains.active.astype(point.d2d_power.dtype))
-    down_bit_s = jnp.zeros_like(up_bit_s)
-    return spend(chains, price_of_air(point, chains), hop_bit_s, move_bit_s, up_bit_s, down_bit_s)
-
-
-def by_node(chains: Chains, spent: Spent) -> Array:
-    """Energies on air of nodes from those of messages, 0 where idle, ``[P, N, ...]``."""
-    of_node = by_sender(spent.air_price, spent.move_price, chains.active)
-    return jnp.where(chains.active, of_node.at[0].add(spent.up_price), 0.0)
-
-
-def log_excess(chains: Chains, spent_j: Array) -> Array:
+def _log_excess(fixed: FixedPartition, air_j: Array) -> Array:
     """Logarithm of energies on air over what caps leave for them; very low where idle."""
-    return jnp.log(jnp.maximum(spent_j, _LEAST_J) / chains.caps.room_j)
+    return jnp.log(jnp.maximum(air_j, _LEAST_J) / fixed.caps.room_j)
 
 
 def _penalty(excess: Array, temperature: float) -> tuple[Array, Array]:
     """Penalty of a cap for a multiplier of 1, and its slope."""
-    bent = jnp.minimum(excess, _STEEPEST)
-    slope = jnp.exp(bent / temperature)
-    return temperature * (slope - 1.0) + slope * (excess - bent), slope
+    bounded = jnp.minimum(excess, _STEEPEST)
+    slope = jnp.exp(bounded / temperature)
+    return temperature * (slope - 1.0) + slope * (excess - bounded), slope
 
 
-def _curvature(chains: Chains, sent: Messages, spent: Spent, stiffness: Array) -> Resources:
-    """Stiffness times squares of slopes of energies, by shares and powers."""
-    hop_j, up_j = (1.0 - sent.hop.gain) * spent.air_price, (1.0 - sent.up.gain) * spent.up_price
-    d2d_j = by_sender(hop_j, (1.0 - sent.move.gain) * spent.move_price, chains.active)
-    at_next = at_next_active(stiffness, chains.active)
-    return Resources(
-        jnp.where(chains.active, stiffness * hop_j[0] ** 2 + at_next * hop_j[1] ** 2, 0.0),
-        jnp.where(chains.active, stiffness * d2d_j**2, 0.0),
-        stiffness[0] * up_j**2,
-        stiffness[0] * up_j**2,
+def cap_curvature(
+    fixed: FixedPartition, smooth: RoundTerms, sinrs: SinrSlopes, stiffness: Array
+) -> Allocation:
+    """Stiffness times squared slopes of energies, by shares and powers."""
+    rising_j = _rising_energy(smooth.message_j, sinrs.time)
+    d2d_j = sum_by_sender(rising_j.hop, rising_j.move, fixed.active)
+    at_next = at_next_active(stiffness, fixed.active)
+    by_share = stiffness * rising_j.hop[0] ** 2 + at_next * rising_j.hop[1] ** 2
+    uplink = stiffness[0] * rising_j.uplink**2
+    return Allocation(
+        d2d_share=jnp.where(fixed.active, by_share, 0.0),
+        d2d_power=jnp.where(fixed.active, stiffness * d2d_j**2, 0.0),
+        d2e_share=uplink,
+        d2e_power=uplink,
     )
+
+
+def _rising_energy(message_j: Messages, elasticity: Messages) -> Messages:
+    """Slopes of messages' energies by the logarithm of their power."""
+    return Messages(*((1.0 - e) * j for e, j in zip(elasticity, message_j, strict=True)))
+
+
+def air_energy_and_slope(
+    problem: RoundProblem, fixed: FixedPartition, logs: Allocation, weights: Weights
+) -> tuple[Array, Array]:
+    """Energies of nodes on air, and their slopes by logarithms of all powers of the node.
+
+    Args:
+      problem: with batch axes.
+      fixed: the partition.
+      logs: logarithms of shares, and of powers over their maxima.
+      weights: of the maxima, for the slopes.
+
+    Returns:
+      ``[P, N, ...]`` twice.
+    """
+    allocation = to_allocation(problem, logs)
+    links = round_links(fixed, allocation)
+    exact_j = round_terms(fixed, allocation, links=links).message_j
+    smooth = round_terms(fixed, allocation, PowerMean(weights, TEMPERATURE), links)
+    rising_j = _rising_energy(exact_j, sinr_elasticities(fixed, smooth)[1])
+    return air_energy_j(fixed, exact_j), air_energy_j(fixed, rising_j)
+
+
+def scale_powers_to_caps(
+    problem: RoundProblem, fixed: FixedPartition, logs: Allocation, weights: Weights
+) -> Allocation:
+    """Lower the powers of the nodes above their caps, all of a node by one factor.
+
+    By Newton's method for all nodes at once: the logarithm of a node's energy is convex and
+    increasing in that of the factor, and falls with the others' interference.
+
+    Args:
+      problem: with batch axes.
+      fixed: with caps.
+      logs, weights: as in :func:`air_energy_and_slope`.
+    """
+
+    def shifted(shift):
+        return logs._replace(
+            d2d_power=jnp.maximum(logs.d2d_power + shift, LEAST_LOG_POWER),
+            d2e_power=jnp.maximum(logs.d2e_power + shift[0], LEAST_LOG_POWER),
+        )
+
+    def newton(_, shift):
+        air_j, slope_j = air_energy_and_slope(problem, fixed, shifted(shift), weights)
+        elasticity = jnp.maximum(slope_j / jnp.maximum(air_j, 1e-30), _LEAST_ELASTICITY)
+        step = jnp.clip(_log_excess(fixed, air_j) / elasticity, -_LARGEST_SHIFT, _LARGEST_SHIFT)
+        return jnp.where(fixed.active, jnp.minimum(shift - step, 0.0), 0.0)
+
+    start = jnp.zeros_like(fixed.caps.room_j)
+    return shifted(jax.lax.fori_loop(0, _NEWTON_STEPS, newton, start))

@@ -1,9 +1,9 @@
 """Accelerated projected gradient on the logarithms of shares and powers.
 
-For a fixed layout (P2) is jointly convex in them (docs/system-model.md, section 5). Steps
-are scaled by an estimate of the curvature along each variable, carry momentum that restarts
-where it leads uphill, and return to the simplices and boxes by projection in the same
-scale. The multipliers of the maxima follow in small steps.
+With the partition fixed the problem is jointly convex in them (docs/system-model.md,
+section 5). Steps are scaled by an estimate of the curvature along each variable, carry
+momentum that restarts where it leads uphill, and return to the simplices and boxes by
+projection in the same scale. The weights of the maxima follow in small steps.
 """
 
 from collections.abc import Callable
@@ -13,126 +13,137 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.allocation.smooth_maximum import add_up
-from collapipe_jax.allocation.variables import Multipliers, PricedPoint, Resources
+from collapipe_jax.allocation.evaluation import Evaluation
+from collapipe_jax.allocation.smooth_maximum import Weights
+from collapipe_jax.allocation.variables import LEAST_LOG_POWER, LEAST_LOG_SHARE
+from collapipe_jax.batching import sum_nodes
+from collapipe_jax.cost.decision import Allocation
 
-LEAST_LOG_POWER = -14.0
-"""Least power, 61 dB under its maximum."""
-LEAST_LOG_SHARE = -14.0
-
-_MULTIPLIER_STEP = 0.2
+_WEIGHT_STEP = 0.2
 _MOMENTUM = 0.9
 _LEAST_STEP, _SHORTER, _LONGER = 0.05, 0.8, 1.05
 _LARGEST_MOVE = 2.0
 _LEAST_CURVATURE = 1e-5
 _NEWTON_STEPS = 2
-_FULL = 1e-4
+
+Evaluate = Callable[[Allocation, Weights], Evaluation]
+"""Evaluation of logarithms of shares and powers, for weights of the maxima."""
 
 
 class Descent(NamedTuple):
-    """Where a descent has got to.
+    """The best point of a descent.
 
     Attributes:
       logs: logarithms of shares, and of powers over their maxima.
-      multipliers: of the maxima there.
-      objective: of this point, the best that was met.
-      cluster_latency_s: there, ``[N, ...]``.
-      priced: all of its price, if asked for.
+      weights: of the maxima there.
+      objective: exact, ``[...]``, or ``[N, ...]`` for clusters by themselves.
+      cluster_latency_s: ``[N, ...]``.
+      evaluation: all of it, if asked for.
     """
 
-    logs: Resources
-    multipliers: Multipliers
+    logs: Allocation
+    weights: Weights
     objective: Array
     cluster_latency_s: Array
-    priced: PricedPoint | None = None
+    evaluation: Evaluation | None = None
 
 
 class _State(NamedTuple):
-    reached: Resources
-    ahead: Resources
-    multipliers: Multipliers
+    """Loop carry.
+
+    Attributes:
+      reached: last point after projection.
+      ahead: where to evaluate next, with momentum.
+      weights: of the maxima.
+      best: best point so far.
+      step: common step size, ``[...]``.
+      age: steps since momentum restarted, ``[...]``.
+      last: smooth objective of the step before, ``[...]``.
+      evaluation: of the last point, if asked for.
+    """
+
+    reached: Allocation
+    ahead: Allocation
+    weights: Weights
     best: Descent
     step: Array
     age: Array
     last: Array
-    priced: PricedPoint | None
-
-
-Pricer = Callable[[Resources, Multipliers], PricedPoint]
-"""Price of logarithms of shares and powers, for multipliers."""
+    evaluation: Evaluation | None
 
 
 def descend(
-    pricer: Pricer,
+    evaluate: Evaluate,
     active: Array,
-    logs: Resources,
-    multipliers: Multipliers,
+    logs: Allocation,
+    weights: Weights,
     steps: int | Array,
     joint: bool = True,
-    with_price: bool = False,
+    with_evaluation: bool = False,
 ) -> Descent:
-    """Take steps downhill.
+    """Minimise the smooth objective.
 
     Args:
-      pricer: with prices ``[...]``, or ``[N, ...]`` where clusters are priced on their own.
+      evaluate: with objectives ``[...]``, or ``[N, ...]`` of clusters by themselves.
       active: nodes, ``[P, N, ...]``.
       logs: where to start.
-      multipliers: to start with.
-      steps: how many points to look at, 1 or more; the same for every lane.
-      joint: whether clusters share a price and the D2E band. If not, each descends by
+      weights: to start with.
+      steps: how many points to evaluate, 1 or more; the same for the whole batch.
+      joint: whether clusters share an objective and the D2E band. If not, each descends by
         itself.
-      with_price: whether to look at the best point once more in the end, for all of its
-        price.
+      with_evaluation: whether to evaluate the best point once more in the end.
 
     Returns:
-      The best point met, the start included. Under caps, which on the way are missed, the
-      last one.
+      The best point by the exact objective, the start included. Under caps, which are
+      exceeded on the way, the last one.
     """
-    capped = multipliers.caps is not None
-    total = add_up if joint else lambda by_cluster: by_cluster
+    capped = weights.caps is not None
+    total = sum_nodes if joint else lambda by_cluster: by_cluster
     shape = active.shape[2:] if joint else active.shape[1:]
 
     def body(number, state):
-        point = state.ahead, state.multipliers
-        if with_price:  # the last look goes back
-            best = state.best.logs, state.best.multipliers
+        point = state.ahead, state.weights
+        if with_evaluation:  # the last evaluation is that of the best point
+            best = state.best.logs, state.best.weights
             point = jax.tree.map(lambda a, b: jnp.where(number == steps, a, b), best, point)
-        logs, multipliers = point
-        priced = pricer(logs, multipliers)
-        here = Descent(logs, multipliers, priced.objective, priced.cluster_latency_s)
+        logs, weights = point
+        found = evaluate(logs, weights)
+        here = Descent(logs, weights, found.objective, found.cluster_latency_s)
         best = here if capped else _better(here, state.best)
-        slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), priced.slope)
-        scale = _scale(priced.curvature, slope, logs, state.step, total)
-        moved = _project_step(logs, slope, scale, active, joint)
+        slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), found.slope)
+        metric = _metric(found.curvature, slope, logs, state.step, total)
+        moved = _projected_step(logs, slope, metric, active, joint)
         uphill = total(_along(slope, moved, state.reached)) > 0
         age = jnp.where(uphill, 0.0, state.age + 1.0)
         momentum = jnp.minimum(age / (age + 3.0), _MOMENTUM)
         ahead = jax.tree.map(lambda new, old: new + momentum * (new - old), moved, state.reached)
         step = jnp.where(
-            priced.smooth > state.last,
+            found.smooth > state.last,
             jnp.maximum(state.step * _SHORTER, _LEAST_STEP),
             jnp.minimum(state.step * _LONGER, 1.0),
         )
-        ahead = to_limits(ahead, active, joint)
-        better = jax.tree.map(_follow, multipliers, priced.multipliers)
-        known = priced if with_price else None
-        return _State(moved, ahead, better, best, step, age, priced.smooth, known)
+        return _State(
+            reached=moved,
+            ahead=to_limits(ahead, active, joint),
+            weights=jax.tree.map(lambda a, b: a + _WEIGHT_STEP * (b - a), weights, found.weights),
+            best=best,
+            step=step,
+            age=age,
+            last=found.smooth,
+            evaluation=found if with_evaluation else None,
+        )
 
     logs = to_limits(logs, active, joint)
     highest, one = jnp.full(shape, jnp.inf), jnp.ones(shape)
-    start = Descent(logs, multipliers, highest, jnp.full(active.shape[1:], jnp.inf))
-    state = _State(logs, logs, multipliers, start, one, jnp.zeros(shape), highest, None)
-    if not with_price:
+    start = Descent(logs, weights, highest, jnp.full(active.shape[1:], jnp.inf))
+    state = _State(logs, logs, weights, start, one, jnp.zeros(shape), highest, None)
+    if not with_evaluation:
         return jax.lax.fori_loop(0, steps, body, state).best
-    unknown = PricedPoint(
-        highest, highest, start.cluster_latency_s, logs, logs.d2d_power, logs, multipliers
+    unknown = Evaluation(
+        highest, highest, start.cluster_latency_s, logs, logs, logs.d2d_power, weights
     )
-    end = jax.lax.fori_loop(0, steps + 1, body, state._replace(priced=unknown))
-    return end.best._replace(priced=end.priced)
-
-
-def _follow(old: Array, new: Array) -> Array:
-    return old + _MULTIPLIER_STEP * (new - old)
+    end = jax.lax.fori_loop(0, steps + 1, body, state._replace(evaluation=unknown))
+    return end.best._replace(evaluation=end.evaluation)
 
 
 def _better(new: Descent, old: Descent) -> Descent:
@@ -140,62 +151,59 @@ def _better(new: Descent, old: Descent) -> Descent:
     return jax.tree.map(lambda one, other: jnp.where(wins, one, other), new, old)
 
 
-def _along(slope: Resources, new: Resources, old: Resources) -> Array:
+def _along(slope: Allocation, new: Allocation, old: Allocation) -> Array:
     """Slope along a move, ``[N, ...]``."""
     part = jax.tree.map(lambda s, a, b: s * (a - b), slope, new, old)
-    return add_up(part.d2d_share + part.d2d_power) + part.d2e_share + part.d2e_power
+    return sum_nodes(part.d2d_share + part.d2d_power) + part.d2e_share + part.d2e_power
 
 
-def _scale(curvature, slope, logs, step, total) -> Resources:
-    """What slopes are divided by: curvatures, those of shares with that of their band."""
-    band = add_up(jnp.abs(slope.d2d_share))
+def _metric(curvature, slope, logs, step, total) -> Allocation:
+    """Divisors of slopes: curvatures, those of shares with that of their band."""
+    band = sum_nodes(jnp.abs(slope.d2d_share))
     d2e_band = total(jnp.abs(slope.d2e_share))
     tiny = _LEAST_CURVATURE * total(band + jnp.abs(slope.d2e_share)) + 1e-30
     curvature = jax.tree.map(
         lambda c: jnp.where(jnp.isfinite(c) & (c >= 0), c, 1e30) + tiny, curvature
     )
-    bent = curvature._replace(
+    with_bands = curvature._replace(
         d2d_share=curvature.d2d_share + band * jnp.exp(logs.d2d_share),
         d2e_share=curvature.d2e_share + d2e_band * jnp.exp(logs.d2e_share),
     )
-    return jax.tree.map(lambda c: c / step, bent)
+    return jax.tree.map(lambda c: c / step, with_bands)
 
 
-def _project_step(logs, slope, scale, active, joint) -> Resources:
-    """A step down the slope, projected to simplices and boxes in the step's own scale."""
+def _projected_step(logs, slope, metric, active, joint) -> Allocation:
+    """A step down the slope, projected to simplices and boxes in the step's own metric."""
 
-    def step(log, slope, scale):
-        return log - jnp.clip(slope / scale, -_LARGEST_MOVE, _LARGEST_MOVE)
+    def step(log, slope, metric):
+        return log - jnp.clip(slope / metric, -_LARGEST_MOVE, _LARGEST_MOVE)
 
-    moved = jax.tree.map(step, logs, slope, scale)
-    d2d_share = _project_band(moved.d2d_share, logs.d2d_share, scale.d2d_share, active)
+    moved = jax.tree.map(step, logs, slope, metric)
+    d2d_share = _project_band(moved.d2d_share, logs.d2d_share, metric.d2d_share, active)
+    d2e_share = moved.d2e_share
     if joint:
-        present = active[0]
-        d2e_share = _project_band(moved.d2e_share, logs.d2e_share, scale.d2e_share, present)
-    else:
-        d2e_share = moved.d2e_share
+        d2e_share = _project_band(d2e_share, logs.d2e_share, metric.d2e_share, active[0])
     return to_limits(moved._replace(d2d_share=d2d_share, d2e_share=d2e_share), active, joint)
 
 
-def _project_band(moved: Array, logs: Array, scale: Array, used: Array) -> Array:
-    """Nearest shares of sum at most 1 (to first order), distances weighed by ``scale``.
+def _project_band(moved: Array, logs: Array, metric: Array, used: Array) -> Array:
+    """Nearest shares of sum at most 1, to first order, in a diagonal metric.
 
-    Shares fall along ``share / scale`` by a multiplier of the band, found by Newton steps
-    on a convex decreasing sum. What they leave is left to :func:`to_limits`.
+    Shares fall along ``share / metric`` by a multiplier of the band, found by Newton steps
+    on a convex decreasing sum. :func:`to_limits` does what they leave.
     """
-    fall = jnp.where(used, jnp.exp(logs) / scale, 0.0)
+    fall = jnp.where(used, jnp.exp(logs) / metric, 0.0)
     share = jnp.where(used, jnp.exp(moved), 0.0)
-    price = jnp.zeros(moved.shape[1:])
+    multiplier, now = jnp.zeros(moved.shape[1:]), share
     for _ in range(_NEWTON_STEPS):
-        now = share * jnp.exp(-price * fall)
-        total = add_up(now)
-        price = price + jnp.maximum(jnp.log(total), 0.0) * total / jnp.maximum(
-            add_up(now * fall), 1e-30
-        )
-    return moved - price * fall
+        total = sum_nodes(now)
+        slope = jnp.maximum(sum_nodes(now * fall), 1e-30)
+        multiplier = multiplier + jnp.maximum(jnp.log(total), 0.0) * total / slope
+        now = share * jnp.exp(-multiplier * fall)
+    return moved - multiplier * fall
 
 
-def to_limits(logs: Resources, active: Array, joint: bool = True) -> Resources:
+def to_limits(logs: Allocation, active: Array, joint: bool = True) -> Allocation:
     """Logarithms moved into their limits, all shares of a band by one factor.
 
     Args:
@@ -203,98 +211,23 @@ def to_limits(logs: Resources, active: Array, joint: bool = True) -> Resources:
       active: nodes, ``[P, N, ...]``.
       joint: whether the clusters' D2E shares make up a band; if not, each is at most 1.
     """
+    participates = active[0]
 
     def fit(log, used):
         log = jnp.maximum(log, LEAST_LOG_SHARE)
-        total = add_up(jnp.where(used, jnp.exp(log), 0.0))
+        total = sum_nodes(jnp.where(used, jnp.exp(log), 0.0))
         return jnp.where(used, log - jnp.log(jnp.maximum(total, 1.0)), 0.0)
 
-    present = active[0]
-    one_by_one = jnp.where(present, jnp.clip(logs.d2e_share, LEAST_LOG_SHARE, 0.0), 0.0)
-    return Resources(
-        fit(logs.d2d_share, active),
-        jnp.where(active, jnp.clip(logs.d2d_power, LEAST_LOG_POWER, 0.0), 0.0),
-        fit(logs.d2e_share, present) if joint else one_by_one,
-        jnp.where(present, jnp.clip(logs.d2e_power, LEAST_LOG_POWER, 0.0), 0.0),
+    def clip(log, used, least):
+        return jnp.where(used, jnp.clip(log, least, 0.0), 0.0)
+
+    if joint:
+        d2e_share = fit(logs.d2e_share, participates)
+    else:
+        d2e_share = clip(logs.d2e_share, participates, LEAST_LOG_SHARE)
+    return Allocation(
+        d2d_share=fit(logs.d2d_share, active),
+        d2d_power=clip(logs.d2d_power, active, LEAST_LOG_POWER),
+        d2e_share=d2e_share,
+        d2e_power=clip(logs.d2e_power, participates, LEAST_LOG_POWER),
     )
-
-
-def band_price(slope: Array) -> Array:
-    """Multiplier of a full band: at the best, a slope is minus it times its share.
-
-    Args:
-      slope: by the logarithms of all its shares, over the first axis; 0 where idle.
-    """
-    return jnp.maximum(-add_up(slope), 0.0)
-
-
-class Certificate(NamedTuple):
-    """How far a point can be from the best for its layout.
-
-    Attributes:
-      lower_bound: of (P2) with these segments and micro-batches, ``[...]``, over shares
-        and powers that are at least e^-14 of the largest (61 dB) where they are used.
-        Rounding, in single precision some 1e-6 of the objective, is not allowed for.
-      residual: of the KKT conditions: sizes of the slopes that limits do not explain, over
-        the objective, ``[...]``.
-    """
-
-    lower_bound: Array
-    residual: Array
-
-
-def certify(priced: PricedPoint, logs: Resources, active: Array) -> Certificate:
-    """Certificate of a point from the smooth price there.
-
-    The smooth price is convex and nowhere above (P2), so its tangent, at its lowest within
-    the limits, is a lower bound.
-
-    Args:
-      priced: all clusters together.
-      logs: the point.
-      active: nodes, ``[P, N, ...]``.
-    """
-    slope, present = priced.slope, active[0]
-    falls = [
-        add_up(_lowest_on_band(slope.d2d_share, logs.d2d_share, active)),
-        _lowest_on_band(slope.d2e_share, logs.d2e_share, present),
-        add_up(add_up(_lowest_in_box(slope.d2d_power, logs.d2d_power, active))),
-        add_up(_lowest_in_box(slope.d2e_power, logs.d2e_power, present)),
-    ]
-    left = [
-        add_up(_unexplained_on_band(slope.d2d_share, logs.d2d_share, active)),
-        _unexplained_on_band(slope.d2e_share, logs.d2e_share, present),
-        add_up(add_up(_unexplained_in_box(slope.d2d_power, logs.d2d_power, active))),
-        add_up(_unexplained_in_box(slope.d2e_power, logs.d2e_power, present)),
-    ]
-    size = jnp.where(priced.objective > 0, priced.objective, 1.0)
-    return Certificate(priced.smooth + sum(falls), sum(left) / size)
-
-
-def _lowest_on_band(slope, log, used):
-    """Least of ``slope (x - log)`` over shares ``e^x`` of sum at most 1."""
-    down = jnp.where(used & (slope < 0), -slope, 0.0)
-    total = add_up(down)
-    best = jnp.log(jnp.maximum(down, 1e-30) / jnp.maximum(total, 1e-30))
-    gained = jnp.where(down > 0, -down * (best - log), 0.0)
-    lost = jnp.where(used & (slope > 0), slope * (LEAST_LOG_SHARE - log), 0.0)
-    return add_up(gained + lost)
-
-
-def _lowest_in_box(slope, log, used):
-    """Least of ``slope (x - log)`` over ``x`` between the least logarithm and 0."""
-    end = jnp.where(slope < 0, 0.0, LEAST_LOG_POWER)
-    return jnp.where(used, slope * (end - log), 0.0)
-
-
-def _unexplained_on_band(slope, log, used):
-    """Sizes of slopes that no multiplier of the band cancels, summed over the band."""
-    share = jnp.where(used, jnp.exp(log), 0.0)
-    full = add_up(share) > 1.0 - _FULL
-    price = jnp.where(full, band_price(slope), 0.0)
-    return add_up(jnp.where(used, jnp.abs(slope + price * share), 0.0))
-
-
-def _unexplained_in_box(slope, log, used):
-    held = ((log >= -_FULL) & (slope < 0)) | ((log <= LEAST_LOG_POWER + _FULL) & (slope > 0))
-    return jnp.where(used & ~held, jnp.abs(slope), 0.0)

@@ -1,4 +1,4 @@
-"""Maxima made smooth: weighted power means, whose weights are multipliers.
+"""Maxima made smooth: weighted power means, whose weights act as multipliers.
 
 A maximum of positive numbers is at least their weighted power mean, for any weights of
 sum 1,
@@ -8,71 +8,87 @@ sum 1,
 with equality once the weights have gathered on maximal entries; and the mean keeps the
 convexity in logarithms of what it averages. So with its maxima made smooth a convex problem
 has an optimum that is a lower bound, at any temperature T, and the parts that entries have
-in the mean are better weights to go on with (the exponential method of multipliers, Tseng
-and Bertsekas 1993).
+in the mean are better weights (the exponential method of multipliers, Tseng and Bertsekas
+1993).
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.batching import computed_once, few_lanes
+from collapipe_jax.batching import max_nodes, sum_nodes
+from collapipe_jax.cost.fixed_partition import FixedPartition
+from collapipe_jax.cost.maximum import Maximum
 
 TEMPERATURE = 0.1
-"""Inverse order of the means: sharp enough to tell a bottleneck, soft enough for gradient
-steps."""
+"""Inverse order of the means: sharp enough to single out a bottleneck, soft enough for
+gradient steps."""
 _LEAST_WEIGHT = 1e-6
 
 
-def add_up(values: Array) -> Array:
-    """Sum over the first axis.
-
-    Over many lanes it is written out: one pass over them, several times faster than a
-    reduction. Over few there is nothing to gain, and a reduction is compiled sooner.
-    """
-    if few_lanes(values):
-        return jnp.sum(values, axis=0)
-    return computed_once(sum(values[i] for i in range(values.shape[0])))
-
-
-def largest(values: Array) -> Array:
-    """Maximum over the first axis, written out over many lanes like :func:`add_up`."""
-    if few_lanes(values):
-        return jnp.max(values, axis=0)
-    rows = [values[i] for i in range(values.shape[0])]
-    return computed_once(functools.reduce(jnp.maximum, rows))
-
-
-class Maximum(NamedTuple):
-    """A maximum made smooth.
+class Weights(NamedTuple):
+    """Weights of the maxima, sum 1 over their first axis; of two entries, the first one's.
 
     Attributes:
-      smooth: the mean, without the axis of entries.
-      slope: of the mean by each entry.
-      part: of each entry in the mean; sum 1.
-      weight: the next ones, none 0.
+      forward, backward: of the hops by node, the D2E link and the longest compute stage,
+        ``[P + 2, N, ...]``.
+      cluster: of the clusters' latencies, ``[N, ...]``.
+      hop, move, uplink: of a message's time by its SINR, against that by the ceiling of
+        modulation, ``[2, P, N, ...]``, ``[2, K, N, ...]`` and ``[N, ...]``.
+      caps: multipliers of caps on nodes' energies, where there are any, ``[P, N, ...]``.
     """
 
-    smooth: Array
-    slope: Array
-    part: Array
-    weight: Array
+    forward: Array
+    backward: Array
+    cluster: Array
+    hop: Array
+    move: Array
+    uplink: Array
+    caps: Array | None = None
 
 
-def to_inverse(ratio: Array, temperature: float) -> Array:
-    """``ratio^(1 / temperature)``, by products where that is a whole power.
+def initial_weights(fixed: FixedPartition) -> Weights:
+    """Weights to start with: most messages stay below the ceiling."""
+    nodes, clusters, *batch = fixed.active.shape
+    flow = jnp.full((nodes + 2, clusters, *batch), 1.0 / (nodes + 2))
+    message = jnp.full((2, nodes, clusters, *batch), 0.9)
+    return Weights(
+        forward=flow,
+        backward=flow,
+        cluster=jnp.full((clusters, *batch), 1.0 / clusters),
+        hop=message,
+        move=message[:, 1:],
+        uplink=message[0, 0],
+        caps=None if fixed.caps is None else fixed.caps.initial_multiplier,
+    )
 
-    Args:
-      ratio: between 0 and 1.
-      temperature: of a mean; no traced value.
+
+class PowerMean(NamedTuple):
+    """Maxima as weighted power means; a rule for :func:`.cost.round_terms.round_terms`.
+
+    Attributes:
+      weights: by the name of the maximum.
+      temperature: inverse order of the means; no traced value.
     """
-    order = 1.0 / temperature
-    if order.is_integer():
-        return jax.lax.integer_pow(ratio, int(order))
-    return jnp.exp(order * jnp.log(jnp.maximum(ratio, 1e-30)))
+
+    weights: Weights
+    temperature: float = TEMPERATURE
+
+    def pair(self, name: str, first: Array, second: Array) -> Maximum:
+        """Mean of two arrays, element by element: one power and no reduction."""
+        weight = getattr(self.weights, name)
+        first_is_larger = first >= second
+        top = jnp.maximum(first, second)
+        less = to_inverse(jnp.minimum(first, second) / top, self.temperature)
+        mine = jnp.where(first_is_larger, weight, weight * less)
+        mean = mine + jnp.where(first_is_larger, (1.0 - weight) * less, 1.0 - weight)
+        return Maximum(top * jnp.exp(self.temperature * jnp.log(mean)), mine / mean)
+
+    def over(self, name: str, values: Array) -> Maximum:
+        """Mean over the first axis."""
+        return power_mean(values, getattr(self.weights, name), self.temperature)
 
 
 def power_mean(values: Array, weights: Array, temperature: float) -> Maximum:
@@ -83,23 +99,43 @@ def power_mean(values: Array, weights: Array, temperature: float) -> Maximum:
       weights: sum 1, ``[E, ...]``.
       temperature: inverse order of the mean.
     """
-    top = largest(values)
-    some = jnp.where(top > 0, top, 1.0)
+    top = max_nodes(values)
     # All zero in a cluster that sits out, where any weights do.
-    ratio = jnp.where(top > 0, values / some, 1.0)
+    ratio = jnp.where(top > 0, values / jnp.where(top > 0, top, 1.0), 1.0)
     part = weights * to_inverse(ratio, temperature)
-    total = add_up(part)
-    part = part / total
-    smooth = top * jnp.exp(temperature * jnp.log(total))
-    slope = part * smooth / jnp.where(values > 0, values, 1.0)
-    return Maximum(smooth, slope, part, none_lost(part, values.shape[0]))
+    total = sum_nodes(part)
+    return Maximum(top * jnp.exp(temperature * jnp.log(total)), part / total)
 
 
-def none_lost(part: Array, entries: int) -> Array:
-    """Weights of sum 1 kept from 0, from where none would come back.
+def mean_slope(mean: Array, part: Array, values: Array) -> Array:
+    """Slope of a power mean by some of its entries, ``[E, ...]``.
 
     Args:
-      part: of each of the entries in a mean.
+      mean: its value, ``[...]``.
+      part: of each entry in it, ``[E, ...]``.
+      values: the entries, ``[E, ...]``.
+    """
+    return part * mean / jnp.where(values > 0, values, 1.0)
+
+
+def to_inverse(ratio: Array, temperature: float) -> Array:
+    """``ratio^(1 / temperature)``, by products where that is a whole power.
+
+    Args:
+      ratio: between 0 and 1.
+      temperature: no traced value.
+    """
+    order = 1.0 / temperature
+    if order.is_integer():
+        return jax.lax.integer_pow(ratio, int(order))
+    return jnp.exp(order * jnp.log(jnp.maximum(ratio, 1e-30)))
+
+
+def floored(part: Array, entries: int) -> Array:
+    """Weights of sum 1 kept away from 0, from where none would come back.
+
+    Args:
+      part: of each entry in a mean.
       entries: how many there are.
     """
     return _LEAST_WEIGHT + (1.0 - entries * _LEAST_WEIGHT) * part

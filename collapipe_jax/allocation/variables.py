@@ -1,100 +1,51 @@
-"""A point of the continuous part of (P2), and what is known there. Nodes first, lanes last."""
-
-from typing import NamedTuple
+"""Variables of the allocation: logarithms of shares, and of powers over their maxima."""
 
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.cost.chains import Chains
+from collapipe_jax.cost.decision import Allocation, Decision, decision_allocation
+from collapipe_jax.cost.problem import RoundProblem
+
+LEAST_LOG_POWER = -14.0
+"""Least power, 61 dB under its maximum."""
+LEAST_LOG_SHARE = -14.0
 
 
-class Resources(NamedTuple):
-    """Shares and powers, or a number for each of them; nodes first and lanes last.
-
-    Attributes:
-      d2d_share, d2d_power: ``[P, N, ...]``.
-      d2e_share, d2e_power: ``[N, ...]``.
-    """
-
-    d2d_share: Array
-    d2d_power: Array
-    d2e_share: Array
-    d2e_power: Array
-
-
-class Multipliers(NamedTuple):
-    """Weights of the maxima, sum 1 over their first axis; of two, only the first's.
-
-    Attributes:
-      forward, backward: of the hops by node, the D2E link and the longest compute stage,
-        ``[P + 2, N, ...]``.
-      cluster: ``[N, ...]``.
-      hop, move, up: of a message's time by its SINR, against that by the ceiling of
-        modulation, ``[2, P, N, ...]`` twice and ``[N, ...]``.
-      caps: of the caps on nodes' energies, where there are any, ``[P, N, ...]``.
-    """
-
-    forward: Array
-    backward: Array
-    cluster: Array
-    hop: Array
-    move: Array
-    up: Array
-    caps: Array | None = None
-
-
-def first_multipliers(chains: Chains) -> Multipliers:
-    """Weights to start with: most messages stay below the ceiling."""
-    nodes, clusters, *lanes = chains.active.shape
-    flow = jnp.full((nodes + 2, clusters, *lanes), 1.0 / (nodes + 2))
-    messages = jnp.full((2, nodes, clusters, *lanes), 0.9)
-    return Multipliers(
-        forward=flow,
-        backward=flow,
-        cluster=jnp.full((clusters, *lanes), 1.0 / clusters),
-        hop=messages,
-        move=messages,
-        up=messages[0, 0],
-        caps=None if chains.caps is None else chains.caps.multiplier,
+def to_allocation(problem: RoundProblem, logs: Allocation) -> Allocation:
+    """Shares, and powers in watts, of their logarithms; with batch axes."""
+    radio = problem.radio
+    return Allocation(
+        d2d_share=jnp.exp(logs.d2d_share),
+        d2d_power=jnp.swapaxes(radio.d2d_power_max_w, 0, 1) * jnp.exp(logs.d2d_power),
+        d2e_share=jnp.exp(logs.d2e_share),
+        d2e_power=radio.d2e_power_max_w * jnp.exp(logs.d2e_power),
     )
 
 
-class Surroundings(NamedTuple):
-    """What a cluster sees of the others while they stand still.
+def to_logs(problem: RoundProblem, active: Array, decision: Decision) -> Allocation:
+    """Logarithms of a decision's shares, and of its powers over their maxima.
 
-    Attributes:
-      heard_w: interference at its nodes, ``[P, N, ...]``.
-      price_per_w: what the others lose by a watt of its nodes, ``[P, N, ...]``.
-      price_per_s: of its latency below the round's, ``[N, ...]``; above, it has the whole
-        price of the round's.
-      round_s: latency of the round, ``[...]``.
-      price_per_share: of the D2E band, ``[...]``.
+    Args:
+      problem: with batch axes.
+      active: nodes of the partition, ``[P, N, ...]``.
+      decision: what is 0 though used starts at a tiny number.
+
+    Returns:
+      Logarithms, 0 where idle.
     """
+    radio, participates = problem.radio, active[0]
 
-    heard_w: Array
-    price_per_w: Array
-    price_per_s: Array
-    round_s: Array
-    price_per_share: Array
+    def log(value, used):
+        return jnp.where(used, jnp.log(jnp.maximum(value, 1e-30)), 0.0)
 
+    def over(power_w, limit_w):
+        return power_w / jnp.where(limit_w > 0, limit_w, 1.0)
 
-class PricedPoint(NamedTuple):
-    """Price of a point and how it changes.
-
-    Attributes:
-      smooth: the smooth price, ``[...]``, at most (P2).
-      objective: (P2), maxima as they are, ``[...]``.
-      cluster_latency_s: ``[N, ...]``.
-      slope: of the smooth price by the logarithms of shares and powers.
-      price_per_heard_w: of interference that a watt of a node makes, ``[P, N, ...]``.
-      curvature: about as much as the slope changes where a logarithm grows by 1.
-      multipliers: better ones.
-    """
-
-    smooth: Array
-    objective: Array
-    cluster_latency_s: Array
-    slope: Resources
-    price_per_heard_w: Array
-    curvature: Resources
-    multipliers: Multipliers
+    allocation = decision_allocation(decision)
+    limit_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1)
+    return Allocation(
+        d2d_share=log(allocation.d2d_share, active),
+        d2d_power=log(over(allocation.d2d_power, limit_w), active),
+        d2e_share=log(allocation.d2e_share, participates),
+        d2e_power=log(over(allocation.d2e_power, radio.d2e_power_max_w), participates),
+    )

@@ -1,4 +1,4 @@
-"""Price of a round in which devices are clients, docs/system-model.md, section 6.
+"""Cost of a round in which devices are clients, docs/system-model.md, section 6.
 
 Every array over clients is ``[N, K]``; entries of a device that is left out are 0.
 """
@@ -9,15 +9,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.cost.client_decision import ClientDecision
-from collapipe_jax.cost.divergence import cluster_divergence, present_weight, sum_divergence
+from collapipe_jax.cost.divergence import cluster_divergence, participating_weight
 from collapipe_jax.cost.latency import LatencyParts
-from collapipe_jax.cost.links import message_time_s
+from collapipe_jax.cost.objective import drift_plus_penalty, unit_costs
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round_cost import ClientTimes, RoundCost, drift_plus_penalty
+from collapipe_jax.cost.round_cost import ClientTimes, RoundCost
 from collapipe_jax.cost.workload import ModelEnds, Workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.network.channel import (
-    d2e_rate_bps,
+    bit_time_s,
     downlink_sinr,
     loss_probability,
     transport_block_hazard,
@@ -26,16 +26,16 @@ from collapipe_jax.network.channel import (
 
 
 class ClientLinks(NamedTuple):
-    """SINRs and rates between clients and the base station, ``[N, K]`` each."""
+    """SINRs and times of a bit between clients and the base station, ``[N, K]`` each."""
 
     uplink_sinr: Array
-    uplink_rate_bps: Array
+    uplink_bit_s: Array
     downlink_sinr: Array
-    downlink_rate_bps: Array
+    downlink_bit_s: Array
 
 
-def price_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCost:
-    """Price a data-parallel decision, feasible or not.
+def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCost:
+    """Cost of a data-parallel decision, feasible or not.
 
     A client that cannot send makes latency and energies of its cluster, and latency,
     divergence and objective of the round, infinite. A cluster without a client costs
@@ -47,57 +47,58 @@ def price_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCost:
 
     Returns:
       The cost; parts of a cluster's latency are those of its slowest client, energy of
-      control units is 0, and ``stages`` is None.
+      control units is 0, and ``flows`` is None.
 
     Raises:
-      InputError: if the workload does not tell the sizes of embedding and decoder.
+      InputError: if the workload lacks the sizes of embedding and decoder.
     """
     takes_part = decision.samples > 0
-    present = jnp.any(takes_part, axis=1)
     links = client_links(problem, decision)
     times = client_times(problem, decision, links)
     latency_s = sum(times)
     broken = jnp.any(~jnp.isfinite(latency_s), axis=1)
     cluster_latency_s = jnp.where(broken, jnp.inf, jnp.max(latency_s, axis=1))
     hazard = client_hazard(problem, decision, links)
-    divergence = client_divergence(problem, decision, hazard)
-    divergence = jnp.where(jnp.any(broken), jnp.inf, divergence)
+    divergence = jnp.where(broken, jnp.inf, client_divergence(problem, decision, hazard))
     energy_j = client_energy_j(problem, decision, links)
     energy_j = jnp.concatenate([jnp.zeros_like(energy_j[:, :1]), energy_j], axis=1)
     energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
     round_s = jnp.max(cluster_latency_s)
+    costs = unit_costs(problem.control)
+    drift = jnp.sum(costs.energy_per_j * energy_j.T, axis=0) + costs.divergence * divergence
+    objective = drift_plus_penalty(costs, round_s, drift)
     return RoundCost(
         latency_s=round_s,
         cluster_latency_s=cluster_latency_s,
         compute_latency_s=jnp.max(times.computing_s),
         parts=_slowest_parts(times, latency_s),
-        stages=None,
+        flows=None,
         energy_j=energy_j,
         memory_bytes=client_memory_bytes(problem.workload, decision),
         loss_probability=jnp.where(takes_part, loss_probability(hazard), 0.0),
-        divergence=divergence,
-        objective=drift_plus_penalty(problem, round_s, energy_j, divergence),
-        absent=~present,
+        divergence=jnp.sum(divergence),
+        # An empty queue times an infinite cost is not a number, yet the decision is useless.
+        objective=jnp.where(jnp.isnan(objective), jnp.inf, objective),
+        absent=~jnp.any(takes_part, axis=1),
         clients=times,
     )
 
 
 def client_links(problem: RoundProblem, decision: ClientDecision) -> ClientLinks:
-    """SINRs and rates, docs/system-model.md (4), (5) with a client's own gain and share.
+    """SINRs and times of a bit, each client with its own gain and share.
 
     A device that is left out has the whole band, so that its unused entries stay finite.
     """
     radio, gain = problem.radio, problem.radio.d2e_gain[:, 1:]
     share = jnp.where(decision.samples > 0, decision.d2e_share, 1.0)
-    sends = share > 0
-    up = uplink_sinr(radio, decision.d2e_power_w, gain, jnp.where(sends, share, 1.0))
-    up = jnp.where(sends, up, 0.0)
+    up = uplink_sinr(radio, decision.d2e_power_w, gain, share)
     down = downlink_sinr(radio, gain)
+    band_hz = share * radio.d2e_bandwidth_hz
     return ClientLinks(
         uplink_sinr=up,
-        uplink_rate_bps=d2e_rate_bps(radio, up, share),
+        uplink_bit_s=bit_time_s(radio, band_hz, up),
         downlink_sinr=down,
-        downlink_rate_bps=d2e_rate_bps(radio, down, share),
+        downlink_bit_s=bit_time_s(radio, band_hz, down),
     )
 
 
@@ -119,13 +120,13 @@ def client_times(
         step_s = step_s + (behind * (1.0 + work.backward_ratio) + 1) * compute.block_overhead_s
         up_bits = samples * (work.activation_bits + work.target_bits)
         down_bits = samples * work.activation_bits
-        messages_s = message_time_s(up_bits, links.uplink_rate_bps) + 2 * compute.link_overhead_s
-        messages_s = messages_s + message_time_s(down_bits, links.downlink_rate_bps)
+        messages_s = up_bits * links.uplink_bit_s + down_bits * links.downlink_bit_s
+        messages_s = messages_s + 2 * compute.link_overhead_s
     times = ClientTimes(
-        download_s=message_time_s(model_bits, links.downlink_rate_bps),
+        download_s=model_bits * links.downlink_bit_s,
         computing_s=work.local_steps * step_s,
         messages_s=work.local_steps * messages_s,
-        upload_s=message_time_s(model_bits, links.uplink_rate_bps),
+        upload_s=model_bits * links.uplink_bit_s,
     )
     return ClientTimes(*(jnp.where(samples > 0, time_s, 0.0) for time_s in times))
 
@@ -141,7 +142,7 @@ def client_model_bits(work: Workload, decision: ClientDecision) -> Array:
     """``D`` of docs/system-model.md, section 6: parameters of a client on a link.
 
     Raises:
-      InputError: if the workload does not tell the decoder's.
+      InputError: if the workload lacks the decoder's.
     """
     bits = decision.client_blocks * work.block_param_bits + work.embedding_param_bits
     return bits + model_ends(work).decoder_param_bits if decision.whole_model else bits
@@ -151,7 +152,7 @@ def model_ends(work: Workload) -> ModelEnds:
     """Sizes of embedding and decoder.
 
     Raises:
-      InputError: if the workload does not tell.
+      InputError: if the workload lacks them.
     """
     if work.ends is None:
         raise InputError(
@@ -172,7 +173,7 @@ def client_energy_j(problem: RoundProblem, decision: ClientDecision, links: Clie
     up_bits = client_model_bits(work, decision)
     if not decision.whole_model:
         up_bits = up_bits + samples * (work.activation_bits + work.target_bits)
-    sending_j = decision.d2e_power_w * message_time_s(up_bits, links.uplink_rate_bps)
+    sending_j = decision.d2e_power_w * up_bits * links.uplink_bit_s
     return jnp.where(decision.samples > 0, computing_j + sending_j, 0.0)
 
 
@@ -189,7 +190,7 @@ def client_memory_bytes(work: Workload, decision: ClientDecision) -> Array:
 
 
 def client_hazard(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> Array:
-    """Hazard ``Lambda_k`` of a client's one micro-batch: its uplink and downlink in (7)."""
+    """Hazard ``Lambda_k`` of a client's one micro-batch: its uplink and its downlink."""
     if decision.whole_model:
         return jnp.zeros(decision.samples.shape)
     work, radio = problem.workload, problem.radio
@@ -201,12 +202,13 @@ def client_hazard(problem: RoundProblem, decision: ClientDecision, links: Client
 
 
 def client_divergence(problem: RoundProblem, decision: ClientDecision, hazard: Array) -> Array:
-    """Divergence (19) over clients: weight ``w_n B_k / B``, batch ``B_k`` and ``M = 1``."""
+    """Divergence of every cluster's clients, ``[N]``: of weight ``w_n B_k / B`` and ``M = 1``."""
     takes_part = decision.samples > 0
-    weight = present_weight(problem.learning.cluster_weight, jnp.any(takes_part, axis=1))
+    weight = participating_weight(problem.learning.cluster_weight, jnp.any(takes_part, axis=1))
     weight = weight[:, None] * decision.samples / problem.workload.batch
-    own = cluster_divergence(hazard, 1, jnp.maximum(decision.samples, 1), problem.learning)
-    return sum_divergence(own, weight, takes_part, problem.learning)
+    batch = jnp.maximum(decision.samples, 1)
+    own = cluster_divergence(problem.learning, weight, batch, 1).at(hazard)
+    return jnp.sum(jnp.where(takes_part, own, 0.0), axis=1)
 
 
 def _slowest_parts(times: ClientTimes, latency_s: Array) -> LatencyParts:

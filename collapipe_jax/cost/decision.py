@@ -1,8 +1,7 @@
-"""What is decided in a round, and the chain of nodes it stands for."""
+"""What is decided in a round: a partition, and an allocation of shares and powers."""
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -31,13 +30,27 @@ class Decision:
     d2e_power_w: Array
 
 
-def is_present(segments: Array) -> Array:
+class Allocation(NamedTuple):
+    """Shares and powers, or one number for each of them; nodes first, ``P = K + 1``.
+
+    Attributes:
+      d2d_share, d2d_power: ``[P, N, ...]``.
+      d2e_share, d2e_power: ``[N, ...]``.
+    """
+
+    d2d_share: Array
+    d2d_power: Array
+    d2e_share: Array
+    d2e_power: Array
+
+
+def participates(segments: Array) -> Array:
     """Clusters that take part in the round. ``[..., K] -> [...]``."""
     return jnp.sum(segments, axis=-1) > 0
 
 
 def active_nodes(segments: Array) -> Array:
-    """Nodes that compute: devices with blocks, and the control unit of a present cluster.
+    """Nodes that compute: devices with blocks, and the control unit of a participating cluster.
 
     Args:
       segments: ``[..., K]``.
@@ -45,32 +58,37 @@ def active_nodes(segments: Array) -> Array:
     Returns:
       ``[..., K + 1]``, boolean.
     """
-    return jnp.concatenate([is_present(segments)[..., None], segments > 0], axis=-1)
+    return jnp.concatenate([participates(segments)[..., None], segments > 0], axis=-1)
 
 
-def next_active(active: Array) -> Array:
-    """Node to which each node's hop goes: the next active one, at last the control unit.
+def decision_allocation(decision: Decision) -> Allocation:
+    """Shares and powers in watts of a decision, nodes first."""
+    return Allocation(
+        d2d_share=jnp.swapaxes(decision.d2d_share, 0, 1),
+        d2d_power=jnp.swapaxes(decision.d2d_power_w, 0, 1),
+        d2e_share=decision.d2e_share,
+        d2e_power=decision.d2e_power_w,
+    )
+
+
+def make_decision(
+    segments: Array, micro_batches: Array, allocation: Allocation, active: Array
+) -> Decision:
+    """A decision from its partition and its allocation, 0 where idle.
 
     Args:
-      active: ``[..., K + 1]``.
-
-    Returns:
-      Indices, ``[..., K + 1]``; those of idle nodes are valid and of no meaning.
+      segments: whole numbers, ``[N, K, ...]``.
+      micro_batches: whole numbers, ``[N, ...]``.
+      allocation: powers in watts.
+      active: nodes of the partition, ``[P, N, ...]``.
     """
-    nodes = active.shape[-1]
-    index = jnp.where(active, jnp.arange(nodes), nodes)
-    from_here = jax.lax.cummin(index, axis=index.ndim - 1, reverse=True)
-    after = jnp.concatenate([from_here[..., 1:], jnp.full_like(index[..., :1], nodes)], axis=-1)
-    return jnp.where(after == nodes, 0, after)
-
-
-class Hops(NamedTuple):
-    """A value for the forward and for the backward message of every hop.
-
-    Attributes:
-      forward: by the node where the hop starts, ``[N, K + 1]``.
-      backward: of the same hop, sent by the node where it ends.
-    """
-
-    forward: Array
-    backward: Array
+    d2d_share = jnp.where(active, allocation.d2d_share, 0.0)
+    d2d_power_w = jnp.where(active, allocation.d2d_power, 0.0)
+    return Decision(
+        segments=segments.astype(jnp.int32),
+        micro_batches=micro_batches.astype(jnp.int32),
+        d2d_share=jnp.swapaxes(d2d_share, 0, 1),
+        d2d_power_w=jnp.swapaxes(d2d_power_w, 0, 1),
+        d2e_share=jnp.where(active[0], allocation.d2e_share, 0.0),
+        d2e_power_w=jnp.where(active[0], allocation.d2e_power, 0.0),
+    )

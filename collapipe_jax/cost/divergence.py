@@ -1,5 +1,8 @@
 """The divergence of a round: how far losses and heterogeneity slow convergence."""
 
+import math
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -57,108 +60,83 @@ def local_steps_drift(
     )
 
 
-def noise_weight(learning: Learning, weight: Array) -> Array:
-    """What a cluster's divergence counts for in a round's: ``w^2``, more with drift.
+class ClusterDivergence(NamedTuple):
+    """Divergence of each learner as ``lossless + per_excess (e(hazard) - 1)``.
+
+    Attributes:
+      lossless: without any loss, ``[N, ...]``.
+      per_excess: by the excess of the inverse survival probability, likewise.
+    """
+
+    lossless: Array
+    per_excess: Array
+
+    def at(self, hazard: Array) -> Array:
+        """Divergence at the hazard of a micro-batch, ``[N, ...]``."""
+        return self.lossless + self.per_excess * excess_inverse_survival(hazard)
+
+
+def cluster_divergence(
+    learning: Learning, weight: Array, batch: Array, micro_batches: Array
+) -> ClusterDivergence:
+    """What every cluster, or client, adds to the divergence of a round.
+
+    Their sum is Gamma of docs/system-model.md, with drift that of docs/theory.md (T14).
+
+    Source: docs/system-model.md (19).
 
     Args:
       learning: constants.
-      weight: ``w_n`` of those that take part, ``[N, ...]``.
+      weight: ``w_n`` of the aggregation, sum 1; 0 for those that sit out, ``[N, ...]``.
+      batch: ``B``.
+      micro_batches: ``M``, ``[N, ...]`` or ``[...]``.
     """
-    if learning.drift is None:
-        return weight**2
-    return weight**2 + learning.drift.spread * weight * (1.0 - weight)
+    noise, parts, drift = weight**2, 2.0, 0.0
+    if learning.drift is not None:
+        noise = noise + learning.drift.spread * weight * (1.0 - weight)
+        parts, drift = 3.0, weight * learning.drift.divergence
+    sampling = noise * learning.gradient_variance / batch
+    erasure = noise * parts * learning.gradient_heterogeneity / micro_batches
+    return ClusterDivergence(lossless=sampling + drift, per_excess=sampling + erasure)
 
 
-def erasure_terms(learning: Learning) -> float:
-    """Times that ``zeta^2`` counts in an erasure: the parts a gradient is split into."""
-    return 2.0 if learning.drift is None else 3.0
-
-
-def present_weight(cluster_weight: Array, present: Array) -> Array:
-    """Weights of the clusters that take part, rescaled to sum 1.
+def participating_weight(cluster_weight: Array, participates: Array) -> Array:
+    """Aggregation weights of the clusters that take part, rescaled to sum 1.
 
     Args:
       cluster_weight: ``[N, ...]``.
-      present: ``[N, ...]``.
+      participates: ``[N, ...]``.
 
     Returns:
-      ``[N, ...]``, 0 where absent; all 0 if nobody takes part.
+      ``[N, ...]``, 0 for the others; all 0 if nobody takes part.
     """
-    weight = jnp.where(present, cluster_weight, 0.0)
+    weight = jnp.where(participates, cluster_weight, 0.0)
     total = jnp.sum(weight, axis=0)
     return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1.0), 0.0)
 
 
 def excess_inverse_survival(hazard: Array) -> Array:
-    """``1 / (1 - P) - 1 = e^Lambda - 1``, continued by its tangent beyond 50.
+    """``1 / (1 - P) - 1 = e^hazard - 1``, continued by its tangent beyond 50.
 
-    The tangent keeps values finite and slopes alive where a link is hopeless.
-
-    Args:
-      hazard: ``Lambda``, ``[...]``.
+    The tangent keeps values finite and slopes alive where a link is hopeless. ``[...]``.
     """
     exponent = jnp.minimum(hazard, _LINEAR_FROM)
     beyond = jnp.maximum(hazard - _LINEAR_FROM, 0.0)
     return jnp.expm1(exponent) + jnp.exp(_LINEAR_FROM) * beyond
 
 
-def cluster_divergence(
-    hazard: Array, micro_batches: Array, batch: Array, learning: Learning
-) -> Array:
-    """Bracket of docs/system-model.md (19): variance of each cluster's gradient.
-
-    Args:
-      hazard: ``Lambda_n`` of a micro-batch, ``[N]``.
-      micro_batches: ``M_n``, ``[N]``.
-      batch: ``B``.
-      learning: constants.
-
-    Returns:
-      ``[N]``.
-    """
-    excess = excess_inverse_survival(hazard)
-    sampling = learning.gradient_variance * (1.0 + excess) / batch
-    heterogeneity = erasure_terms(learning) * learning.gradient_heterogeneity
-    erasure = heterogeneity * excess / micro_batches
-    return sampling + erasure
+def inverse_survival_slope(excess: Array) -> Array:
+    """Slope of :func:`excess_inverse_survival` by the hazard, from its value. ``[...]``."""
+    return 1.0 + jnp.minimum(excess, math.expm1(_LINEAR_FROM))
 
 
-def round_divergence(cluster: Array, present: Array, learning: Learning) -> Array:
-    """Divergence Gamma of a round, docs/system-model.md (19), or with drift its like.
-
-    Args:
-      cluster: :func:`cluster_divergence`, ``[N]``; may be infinite where absent.
-      present: clusters that take part, ``[N]``.
-      learning: weights.
-    """
-    weight = present_weight(learning.cluster_weight, present)
-    return sum_divergence(cluster, weight, present, learning)
-
-
-def sum_divergence(cluster: Array, weight: Array, present: Array, learning: Learning) -> Array:
-    """Sum over those that learn, clusters or clients, and what they drift apart.
-
-    Args:
-      cluster: divergence of each, ``[N]`` or ``[N, K]``; may be infinite where absent.
-      weight: of each, sum 1, the same shape.
-      present: those that take part, the same shape.
-      learning: constants.
-    """
-    noise = jnp.where(present, noise_weight(learning, weight), 0.0)
-    total = jnp.sum(noise * jnp.where(present, cluster, 0.0))
-    if learning.drift is None:
-        return total
-    return total + jnp.where(jnp.any(present), learning.drift.divergence, 0.0)
-
-
-def loss_free_divergence(learning: Learning, batch: Array, present: Array) -> Array:
+def lossless_divergence(learning: Learning, batch: Array, participates: Array) -> Array:
     """Divergence of a round in which these clusters take part and nothing is lost.
 
     Args:
       learning: constants.
       batch: ``B``.
-      present: clusters that take part, ``[N]``.
+      participates: ``[N]``.
     """
-    weight = present_weight(learning.cluster_weight, present)
-    cluster = jnp.full(weight.shape, learning.gradient_variance / batch)
-    return sum_divergence(cluster, weight, present, learning)
+    weight = participating_weight(learning.cluster_weight, participates)
+    return jnp.sum(cluster_divergence(learning, weight, batch, 1).lossless, axis=0)

@@ -6,7 +6,7 @@ from jax import Array
 
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.client_round import client_memory_bytes
-from collapipe_jax.cost.decision import Decision, active_nodes, is_present
+from collapipe_jax.cost.decision import Decision, active_nodes, participates
 from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
 
@@ -97,7 +97,7 @@ def _wrong_rows(problem: RoundProblem, decision: Decision) -> Array:
     """Clusters that cover not exactly ``L`` blocks, or sit out where they could run."""
     covers = jnp.sum(decision.segments, axis=1) == problem.workload.blocks
     covers &= jnp.all(decision.segments >= 0, axis=1)
-    sits_out = ~is_present(decision.segments) & jnp.all(decision.segments == 0, axis=1)
+    sits_out = ~participates(decision.segments) & jnp.all(decision.segments == 0, axis=1)
     return ~(covers | (sits_out & ~can_run(problem)))
 
 

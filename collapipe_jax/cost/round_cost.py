@@ -1,12 +1,23 @@
-"""What a round costs, and the objective made of it."""
+"""The cost of a round, as policies, simulations and figures read it."""
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.cost.latency import LatencyParts, StageTimes
-from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.latency import LatencyParts
+
+
+class Flows(NamedTuple):
+    """Stages of both flows of a local step in order; a skipped device and its hop take 0.
+
+    Attributes:
+      forward_s: embedding, hop, device, hop, ..., device, hop, uplink, decoder,
+        ``[N, 2 K + 4]``.
+      backward_s: downlink, hop, device, ..., hop, embedding, ``[N, 2 K + 3]``.
+    """
+
+    forward_s: Array
+    backward_s: Array
 
 
 class ClientTimes(NamedTuple):
@@ -25,19 +36,19 @@ class ClientTimes(NamedTuple):
 
 
 class RoundCost(NamedTuple):
-    """Cost of one round. What cannot be sent makes entries infinite; see ``price``.
+    """Cost of one round; entries are infinite where a message cannot be sent.
 
     Attributes:
-      latency_s: of the round, docs/system-model.md (14).
+      latency_s: of the round, scalar.
       cluster_latency_s: ``[N]``.
       compute_latency_s: of the round, compute stages alone.
-      parts: latency by part.
-      stages: times of a micro-batch, for a timeline; None where there is no pipeline.
-      energy_j: ``[N, K + 1]``, (16).
-      memory_bytes: ``[N, K]``, (15).
-      loss_probability: of a micro-batch, ``[N]``, (7); of clients, ``[N, K]``.
-      divergence: (19).
-      objective: (P2), and the price of moving blocks where there is one.
+      parts: latency of every cluster by part.
+      flows: stages of a micro-batch, for a timeline; None where there is no pipeline.
+      energy_j: of every node, ``[N, K + 1]``.
+      memory_bytes: of every device, ``[N, K]``.
+      loss_probability: of a micro-batch, ``[N]``; of clients, ``[N, K]``.
+      divergence: of the round.
+      objective: drift plus penalty, and the cost of switching where there is one.
       absent: clusters that sit out, ``[N]``.
       clients: times of every client; None where there is a pipeline.
     """
@@ -46,7 +57,7 @@ class RoundCost(NamedTuple):
     cluster_latency_s: Array
     compute_latency_s: Array
     parts: LatencyParts
-    stages: StageTimes | None
+    flows: Flows | None
     energy_j: Array
     memory_bytes: Array
     loss_probability: Array
@@ -54,23 +65,3 @@ class RoundCost(NamedTuple):
     objective: Array
     absent: Array
     clients: ClientTimes | None = None
-
-
-def drift_plus_penalty(
-    problem: RoundProblem, latency_s: Array, energy_j: Array, divergence: Array
-) -> Array:
-    """Objective of a round, docs/system-model.md (P2); infinite where an argument is.
-
-    Args:
-      problem: its control section is used.
-      latency_s: scalar.
-      energy_j: ``[N, K + 1]``.
-      divergence: scalar.
-    """
-    control = problem.control
-    penalty = control.v * latency_s / control.reference_latency_s
-    energy_drift = jnp.sum(control.energy_queue * energy_j / control.energy_budget_j)
-    divergence_drift = control.divergence_queue * divergence / control.divergence_target
-    total = penalty + energy_drift + divergence_drift
-    # An empty queue times an infinite cost is not a number, yet the decision is useless.
-    return jnp.where(jnp.isnan(total), jnp.inf, total)

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.cost.decision import Decision, active_nodes, is_present
+from collapipe_jax.cost.decision import Decision, active_nodes, participates
 from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
 
@@ -31,7 +31,7 @@ def static_pipeline(problem: RoundProblem, micro_batches: int) -> Decision:
     count = jnp.where(fits, wanted, jnp.max(choices))
     capacity = usable_blocks(problem, count[:, None])
     segments = split_equally(capacity, problem.workload.blocks)
-    return with_equal_resources(problem, segments, count)
+    return with_equal_allocation(problem, segments, count)
 
 
 def split_equally(capacity: Array, blocks: int) -> Array:
@@ -55,7 +55,7 @@ def split_equally(capacity: Array, blocks: int) -> Array:
     return jnp.where(enough, split, 0).astype(jnp.int32)
 
 
-def with_equal_resources(problem: RoundProblem, segments: Array, micro_batches: Array) -> Decision:
+def with_equal_allocation(problem: RoundProblem, segments: Array, micro_batches: Array) -> Decision:
     """Complete a decision with equal shares among those that send, and full power.
 
     Args:
@@ -64,14 +64,14 @@ def with_equal_resources(problem: RoundProblem, segments: Array, micro_batches: 
       micro_batches: ``[N]``.
     """
     active = active_nodes(segments)
-    present = is_present(segments)
+    takes_part = participates(segments)
     senders = jnp.maximum(jnp.sum(active, axis=1, keepdims=True), 1)
-    clusters = jnp.maximum(jnp.sum(present), 1)
+    clusters = jnp.maximum(jnp.sum(takes_part), 1)
     return Decision(
         segments=segments,
         micro_batches=micro_batches.astype(jnp.int32),
         d2d_share=jnp.where(active, 1.0 / senders, 0.0),
         d2d_power_w=jnp.where(active, problem.radio.d2d_power_max_w, 0.0),
-        d2e_share=jnp.where(present, 1.0 / clusters, 0.0),
-        d2e_power_w=jnp.where(present, problem.radio.d2e_power_max_w, 0.0),
+        d2e_share=jnp.where(takes_part, 1.0 / clusters, 0.0),
+        d2e_power_w=jnp.where(takes_part, problem.radio.d2e_power_max_w, 0.0),
     )

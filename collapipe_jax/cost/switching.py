@@ -27,10 +27,9 @@ class Moves:
 
 
 def moved_encoders(before: Array, segments: Array, blocks: int) -> Array:
-    """Blocks that devices take over, in encoders, by cluster.
+    """Blocks that devices take over, in whole encoders, by cluster.
 
-    A cluster that held nothing starts anew: no layout is dearer than another, so nothing
-    counts.
+    A cluster that held nothing starts anew, and every partition costs it the same: 0.
 
     Args:
       before: ``[K, ...]``, devices first.
@@ -44,20 +43,18 @@ def moved_encoders(before: Array, segments: Array, blocks: int) -> Array:
     return jnp.where(jnp.sum(before, axis=0) > 0, taken, 0.0)
 
 
-def price_of_moves(moves: Moves | None, segments: Array, blocks: int) -> Array:
-    """Price of leaving the layout of the round before, by cluster.
+def switching_cost(moves: Moves | None, segments: Array, blocks: int) -> Array:
+    """Cost of leaving the partition of the round before, by cluster.
 
     Args:
-      moves: with or without trailing lanes; none costs nothing.
-      segments: devices first, ``[K, N, ...]``, or ``[K, sets, N, ...]``.
+      moves: None costs nothing.
+      segments: devices first, ``[K, N, ...]``.
       blocks: ``L``.
 
     Returns:
-      ``[N, ...]``, or ``[sets, N, ...]``; a scalar 0 where nothing is asked.
+      ``[N, ...]``.
     """
     if moves is None:
-        return jnp.zeros(())
+        return jnp.zeros(segments.shape[1:])
     before = jnp.moveaxis(moves.segments, 1, 0)
-    sets = [1] * (segments.ndim - before.ndim)
-    before = before.reshape(before.shape[0], *sets, *before.shape[1:])
     return moves.price * moved_encoders(before, segments, blocks)

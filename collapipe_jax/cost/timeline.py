@@ -7,19 +7,19 @@ import jax.numpy as jnp
 from jax import Array
 
 
-def flow_time_s(stage_s: Array, micro_batches: Array) -> Array:
+def flow_time_s(sum_s: Array, longest_s: Array, micro_batches: Array) -> Array:
     """Time for identical jobs to flow through stages that hold one job at a time.
 
-    Source: docs/system-model.md (11), exact for a permutation flow shop.
+    Exact for a permutation flow shop.
+
+    Source: docs/system-model.md (11). Shapes broadcast.
 
     Args:
-      stage_s: time of each stage, ``[..., P]``; stages of time 0 do not count.
-      micro_batches: ``M``, number of jobs, ``[...]``.
-
-    Returns:
-      ``[...]``.
+      sum_s: of the times of all stages.
+      longest_s: the longest stage.
+      micro_batches: ``M``, number of jobs.
     """
-    return jnp.sum(stage_s, axis=-1) + (micro_batches - 1) * jnp.max(stage_s, axis=-1)
+    return sum_s + (micro_batches - 1) * longest_s
 
 
 class Events(NamedTuple):

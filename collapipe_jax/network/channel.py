@@ -1,9 +1,14 @@
-"""The radio: interference, rates and losses, docs/system-model.md (1)-(7)."""
+"""The radio of a round: SINRs, rates and losses of its links."""
 
+import math
+
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 from jax.typing import ArrayLike
+
+from collapipe_jax.batching import fusion_barrier
 
 RATE_LAWS = ("mean", "ergodic")
 
@@ -52,36 +57,36 @@ class Radio:
     rate_law: str = struct.field(pytree_node=False, default="mean")
 
 
-def interference_w(radio: Radio, active: Array, d2d_power_w: Array) -> Array:
-    """Interference at every node from the active nodes of the other clusters, in watts.
-
-    Source: docs/system-model.md (1).
-
-    Args:
-      radio: the radio.
-      active: nodes that send this round, ``[N, K + 1]``.
-      d2d_power_w: ``[N, K + 1]``.
-
-    Returns:
-      ``[N, K + 1]``, over the whole D2D band. The own cluster's block of ``cross_gain``
-      is not used, and an idle node's power is not heard.
-    """
-    clusters = active.shape[0]
-    sent = jnp.where(active, d2d_power_w, 0.0)
-    heard = jnp.einsum("ai,aibj->abj", sent, radio.cross_gain)
-    others = ~jnp.eye(clusters, dtype=bool)[:, :, None]
-    return radio.d2d_activity * jnp.sum(jnp.where(others, heard, 0.0), axis=0)
-
-
 def spectral_efficiency(sinr: Array, radio: Radio) -> Array:
     """Bits a second and hertz at a SINR. Any shape. Source: docs/system-model.md (2)."""
     return jnp.minimum(unlimited_efficiency(sinr, radio), radio.max_spectral_efficiency)
 
 
 def unlimited_efficiency(sinr: Array, radio: Radio) -> Array:
-    """Spectral efficiency of docs/system-model.md (2) without the ceiling of modulation."""
+    """Spectral efficiency without the ceiling of modulation. Any shape."""
     law = mean_log2_one_plus if radio.rate_law == "ergodic" else _log2_one_plus
     return law(sinr / radio.snr_gap)
+
+
+def efficiency_elasticity(sinr: Array, bit_hz_s: Array, radio: Radio) -> Array:
+    """Relative growth of :func:`unlimited_efficiency` per unit of the SINR's logarithm.
+
+    Args:
+      sinr: ``[...]``.
+      bit_hz_s: one over the efficiency at that SINR, ``[...]``.
+      radio: the rate law.
+    """
+    x = sinr / radio.snr_gap
+    positive = x > 0
+    per_nat = bit_hz_s / math.log(2.0)
+    if radio.rate_law == "ergodic":  # d(e^u E1(u)) / du = e^u E1(u) - 1 / u with u = 1 / x
+        return jnp.where(positive, per_nat - 1.0 / jnp.where(positive, x, 1.0), 1.0)
+    return jnp.where(positive, x / (1.0 + x) * per_nat, 1.0)
+
+
+def bit_time_s(radio: Radio, band_hz: Array, sinr: Array) -> Array:
+    """Time on air of a bit: one over the rate of docs/system-model.md, section 2. Any shape."""
+    return 1.0 / (band_hz * spectral_efficiency(sinr, radio))
 
 
 def _log2_one_plus(x: Array) -> Array:
@@ -134,18 +139,15 @@ def d2d_sinr(
     Source: docs/system-model.md (3). All arguments broadcast; a share must be positive.
     """
     disturbance_w = radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz + interference_at_receiver_w
-    # Powers times gains over noise stays in range in single precision, not so the
-    # product of share and noise, which may come near the smallest number.
+    # Dividing last keeps single precision in range: share times noise may underflow.
     return power_w * (gain / disturbance_w) / share
 
 
-def d2d_rate_bps(radio: Radio, sinr: Array, share: Array) -> Array:
-    """Rate of a D2D message on a share of the band. Source: docs/system-model.md (3)."""
-    return share * radio.d2d_bandwidth_hz * spectral_efficiency(sinr, radio)
-
-
 def uplink_sinr(radio: Radio, power_w: Array, gain: Array, share: Array) -> Array:
-    """SINR from a node to the base station. Source: docs/system-model.md (4)."""
+    """SINR from a node to the base station; arguments as of :func:`d2d_sinr`.
+
+    Source: docs/system-model.md (4).
+    """
     disturbance_w = radio.d2e_bandwidth_hz * radio.bs_noise_w_per_hz + radio.d2e_interference_w
     return power_w * (gain / disturbance_w) / share
 
@@ -159,45 +161,91 @@ def downlink_sinr(radio: Radio, gain: Array) -> Array:
     return radio.bs_power_w * (gain / disturbance_w)
 
 
-def d2e_rate_bps(radio: Radio, sinr: Array, share: Array) -> Array:
-    """Rate on a share of the D2E band, up or down. Source: docs/system-model.md (4), (5)."""
-    return share * radio.d2e_bandwidth_hz * spectral_efficiency(sinr, radio)
-
-
 def transport_block_hazard(radio: Radio, sinr: Array) -> Array:
-    """Hazard ``lambda(x)`` of one transport block after its HARQ attempts.
+    """Hazard of one transport block after its HARQ attempts.
 
-    Source: docs/system-model.md (6). Finite values and derivatives at every positive
-    SINR; infinite at SINR 0.
+    Every branch takes its own small argument from a series, so that nothing cancels:
+    relative errors are under 3e-6 in single precision and 1e-11 in double.
+
+    Source: docs/system-model.md (6).
 
     Args:
       radio: outage threshold and attempts.
       sinr: ``[...]``.
 
     Returns:
-      ``[...]``; the block is lost with probability ``1 - exp(-lambda)``.
+      ``[...]``; the block is lost with probability ``1 - exp(-hazard)``. Infinite at SINR 0.
     """
-    reached = sinr > 0
-    z = radio.outage_threshold / jnp.where(reached, sinr, 1.0)
-    deep = z > 30.0
-    # Each branch sees a harmless argument where the other is taken, or its infinite
-    # derivative would turn the selected one into NaN.
-    log_lost_all = radio.harq_attempts * _log_one_minus_exp(jnp.where(deep | (z <= 0), 1.0, z))
-    hazard = jnp.where(deep, z - jnp.log(radio.harq_attempts), -_log_one_minus_exp(-log_lost_all))
-    hazard = jnp.where(z <= 0, 0.0, hazard)
-    return jnp.where(reached, hazard, jnp.inf)
+    return jnp.where(sinr > 0, hazard_and_elasticity(radio, sinr)[0], jnp.inf)
 
 
-def _log_one_minus_exp(z: Array) -> Array:
-    """``log(1 - e^-z)`` for z > 0, on the safe side of ``z = ln 2`` (Maechler 2012)."""
-    small = z < 0.6931472
-    return jnp.where(
-        small,
-        jnp.log(-jnp.expm1(-jnp.where(small, z, 1.0))),
-        jnp.log1p(-jnp.exp(-jnp.where(small, 1.0, z))),
-    )
+def hazard_and_elasticity(radio: Radio, sinr: Array) -> tuple[Array, Array]:
+    """Hazard of one transport block, and its fall per unit of the SINR's logarithm. ``[...]``."""
+    z = radio.outage_threshold / jnp.maximum(sinr, _LEAST_SINR)
+    hazard, slope = _hazard(jnp.asarray(radio.harq_attempts, z.dtype), z)
+    return hazard, z * slope
+
+
+def sinr_at_hazard(radio: Radio, hazard: Array) -> Array:
+    """SINR at which a transport block has a hazard, positive. ``[...]``."""
+    log_lost = jnp.log(-jnp.expm1(-hazard))
+    z = -jnp.log1p(-jnp.exp(log_lost / radio.harq_attempts))
+    return radio.outage_threshold / z
 
 
 def loss_probability(hazard: Array) -> Array:
-    """Probability that a message of this hazard is lost. Source: docs/system-model.md (7)."""
+    """Probability that a message of this hazard is lost. ``[...]``."""
     return -jnp.expm1(-hazard)
+
+
+_LEAST_SINR = 1e-36
+_SERIES_UP_TO, _DEEP = 0.05, 30.0
+_TERMS = {"float32": 5, "float64": 9}
+"""Of a series: what comes after is less than rounding."""
+_ONE_MINUS_EXP = tuple((-1.0) ** k / math.factorial(k + 1) for k in range(9))
+_MINUS_LOG = tuple(1.0 / (k + 1) for k in range(9))
+"""Series of ``1 - e^-x`` and ``-log(1 - x)``, divided by x."""
+
+
+def _series(x: Array, coefficients: tuple[float, ...]) -> Array:
+    """``x (c_0 + x (c_1 + ...))``."""
+    total = 0.0
+    for coefficient in reversed(coefficients[: _TERMS[x.dtype.name]]):
+        total = coefficient + x * total
+    return x * total
+
+
+@jax.custom_jvp
+def _hazard(attempts: Array, z: Array) -> tuple[Array, Array]:
+    """Hazard at a threshold ``z`` over the SINR, and its slope by ``z``.
+
+    With ``q = 1 - e^-z`` the hazard is ``-log(1 - q^A)``, its slope
+    ``A q^(A-1) e^-z / (1 - q^A)``.
+    """
+    succeeds = jnp.exp(-z)
+    fails = jnp.where(z < _SERIES_UP_TO, _series(z, _ONE_MINUS_EXP), 1.0 - succeeds)
+    fails = fusion_barrier(fails)
+    rare = succeeds < _SERIES_UP_TO
+    exponent = attempts * jnp.where(rare, _series(succeeds, _MINUS_LOG), -jnp.log(fails))
+    exponent = fusion_barrier(exponent)
+    lost = jnp.exp(-exponent)
+    small = exponent < _SERIES_UP_TO
+    arrives = jnp.where(small, _series(exponent, _ONE_MINUS_EXP), 1.0 - lost)
+    arrives = fusion_barrier(arrives)
+    hazard = jnp.where(lost < _SERIES_UP_TO, _series(lost, _MINUS_LOG), -jnp.log(arrives))
+    both = fails * arrives
+    slope = attempts * lost * succeeds / jnp.where(both > 0, both, 1.0)
+    deep = z > _DEEP
+    return jnp.where(deep, z - jnp.log(attempts), hazard), jnp.where(deep, 1.0, slope)
+
+
+@_hazard.defjvp
+def _hazard_jvp(primals, tangents):
+    """By ``z`` alone: the number of attempts is a constant."""
+    attempts, z = primals
+    hazard, slope = _hazard(attempts, z)
+    lost, fails = -jnp.expm1(-hazard), -jnp.expm1(-z)
+    inside = (lost > 0) & (fails > 0)
+    ratio = slope / jnp.where(inside, lost, 1.0) - 1.0 / jnp.where(inside, fails, 1.0)
+    curvature = jnp.where(inside, slope * ratio, 0.0)
+    return (hazard, slope), (slope * tangents[1], curvature * tangents[1])

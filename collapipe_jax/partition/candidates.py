@@ -1,232 +1,171 @@
-"""Segments and micro-batches of every cluster worth a closer look, the others standing still.
+"""Candidate decisions of a round, side by side: partitions with allocations to start from.
 
-With shares and powers given, a cluster's segments face costs linear in the blocks of each
-device, a bottleneck, and hops that depend on who is active. So candidates are made of
-every active set x number of micro-batches x ceiling on the bottleneck, each filled with
-the cheapest blocks first. Shares follow the set by a rule; powers are tried at some
-levels. All with lanes last.
+Candidates have an axis of their own, ``C``, next to the batch ``R``.
 """
 
-import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from collapipe_jax.allocation.smooth_maximum import add_up, largest
-from collapipe_jax.allocation.variables import Resources, Surroundings
-from collapipe_jax.batching import computed_once
-from collapipe_jax.cost.memory import block_capacity
+from collapipe_jax.allocation.smooth_maximum import Weights, initial_weights
+from collapipe_jax.allocation.variables import to_allocation, to_logs
+from collapipe_jax.cost.decision import Allocation, Decision
+from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.cost.links import active_power_w, interference_w, link_sinrs
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.switching import price_of_moves
-from collapipe_jax.partition.linked_sets import LinkedSets, link_sets
-from collapipe_jax.partition.powered_sets import PoweredSets, power_sets
-from collapipe_jax.partition.set_prices import (
-    Micro,
-    micro_batch_sizes,
-    price_nodes,
-    price_sets,
-    price_uplinks,
-)
+from collapipe_jax.network.channel import sinr_at_hazard
 
-_ALL_SUBSETS_UP_TO = 5
-_LINKED_SETS = 12
-"""Sets that get shares and blocks, for each number of micro-batches: the best by their price
-with equal shares and blocks split at will."""
-_CEILINGS = (1.0, 1.2, 1.6, 2.5, np.inf)
-"""Ceilings on a device's time, over the time of all if blocks could be split at will."""
+_START_POWERS = (1.0, 0.3, 0.1, 0.03)
+_LARGEST_HAZARD = 1.0
+"""Of a message in a start."""
+
+FixPartition = Callable[[RoundProblem, Array, Array], FixedPartition]
+"""Signature of :func:`.cost.fixed_partition.fix_partition`."""
 
 
-class Layouts(NamedTuple):
-    """Candidates of every cluster, best first.
+class Candidates(NamedTuple):
+    """Candidate decisions.
 
     Attributes:
-      segments: ``[J, K, N, ...]``.
-      micro_batches: ``[J, N, ...]``.
-      log_share, log_power: estimates to start from, ``[J, P, N, ...]``; powers over
-        their maxima.
-      price: estimated, infinite where there is none, ``[J, N, ...]``.
+      segments: whole numbers, ``[N, K, C, R]``.
+      micro_batches: ``[N, C, R]``.
+      logs: logarithms of shares and powers, each ``[..., C, R]``.
+      weights: of the maxima, likewise.
     """
 
     segments: Array
     micro_batches: Array
-    log_share: Array
-    log_power: Array
-    price: Array
+    logs: Allocation
+    weights: Weights
 
 
-def fill_segments(unit_price: Array, capacity: Array, active: Array, blocks: int) -> Array:
-    """Cheapest segments of a cluster when every block costs the same on a device.
-
-    Every active device gets one block, and the rest goes to the cheapest devices first:
-    optimal, since units of one device are alike.
-
-    Args:
-      unit_price: ``[K, ...]``.
-      capacity: ``[K, ...]``.
-      active: ``[K, ...]``.
-      blocks: ``L``.
-
-    Returns:
-      ``[K, ...]``, whole numbers; zeros where the active devices cannot hold the blocks,
-      or are more than there are blocks.
-    """
-    return fill_in_order(_cheaper(unit_price), capacity, active, blocks)
+def with_candidate_axis(tree):
+    """Leaves ``[..., R]`` as ``[..., 1, R]``, the same for every candidate."""
+    return jax.tree.map(lambda leaf: leaf[..., None, :], tree)
 
 
-def _cheaper(unit_price: Array) -> Array:
-    """1 where the second device is filled before the first, ``[K, K, ...]``."""
-    order = jnp.arange(unit_price.shape[0])
-    first = (order[None] < order[:, None]).reshape(-1, len(order), *[1] * (unit_price.ndim - 1))
-    mine, other = unit_price[:, None], unit_price[None]
-    return ((other < mine) | ((other == mine) & first)).astype(unit_price.dtype)
-
-
-def fill_in_order(cheaper: Array, capacity: Array, active: Array, blocks: int) -> Array:
-    """:func:`fill_segments` with the order of the devices worked out.
-
-    Args:
-      cheaper: 1 where the second device comes before the first, ``[K, K, ...]``.
-      capacity, active, blocks: as there.
-    """
-    room = computed_once(jnp.where(active, capacity - 1.0, 0.0))
-    rest = blocks - add_up(active.astype(room.dtype))
-    before = sum(cheaper[:, k] * room[k] for k in range(room.shape[0]))
-    filled = jnp.clip(rest - before, 0.0, room) + active
-    short = add_up(jnp.where(active & (capacity < 1.0), 1.0, 0.0))
-    enough = (rest >= 0) & (add_up(room) >= rest) & (short == 0)
-    return computed_once(jnp.where(enough, filled, 0.0))
-
-
-def candidate_sets(preference: Array) -> Array:
-    """Sets of active devices worth trying.
-
-    All subsets of few devices; of many, those that take the best devices first, by each
-    of several orders of preference.
-
-    Args:
-      preference: the smaller the better, ``[orders, K, N, ...]``.
-
-    Returns:
-      ``[sets, K, N, ...]``, boolean, none empty.
-    """
-    devices = preference.shape[1]
-    shape = preference.shape[1:]
-    if devices <= _ALL_SUBSETS_UP_TO:
-        subsets = np.array(list(itertools.product((False, True), repeat=devices))[1:])
-        subsets = subsets.reshape(*subsets.shape, *[1] * (len(shape) - 1))
-        return jnp.broadcast_to(subsets, (subsets.shape[0], *shape))
-    rank = jnp.argsort(jnp.argsort(preference, axis=1), axis=1)
-    sizes = jnp.arange(1, devices + 1).reshape(1, -1, *[1] * len(shape))
-    return (rank[:, None] < sizes).reshape(-1, *shape)
-
-
-def propose_layouts(
-    problem: RoundProblem, tentative: Resources, around: Surroundings, count: int
-) -> Layouts:
-    """The most promising layouts of every cluster.
-
-    Args:
-      problem: with lanes ``[R]``.
-      tentative: D2E shares and powers.
-      around: what a cluster sees of the others.
-      count: ``J``, or as many as there are.
-
-    Returns:
-      At most one layout for an active set and a number of micro-batches.
-    """
-    nodes = price_nodes(problem, around)
-    speed = jnp.swapaxes(problem.compute.flops_per_s, 0, 1)
-    members = candidate_sets(jnp.stack([1.0 / speed[1:], nodes.collect_s[0, 1:]]))
-    sets = price_sets(problem, around, nodes, members)
-    uplinks = price_uplinks(problem, tentative)
-
-    def of_choice(micro_batches):
-        micro = micro_batch_sizes(problem, around, uplinks, micro_batches)
-        capacity = block_capacity(problem.workload, problem.compute.memory_bytes, micro_batches)
-        capacity = jnp.swapaxes(capacity, 0, 1).astype(micro.unit_s.dtype)[:, None]
-        promising = _most_promising(problem, power_sets(problem, nodes, sets, micro), capacity)
-        linked = link_sets(problem, nodes, promising, uplinks, micro)
-        return _fill(problem, around, linked, micro, capacity)
-
-    found = jax.lax.map(of_choice, problem.workload.micro_batch_choices)
-    found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
-    index = _first(found.price, min(count, found.price.shape[0]))
-
-    def take(leaf):
-        wide = index.reshape(index.shape[0], *[1] * (leaf.ndim - index.ndim), *index.shape[1:])
-        return jnp.take_along_axis(leaf, wide, axis=0)
-
-    return jax.tree.map(take, found)
-
-
-def _first(price: Array, count: int) -> Array:
-    """Indices of the least prices along the first axis. ``[S, N, R] -> [count, N, R]``."""
-    ranked = jax.lax.top_k(-jnp.moveaxis(price, 0, -1), count)[1]
-    return jnp.moveaxis(ranked, -1, 0)
-
-
-def _most_promising(problem, sets: PoweredSets, capacity) -> PoweredSets:
-    """The sets that are cheapest by the estimate and can hold the blocks."""
-    blocks = problem.workload.blocks
-    member = sets.active[1:].astype(capacity.dtype)
-    fits = (add_up(member * capacity) >= blocks) & (add_up(member) <= blocks)
-    price = jnp.where(fits, jnp.nan_to_num(sets.price, nan=jnp.inf), jnp.inf)
-    index = _first(price, min(_LINKED_SETS, price.shape[0]))
-
-    def take(leaf):
-        wide = jnp.broadcast_to(index, (*leaf.shape[:-3], *index.shape))
-        return jnp.take_along_axis(leaf, wide, axis=-3)
-
-    return jax.tree.map(take, sets)
-
-
-def _fill(problem, around, linked: LinkedSets, micro: Micro, capacity) -> Layouts:
-    """Cheapest segments of sets under several ceilings."""
-    blocks = problem.workload.blocks
-    unit_price = micro.middle_price_per_s * linked.block_s + linked.block_price
-    cheaper = _cheaper(computed_once(unit_price))
-    active = linked.member > 0
-
-    def fill(best, limit_s):
-        limit = jnp.floor(jnp.maximum(limit_s / micro.unit_s[:, None], 1.0) + 1e-4)
-        segments = fill_in_order(cheaper, jnp.minimum(limit, capacity), active, blocks)
-        price = _price_filled(problem, around, micro, linked, segments)
-        price = jnp.where(add_up(segments) == blocks, price, jnp.inf)
-        wins = price < best[1]
-        return (jnp.where(wins, segments, best[0]), jnp.where(wins, price, best[1])), None
-
-    ceiling = jnp.array(_CEILINGS).reshape(-1, 1, 1, 1)
-    # Up to the longest stage that is there anyway, a device's time costs nothing more.
-    free_s = jnp.maximum(linked.forward_s, linked.balanced_s)
-    limits_s = jnp.concatenate([linked.balanced_s * ceiling, free_s[None]])
-    nothing = jnp.zeros_like(linked.member), jnp.full_like(linked.fixed_s, jnp.inf)
-    (segments, price), _ = jax.lax.scan(fill, nothing, limits_s)
-    return Layouts(
-        segments=jnp.swapaxes(segments, 0, 1),
-        micro_batches=jnp.broadcast_to(micro.batches, price.shape),
-        log_share=jnp.swapaxes(jnp.log(linked.share), 0, 1),
-        log_power=jnp.swapaxes(jnp.log(linked.power), 0, 1),
-        price=price,
+def repeat(tree, count: int):
+    """Leaves ``[..., R]`` as ``[..., count, R]``."""
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(
+            leaf[..., None, :], (*leaf.shape[:-1], count, leaf.shape[-1])
+        ),
+        tree,
     )
 
 
-def _price_filled(problem, around, micro: Micro, linked: LinkedSets, segments) -> Array:
-    """Price of segments, whole or not, ``[sets, N, R]``."""
-    ratio = problem.workload.backward_ratio
-    slowest_s = largest(segments * micro.unit_s[:, None])
-    longest_s = jnp.maximum(linked.forward_s, slowest_s)
-    longest_s = longest_s + jnp.maximum(linked.backward_s, ratio * slowest_s)
-    held = segments > 0  # a dead link costs nothing to whom has no block
-    block_s = add_up(jnp.where(held, segments * linked.block_s, 0.0))
-    block_price = add_up(jnp.where(held, segments * linked.block_price, 0.0))
-    latency_s = linked.fixed_s + block_s + micro.pauses * longest_s
-    late_s = jnp.maximum(latency_s, around.round_s)
-    price = around.price_per_s * latency_s
-    price = price + (micro.price_per_s - around.price_per_s) * late_s
-    price = price + linked.fixed_price + block_price
-    price = price + price_of_moves(problem.moves, segments, problem.workload.blocks)
-    # A hopeless link must still win against not fitting at all.
-    return computed_once(jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37))
+def starting_candidates(
+    problem: RoundProblem,
+    decision: Decision,
+    count: int,
+    fix: FixPartition = fix_partition,
+) -> Candidates:
+    """One partition with all powers at different levels; the decision itself is the first.
+
+    Args:
+      problem: with batch axis ``[R]``.
+      decision: the partition, and an allocation.
+      count: ``C``.
+      fix: how a partition is fixed.
+    """
+    fixed = fix(problem, decision.segments, decision.micro_batches)
+    logs = repeat(to_logs(problem, fixed.active, decision), count)
+    levels = jnp.array([_START_POWERS[i % len(_START_POWERS)] for i in range(count)])
+    number = logs.d2d_power.dtype
+    logs = logs._replace(d2d_power=logs.d2d_power + jnp.log(levels)[:, None])
+    narrowed = _narrow_shares(with_candidate_axis(problem), repeat(fixed, count), logs)
+    is_first = jnp.arange(count)[:, None] == 0
+    return Candidates(
+        segments=repeat(decision.segments, count).astype(number),
+        micro_batches=repeat(decision.micro_batches, count).astype(number),
+        logs=jax.tree.map(lambda old, new: jnp.where(is_first, old, new), logs, narrowed),
+        weights=repeat(initial_weights(fixed), count),
+    )
+
+
+def _narrow_shares(problem: RoundProblem, fixed: FixedPartition, logs: Allocation) -> Allocation:
+    """Shares narrowed until a micro-batch mostly survives every message.
+
+    From where nearly all is lost a descent takes long to come back.
+    """
+    allocation = to_allocation(problem, logs)
+    received_w = interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
+    sinr = link_sinrs(fixed, allocation, received_w)
+
+    def narrow(log_share, sinr, blocks):
+        wanted = sinr_at_hazard(fixed.radio, _LARGEST_HAZARD / jnp.maximum(blocks, 1.0))
+        return log_share + jnp.minimum(jnp.log(jnp.maximum(sinr, 1e-30) / wanted), 0.0)
+
+    return logs._replace(
+        d2d_share=narrow(logs.d2d_share, jnp.min(sinr.hop, axis=0), fixed.hop_blocks),
+        d2e_share=narrow(logs.d2e_share, sinr.uplink, fixed.uplink_blocks),
+    )
+
+
+def take(tree, index: Array):
+    """One candidate of every problem, without the axis of candidates.
+
+    Args:
+      tree: leaves ``[..., C, R]``, or ``[..., 1, R]`` where all candidates have the same.
+      index: ``[R]``.
+    """
+    count = max(leaf.shape[-2] for leaf in jax.tree.leaves(tree))
+    chosen = jnp.arange(count)[:, None] == index
+
+    def take_leaf(leaf):
+        if leaf.shape[-2] == 1:
+            return leaf[..., 0, :]
+        pick = jnp.any if leaf.dtype == bool else jnp.sum
+        return pick(leaf, axis=-2, where=chosen)
+
+    return jax.tree.map(take_leaf, tree)
+
+
+def join(first, second):
+    """All candidates of two trees."""
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=-2), first, second)
+
+
+def with_last(candidates: Candidates, last: Candidates) -> Candidates:
+    """Candidates with a single other one in the last place."""
+    return join(jax.tree.map(lambda leaf: leaf[..., :-1, :], candidates), last)
+
+
+def mix(candidates: Candidates, choices: Array, cluster_weight: Array) -> Candidates:
+    """Candidates whose clusters come from different ones.
+
+    Args:
+      candidates: of every cluster by itself, ``J`` of them.
+      choices: candidate of every cluster in every mix, ``[N, C, R]``.
+      cluster_weight: weights of the maximum of latencies to start with, ``[N, 1, R]``.
+    """
+
+    def pick(leaf, axis):
+        shape = [1] * leaf.ndim
+        shape[axis], shape[-2:] = choices.shape[0], choices.shape[1:]
+        wide = jnp.broadcast_to(choices.reshape(shape), (*leaf.shape[:-2], *choices.shape[1:]))
+        return jnp.take_along_axis(leaf, wide, axis=-2)
+
+    logs, weights = candidates.logs, candidates.weights
+    return Candidates(
+        segments=pick(candidates.segments, 0),
+        micro_batches=pick(candidates.micro_batches, 0),
+        logs=Allocation(
+            d2d_share=pick(logs.d2d_share, 1),
+            d2d_power=pick(logs.d2d_power, 1),
+            d2e_share=pick(logs.d2e_share, 0),
+            d2e_power=pick(logs.d2e_power, 0),
+        ),
+        weights=Weights(
+            forward=pick(weights.forward, 1),
+            backward=pick(weights.backward, 1),
+            cluster=jnp.broadcast_to(cluster_weight, choices.shape),
+            hop=pick(weights.hop, 2),
+            move=pick(weights.move, 2),
+            uplink=pick(weights.uplink, 0),
+            caps=None if weights.caps is None else pick(weights.caps, 1),
+        ),
+    )

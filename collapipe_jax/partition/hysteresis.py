@@ -1,41 +1,43 @@
-"""Staying with the layout of the round before unless another is worth the change."""
+"""Hysteresis: the partition of the round before is kept unless another pays for the change."""
 
 import jax
 import jax.numpy as jnp
 
-from collapipe_jax.allocation.allocate import Tuned, tune_layout
+from collapipe_jax.allocation.allocate import Solution, allocate_batch
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import with_equal_resources
+from collapipe_jax.cost.static_pipeline import with_equal_allocation
 
 
-def layout_before(problem: RoundProblem, otherwise: Decision) -> Decision:
-    """The layout of the round before, with equal shares, where it is still possible.
+def previous_partition(problem: RoundProblem, fallback: Decision) -> Decision:
+    """The partition of the round before with equal shares, where it is still possible.
 
     Args:
-      problem: with lanes; its moves are used.
-      otherwise: a feasible decision for where there was none, or a device left.
+      problem: with batch axes; its ``moves`` are used.
+      fallback: a feasible decision for where there was none, or a device left.
     """
 
-    def one(problem, otherwise):
+    def one(problem, fallback):
         moves = problem.moves
-        before = with_equal_resources(problem, moves.segments, moves.micro_batches)
+        before = with_equal_allocation(problem, moves.segments, moves.micro_batches)
         possible = is_feasible(problem, before)
-        return jax.tree.map(lambda a, b: jnp.where(possible, a, b), before, otherwise)
+        return jax.tree.map(lambda a, b: jnp.where(possible, a, b), before, fallback)
 
-    return jax.vmap(one, in_axes=-1, out_axes=-1)(problem, otherwise)
+    return jax.vmap(one, in_axes=-1, out_axes=-1)(problem, fallback)
 
 
-def stay_or_go(problem: RoundProblem, before: Decision, found: Tuned, steps: int) -> Tuned:
-    """What was found where it pays for the change, else the layout before, tuned.
+def apply_hysteresis(
+    problem: RoundProblem, before: Decision, found: Solution, steps: int
+) -> Solution:
+    """A solution where it pays for the change, else the partition before, reallocated.
 
     Args:
-      problem: with lanes; its moves are used.
-      before: the layout before.
-      found: by the search, the price of moves included.
-      steps: on the layout before.
+      problem: with batch axes; its ``moves`` are used.
+      before: the partition of the round before.
+      found: by the search, the cost of switching included.
+      steps: gradient steps on the partition before.
     """
-    stays = tune_layout(problem, before, steps)
-    goes = found.objective < (1.0 - problem.moves.hysteresis) * stays.objective
-    return jax.tree.map(lambda new, old: jnp.where(goes, new, old), found, stays)
+    stays = allocate_batch(problem, before, steps)
+    switches = found.objective < (1.0 - problem.moves.hysteresis) * stays.objective
+    return jax.tree.map(lambda new, old: jnp.where(switches, new, old), found, stays)

@@ -1,141 +1,191 @@
-"""Combinations of layouts of all clusters, from candidates of each by itself.
+"""Other partitions of a round, put together from candidates of each cluster by itself.
 
-Around a plan that has been tuned, the other clusters are a background: interference heard,
-a price of the interference made, a price of a second of latency, of a share of the D2E
-band. Against it every cluster's candidates are tuned by themselves, all at once, and the
-clusters' choices are then put together.
+Around an incumbent the other clusters are a background: interference received, and unit
+costs of interference caused, of latency and of the D2E band. Against it every cluster's
+candidates are refined by themselves, all at once, and the clusters' choices are then
+combined.
 """
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.allocation.allocate import to_resources, tune_clusters
-from collapipe_jax.allocation.projected_gradient import Descent, band_price
-from collapipe_jax.allocation.smooth_maximum import largest
-from collapipe_jax.allocation.variables import PricedPoint, Resources, Surroundings
-from collapipe_jax.cost.chains import Chains, chains, heard_w
+from collapipe_jax.allocation.allocate import descend_clusters, descend_jointly
+from collapipe_jax.allocation.certificate import band_multiplier
+from collapipe_jax.allocation.evaluation import Coupling, Evaluation, coupled_latency_cost
+from collapipe_jax.allocation.projected_gradient import Descent
+from collapipe_jax.allocation.variables import to_allocation
+from collapipe_jax.batching import max_nodes
+from collapipe_jax.cost.decision import Allocation
+from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.cost.links import active_power_w, interference_w
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.partition.candidates import Layouts, propose_layouts
-from collapipe_jax.partition.incumbents import Plans, mix_plans, repeat_plans, with_plan_axis
+from collapipe_jax.partition.candidates import (
+    Candidates,
+    FixPartition,
+    join,
+    mix,
+    repeat,
+    take,
+    with_candidate_axis,
+)
+from collapipe_jax.partition.cluster_search import ClusterCandidates, search_clusters
 
 _SAME = 1e-6
 
 
-def surroundings(chain: Chains, point: Resources, priced: PricedPoint) -> Surroundings:
-    """What every cluster sees of the others at a tuned point.
+class SearchConfig(NamedTuple):
+    """How much a policy searches. All are lengths of loops or of axes.
+
+    Attributes:
+      allocation_steps: gradient steps on every candidate, all clusters together, by
+        iteration; between two iterations other partitions are proposed.
+      candidates: how many, the incumbent included.
+      cluster_candidates: partitions of a cluster, besides its own.
+      cluster_steps: gradient steps on each of these, its cluster by itself.
+    """
+
+    allocation_steps: tuple[int, ...] = (30, 20, 60)
+    candidates: int = 3
+    cluster_candidates: int = 8
+    cluster_steps: int = 15
+
+
+class Incumbent(NamedTuple):
+    """The best candidate, without the axis of candidates.
+
+    Attributes:
+      candidate: its partition and allocation.
+      fixed: its partition.
+      evaluation: of its allocation.
+    """
+
+    candidate: Candidates
+    fixed: FixedPartition
+    evaluation: Evaluation
+
+
+def coupling_at(fixed: FixedPartition, allocation: Allocation, evaluation: Evaluation) -> Coupling:
+    """Coupling of the clusters at an evaluated point.
 
     Args:
-      chain: of the layout.
-      point: shares, and powers in watts.
-      priced: its price, all clusters together.
+      fixed: the partition.
+      allocation: shares, and powers in watts.
+      evaluation: of all clusters together.
     """
-    return Surroundings(
-        heard_w=heard_w(chain.cross_gain, jnp.where(chain.active, point.d2d_power, 0.0)),
-        price_per_w=priced.price_per_heard_w,
-        price_per_s=chain.price_per_s * priced.multipliers.cluster,
-        round_s=largest(priced.cluster_latency_s),
-        price_per_share=band_price(priced.slope.d2e_share),
+    return Coupling(
+        interference_w=interference_w(fixed.cross_gain, active_power_w(fixed, allocation)),
+        interference_cost_per_w=evaluation.interference_cost_per_w,
+        latency_cost_per_s=fixed.costs.latency_per_s * evaluation.weights.cluster,
+        round_s=max_nodes(evaluation.cluster_latency_s),
+        bandwidth_cost=band_multiplier(evaluation.slope.d2e_share),
     )
 
 
-def other_plans(
+def optimise(
     problem: RoundProblem,
-    own: Plans,
-    chain: Chains,
-    priced: PricedPoint,
-    layouts: int,
-    steps: int,
-    count: int,
-    make_chains: Callable[..., Chains] = chains,
-) -> Plans:
-    """The most promising plans with other layouts.
+    candidates: Candidates,
+    steps: int | Array,
+    fix: FixPartition = fix_partition,
+) -> Incumbent:
+    """Optimise the allocation of every candidate, and take the best.
 
     Args:
-      problem: with lanes ``[R]``.
-      own: a tuned plan, without the axis of plans.
-      chain: of its layout.
-      priced: its price.
-      layouts: candidates of a cluster, besides its own.
-      steps: on each.
-      count: how many plans.
-      make_chains: of layouts, as :func:`chains` makes them.
+      problem: with batch axis ``[R]``.
+      candidates: ``C`` of them.
+      steps: gradient steps.
+      fix: how a partition is fixed.
     """
-    around = surroundings(chain, to_resources(problem, own.logs), priced)
-    proposed = propose_layouts(problem, to_resources(problem, own.logs), around, layouts)
-    candidates = _with_own(proposed, own)
-    candidates, tuned = _tune_candidates(problem, candidates, around, steps, make_chains)
-    choices = _combine(chain, with_plan_axis(around), tuned, count)
-    weight = with_plan_axis(own.multipliers.cluster)
-    return mix_plans(candidates, choices, 0.5 * weight + 0.5 / weight.shape[0])
+    problem = with_candidate_axis(problem)
+    fixed = fix(problem, candidates.segments, candidates.micro_batches)
+    start = candidates.logs, candidates.weights
+    descent = descend_jointly(problem, fixed, *start, steps, with_evaluation=True)
+    candidates = candidates._replace(logs=descent.logs, weights=descent.weights)
+    best = jnp.argmin(descent.objective, axis=0)
+    return Incumbent(*take((candidates, fixed, descent.evaluation), best))
 
 
-def _with_own(layouts: Layouts, own: Plans) -> Plans:
-    """Candidates of every cluster by itself; the last is its own, as tuned as it is."""
-    count = layouts.price.shape[0]
-    possible = jnp.isfinite(layouts.price)
-    own_segments = jnp.swapaxes(own.segments, 0, 1)
-    segments = jnp.where(possible[:, None], layouts.segments, own_segments)
-    counts = jnp.where(possible, layouts.micro_batches, own.micro_batches)
-    start = Resources(
-        jnp.moveaxis(layouts.log_share, 0, -2),
-        jnp.moveaxis(layouts.log_power, 0, -2),
-        repeat_plans(own.logs.d2e_share, count),
-        repeat_plans(own.logs.d2e_power, count),
+def propose_partitions(
+    problem: RoundProblem,
+    incumbent: Incumbent,
+    config: SearchConfig,
+    fix: FixPartition = fix_partition,
+) -> Candidates:
+    """The incumbent, and the most promising candidates with other partitions.
+
+    Args:
+      problem: with batch axis ``[R]``.
+      incumbent: optimised.
+      config: how many partitions of a cluster, and how many candidates.
+      fix: how a partition is fixed.
+    """
+    own, fixed, evaluation = incumbent
+    allocation = to_allocation(problem, own.logs)
+    coupling = coupling_at(fixed, allocation, evaluation)
+    found = search_clusters(problem, allocation, coupling, config.cluster_candidates)
+    candidates = _with_own(found, own)
+    wide_problem, wide_coupling = with_candidate_axis((problem, coupling))
+    wide = fix(wide_problem, candidates.segments, candidates.micro_batches)
+    start, steps = candidates.logs, config.cluster_steps
+    refined = descend_clusters(wide_problem, wide, start, wide_coupling, steps)
+    candidates = candidates._replace(logs=refined.logs, weights=refined.weights)
+    choices = _best_choices(wide, wide_coupling, refined, config.candidates - 1)
+    weight = with_candidate_axis(own.weights.cluster)
+    others = mix(candidates, choices, 0.5 * weight + 0.5 / weight.shape[0])
+    return join(with_candidate_axis(own), others)
+
+
+def _with_own(found: ClusterCandidates, incumbent: Candidates) -> Candidates:
+    """Candidates of every cluster by itself; the last is its own partition."""
+    count, possible = found.cost.shape[0], jnp.isfinite(found.cost)
+    own_segments = jnp.swapaxes(incumbent.segments, 0, 1)
+    segments = jnp.where(possible[:, None], found.segments, own_segments)
+    micro_batches = jnp.where(possible, found.micro_batches, incumbent.micro_batches)
+    others = (
+        jnp.moveaxis(segments, (0, 2), (2, 0)),
+        jnp.moveaxis(micro_batches, 0, 1),
+        Allocation(
+            d2d_share=jnp.moveaxis(found.log_share, 0, -2),
+            d2d_power=jnp.moveaxis(found.log_power, 0, -2),
+            d2e_share=repeat(incumbent.logs.d2e_share, count),
+            d2e_power=repeat(incumbent.logs.d2e_power, count),
+        ),
     )
-
-    def add_own(new, old):
-        return jnp.concatenate([new, old[..., None, :]], axis=-2)
-
-    return Plans(
-        add_own(jnp.moveaxis(segments, (0, 2), (2, 0)), own.segments),
-        add_own(jnp.moveaxis(counts, 0, 1), own.micro_batches),
-        jax.tree.map(add_own, start, own.logs),
-        own.multipliers,
-    )
+    own = with_candidate_axis((incumbent.segments, incumbent.micro_batches, incumbent.logs))
+    return Candidates(*join(others, own), incumbent.weights)
 
 
-def _tune_candidates(problem, candidates: Plans, around: Surroundings, steps: int, make_chains):
-    """Every candidate with shares and powers tuned against the background."""
-    problem, around = with_plan_axis(problem), with_plan_axis(around)
-    chain = make_chains(problem, candidates.segments, candidates.micro_batches)
-    tuned = tune_clusters(problem, chain, candidates.logs, around, steps)
-    return candidates._replace(logs=tuned.logs, multipliers=tuned.multipliers), tuned
-
-
-def _combine(chain: Chains, around: Surroundings, tuned: Descent, count: int) -> Array:
+def _best_choices(fixed: FixedPartition, coupling: Coupling, refined: Descent, count: int) -> Array:
     """Candidates of every cluster in each of the best combinations, ``[N, count, R]``.
 
     With the others as a background, a combination costs its latency, the largest of its
-    clusters', and the sum of what else they cost. So for every latency that some candidate
+    clusters', and the sum of their other costs. So for every latency that some candidate
     has, every cluster takes the cheapest that keeps to it. One more combination takes each
-    cluster's best by its own price.
+    cluster's best by its own objective.
     """
-    price_per_s = chain.price_per_s
-    latency_s = tuned.cluster_latency_s  # [N, J, R]
-    late_s = jnp.maximum(latency_s, around.round_s)
-    of_latency = around.price_per_s * latency_s + (price_per_s - around.price_per_s) * late_s
-    runs = chain.active[0][:, None]
-    latency_s = jnp.where(runs, _or_infinite(latency_s), 0.0)
-    rest = jnp.where(runs, _or_infinite(tuned.objective - of_latency), 0.0)
+    per_s, latency_s = fixed.costs.latency_per_s, refined.cluster_latency_s  # [N, J, R]
+    other_costs = refined.objective - coupled_latency_cost(coupling, fixed.costs, latency_s)
+    runs = fixed.active[0]
+    latency_s = jnp.where(runs, _nan_to_inf(latency_s), 0.0)
+    other_costs = jnp.where(runs, _nan_to_inf(other_costs), 0.0)
     limit_s = latency_s.reshape(-1, latency_s.shape[-1])  # [N J, R]
     keeps = latency_s <= limit_s[:, None, None] * (1.0 + _SAME)
-    cost = jnp.where(keeps, rest, jnp.inf)
+    cost = jnp.where(keeps, other_costs, jnp.inf)
     choice = jnp.argmin(cost, axis=2)  # [N J, N, R]
     least = jnp.min(cost, axis=2)
     reached_s = jnp.take_along_axis(latency_s[None], choice[:, :, None], axis=2)[:, :, 0]
-    # The same choice stands under every limit up to the next; its own is the least.
+    # The same choice comes up under every limit until the next; its own is the least.
     own_limit = jnp.max(reached_s, axis=1) >= limit_s * (1.0 - _SAME)
-    total = jnp.where(own_limit, price_per_s * limit_s + jnp.sum(least, axis=1), jnp.inf)
-    best = jax.lax.top_k(-_or_infinite(total).T, count)[1].T  # [count, R]
+    total = jnp.where(own_limit, per_s * limit_s + jnp.sum(least, axis=1), jnp.inf)
+    best = jax.lax.top_k(-_nan_to_inf(total).T, count)[1].T  # [count, R]
     found = jnp.take_along_axis(choice, best[:, None], axis=0)
-    by_price = jnp.argmin(_or_infinite(tuned.objective), axis=1)[None]
+    by_objective = jnp.argmin(_nan_to_inf(refined.objective), axis=1)[None]
     if count > 1:
-        found = jnp.concatenate([found[: count - 1], by_price])
+        found = jnp.concatenate([found[: count - 1], by_objective])
     return jnp.moveaxis(found, 0, 1)
 
 
-def _or_infinite(values: Array) -> Array:
+def _nan_to_inf(values: Array) -> Array:
     return jnp.where(jnp.isnan(values), jnp.inf, values)

@@ -1,116 +1,69 @@
-"""DSSRA: dynamic segment scheduling and resource allocation, one round of (P2).
+"""DSSRA: dynamic segment scheduling and resource allocation, one round of drift plus penalty.
 
-Two steps take turns. Shares and powers of a few plans are tuned, all clusters together,
-and the best plan is kept; then, around it, layouts of every cluster are looked for and
-combined to other plans. The kept plan stays among them, so the price never rises.
-docs/dssra.md derives the steps.
+Two steps alternate. The allocation of a few candidates is optimised, all clusters together,
+and the best candidate becomes the incumbent; then other partitions are proposed around it.
+The incumbent stays among the candidates, so the objective never rises. docs/dssra.md
+derives the steps.
 """
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from collapipe_jax.allocation.allocate import (
-    Tuned,
-    tune_chains,
-    with_certificate,
-)
-from collapipe_jax.allocation.variables import PricedPoint
-from collapipe_jax.batching import on_lanes
-from collapipe_jax.cost.chains import Chains, chains
+from collapipe_jax.allocation.allocate import Solution, certified
+from collapipe_jax.batching import batch_last
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.partition.hysteresis import layout_before, stay_or_go
-from collapipe_jax.partition.incumbents import (
-    Plans,
-    join_plans,
-    static_plans,
-    take_plan,
-    with_last_plan,
-    with_plan_axis,
-)
-from collapipe_jax.partition.joint_search import other_plans
+from collapipe_jax.partition.candidates import starting_candidates, with_last
+from collapipe_jax.partition.hysteresis import apply_hysteresis, previous_partition
+from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
+
+DEFAULT_SEARCH = SearchConfig()
 
 
-class Effort(NamedTuple):
-    """How much work a decision is worth. All are lengths of loops or of axes.
-
-    Attributes:
-      joint_steps: on every plan, all clusters together, by turn; between two turns other
-        layouts are looked for.
-      plans: how many, the best so far included.
-      layouts: candidates of a cluster, besides its own.
-      cluster_steps: on every candidate, its cluster by itself.
-    """
-
-    joint_steps: tuple[int, ...] = (30, 20, 60)
-    plans: int = 3
-    layouts: int = 8
-    cluster_steps: int = 15
-
-
-DEFAULT_EFFORT = Effort()
-
-
-def dssra(problem: RoundProblem, micro_batches: int = 8, effort: Effort = DEFAULT_EFFORT) -> Tuned:
+def dssra(
+    problem: RoundProblem, micro_batches: int = 8, config: SearchConfig = DEFAULT_SEARCH
+) -> Solution:
     """Decide a round by drift plus penalty.
 
     Args:
       problem: one round of one network; ``jax.vmap`` over problems is the fast way.
       micro_batches: of the static pipeline to start from.
-      effort: how much to search.
+      config: how much to search.
 
     Returns:
-      A feasible decision, its price, and a certificate of its shares and powers. The price
-      is at most that of this static pipeline, unless hysteresis holds to the layout before.
-      No slopes flow through it: those of the price at the decision held constant are those
-      of the optimum (envelope theorem).
+      A feasible decision, its objective, and a certificate of its shares and powers. The
+      objective is at most that of this static pipeline, unless hysteresis keeps the
+      partition before. No gradient flows through it: that of the objective at the decision
+      held constant is the gradient of the optimum (envelope theorem).
     """
 
     def solve(problem):
-        return _solve(problem, micro_batches, effort)
+        return _solve(problem, micro_batches, config)
 
-    return on_lanes(solve)(jax.lax.stop_gradient(problem))
+    return batch_last(solve)(jax.lax.stop_gradient(problem))
 
 
-def _solve(problem: RoundProblem, micro_batches: int, effort: Effort) -> Tuned:
-    static = jax.vmap(lambda one: static_pipeline(one, micro_batches), in_axes=-1, out_axes=-1)(
-        problem
-    )
-    steps = jnp.array(effort.joint_steps)
+def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Solution:
+    static = jax.vmap(lambda one: static_pipeline(one, micro_batches), -1, -1)(problem)
+    steps = jnp.array(config.allocation_steps)
 
-    def turn(plans, number):
-        own, chain, priced = _tune(problem, plans, steps[number])
-        layout = static.replace(
-            segments=own.segments.astype(jnp.int32),
-            micro_batches=own.micro_batches.astype(jnp.int32),
+    def iterate(candidates, number):
+        incumbent = optimise(problem, candidates, steps[number])
+        candidates = jax.lax.cond(
+            number + 1 < len(steps),
+            lambda: propose_partitions(problem, incumbent, config),
+            lambda: candidates,
         )
-        answer = with_certificate(problem, chain, layout, own.logs, priced)
+        best, fixed, evaluation = incumbent
+        partition = best.segments, best.micro_batches
+        return candidates, certified(problem, fixed, *partition, best.logs, evaluation)
 
-        def look_around():
-            search = effort.layouts, effort.cluster_steps, effort.plans - 1
-            others = other_plans(problem, own, chain, priced, *search)
-            return join_plans(with_plan_axis(own), others)
-
-        plans = jax.lax.cond(number + 1 < len(steps), look_around, lambda: plans)
-        return plans, answer
-
-    start = static_plans(problem, static, effort.plans)
+    candidates = starting_candidates(problem, static, config.candidates)
     if problem.moves is not None:
-        before = layout_before(problem, static)
-        start = with_last_plan(start, static_plans(problem, before, 1))
-    _, answers = jax.lax.scan(turn, start, jnp.arange(len(steps)))
-    found = jax.tree.map(lambda leaf: leaf[-1], answers)
+        before = previous_partition(problem, static)
+        candidates = with_last(candidates, starting_candidates(problem, before, 1))
+    _, solutions = jax.lax.scan(iterate, candidates, jnp.arange(len(steps)))
+    solution = jax.tree.map(lambda leaf: leaf[-1], solutions)
     if problem.moves is None:
-        return found
-    return stay_or_go(problem, before, found, sum(effort.joint_steps))
-
-
-def _tune(problem: RoundProblem, plans: Plans, steps) -> tuple[Plans, Chains, PricedPoint]:
-    """The best of the plans once all are tuned, its chains and its price, no axis of plans."""
-    problem = with_plan_axis(problem)
-    chain = chains(problem, plans.segments, plans.micro_batches)
-    tuned = tune_chains(problem, chain, plans.logs, plans.multipliers, steps, with_price=True)
-    plans = plans._replace(logs=tuned.logs, multipliers=tuned.multipliers)
-    return take_plan((plans, chain, tuned.priced), jnp.argmin(tuned.objective, axis=0))
+        return solution
+    return apply_hysteresis(problem, before, solution, sum(config.allocation_steps))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.cost.decision import Decision, active_nodes, is_present
+from collapipe_jax.cost.decision import Decision, active_nodes, participates
 from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
 
@@ -35,7 +35,7 @@ def random_policy(key: Array, problem: RoundProblem) -> Decision:
     segments = jax.vmap(random_composition, in_axes=(0, 0, None))(
         keys, capacity, problem.workload.blocks
     )
-    active, present = active_nodes(segments), is_present(segments)
+    active, present = active_nodes(segments), participates(segments)
     return Decision(
         segments=segments,
         micro_batches=count.astype(jnp.int32),

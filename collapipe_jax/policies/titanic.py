@@ -13,7 +13,7 @@ from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.latency import forward_time_s
 from collapipe_jax.cost.links import message_time_s
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_resources
+from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_allocation
 from collapipe_jax.errors import InputError
 from collapipe_jax.network.channel import d2d_rate_bps, d2d_sinr
 
@@ -50,7 +50,7 @@ def titanic(problem: RoundProblem, micro_batches: int, partitions: int = 3) -> D
     sizes, counts, placed = sizes[first, own], counts[first, own], possible[first, own]
     segments = jax.vmap(_place)(_options(problem, sizes, counts), sizes)
     static = static_pipeline(problem, micro_batches)
-    return with_equal_resources(
+    return with_equal_allocation(
         problem,
         jnp.where(placed[:, None], segments, static.segments),
         jnp.where(placed, counts, static.micro_batches),

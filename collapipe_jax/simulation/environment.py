@@ -13,7 +13,7 @@ from jax import Array
 from collapipe_jax.control.effective_queues import shown_queues
 from collapipe_jax.control.queues import Queues, empty_queues, update_queues
 from collapipe_jax.cost.client_decision import ClientDecision
-from collapipe_jax.cost.decision import Decision, is_present
+from collapipe_jax.cost.decision import Decision, participates
 from collapipe_jax.cost.feasibility import violations
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
@@ -187,7 +187,7 @@ def _held_after(held: HeldLayout, decision: Decision | ClientDecision) -> HeldLa
     """Whoever sits out keeps what it held; clients hold no layout."""
     if isinstance(decision, ClientDecision):
         return held
-    present = is_present(decision.segments)
+    present = participates(decision.segments)
     return HeldLayout(
         jnp.where(present[:, None], decision.segments, held.segments),
         jnp.where(present, decision.micro_batches, held.micro_batches),

@@ -31,7 +31,7 @@ from collapipe_jax.allocation.allocate import Tuned, tune_resources
 from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_resources
+from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_allocation
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.policies.dssra import dssra
 from experiments.benchmarks.network_rows import (
@@ -119,7 +119,7 @@ def _cases(seed: int, count: int, shape: NetworkShape, steps: int) -> _Case:
         static = static_pipeline(problem, micro_batches)
         found = dssra(problem).decision
         layout = jax.tree.map(lambda a, b: jnp.where(origin == 0, a, b), static, found)
-        return with_equal_resources(problem, layout.segments, layout.micro_batches)
+        return with_equal_allocation(problem, layout.segments, layout.micro_batches)
 
     starts = jax.jit(jax.vmap(layouts))(problems, micro_batches, origin)
     return _Case(problems, starts, origin, _ours(problems, starts, steps))

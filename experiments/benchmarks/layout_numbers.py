@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.cost.decision import Decision, active_nodes, is_present, next_active
+from collapipe_jax.cost.decision import Decision, active_nodes, participates, next_active
 from collapipe_jax.cost.divergence import cluster_divergence, noise_weight, present_weight
 from collapipe_jax.cost.energy import node_energy_j
 from collapipe_jax.cost.latency import (
@@ -322,7 +322,7 @@ def _of_round(problem: RoundProblem, decision: Decision) -> RoundNumbers:
 def _divergence_prices(problem: RoundProblem, decision: Decision) -> tuple[Array, Array]:
     """Price of each cluster's divergence at an excess inverse survival of 0, and of 1."""
     control, learning = problem.control, problem.learning
-    present = is_present(decision.segments)
+    present = participates(decision.segments)
     weight = noise_weight(learning, present_weight(learning.cluster_weight, present))
     price = control.divergence_queue / control.divergence_target * weight
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from collapipe_jax.cost.decision import Decision, active_nodes, is_present
+from collapipe_jax.cost.decision import Decision, active_nodes, participates
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
@@ -226,7 +226,7 @@ def _perturbed(rng: np.random.Generator, problem: RoundProblem, decision: Decisi
     def spread(value, used):
         return jnp.where(used, value * np.exp(rng.normal(size=value.shape)), 0.0)
 
-    active, present = active_nodes(decision.segments), is_present(decision.segments)
+    active, present = active_nodes(decision.segments), participates(decision.segments)
     d2d_share = spread(decision.d2d_share, active)
     d2e_share = spread(decision.d2e_share, present)
     d2d_total = jnp.sum(d2d_share, axis=1, keepdims=True)

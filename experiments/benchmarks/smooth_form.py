@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from collapipe_jax.cost.decision import Decision, Hops, active_nodes, is_present
+from collapipe_jax.cost.decision import Decision, Hops, active_nodes, participates
 from collapipe_jax.cost.divergence import cluster_divergence, round_divergence
 from collapipe_jax.cost.energy import node_energy_j
 from collapipe_jax.cost.latency import (
@@ -106,7 +106,7 @@ def program(problem: RoundProblem, decision: Decision, flat: Array, smooth: bool
         d2e_band=1.0 - jnp.sum(point.d2e_share),
         efficiency=_efficiency_left(problem, point, links),
         longest_s=_longest_left(point, stages, variables.longest_s),
-        latency_s=variables.latency_s - log_where(is_present(point.segments), sum(parts)),
+        latency_s=variables.latency_s - log_where(participates(point.segments), sum(parts)),
         energy_j=log_where(active, problem.control.energy_budget_j) - log_where(active, energy_j),
     )
     objective = _objective(problem, point, links, energy_j, jnp.exp(variables.latency_s))
@@ -199,7 +199,7 @@ def _efficiency_left(problem: RoundProblem, point: Decision, claimed: Links) -> 
 
 def _longest_left(point: Decision, stages: StageTimes, longest_s: Hops) -> Hops:
     """Log of the longest stages over each of the messages."""
-    present = is_present(point.segments)[:, None]
+    present = participates(point.segments)[:, None]
     used = jnp.concatenate([active_nodes(point.segments), present], axis=1)
     messages = (
         jnp.concatenate([stages.hop_s.forward, stages.uplink_s[:, None]], axis=1),
@@ -218,5 +218,5 @@ def _objective(problem: RoundProblem, point: Decision, links: Links, energy_j, l
     hazard = micro_batch_hazard(problem, point, links)
     batch = problem.workload.batch
     cluster = cluster_divergence(hazard, point.micro_batches, batch, problem.learning)
-    divergence = round_divergence(cluster, is_present(point.segments), problem.learning)
+    divergence = round_divergence(cluster, participates(point.segments), problem.learning)
     return drift_plus_penalty(problem, latency_s, energy_j, divergence)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from collapipe_jax.cost.decision import Decision, Hops, active_nodes, is_present
+from collapipe_jax.cost.decision import Decision, Hops, active_nodes, participates
 from collapipe_jax.cost.latency import (
     backward_flow_s,
     forward_flow_s,
@@ -63,7 +63,7 @@ class Variables(NamedTuple):
 def bounds(problem: RoundProblem, decision: Decision) -> tuple[Array, Array]:
     """Least and largest value of every variable, flat."""
     stages = stage_times(problem, decision, free_links(problem, decision))
-    present = is_present(decision.segments)
+    present = participates(decision.segments)
     least_s = [
         log_where(present, jnp.max(flow, axis=1))
         for flow in (forward_flow_s(stages), backward_flow_s(stages))
@@ -83,7 +83,7 @@ def bounds(problem: RoundProblem, decision: Decision) -> tuple[Array, Array]:
 
 def variables_of(problem: RoundProblem, decision: Decision) -> Array:
     """The point that stands for a decision, its maxima tight, flat."""
-    active, present = active_nodes(decision.segments), is_present(decision.segments)
+    active, present = active_nodes(decision.segments), participates(decision.segments)
     radio = problem.radio
     links = message_links(problem, decision)
     stages = stage_times(problem, decision, links)
@@ -155,7 +155,7 @@ def unravel(problem: RoundProblem):
 
 def point_of(problem: RoundProblem, decision: Decision, variables: Variables) -> Decision:
     """Shares and powers as they are claimed, 0 where idle."""
-    active, present = active_nodes(decision.segments), is_present(decision.segments)
+    active, present = active_nodes(decision.segments), participates(decision.segments)
     radio = problem.radio
     return decision.replace(
         d2d_share=jnp.where(active, jnp.exp(variables.d2d_share), 0.0),
@@ -170,7 +170,7 @@ def band_hz(problem: RoundProblem, point: Decision) -> Messages:
     radio = problem.radio
     hop = jnp.where(active_nodes(point.segments), point.d2d_share, 1.0) * radio.d2d_bandwidth_hz
     whole = jnp.ones_like(hop[:, 1:]) * radio.d2d_bandwidth_hz
-    present = is_present(point.segments)
+    present = participates(point.segments)
     uplink = jnp.where(present, point.d2e_share, 1.0) * radio.d2e_bandwidth_hz
     return Messages(hop, hop, whole, whole, uplink)
 

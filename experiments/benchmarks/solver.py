@@ -30,7 +30,7 @@ from rich.table import Table
 from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
-from collapipe_jax.cost.static_pipeline import with_equal_resources
+from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.policies.dssra import Effort, dssra
@@ -185,7 +185,7 @@ def _time_outside(
             jax.tree.map(lambda leaf: np.asarray(leaf[index]), tree)
             for tree in (problems, solution.decision)
         )
-        start = with_equal_resources(problem, decision.segments, decision.micro_batches)
+        start = with_equal_allocation(problem, decision.segments, decision.micro_batches)
         return problem, start
 
     cases = [case(index) for index in range(count)]

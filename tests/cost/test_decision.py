@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collapipe_jax.cost.decision import active_nodes, is_present, next_active
+from collapipe_jax.cost.decision import active_nodes, participates, next_active
 
 follow = jax.jit(lambda segments: next_active(active_nodes(segments)))
 
@@ -18,7 +18,7 @@ def test_hops_visit_the_active_devices_in_order_and_come_home(segments):
     for n, row in enumerate(segments):
         chain = [k + 1 for k in range(5) if row[k]]
         assert np.flatnonzero(active[n]).tolist() == ([0, *chain] if chain else [])
-        assert bool(is_present(row)) == bool(chain)
+        assert bool(participates(row)) == bool(chain)
         route, node = [], following[n, 0]
         while node != 0 and chain:
             route.append(node)
@@ -29,5 +29,5 @@ def test_hops_visit_the_active_devices_in_order_and_come_home(segments):
 def test_a_batch_axis_may_stand_in_front():
     segments = jnp.array([[[0, 2, 1], [0, 0, 0]], [[3, 0, 0], [1, 1, 1]]])
     assert next_active(active_nodes(segments)).shape == (2, 2, 4)
-    assert is_present(segments).tolist() == [[True, False], [True, True]]
+    assert participates(segments).tolist() == [[True, False], [True, True]]
     np.testing.assert_array_equal(next_active(active_nodes(segments))[0, 0], [2, 2, 3, 0])

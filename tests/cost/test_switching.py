@@ -12,7 +12,7 @@ from support.tiny_system import tiny_params
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.round import price
-from collapipe_jax.cost.static_pipeline import with_equal_resources
+from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.cost.switching import Moves, moved_encoders
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.documents import write_network
@@ -84,7 +84,7 @@ def are_possible(problems, segments, micro_batches):
     """Layouts that memory allows, by network."""
 
     def one(problem, segments, micro_batches):
-        return is_feasible(problem, with_equal_resources(problem, segments, micro_batches))
+        return is_feasible(problem, with_equal_allocation(problem, segments, micro_batches))
 
     return np.asarray(jax.vmap(one)(problems, jnp.asarray(segments), jnp.asarray(micro_batches)))
 

@@ -14,7 +14,7 @@ from collapipe_jax.allocation.allocate import tune_resources
 from collapipe_jax.allocation.variables import Resources, Surroundings
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
-from collapipe_jax.cost.static_pipeline import with_equal_resources
+from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.partition import candidates as segments
 from collapipe_jax.partition.candidates import candidate_sets, fill_segments, propose_layouts
 
@@ -191,7 +191,7 @@ def test_the_best_of_all_layouts_is_nearly_always_among_the_first():
     @jax.vmap
     def best_of_each(problem):
         def of(layout):
-            start = with_equal_resources(problem, layout[None, :-1], layout[-1:])
+            start = with_equal_allocation(problem, layout[None, :-1], layout[-1:])
             return tune_resources(problem, start, 100)
 
         return jax.vmap(of)(jnp.asarray(layouts, jnp.int32))

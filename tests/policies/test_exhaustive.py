@@ -12,7 +12,7 @@ from support.random_problems import pick, random_problems
 from collapipe_jax.allocation.allocate import tune_resources
 from collapipe_jax.cost.feasibility import can_run, is_feasible, usable_blocks
 from collapipe_jax.cost.round import price
-from collapipe_jax.cost.static_pipeline import with_equal_resources
+from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.errors import InputError
 from collapipe_jax.policies import exhaustive as module
 from collapipe_jax.policies.dssra import dssra
@@ -71,7 +71,7 @@ def plain():
     found = {}
     for joint in itertools.product(itertools.product(SPLITS, CHOICES), repeat=CLUSTERS):
         segments, counts = zip(*joint, strict=True)
-        start = with_equal_resources(problem, jnp.array(segments), jnp.array(counts))
+        start = with_equal_allocation(problem, jnp.array(segments), jnp.array(counts))
         found[joint] = float(tune(start))
     return found
 

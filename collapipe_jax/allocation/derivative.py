@@ -1,0 +1,249 @@
+"""Slope and curvature of the smooth objective, written out.
+
+This is the derivative of :func:`.cost.round_terms.round_terms` under power means, by the
+chain rule from times on air and SINRs to logarithms of shares and powers. A larger share
+shortens a message's time and lowers its SINR; a larger power raises SINRs and energy.
+Written out it takes a quarter of the time of automatic differentiation, and the curvature
+comes from the same terms.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.allocation.smooth_maximum import mean_slope
+from collapipe_jax.batching import fusion_barrier, sum_nodes
+from collapipe_jax.cost.chain import (
+    Messages,
+    from_previous_active,
+    sum_by_receiver,
+    sum_by_sender,
+)
+from collapipe_jax.cost.decision import Allocation
+from collapipe_jax.cost.divergence import excess_inverse_survival, inverse_survival_slope
+from collapipe_jax.cost.fixed_partition import FixedPartition
+from collapipe_jax.cost.latency import message_time_s
+from collapipe_jax.cost.round_terms import RoundTerms
+from collapipe_jax.network.channel import efficiency_elasticity
+
+
+class Marginals(NamedTuple):
+    """What the objective charges at a point.
+
+    Attributes:
+      cost_per_s: of a cluster's latency, ``[N, ...]``.
+      latency_part: of a cluster in the maximum of the latencies, ``[N, ...]``.
+      sender_cost_per_j: of energy, by message.
+      objective: smooth, ``[...]`` or by cluster.
+    """
+
+    cost_per_s: Array
+    latency_part: Array
+    sender_cost_per_j: Messages
+    objective: Array
+
+
+class TimeSlopes(NamedTuple):
+    """Slopes of the smooth objective by the logarithms of times on air.
+
+    Attributes:
+      energy: through energy alone.
+      stage: through the longest stages alone, hops and the uplink.
+      total: through energy and latency.
+      downlink, downlink_stage: of the downlink, ``[N, ...]``.
+    """
+
+    energy: Messages
+    stage: Messages
+    total: Messages
+    downlink: Array
+    downlink_stage: Array
+
+
+class SinrSlopes(NamedTuple):
+    """Falls of the smooth objective by the logarithms of SINRs.
+
+    Attributes:
+      efficiency: elasticity of the spectral efficiency without a ceiling.
+      time: elasticity of the smooth time; 0 at the ceiling.
+      hazard: fall of a micro-batch's hazard, hops and the uplink.
+      cost_per_hazard: ``[N, ...]``.
+      total: of the objective, through times and losses.
+    """
+
+    efficiency: Messages
+    time: Messages
+    hazard: Messages
+    cost_per_hazard: Array
+    total: Messages
+
+
+def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) -> TimeSlopes:
+    """Slopes by times on air: in sequence, as the longest stage, and in energy."""
+    air, flows, nodes = terms.air, terms.flows, fixed.active.shape[0]
+    per_s = marginals.cost_per_s
+    step_cost = fixed.local_steps * per_s
+    wait_cost = step_cost * (fixed.micro_batches - 1.0)
+
+    def stage_slopes(longest, hop_s, link_s):
+        hop_stage_s = message_time_s(hop_s, fixed.hop_overhead_s)
+        link_stage_s = message_time_s(link_s, fixed.d2e_overhead_s)
+        stage_s = jnp.concatenate([hop_stage_s, link_stage_s[None]])
+        return wait_cost * mean_slope(longest.value, longest.part[: nodes + 1], stage_s)
+
+    forward = stage_slopes(flows.forward, air.hop_s[0], air.uplink_s)
+    backward = stage_slopes(flows.backward, air.hop_s[1], air.downlink_s)
+    stage = Messages(
+        hop=air.hop_s * jnp.stack([forward[:nodes], backward[:nodes]]),
+        move=jnp.zeros(()),
+        uplink=air.uplink_s * forward[nodes],
+    )
+    downlink_stage = air.downlink_s * backward[nodes]
+    cost_per_j = marginals.sender_cost_per_j
+    energy = Messages(*(cost * j for cost, j in zip(cost_per_j, terms.message_j, strict=True)))
+    total = Messages(
+        hop=air.hop_s * step_cost + energy.hop + stage.hop,
+        move=air.move_s * per_s + energy.move,
+        uplink=air.uplink_s * step_cost + air.model_uplink_s * per_s + energy.uplink + stage.uplink,
+    )
+    downlink = air.downlink_s * step_cost + air.model_downlink_s * per_s + downlink_stage
+    return fusion_barrier(TimeSlopes(energy, stage, total, downlink, downlink_stage))
+
+
+def sinr_slopes(fixed: FixedPartition, terms: RoundTerms, times: TimeSlopes) -> SinrSlopes:
+    """Slopes by SINRs: shorter times and fewer losses."""
+    efficiency, time = sinr_elasticities(fixed, terms)
+    hazard = terms.links.hazard_fall
+    excess = excess_inverse_survival(terms.links.hazard)
+    per_hazard = loss_cost_per_excess(fixed) * inverse_survival_slope(excess)
+    total = Messages(
+        hop=time.hop * times.total.hop + per_hazard * hazard.hop,
+        move=time.move * times.total.move,
+        uplink=time.uplink * times.total.uplink + per_hazard * hazard.uplink,
+    )
+    return SinrSlopes(efficiency, time, hazard, per_hazard, fusion_barrier(total))
+
+
+def sinr_elasticities(fixed: FixedPartition, terms: RoundTerms) -> tuple[Messages, Messages]:
+    """Elasticities by a SINR: of the efficiency, and of the smooth time as a fall."""
+    links = terms.links
+    efficiency = Messages(
+        *(
+            efficiency_elasticity(sinr, bit_hz_s, fixed.radio)
+            for sinr, bit_hz_s in zip(links.sinr, links.bit_hz_s, strict=True)
+        )
+    )
+    times = terms.bit_time.hop, terms.bit_time.move, terms.bit_time.uplink
+    below_ceiling = (one.part for one in times)
+    time = Messages(*(part * e for part, e in zip(below_ceiling, efficiency, strict=True)))
+    return efficiency, time
+
+
+def loss_cost_per_excess(fixed: FixedPartition) -> Array:
+    """Cost of a cluster's losses per unit of the excess inverse survival, ``[N, ...]``."""
+    return fixed.costs.divergence * fixed.divergence.per_excess
+
+
+def slope_by_interference(fixed: FixedPartition, sinrs: SinrSlopes) -> Array:
+    """Slope by the logarithm of noise and interference at every node, ``[P, N, ...]``."""
+    return sum_by_receiver(sinrs.total.hop, sinrs.total.move, fixed.active)
+
+
+def slope(
+    fixed: FixedPartition,
+    times: TimeSlopes,
+    sinrs: SinrSlopes,
+    interference_cost: Array,
+    bandwidth_cost: Array,
+) -> Allocation:
+    """Slope by the logarithms of shares and powers, 0 where idle.
+
+    Args:
+      fixed: the partition.
+      times, sinrs: slopes at the point.
+      interference_cost: of a node's interference on other clusters, ``[P, N, ...]``.
+      bandwidth_cost: of a cluster's share of the D2E band, ``[N, ...]``.
+    """
+    active, participates = fixed.active, fixed.active[0]
+    time, sinr, energy = times.total, sinrs.total, times.energy
+    d2d_share = sinr.hop[0] + sinr.hop[1] - (time.hop[0] + time.hop[1])
+    d2d_power = sum_by_sender(energy.hop - sinr.hop, energy.move - sinr.move, active)
+    d2e_share = sinr.uplink - time.uplink - times.downlink + bandwidth_cost
+    return Allocation(
+        d2d_share=jnp.where(active, d2d_share, 0.0),
+        d2d_power=jnp.where(active, d2d_power + interference_cost, 0.0),
+        d2e_share=jnp.where(participates, d2e_share, 0.0),
+        d2e_power=jnp.where(participates, energy.uplink - sinr.uplink, 0.0),
+    )
+
+
+def curvature(
+    fixed: FixedPartition,
+    terms: RoundTerms,
+    marginals: Marginals,
+    times: TimeSlopes,
+    sinrs: SinrSlopes,
+    interference_cost: Array,
+    temperature: float,
+) -> Allocation:
+    """Diagonal preconditioner: how fast the slope changes along each variable; no bound.
+
+    That of a bottleneck grows with the sharpness of its mean, that of a loss with its size.
+    docs/dssra.md derives the terms.
+
+    Args:
+      fixed: the partition.
+      terms: smooth ones, at the point.
+      marginals, times, sinrs: slopes there.
+      interference_cost: as for :func:`slope`.
+      temperature: of the means.
+    """
+    active, nodes, sharpness = fixed.active, fixed.active.shape[0], 1.0 / temperature
+    time, stage, energy = times.total, times.stage, times.energy
+    forward_stiffness = sharpness * (1.0 - terms.flows.forward.part)
+    backward_stiffness = sharpness * (1.0 - terms.flows.backward.part)
+    hop_stiffness = jnp.stack([forward_stiffness[:nodes], backward_stiffness[:nodes]])
+    hop_time = time.hop + stage.hop * hop_stiffness
+    up_time = time.uplink + stage.uplink * forward_stiffness[nodes]
+    down_time = times.downlink + times.downlink_stage * backward_stiffness[nodes]
+
+    # Where losses dominate, steps follow the logarithm of the cost, which is less curved.
+    attempts = fixed.radio.harq_attempts
+    excess = excess_inverse_survival(terms.links.hazard)
+    damping = 1.0 - loss_cost_per_excess(fixed) * excess / marginals.objective
+    damping = jnp.clip(damping, 0.0, 1.0)
+
+    def loss(fall):
+        return sinrs.cost_per_hazard * fall * (attempts + damping * fall)
+
+    def ceiling(part, elasticity):
+        return part * (1.0 - part) * elasticity**2 * sharpness
+
+    parts = terms.bit_time
+    hop_ceiling = ceiling(parts.hop.part, sinrs.efficiency.hop) * time.hop
+    up_ceiling = ceiling(parts.uplink.part, sinrs.efficiency.uplink) * time.uplink
+    move_ceiling = ceiling(parts.move.part, sinrs.efficiency.move)
+    hop_time, hop_loss, hop_ceiling = fusion_barrier(
+        (hop_time, loss(sinrs.hazard.hop), hop_ceiling)
+    )
+    up_loss = loss(sinrs.hazard.uplink)
+    share = sum_nodes(hop_time + hop_ceiling + hop_loss)
+    hop = sinrs.time.hop**2 * hop_time + hop_ceiling + hop_loss + energy.hop
+    move = (sinrs.time.move + move_ceiling) * time.move + energy.move
+    hop, move = fusion_barrier((hop, move))
+    uplink = sinrs.time.uplink**2 * up_time + up_ceiling + up_loss + energy.uplink
+
+    # The maximum of the latencies curves with the square of a variable's part in it.
+    latency_cost = marginals.cost_per_s * terms.cluster_latency_s
+    spread = sharpness * (1.0 - marginals.latency_part)
+    spread = spread / jnp.where(latency_cost > 0, latency_cost, 1.0)
+    hop_part, up_part = time.hop - energy.hop, time.uplink - energy.uplink
+    power_part = sinrs.time.hop * hop_part
+    power_part = power_part[0] + from_previous_active(power_part[1], active)
+    return Allocation(
+        d2d_share=share + spread * sum_nodes(hop_part) ** 2,
+        d2d_power=sum_by_sender(hop, move, active) + interference_cost + spread * power_part**2,
+        d2e_share=up_time + up_loss + down_time + spread * (up_part + times.downlink) ** 2,
+        d2e_power=uplink + spread * (sinrs.time.uplink * up_part) ** 2,
+    )

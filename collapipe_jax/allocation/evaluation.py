@@ -1,0 +1,206 @@
+"""The objective of a fixed partition, exact and smooth, with slope and curvature.
+
+The objective has maxima: of the clusters' latencies, of the stages of either flow, and of a
+message's two possible times. Made smooth by :mod:`smooth_maximum`, it is convex in the
+logarithms of shares and powers and nowhere above the exact one.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.allocation.derivative import (
+    Marginals,
+    curvature,
+    sinr_slopes,
+    slope,
+    slope_by_interference,
+    time_slopes,
+)
+from collapipe_jax.allocation.energy_caps import cap_curvature, cap_penalties
+from collapipe_jax.allocation.smooth_maximum import (
+    TEMPERATURE,
+    PowerMean,
+    Weights,
+    floored,
+    mean_slope,
+    power_mean,
+)
+from collapipe_jax.batching import max_nodes, sum_nodes
+from collapipe_jax.cost.chain import of_senders
+from collapipe_jax.cost.decision import Allocation
+from collapipe_jax.cost.fixed_partition import FixedPartition
+from collapipe_jax.cost.links import active_power_w, interference_w, round_links
+from collapipe_jax.cost.maximum import Maximum
+from collapipe_jax.cost.objective import UnitCosts, drift_plus_penalty
+from collapipe_jax.cost.round_terms import round_terms
+
+
+class Coupling(NamedTuple):
+    """What a cluster sees of the others while these stay as they are.
+
+    Attributes:
+      interference_w: at its nodes, ``[P, N, ...]``.
+      interference_cost_per_w: of a watt of its nodes on the others, ``[P, N, ...]``.
+      latency_cost_per_s: of its latency below the round's, ``[N, ...]``; above, it bears
+        the whole cost of the round's latency.
+      round_s: latency of the round, ``[...]``.
+      bandwidth_cost: of the D2E band, ``[...]``.
+    """
+
+    interference_w: Array
+    interference_cost_per_w: Array
+    latency_cost_per_s: Array
+    round_s: Array
+    bandwidth_cost: Array
+
+
+def coupled_latency_cost(coupling: Coupling, costs: UnitCosts, latency_s: Array) -> Array:
+    """Cost of a cluster's latency while the others stay as they are, ``[N, ...]``."""
+    own, round_s = coupling.latency_cost_per_s, coupling.round_s
+    return own * latency_s + (costs.latency_per_s - own) * jnp.maximum(latency_s, round_s)
+
+
+class Evaluation(NamedTuple):
+    """The objective at a point, and how it changes there.
+
+    Attributes:
+      smooth: smooth objective, ``[...]``, or ``[N, ...]`` with a coupling.
+      objective: the exact one.
+      cluster_latency_s: ``[N, ...]``.
+      slope: of the smooth objective by the logarithms of shares and powers.
+      curvature: about as much as the slope changes where a logarithm grows by 1.
+      interference_cost_per_w: of a watt of a node on other clusters, ``[P, N, ...]``.
+      weights: better ones.
+    """
+
+    smooth: Array
+    objective: Array
+    cluster_latency_s: Array
+    slope: Allocation
+    curvature: Allocation
+    interference_cost_per_w: Array
+    weights: Weights
+
+
+def evaluate_allocation(
+    fixed: FixedPartition,
+    allocation: Allocation,
+    weights: Weights,
+    coupling: Coupling | None = None,
+    temperature: float = TEMPERATURE,
+) -> Evaluation:
+    """Evaluate shares and powers of a fixed partition.
+
+    Args:
+      fixed: with batch axes.
+      allocation: shares, and powers in watts; positive where used.
+      weights: of the maxima.
+      coupling: if given, every cluster is evaluated by itself, and the cluster weights are
+        those of its own latency and the round's, ``[2, N, ...]``.
+      temperature: of the means.
+    """
+    active, power_w = fixed.active, active_power_w(fixed, allocation)
+    if coupling is None:
+        received_w = interference_w(fixed.cross_gain, power_w)
+    else:
+        received_w = coupling.interference_w
+    links = round_links(fixed, allocation, received_w)
+    exact = round_terms(fixed, allocation, links=links)
+    smooth = round_terms(fixed, allocation, PowerMean(weights, temperature), links)
+    exact_cost, smooth_cost = exact.cluster_cost, smooth.cluster_cost
+    cost_per_j, caps = fixed.sender_cost_per_j, None
+    if fixed.caps is not None:
+        caps = cap_penalties(fixed, smooth, weights.caps, temperature)
+        capped_cost = of_senders(caps.cost_per_j, active)
+        cost_per_j = jax.tree.map(jnp.add, cost_per_j, capped_cost)
+        exact_cost, smooth_cost = exact_cost + caps.exact, smooth_cost + caps.smooth
+
+    if coupling is None:
+        total = _joint(fixed, exact, smooth, exact_cost, smooth_cost, weights, temperature)
+        bandwidth_cost = jnp.zeros_like(smooth_cost)
+    else:
+        bandwidth_cost = jnp.where(active[0], allocation.d2e_share * coupling.bandwidth_cost, 0.0)
+        others = sum_nodes(power_w * coupling.interference_cost_per_w) + bandwidth_cost
+        cluster_costs = exact_cost + others, smooth_cost + others
+        total = _coupled(fixed, exact, smooth, *cluster_costs, weights, coupling, temperature)
+
+    marginals = Marginals(total.cost_per_s, total.latency_part, cost_per_j, total.smooth)
+    times = time_slopes(fixed, smooth, marginals)
+    sinrs = sinr_slopes(fixed, smooth, times)
+    if coupling is None:  # not charged: the slopes of the other clusters contain it
+        noise_w = fixed.radio.d2d_bandwidth_hz * fixed.radio.node_noise_w_per_hz + received_w
+        per_w = slope_by_interference(fixed, sinrs) / noise_w
+        cost_per_w = interference_w(fixed.cross_gain_to, per_w)
+    else:
+        cost_per_w = coupling.interference_cost_per_w
+    interference_cost = power_w * cost_per_w
+    curved = curvature(fixed, smooth, marginals, times, sinrs, interference_cost, temperature)
+    if caps is not None:
+        capped = cap_curvature(fixed, smooth, sinrs, caps.stiffness)
+        curved = jax.tree.map(jnp.add, curved, capped)
+    return Evaluation(
+        smooth=total.smooth,
+        objective=total.objective,
+        cluster_latency_s=exact.cluster_latency_s,
+        slope=slope(fixed, times, sinrs, interference_cost, bandwidth_cost),
+        curvature=curved,
+        interference_cost_per_w=cost_per_w,
+        weights=Weights(
+            forward=_next_weights(smooth.flows.forward),
+            backward=_next_weights(smooth.flows.backward),
+            cluster=total.cluster_weights,
+            hop=floored(smooth.bit_time.hop.part, 2),
+            move=floored(smooth.bit_time.move.part, 2),
+            uplink=floored(smooth.bit_time.uplink.part, 2),
+            caps=None if caps is None else caps.multiplier,
+        ),
+    )
+
+
+class _Total(NamedTuple):
+    """Objective, exact and smooth, and what follows from the maximum of the latencies."""
+
+    objective: Array
+    smooth: Array
+    cost_per_s: Array
+    latency_part: Array
+    cluster_weights: Array
+
+
+def _joint(fixed, exact, smooth, exact_cost, smooth_cost, weights, temperature) -> _Total:
+    """All clusters together: the round lasts as long as the slowest."""
+    costs, latency_s = fixed.costs, smooth.cluster_latency_s
+    mean = power_mean(latency_s, weights.cluster, temperature)
+    return _Total(
+        objective=drift_plus_penalty(costs, max_nodes(exact.cluster_latency_s), exact_cost),
+        smooth=drift_plus_penalty(costs, mean.value, smooth_cost),
+        cost_per_s=costs.latency_per_s * mean_slope(mean.value, mean.part, latency_s),
+        latency_part=mean.part,
+        cluster_weights=_next_weights(mean),
+    )
+
+
+def _coupled(
+    fixed, exact, smooth, exact_cost, smooth_cost, weights, coupling, temperature
+) -> _Total:
+    """Every cluster by itself: part of the cost of latency, all of it beyond the round's."""
+    own, round_s = coupling.latency_cost_per_s, coupling.round_s
+    rest = fixed.costs.latency_per_s - own
+    exact_s, smooth_s = exact.cluster_latency_s, smooth.cluster_latency_s
+    both = jnp.stack([smooth_s, jnp.broadcast_to(round_s, smooth_s.shape)])
+    mean = power_mean(both, weights.cluster, temperature)
+    own_slope = mean_slope(mean.value, mean.part[0], smooth_s)
+    return _Total(
+        objective=coupled_latency_cost(coupling, fixed.costs, exact_s) + exact_cost,
+        smooth=own * smooth_s + rest * mean.value + smooth_cost,
+        cost_per_s=own + rest * own_slope,
+        latency_part=mean.part[0],
+        cluster_weights=_next_weights(mean),
+    )
+
+
+def _next_weights(mean: Maximum) -> Array:
+    return floored(mean.part, mean.part.shape[0])

@@ -1,0 +1,111 @@
+"""The chain of active nodes of a cluster, and the messages along it.
+
+A hop leads from an active node to the next one, at last back to the control unit. Arrays
+have nodes first, ``P = K + 1``, clusters next and then any batch axes.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.batching import sum_nodes
+
+
+class Messages(NamedTuple):
+    """One number for every kind of message.
+
+    Attributes:
+      hop: activations and gradients, the forward and the backward message of a hop, by
+        the node where the hop starts, ``[2, P, N, ...]``.
+      move: parameters, collected from a device and distributed to it, ``[2, K, N, ...]``.
+      uplink: control unit to base station, ``[N, ...]``.
+    """
+
+    hop: Array
+    move: Array
+    uplink: Array
+
+
+def at_next_active(values: Array, active: Array) -> Array:
+    """Each node's entry replaced by that of the next active node, at last node 0's.
+
+    Args:
+      values: ``[P, ...]``.
+      active: ``[P, ...]``.
+    """
+    values = jnp.broadcast_to(values, active.shape)
+    found = [values[0]]
+    for node in range(active.shape[0] - 1, 0, -1):
+        found.append(jnp.where(active[node], values[node], found[-1]))
+    return jnp.stack(found[::-1])
+
+
+def from_previous_active(values: Array, active: Array) -> Array:
+    """Each active node's entry replaced by that of the node whose hop ends at it.
+
+    Node 0 gets the last active node's; idle nodes get 0.
+
+    Args:
+      values: ``[P, ...]``.
+      active: ``[P, ...]``.
+    """
+    last = values[0]
+    moved = []
+    for node in range(1, active.shape[0]):
+        moved.append(jnp.where(active[node], last, 0.0))
+        last = jnp.where(active[node], values[node], last)
+    return jnp.stack([jnp.where(active[0], last, 0.0), *moved])
+
+
+def gain_to_next(gain: Array, active: Array) -> Array:
+    """Gain from every node to the next active one, at last to node 0.
+
+    Args:
+      gain: from the first node to the second, ``[P, P, ...]``.
+      active: ``[P, ...]``.
+
+    Returns:
+      ``[P, ...]``.
+    """
+    nodes = active.shape[0]
+    order = jnp.arange(nodes).reshape(-1, *[1] * (active.ndim - 1))
+    found = jnp.broadcast_to(gain[:, 0], active.shape)
+    for after in range(nodes - 1, 0, -1):
+        found = jnp.where(active[after] & (order < after), gain[:, after], found)
+    return found
+
+
+def of_senders(by_node: Array, active: Array) -> Messages:
+    """A node's number for every message that it sends over D2D; the uplink gets node 0's.
+
+    Args:
+      by_node: ``[P, N, ...]``.
+      active: ``[P, N, ...]``.
+    """
+    by_node = jnp.broadcast_to(by_node, active.shape)
+    return Messages(
+        hop=jnp.stack([by_node, at_next_active(by_node, active)]),
+        move=jnp.stack([by_node[1:], jnp.broadcast_to(by_node[0], by_node[1:].shape)]),
+        uplink=by_node[0],
+    )
+
+
+def sum_by_sender(hop: Array, move: Array, active: Array) -> Array:
+    """D2D messages summed by the node that sends them.
+
+    Args:
+      hop, move: as in :class:`Messages`.
+      active: ``[P, N, ...]``.
+
+    Returns:
+      ``[P, N, ...]``.
+    """
+    moves = jnp.concatenate([sum_nodes(move[1])[None], move[0]])
+    return hop[0] + from_previous_active(hop[1], active) + moves
+
+
+def sum_by_receiver(hop: Array, move: Array, active: Array) -> Array:
+    """D2D messages summed by the node that receives them; see :func:`sum_by_sender`."""
+    moves = jnp.concatenate([sum_nodes(move[0])[None], move[1]])
+    return from_previous_active(hop[0], active) + hop[1] + moves

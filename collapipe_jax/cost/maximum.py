@@ -1,0 +1,54 @@
+"""Maxima of a round: of latencies, stages and message times, exact or made smooth.
+
+The cost of a round takes them from an argument, so that a solver can put a smooth lower
+bound in their place and everything else stays the same.
+"""
+
+from typing import NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.batching import max_nodes
+
+
+class Maximum(NamedTuple):
+    """A maximum, or what stands for it.
+
+    Attributes:
+      value: without the axis of entries.
+      part: of every entry in the value, sum 1; of two entries, the first one's. None where
+        the maximum is exact.
+    """
+
+    value: Array
+    part: Array | None
+
+
+class MaximumRule(Protocol):
+    """How maxima are taken. ``name`` says which one it is, for rules that differ by it."""
+
+    def pair(self, name: str, first: Array, second: Array) -> Maximum:
+        """Of two arrays, element by element."""
+        ...
+
+    def over(self, name: str, values: Array) -> Maximum:
+        """Over the first axis."""
+        ...
+
+
+class HardMax:
+    """Maxima as they are."""
+
+    def pair(self, name: str, first: Array, second: Array) -> Maximum:
+        """Of two arrays, element by element."""
+        del name
+        return Maximum(jnp.maximum(first, second), None)
+
+    def over(self, name: str, values: Array) -> Maximum:
+        """Over the first axis."""
+        del name
+        return Maximum(max_nodes(values), None)
+
+
+hard_max = HardMax()
