@@ -1,8 +1,47 @@
-"""Conversions of units. Nothing else in the package converts a unit."""
+"""Units: their names, and conversions. Nothing else in the package converts a unit."""
 
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+
+_UNITS = {  # by the suffix of a name, the longest first
+    "_dbm_per_hz": "dBm/Hz",
+    "_flops_per_s": "FLOP/s",
+    "_joules_per_flop": "J/FLOP",
+    "_w_per_hz": "W/Hz",
+    "_m_per_s": "m/s",
+    "_bps": "bit/s",
+    "_hz": "Hz",
+    "_dbm": "dBm",
+    "_db": "dB",
+    "_w": "W",
+    "_j": "J",
+    "_s": "s",
+    "_m": "m",
+    "_flops": "FLOP",
+    "_bits": "bit",
+    "_bytes": "byte",
+}
+
+
+def unit_of(name: str) -> str:
+    """Unit that the suffix of a name says; empty if it says none."""
+    return next((unit for suffix, unit in _UNITS.items() if f"_{name}".endswith(suffix)), "")
+
+
+def linear_name(name: str) -> str:
+    """Name of a quantity on a linear scale: ``_dbm`` becomes ``_w``, and ``_db`` goes."""
+    for level, linear in {"_dbm_per_hz": "_w_per_hz", "_dbm": "_w", "_db": ""}.items():
+        if name.endswith(level):
+            return name.removesuffix(level) + linear
+    return name
+
+
+def to_linear(name: str, value: ArrayLike) -> Array:
+    """A quantity on a linear scale; its name tells whether it is in dBm or dB."""
+    if unit_of(name).startswith("dBm"):
+        return dbm_to_w(value)
+    return db_to_linear(value) if unit_of(name) == "dB" else jnp.asarray(value)
 
 
 def db_to_linear(ratio_db: ArrayLike) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.checks import check_training, typed_values, under_keys
+from collapipe_jax.config.checks import check_config, under_keys
 from collapipe_jax.config.objective import build_model, build_objective
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError
@@ -84,8 +84,7 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     Raises:
       InputError: naming key, value and remedy.
     """
-    config = ConfigDict(typed_values(config.to_dict(), default.to_dict()))
-    check_training(config)
+    config = check_config(config)
     build_model(config)  # cheap checks first, the corpus last
     policy = make_policy(**config.policy)
     _check_is_trained(config)

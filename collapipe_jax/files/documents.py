@@ -164,9 +164,10 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
     if problem.learning.drift is not None:
         remedy = "Set it to 'one_step'"
         raise InputError("learning.bound", "local_steps", "not written on file", remedy)
-    if problem.moves is not None:
+    if problem.switching is not None:
         remedy = "Set it and control.hysteresis to 0"
-        raise InputError("control.move_price", problem.moves.price, "not written on file", remedy)
+        cost = problem.switching.switching_cost
+        raise InputError("control.switching_cost", cost, "not written on file", remedy)
     if problem.radio.rate_law != "mean":
         law = problem.radio.rate_law
         raise InputError("radio.rate_law", law, "not written on file", "Use the law 'mean'")

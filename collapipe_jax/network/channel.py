@@ -1,55 +1,60 @@
 """The radio: interference, rates and losses, docs/system-model.md (1)-(7)."""
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 from jax.typing import ArrayLike
+
+from collapipe_jax.quantity import Struct, quantity
 
 RATE_LAWS = ("mean", "ergodic")
 
 
-@struct.dataclass(kw_only=True)
-class Radio:
-    """The radio of one network in one round.
+class RadioConstants(Struct):
+    """Numbers of the radio that are the same for every link of their kind."""
 
-    Attributes:
-      d2e_bandwidth_hz, d2d_bandwidth_hz: ``W_U`` and ``W_D``.
-      bs_noise_w_per_hz, node_noise_w_per_hz: noise densities ``N_B`` and ``N_D``.
-      d2e_interference_w: ``I_U``, from other cells, over the whole band.
-      d2d_activity: ``a_I``, share of time a transmitter of another cluster is heard.
-      snr_gap: ``G``.
-      max_spectral_efficiency: ``se_max`` in bit/s/Hz.
-      bs_power_w: ``P_BS``.
-      d2e_power_max_w: ``[N]``.
-      d2d_power_max_w: ``[N, K + 1]``.
-      d2e_gain: every node to the base station, ``[N, K + 1]``.
-      d2d_gain: inside a cluster, ``[N, K + 1, K + 1]`` (sender, receiver).
-      cross_gain: between clusters, ``[N, K + 1, N, K + 1]`` (sender, receiver).
-      outage_threshold: ``theta``, SINR.
-      harq_attempts: ``A_H``.
-      transport_block_bits: ``D_TB``.
-      rate_law: "mean" takes ``log2(1 + x)`` at the mean SINR; "ergodic" averages it over
-        Rayleigh fading inside the round.
-    """
+    d2e_bandwidth_hz: Array = quantity("bandwidth of the D2E links", "W_U", gt=0)
+    d2d_bandwidth_hz: Array = quantity("bandwidth of the D2D links", "W_D", gt=0)
+    bs_noise_w_per_hz: Array = quantity("noise density at the base station", "N_B", gt=0)
+    node_noise_w_per_hz: Array = quantity("noise density at a node", "N_D", gt=0)
+    d2e_interference_w: Array = quantity(
+        "interference from other cells over the whole D2E band", "I_U"
+    )
+    d2d_activity: Array = quantity(
+        "share of time that a transmitter of another cluster is heard", "a_I"
+    )
+    snr_gap: Array = quantity("SNR gap to capacity", "G", gt=0)
+    max_spectral_efficiency: Array = quantity(
+        "ceiling of the modulation", r"se_{\max}", unit="bit/s/Hz", gt=0
+    )
+    bs_power_w: Array = quantity("power of the base station", "P_{BS}")
+    outage_threshold: Array = quantity(
+        "SINR that a transport block needs; at 0 nothing is lost", r"\theta"
+    )
+    harq_attempts: Array = quantity(
+        "attempts to send a transport block (HARQ)", "A_H", gt=0, whole=True
+    )
+    transport_block_bits: Array = quantity("size of a transport block", "D_{TB}", gt=0)
+    rate_law: str = quantity(
+        "rate of a link: `mean` takes log2(1 + x) at the mean SINR x, `ergodic` its mean over "
+        "Rayleigh fading within the round",
+        choices=RATE_LAWS,
+        default="mean",
+        static=True,
+    )
 
-    d2e_bandwidth_hz: Array
-    d2d_bandwidth_hz: Array
-    bs_noise_w_per_hz: Array
-    node_noise_w_per_hz: Array
-    d2e_interference_w: Array
-    d2d_activity: Array
-    snr_gap: Array
-    max_spectral_efficiency: Array
-    bs_power_w: Array
-    d2e_power_max_w: Array
-    d2d_power_max_w: Array
-    d2e_gain: Array
-    d2d_gain: Array
-    cross_gain: Array
-    outage_threshold: Array
-    harq_attempts: Array
-    transport_block_bits: Array
-    rate_law: str = struct.field(pytree_node=False, default="mean")
+
+class Radio(RadioConstants):
+    """The radio of one network in one round."""
+
+    d2e_power_max_w: Array = quantity("limit of power on the D2E band", r"p^U_{\max}", "N")
+    d2d_power_max_w: Array = quantity("limit of power on the D2D band", r"p_{\max}", "NJ")
+    d2e_gain: Array = quantity("gain to the base station, in both directions", "g^U", "NJ")
+    d2d_gain: Array = quantity(
+        "gain inside a cluster, sender first; the diagonal is not used", "g", "NJJ"
+    )
+    cross_gain: Array = quantity(
+        "gain between clusters, sender first; entries inside a cluster are not used", "g^X", "NJNJ"
+    )
 
 
 def interference_w(radio: Radio, active: Array, d2d_power_w: Array) -> Array:

@@ -4,27 +4,25 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from collapipe_jax.network.propagation import symmetric
+from collapipe_jax.quantity import Struct, quantity
 
 
-@struct.dataclass(kw_only=True)
-class DynamicsParams:
-    """Fading over rounds, and availability of devices.
+class DynamicsParams(Struct):
+    """Fading over rounds, and availability of devices."""
 
-    Attributes:
-      fading_correlation: correlation of the scattered field from one round to the next.
-      d2e_rician_factor, d2d_rician_factor: power of the direct path over that of the
-        scattered field; 0 is Rayleigh fading.
-      availability: probability that a device is there in a round.
-    """
-
-    fading_correlation: Array
-    d2e_rician_factor: Array
-    d2d_rician_factor: Array
-    availability: Array
+    fading_correlation: Array = quantity(
+        "correlation of the scattered field from round to round", le=1
+    )
+    d2e_rician_factor: Array = quantity(
+        "power of the direct path of a D2E link over that of its scattered field"
+    )
+    d2d_rician_factor: Array = quantity(
+        "power of the direct path of a D2D link over that of its scattered field"
+    )
+    availability: Array = quantity("probability that a device is available in a round", le=1)
 
 
 class FadingState(NamedTuple):

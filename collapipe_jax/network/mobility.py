@@ -8,28 +8,25 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from collapipe_jax.network.propagation import PropagationParams, Shadowing, step_shadowing
 from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.quantity import Struct, part, quantity
 
 
-@struct.dataclass(kw_only=True)
-class MobilityParams:
-    """How devices walk inside the disc of their cluster.
+class MobilityParams(Struct):
+    """How devices walk inside the disc of their cluster."""
 
-    Attributes:
-      speed_m_per_s: mean over devices and rounds.
-      round_interval_s: nominal time from the start of one round to that of the next. It is
-        the same for every policy, however long its rounds take, so that all policies meet
-        the same network.
-      velocity_correlation: of a device's velocity, from one round to the next.
-    """
-
-    speed_m_per_s: Array
-    round_interval_s: Array
-    velocity_correlation: Array
+    speed_m_per_s: Array = quantity("mean speed of a device; at 0 all stand still", r"\bar v")
+    round_interval_s: Array = quantity(
+        "time from the start of a round to that of the next, the same for every policy",
+        r"\Delta",
+        gt=0,
+    )
+    velocity_correlation: Array = quantity(
+        "correlation of a device's velocity from round to round", "a", le=1
+    )
 
 
 class MobilityState(NamedTuple):
@@ -46,21 +43,13 @@ class MobilityState(NamedTuple):
     shadowing: Shadowing
 
 
-@struct.dataclass(kw_only=True)
-class Mobility:
-    """How the devices of one network walk, and what their gains follow from.
+class Mobility(Struct):
+    """How the devices of one network walk, and what their gains follow from."""
 
-    Attributes:
-      params: of the walk.
-      topology: the discs, and the floors on distance.
-      propagation: laws and deviations.
-      start: state in the first round.
-    """
-
-    params: MobilityParams
-    topology: TopologyParams
-    propagation: PropagationParams
-    start: MobilityState
+    params: MobilityParams = part("parameters of the walk")
+    topology: TopologyParams = part("discs, and lower limits of distances")
+    propagation: PropagationParams = part("path loss and shadowing")
+    start: MobilityState = part("state in the first round")
 
 
 def sample_mobility(

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from collapipe_jax.network.topology import TopologyParams, d2e_distance_m, node_distance_m
+from collapipe_jax.quantity import Struct, quantity
 from collapipe_jax.units import db_to_linear
 
 
@@ -35,24 +35,27 @@ PATH_LOSS_LAWS: dict[str, PathLossLaw] = {
 _NUGGET = 1e-4  # two nodes in one place would make a covariance singular in float32
 
 
-@struct.dataclass(kw_only=True)
-class PropagationParams:
-    """Path loss and log-normal shadowing of both kinds of link.
+class PropagationParams(Struct):
+    """Path loss and log-normal shadowing of both kinds of link."""
 
-    Attributes:
-      d2e_path_loss, d2d_path_loss: names among :data:`PATH_LOSS_LAWS`.
-      d2e_shadowing_db, d2d_shadowing_db: standard deviations.
-      d2e_shadowing_distance_m: distance over which the shadowing towards the base
-        station decorrelates (Gudmundson 1991).
-      d2d_shadowing_distance_m: the same between nodes, over what both ends walk.
-    """
-
-    d2e_path_loss: str = struct.field(pytree_node=False)
-    d2d_path_loss: str = struct.field(pytree_node=False)
-    d2e_shadowing_db: Array
-    d2d_shadowing_db: Array
-    d2e_shadowing_distance_m: Array
-    d2d_shadowing_distance_m: Array
+    d2e_path_loss: str = quantity(
+        "path-loss law of the D2E links", choices=PATH_LOSS_LAWS, static=True
+    )
+    d2d_path_loss: str = quantity(
+        "path-loss law of the D2D links", choices=PATH_LOSS_LAWS, static=True
+    )
+    d2e_shadowing_db: Array = quantity("standard deviation of the shadowing of D2E links")
+    d2d_shadowing_db: Array = quantity("standard deviation of the shadowing of D2D links")
+    d2e_decorrelation_distance_m: Array = quantity(
+        "distance between two nodes over which their shadowing to the base station decorrelates",
+        "d_{corr}",
+        gt=0,
+    )
+    d2d_decorrelation_distance_m: Array = quantity(
+        "distance that both ends walk together over which the shadowing of a D2D link decorrelates",
+        "d_{corr}",
+        gt=0,
+    )
 
 
 class Shadowing(NamedTuple):
@@ -102,7 +105,7 @@ def sample_shadowing(
     """
     d2e_key, node_key = jax.random.split(key)
     between_m = node_distance_m(position_m, topology)
-    d2e = _correlated_normal(d2e_key, between_m, params.d2e_shadowing_distance_m)
+    d2e = _correlated_normal(d2e_key, between_m, params.d2e_decorrelation_distance_m)
     node = symmetric(jax.random.normal(node_key, between_m.shape))
     return Shadowing(
         d2e_db=params.d2e_shadowing_db * d2e.reshape(position_m.shape[:2]),
@@ -133,10 +136,10 @@ def step_shadowing(
     from_m, moved_m = position_m.reshape(-1, 2), moved_m.reshape(-1, 2)
     stood = jnp.all(moved_m == 0, axis=-1)
     old = before.d2e_db.reshape(-1)
-    mean, factor = _field_given(old, from_m, from_m + moved_m, params.d2e_shadowing_distance_m)
+    mean, factor = _field_given(old, from_m, from_m + moved_m, params.d2e_decorrelation_distance_m)
     d2e = mean + params.d2e_shadowing_db * (factor @ jax.random.normal(d2e_key, old.shape))
     distance_m = jnp.linalg.norm(moved_m, axis=-1)
-    ways = (distance_m[:, None] + distance_m[None, :]) / params.d2d_shadowing_distance_m
+    ways = (distance_m[:, None] + distance_m[None, :]) / params.d2d_decorrelation_distance_m
     fresh = params.d2d_shadowing_db * symmetric(jax.random.normal(node_key, ways.shape))
     return Shadowing(
         d2e_db=jnp.where(stood, old, d2e).reshape(before.d2e_db.shape),

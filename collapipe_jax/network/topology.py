@@ -2,35 +2,34 @@
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+
+from collapipe_jax.quantity import Struct, quantity
 
 ORDERS = ("drawn", "tour")
 """How devices of a cluster may be numbered."""
 
 
-@struct.dataclass(kw_only=True)
-class TopologyParams:
-    """Geometry of a cell with the base station at the origin.
+class TopologyParams(Struct):
+    """Geometry of a cell with the base station at the origin."""
 
-    Attributes:
-      clusters: number of clusters ``N`` (fixes shapes).
-      devices: devices of a cluster ``K`` (fixes shapes).
-      cell_radius_m: control units stand uniformly in this disc.
-      cluster_radius_m: devices stand uniformly in this disc around their control unit.
-      d2e_min_distance_m: floor on a node's distance to the base station.
-      d2d_min_distance_m: floor on the distance between two nodes.
-      order: in which devices are numbered, and so chained: "drawn", or "tour", from the
-        control unit on always to the nearest device that is left.
-    """
-
-    clusters: int = struct.field(pytree_node=False)
-    devices: int = struct.field(pytree_node=False)
-    order: str = struct.field(pytree_node=False, default="drawn")
-    cell_radius_m: Array
-    cluster_radius_m: Array
-    d2e_min_distance_m: Array
-    d2d_min_distance_m: Array
+    clusters: int = quantity("number of clusters", "N", gt=0, whole=True, static=True)
+    devices: int = quantity(
+        "devices of a cluster, besides its control unit", "K", gt=0, whole=True, static=True
+    )
+    order: str = quantity(
+        "order in which blocks go through the devices of a cluster: as `drawn`, or a `tour` from "
+        "the control unit on always to the nearest device left",
+        choices=ORDERS,
+        default="drawn",
+        static=True,
+    )
+    cell_radius_m: Array = quantity("radius of the disc of the control units", gt=0)
+    cluster_radius_m: Array = quantity(
+        "radius of the disc of the devices around their control unit", gt=0
+    )
+    d2e_min_distance_m: Array = quantity("least distance of a node to the base station", gt=0)
+    d2d_min_distance_m: Array = quantity("least distance between two nodes", gt=0)
 
 
 def sample_topology(key: Array, params: TopologyParams) -> Array:

@@ -24,6 +24,7 @@ OTHER = {
     "devices.kinds": ("jetson_nano",),
     "radio.rate_law": "ergodic",
     "learning.bound": "one_step",
+    "control.divergence_ratio": 1.5,
     "propagation.d2e_path_loss": "free_space_2ghz",
     "propagation.d2d_path_loss": "winner_b1_sight",
     "model.rematerialise": True,
