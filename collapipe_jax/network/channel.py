@@ -28,7 +28,7 @@ class RadioConstants(Struct):
     )
     bs_power_w: Array = quantity("power of the base station", "P_{BS}")
     outage_threshold: Array = quantity(
-        "SINR that a transport block needs; at 0 nothing is lost", r"\theta"
+        "SINR that a transport block needs; a linear 0 switches losses off", r"\theta"
     )
     harq_attempts: Array = quantity(
         "attempts to send a transport block (HARQ)", "A_H", gt=0, whole=True
