@@ -1,7 +1,5 @@
 """From a configuration to an experiment.
 
-This file, ``build_objective.py`` and ``build_system.py`` are all that knows ml_collections.
-
 Everything a configuration can get wrong is found here, before any work starts.
 """
 
@@ -74,12 +72,11 @@ class Experiment:
         return int(decision.samples.max())
 
 
-def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
+def build_experiment(config: ConfigDict) -> Experiment:
     """Make a configuration ready, or say what is wrong with it.
 
     Args:
       config: the configuration.
-      default: the default one; it tells which keys there are and of which type.
 
     Raises:
       InputError: naming key, value and remedy.

@@ -10,7 +10,6 @@ from collapipe_jax.config import experiment as build
 from collapipe_jax.config import objective as build_objective
 from collapipe_jax.config import system as build_system
 from collapipe_jax.errors import InputError
-from configs import default
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +31,7 @@ def no_work(monkeypatch):
 
 def refusal(config) -> InputError:
     with pytest.raises(InputError) as told:
-        build.build_experiment(config, default.get_config())
+        build.build_experiment(config)
     message = str(told.value)
     assert told.value.key in message
     assert repr(told.value.value) in message
@@ -292,7 +291,7 @@ def test_misaligned_and_missing_text_below_the_data_directory(tmp_path, monkeypa
 
 
 def test_experiment_is_saved_as_it_was_given_and_fits_together():
-    experiment = build.build_experiment(TINY, default.get_config())
+    experiment = build.build_experiment(TINY)
     assert experiment.config == TINY.to_dict()
     json.dumps(experiment.config, allow_nan=False)
     sizes = [len(indices) for indices in experiment.cluster_indices]
@@ -338,4 +337,4 @@ def test_too_few_devices_for_the_stages_are_told_before_any_work(no_work):
     config = changed("pipeline.backend", "sharded")
     config.network.update({"clusters": 3, "devices": 3})
     with pytest.raises(InputError, match="fit the 8 devices"):
-        build.build_experiment(config, default.get_config())
+        build.build_experiment(config)
