@@ -2,10 +2,17 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ml_collections import ConfigDict
 
 from collapipe_jax.quantity import Quantity, Struct, quantities
 from collapipe_jax.units import linear_name, unit_of
+
+if TYPE_CHECKING:
+    Config = Any  # a type checker cannot tell a section of a ConfigDict from a value
+else:
+    Config = ConfigDict
 
 _LEVEL_BOUNDS = {"gt": None, "ge": -300.0, "le": 300.0}  # of dB and dBm
 

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.checks import typed_values, under_keys
+from collapipe_jax.config.keys import Config
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.control.effective_queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
@@ -35,7 +36,7 @@ from collapipe_jax.units import linear_name, to_linear
 _LONGEST_ROUND_S = 1e9
 
 
-def build_system(config: ConfigDict, cluster_weight: np.ndarray) -> EdgeSystem:
+def build_system(config: Config, cluster_weight: np.ndarray) -> EdgeSystem:
     """Draw the network of a configuration and check that it can work.
 
     Args:
@@ -124,7 +125,7 @@ def check_budgets(system: EdgeSystem) -> None:
             )
 
 
-def build_system_params(config: ConfigDict, cluster_weight: np.ndarray) -> SystemParams:
+def build_system_params(config: Config, cluster_weight: np.ndarray) -> SystemParams:
     """Parameters from which networks are drawn, in linear SI units.
 
     Args:
@@ -151,13 +152,13 @@ def build_system_params(config: ConfigDict, cluster_weight: np.ndarray) -> Syste
 _StructT = TypeVar("_StructT", bound=Struct)
 
 
-def _fill(cls: type[_StructT], section: ConfigDict, **others: Any) -> _StructT:
+def _fill(cls: type[_StructT], section: Config, **others: Any) -> _StructT:
     """A struct of numbers, from the keys with the names of its fields, and others."""
     own = {name: jnp.asarray(section[name]) for name in quantities(cls) if name in section}
     return cls(**own, **others)
 
 
-def _build_radio(radio: ConfigDict) -> RadioParams:
+def _build_radio(radio: Config) -> RadioParams:
     numbers = {name: float(value) for name, value in radio.items() if name != "rate_law"}
     linear = {linear_name(name): to_linear(name, value) for name, value in numbers.items()}
     density_w_per_hz = linear.pop("noise_density_w_per_hz")
@@ -169,7 +170,7 @@ def _build_radio(radio: ConfigDict) -> RadioParams:
     )
 
 
-def _build_learning(config: ConfigDict, cluster_weight: np.ndarray) -> Learning:
+def _build_learning(config: Config, cluster_weight: np.ndarray) -> Learning:
     """Constants of the bound that ``learning.bound`` names."""
     learning, steps = config.learning, config.training.local_steps
     drift = None
@@ -179,7 +180,7 @@ def _build_learning(config: ConfigDict, cluster_weight: np.ndarray) -> Learning:
     return _fill(Learning, learning, cluster_weight=weight, drift=drift)
 
 
-def _build_control(config: ConfigDict) -> ControlParams:
+def _build_control(config: Config) -> ControlParams:
     control = config.control
     # Without either nothing is carried from round to round, nor computed.
     is_free = control.switching_cost == control.hysteresis == 0.0
@@ -192,7 +193,7 @@ def _build_control(config: ConfigDict) -> ControlParams:
     )
 
 
-def build_workload(config: ConfigDict) -> Workload:
+def build_workload(config: Config) -> Workload:
     """Work of a round, from the sizes of the model that is trained.
 
     Raises:

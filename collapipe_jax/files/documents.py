@@ -84,7 +84,9 @@ def _to_problem(sections: dict[str, dict[str, np.ndarray]]) -> RoundProblem:
     compute, blocks = sections["compute"], int(sections["workload"]["blocks"])
     # In double precision: the coefficient alone may be too small for a float32.
     compute["joules_per_flop"] = compute.pop("energy_coefficient") * compute["flops_per_s"] ** 2
-    parts = {name: cls(**_to_jax(sections[name])) for name, cls in _SECTIONS.items()}
+    parts: dict[str, Any] = {
+        name: cls(**_to_jax(sections[name])) for name, cls in _SECTIONS.items()
+    }
     return RoundProblem(**parts | {"workload": parts["workload"].replace(blocks=blocks)})
 
 

@@ -1,8 +1,9 @@
-"""The radio: interference, rates and losses, docs/system-model.md (1)-(7)."""
+"""Interference, rates and losses of the radio, docs/system-model.md (1)-(7)."""
 
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Bool, Float
 
 from collapipe_jax.quantity import Struct, quantity
 
@@ -57,19 +58,21 @@ class Radio(RadioConstants):
     )
 
 
-def interference_w(radio: Radio, active: Array, d2d_power_w: Array) -> Array:
+def interference_w(
+    radio: Radio, active: Bool[Array, "N J"], d2d_power_w: Float[Array, "N J"]
+) -> Float[Array, "N J"]:
     """Interference at every node from the active nodes of the other clusters, in watts.
 
     Source: docs/system-model.md (1).
 
     Args:
       radio: the radio.
-      active: nodes that send this round, ``[N, K + 1]``.
-      d2d_power_w: ``[N, K + 1]``.
+      active: nodes that send this round.
+      d2d_power_w: of every node; that of idle nodes has no effect.
 
     Returns:
-      ``[N, K + 1]``, over the whole D2D band. The own cluster's block of ``cross_gain``
-      is not used, and an idle node's power is not heard.
+      The interference over the whole D2D band. Entries of ``cross_gain`` inside a cluster have
+      no effect.
     """
     clusters = active.shape[0]
     sent = jnp.where(active, d2d_power_w, 0.0)
@@ -78,12 +81,12 @@ def interference_w(radio: Radio, active: Array, d2d_power_w: Array) -> Array:
     return radio.d2d_activity * jnp.sum(jnp.where(others, heard, 0.0), axis=0)
 
 
-def spectral_efficiency(sinr: Array, radio: Radio) -> Array:
-    """Bits a second and hertz at a SINR. Any shape. Source: docs/system-model.md (2)."""
+def spectral_efficiency(sinr: Float[Array, "*any"], radio: Radio) -> Float[Array, "*any"]:
+    """Bits a second and hertz at a SINR. Source: docs/system-model.md (2)."""
     return jnp.minimum(unlimited_efficiency(sinr, radio), radio.max_spectral_efficiency)
 
 
-def unlimited_efficiency(sinr: Array, radio: Radio) -> Array:
+def unlimited_efficiency(sinr: Float[Array, "*any"], radio: Radio) -> Float[Array, "*any"]:
     """Spectral efficiency of docs/system-model.md (2) without the ceiling of modulation."""
     law = mean_log2_one_plus if radio.rate_law == "ergodic" else _log2_one_plus
     return law(sinr / radio.snr_gap)
@@ -94,14 +97,14 @@ def _log2_one_plus(x: Array) -> Array:
     return jnp.log1p(x) / jnp.log(2.0)
 
 
-def mean_log2_one_plus(x: ArrayLike) -> Array:
+def mean_log2_one_plus(x: Float[ArrayLike, "*any"]) -> Float[Array, "*any"]:
     """``E[log2(1 + x h)]`` for h ~ Exp(1), that is ``e^{1/x} E1(1/x) / ln 2``.
 
     The exponential integral is summed here in a fixed number of steps: the library's
     iterates until every element of an array converges, which at high SINR is never.
 
     Args:
-      x: mean SINR, >= 0; any shape.
+      x: mean SINR, >= 0.
     """
     x = jnp.asarray(x)
     positive = x > 0
@@ -132,8 +135,12 @@ def _scaled_e1_by_fraction(u: Array) -> Array:
 
 
 def d2d_sinr(
-    radio: Radio, power_w: Array, gain: Array, share: Array, interference_at_receiver_w: Array
-) -> Array:
+    radio: Radio,
+    power_w: Float[Array, "..."] | float,
+    gain: Float[Array, "..."],
+    share: Float[Array, "..."] | float,
+    interference_at_receiver_w: Float[Array, "..."] | float,
+) -> Float[Array, "..."]:
     """SINR of a D2D message on a share of the band.
 
     Source: docs/system-model.md (3). All arguments broadcast; a share must be positive.
@@ -144,18 +151,25 @@ def d2d_sinr(
     return power_w * (gain / disturbance_w) / share
 
 
-def d2d_rate_bps(radio: Radio, sinr: Array, share: Array) -> Array:
+def d2d_rate_bps(
+    radio: Radio, sinr: Float[Array, "*any"], share: Float[Array, "..."] | float
+) -> Float[Array, "*any"]:
     """Rate of a D2D message on a share of the band. Source: docs/system-model.md (3)."""
     return share * radio.d2d_bandwidth_hz * spectral_efficiency(sinr, radio)
 
 
-def uplink_sinr(radio: Radio, power_w: Array, gain: Array, share: Array) -> Array:
+def uplink_sinr(
+    radio: Radio,
+    power_w: Float[Array, "..."] | float,
+    gain: Float[Array, "..."],
+    share: Float[Array, "..."] | float,
+) -> Float[Array, "..."]:
     """SINR from a node to the base station. Source: docs/system-model.md (4)."""
     disturbance_w = radio.d2e_bandwidth_hz * radio.bs_noise_w_per_hz + radio.d2e_interference_w
     return power_w * (gain / disturbance_w) / share
 
 
-def downlink_sinr(radio: Radio, gain: Array) -> Array:
+def downlink_sinr(radio: Radio, gain: Float[Array, "*any"]) -> Float[Array, "*any"]:
     """SINR from the base station to a node, its power spread over the band.
 
     Source: docs/system-model.md (5).
@@ -164,12 +178,14 @@ def downlink_sinr(radio: Radio, gain: Array) -> Array:
     return radio.bs_power_w * (gain / disturbance_w)
 
 
-def d2e_rate_bps(radio: Radio, sinr: Array, share: Array) -> Array:
+def d2e_rate_bps(
+    radio: Radio, sinr: Float[Array, "..."], share: Float[Array, "..."] | float
+) -> Float[Array, "..."]:
     """Rate on a share of the D2E band, up or down. Source: docs/system-model.md (4), (5)."""
     return share * radio.d2e_bandwidth_hz * spectral_efficiency(sinr, radio)
 
 
-def transport_block_hazard(radio: Radio, sinr: Array) -> Array:
+def transport_block_hazard(radio: Radio, sinr: Float[Array, "*any"]) -> Float[Array, "*any"]:
     """Hazard ``lambda(x)`` of one transport block after its HARQ attempts.
 
     Source: docs/system-model.md (6). Finite values and derivatives at every positive
@@ -177,10 +193,10 @@ def transport_block_hazard(radio: Radio, sinr: Array) -> Array:
 
     Args:
       radio: outage threshold and attempts.
-      sinr: ``[...]``.
+      sinr: of the block.
 
     Returns:
-      ``[...]``; the block is lost with probability ``1 - exp(-lambda)``.
+      The hazard; the block is lost with probability ``1 - exp(-lambda)``.
     """
     reached = sinr > 0
     z = radio.outage_threshold / jnp.where(reached, sinr, 1.0)
@@ -203,6 +219,6 @@ def _log_one_minus_exp(z: Array) -> Array:
     )
 
 
-def loss_probability(hazard: Array) -> Array:
+def loss_probability(hazard: Float[Array, "*any"]) -> Float[Array, "*any"]:
     """Probability that a message of this hazard is lost. Source: docs/system-model.md (7)."""
     return -jnp.expm1(-hazard)

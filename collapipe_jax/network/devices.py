@@ -1,10 +1,11 @@
-"""What the nodes compute with: a catalogue of real devices."""
+"""Devices: a catalogue of real ones, from which a network is drawn."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PRNGKeyArray
 
 from collapipe_jax.quantity import Struct, quantity, same
 from collapipe_jax.units import gib_to_bytes
@@ -51,7 +52,7 @@ DEVICE_PROFILES: dict[str, DeviceProfile] = {
 
 
 class Compute(Struct):
-    """What every node of one network computes with.
+    """The devices of one network.
 
     The energy is kept per operation: ``kappa F^2`` of docs/system-model.md (16) is around
     1e-11 J, while kappa itself lies near the smallest single-precision number.
@@ -86,18 +87,18 @@ class DeviceParams(Struct):
     link_overhead_s: Array = same(Compute, "link_overhead_s")
 
 
-def sample_compute(key: Array, params: DeviceParams, clusters: int, devices: int) -> Compute:
+def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devices: int) -> Compute:
     """Draw the devices of a network.
 
     Args:
       key: random key.
-      params: what to draw from.
+      params: devices to draw from.
       clusters: ``N``.
       devices: ``K``.
 
     Returns:
-      A :class:`Compute`; the dynamic power is spent at the effective speed, so an
-      operation costs ``P / F`` joules.
+      The devices. The dynamic power ``P`` is spent at the effective speed ``F``, so an operation
+      takes ``P / F`` joules.
     """
     profiles = [DEVICE_PROFILES[name] for name in (params.control_unit, *params.kinds)]
     peak = jnp.array([profile.peak_flops_per_s for profile in profiles])

@@ -1,10 +1,12 @@
-"""How a network changes from round to round: fading and availability."""
+"""Fading and availability from round to round."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from collapipe_jax.network.propagation import symmetric
 from collapipe_jax.quantity import Struct, quantity
@@ -29,15 +31,15 @@ class FadingState(NamedTuple):
     """Scattered fields, complex normal of unit power, as (real, imaginary).
 
     Attributes:
-      d2e: ``[N, K + 1, 2]``.
-      node: ``[N (K + 1), N (K + 1), 2]``, reciprocal.
+      d2e: of links to the base station.
+      node: of links between nodes, reciprocal.
     """
 
-    d2e: Array
-    node: Array
+    d2e: Float[Array, "N J 2"]
+    node: Float[Array, "N*J N*J 2"]
 
 
-def sample_fading(key: Array, clusters: int, nodes: int) -> FadingState:
+def sample_fading(key: PRNGKeyArray, clusters: int, nodes: int) -> FadingState:
     """Draw the scattered fields from their stationary law.
 
     Args:
@@ -54,7 +56,9 @@ def sample_fading(key: Array, clusters: int, nodes: int) -> FadingState:
     )
 
 
-def step_fading(key: Array, state: FadingState, correlation: Array) -> FadingState:
+def step_fading(
+    key: PRNGKeyArray, state: FadingState, correlation: Float[ArrayLike, ""]
+) -> FadingState:
     """One round of the Gauss-Markov process ``h' = rho h + sqrt(1 - rho^2) w``.
 
     Args:
@@ -71,21 +75,22 @@ def step_fading(key: Array, state: FadingState, correlation: Array) -> FadingSta
     return jax.tree.map(lambda old, new: correlation * old + scale * new, state, innovation)
 
 
-def fading_power(field: Array, rician_factor: Array) -> Array:
+def fading_power(
+    field: Float[Array, "*any 2"], rician_factor: Float[ArrayLike, ""]
+) -> Float[Array, "*any"]:
     """Power gain of Rician fading, of mean 1.
 
     Args:
-      field: scattered field, ``[..., 2]``.
+      field: scattered field.
       rician_factor: power of the direct path over that of the field.
-
-    Returns:
-      ``[...]``.
     """
     direct = jnp.sqrt(rician_factor / (1.0 + rician_factor))
     scattered = field * jnp.sqrt(1.0 / (1.0 + rician_factor))
     return (direct + scattered[..., 0]) ** 2 + scattered[..., 1] ** 2
 
 
-def sample_availability(key: Array, availability: Array, shape: tuple[int, ...]) -> Array:
-    """Which devices are there this round: True with the given probability. ``shape``."""
+def sample_availability(
+    key: PRNGKeyArray, availability: Float[ArrayLike, ""], shape: tuple[int, ...]
+) -> Bool[Array, "..."]:
+    """Draw which devices are available in a round, each with the given probability."""
     return jax.random.uniform(key, shape) < availability

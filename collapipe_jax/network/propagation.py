@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from collapipe_jax.network.topology import TopologyParams, d2e_distance_m, node_distance_m
 from collapipe_jax.quantity import Struct, quantity
@@ -59,49 +60,50 @@ class PropagationParams(Struct):
 
 
 class Shadowing(NamedTuple):
-    """What is above the path loss, in dB: a positive one is a gain.
+    """Gain beyond the path loss, in dB.
 
     Attributes:
-      d2e_db: towards the base station, ``[N, K + 1]``.
-      node_db: between every two nodes, ``[N (K + 1), N (K + 1)]``, reciprocal.
+      d2e_db: of links to the base station.
+      node_db: of links between nodes, reciprocal.
     """
 
-    d2e_db: Array
-    node_db: Array
+    d2e_db: Float[Array, "N J"]
+    node_db: Float[Array, "N*J N*J"]
 
 
 class LargeScaleGain(NamedTuple):
     """Mean power gains, before fading.
 
     Attributes:
-      d2e: every node to the base station, ``[N, K + 1]``.
-      node: between every two nodes, ``[N, K + 1, N, K + 1]`` (sender, receiver);
-        reciprocal.
+      d2e: of links to the base station.
+      node: of links between nodes, sender first, reciprocal.
     """
 
-    d2e: Array
-    node: Array
+    d2e: Float[Array, "N J"]
+    node: Float[Array, "N J N J"]
 
 
-def path_loss_db(distance_m: Array, law: PathLossLaw) -> Array:
-    """Path loss in dB at a distance. Any shape. Source: docs/system-model.md, section 2."""
+def path_loss_db(distance_m: Float[Array, "*any"], law: PathLossLaw) -> Float[Array, "*any"]:
+    """Path loss in dB at a distance. Source: docs/system-model.md, section 2."""
     return law.intercept_db + law.slope_db * jnp.log10(distance_m / 1000.0)
 
 
 def sample_shadowing(
-    key: Array, position_m: Array, topology: TopologyParams, params: PropagationParams
+    key: PRNGKeyArray,
+    position_m: Float[Array, "N J 2"],
+    topology: TopologyParams,
+    params: PropagationParams,
 ) -> Shadowing:
     """Log-normal shadowing of all links.
 
-    Towards the base station it is correlated between nodes that stand close together,
-    ``exp(-d / d_corr)``; between nodes it is independent from link to link and the same in
-    both directions.
+    Links to the base station have correlation ``exp(-d / d_corr)`` at distance ``d`` of their
+    nodes. Links between nodes are independent of each other and the same in both directions.
 
     Args:
       key: random key.
-      position_m: ``[N, K + 1, 2]``.
-      topology: geometry, for the floor on distance.
-      params: deviations, and the distance of decorrelation.
+      position_m: of all nodes.
+      topology: geometry, for the least distance.
+      params: deviations and decorrelation distances.
     """
     d2e_key, node_key = jax.random.split(key)
     between_m = node_distance_m(position_m, topology)
@@ -114,23 +116,27 @@ def sample_shadowing(
 
 
 def step_shadowing(
-    key: Array, before: Shadowing, position_m: Array, moved_m: Array, params: PropagationParams
+    key: PRNGKeyArray,
+    before: Shadowing,
+    position_m: Float[Array, "N J 2"],
+    moved_m: Float[Array, "N J 2"],
+    params: PropagationParams,
 ) -> Shadowing:
     """Shadowing after nodes have moved; its law is stationary.
 
-    Over a distance ``d`` that a node moves, its shadowing towards the base station keeps the
-    correlation ``exp(-d / d_corr)`` (Gudmundson 1991), and so does it between nodes wherever
-    they stand. Between nodes ``d`` is what both ends move.
+    A link to the base station whose node moves by ``d`` keeps the correlation
+    ``exp(-d / d_corr)`` (Gudmundson 1991), and so do two nodes at distance ``d``. For a link
+    between nodes ``d`` is the sum of what both ends move.
 
     Args:
       key: random key.
       before: at the old positions.
-      position_m: the old ones, ``[N, K + 1, 2]``.
-      moved_m: from there to the new ones, ``[N, K + 1, 2]``.
-      params: deviations and distances of decorrelation.
+      position_m: the old positions.
+      moved_m: displacement of all nodes.
+      params: deviations and decorrelation distances.
 
     Returns:
-      At the new positions; links whose ends stand keep theirs.
+      Shadowing at the new positions; a link whose ends stand still keeps its own.
     """
     d2e_key, node_key = jax.random.split(key)
     from_m, moved_m = position_m.reshape(-1, 2), moved_m.reshape(-1, 2)
@@ -148,15 +154,18 @@ def step_shadowing(
 
 
 def large_scale_gain(
-    position_m: Array, shadowing: Shadowing, topology: TopologyParams, params: PropagationParams
+    position_m: Float[Array, "N J 2"],
+    shadowing: Shadowing,
+    topology: TopologyParams,
+    params: PropagationParams,
 ) -> LargeScaleGain:
     """Path loss with shadowing, as linear gains.
 
     Args:
-      position_m: ``[N, K + 1, 2]``.
+      position_m: of all nodes.
       shadowing: of all links.
-      topology: geometry, for the floors on distance.
-      params: laws.
+      topology: geometry, for the least distances.
+      params: path-loss laws.
     """
     shape = position_m.shape[:2]
     d2e_m, between_m = d2e_distance_m(position_m, topology), node_distance_m(position_m, topology)
@@ -167,8 +176,8 @@ def large_scale_gain(
     )
 
 
-def symmetric(matrix: Array) -> Array:
-    """The matrix whose lower half is the mirror of the upper half. ``[A, A, ...]``."""
+def symmetric(matrix: Float[Array, "A A *any"]) -> Float[Array, "A A *any"]:
+    """The matrix whose lower half is the mirror of the upper half."""
     upper = jnp.triu(jnp.ones(matrix.shape[:2], bool))
     upper = upper.reshape(upper.shape + (1,) * (matrix.ndim - 2))
     return jnp.where(upper, matrix, jnp.swapaxes(matrix, 0, 1))
@@ -184,29 +193,29 @@ def _correlated_normal(key, distance_m, decorrelation_m):
 
 
 def _field_given(field, from_m, to_m, decorrelation_m):
-    """Law of a field of covariance ``exp(-distance / decorrelation)`` at other points.
+    """Conditional law of a field of covariance ``exp(-distance / decorrelation)``.
 
-    Conditioning is what keeps correlations: nodes that stand beside each other, or walk to
-    where another stood, see what it saw.
+    Conditioning keeps correlations: nodes that are close, or move to where another was, have
+    nearly the same shadowing.
 
     Args:
       field: at the points ``from_m``, ``[A]``.
-      from_m, to_m: ``[A, 2]``.
+      from_m, to_m: points, ``[A, 2]``.
       decorrelation_m: distance.
 
     Returns:
-      Mean ``[A]`` and, for unit variance of the field, a factor ``[A, A]`` of the covariance
-      at ``to_m``.
+      Mean ``[A]`` and, for unit variance of the field, a factor ``[A, A]`` of the covariance,
+      both at ``to_m``.
     """
 
     def covariance(a, b):
         return jnp.exp(-jnp.linalg.norm(a[:, None] - b[None], axis=-1) / decorrelation_m)
 
     nugget = _NUGGET * jnp.eye(field.shape[0])
-    known = jnp.linalg.cholesky(covariance(from_m, from_m) + nugget)
-    told = jax.scipy.linalg.solve_triangular(known, covariance(from_m, to_m), lower=True)
-    white = jax.scipy.linalg.solve_triangular(known, field, lower=True)
+    factor = jnp.linalg.cholesky(covariance(from_m, from_m) + nugget)
+    cross = jax.scipy.linalg.solve_triangular(factor, covariance(from_m, to_m), lower=True)
+    white = jax.scipy.linalg.solve_triangular(factor, field, lower=True)
     # An accelerator's shorter products could make the difference indefinite.
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    left = covariance(to_m, to_m) + nugget - product(told.T, told)
-    return product(told.T, white), jnp.linalg.cholesky(left) / jnp.sqrt(1.0 + _NUGGET)
+    residual = covariance(to_m, to_m) + nugget - product(cross.T, cross)
+    return product(cross.T, white), jnp.linalg.cholesky(residual) / jnp.sqrt(1.0 + _NUGGET)

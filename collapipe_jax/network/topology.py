@@ -1,8 +1,9 @@
-"""Where the nodes of a network stand."""
+"""Positions of the nodes of a network."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from collapipe_jax.quantity import Struct, quantity
 
@@ -32,7 +33,7 @@ class TopologyParams(Struct):
     d2d_min_distance_m: Array = quantity("least distance between two nodes", gt=0)
 
 
-def sample_topology(key: Array, params: TopologyParams) -> Array:
+def sample_topology(key: PRNGKeyArray, params: TopologyParams) -> Float[Array, "N J 2"]:
     """Positions of all nodes, in metres.
 
     Args:
@@ -40,9 +41,8 @@ def sample_topology(key: Array, params: TopologyParams) -> Array:
       params: geometry.
 
     Returns:
-      ``[N, K + 1, 2]``; node 0 of a cluster is its control unit. Control units keep
-      the distance floor to the base station; distances are floored once more where
-      they are measured.
+      The positions; node 0 of a cluster is its control unit. Nodes keep the least distances to
+      the base station and to their control unit.
     """
     clusters, devices = params.clusters, params.devices
     centre_key, device_key = jax.random.split(key)
@@ -79,21 +79,25 @@ def _sample_disc(key, shape, inner_radius_m, outer_radius_m):
     return radius[..., None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)
 
 
-def d2e_distance_m(position_m: Array, params: TopologyParams) -> Array:
-    """Distance of every node to the base station, floored. ``[N, K + 1]``."""
+def d2e_distance_m(
+    position_m: Float[Array, "N J 2"], params: TopologyParams
+) -> Float[Array, "N J"]:
+    """Distance of every node to the base station, with its lower limit."""
     return jnp.maximum(jnp.linalg.norm(position_m, axis=-1), params.d2e_min_distance_m)
 
 
-def node_distance_m(position_m: Array, params: TopologyParams) -> Array:
-    """Distance between every two nodes of the network, floored.
+def node_distance_m(
+    position_m: Float[Array, "N J 2"], params: TopologyParams
+) -> Float[Array, "N*J N*J"]:
+    """Distance between every two nodes of the network, with its lower limit.
 
     Args:
-      position_m: ``[N, K + 1, 2]``.
+      position_m: of all nodes.
       params: geometry.
 
     Returns:
-      ``[N (K + 1), N (K + 1)]``, nodes in row-major order; symmetric. The diagonal is
-      the floor: no message goes from a node to itself.
+      The distances, nodes in row-major order; symmetric. The diagonal is the lower limit: no
+      message goes from a node to itself.
     """
     flat = position_m.reshape(-1, 2)
     difference = flat[:, None, :] - flat[None, :, :]

@@ -1,4 +1,4 @@
-"""One network, drawn from its parameters: what does not change over its rounds."""
+"""One network, drawn from its parameters."""
 
 import jax
 import jax.numpy as jnp
@@ -106,7 +106,7 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
 
     Args:
       key: random key.
-      params: what to draw from.
+      params: laws and constants to draw from.
     """
     position_key, gain_key, device_key = jax.random.split(key, 3)
     topology = params.topology
