@@ -45,15 +45,15 @@ def build_system(config: Config, cluster_weight: np.ndarray) -> EdgeSystem:
 
     Raises:
       InputError: if no cluster can hold the encoder, a round never ends, or, where devices
-        are always there and stand still, a budget is under its floor.
+        are always available and stand still, a budget is under its floor.
     """
     system = quick_jit(sample_system)(
         system_key(config.seed), build_system_params(config, cluster_weight)
     )
     check_can_run(system)
     check_latency(system)
-    # Rounds that a cluster sits out cost nothing, and who walks is elsewhere in the next round:
-    # the floors of the start then bind nobody.
+    # A cluster that does not participate in a round spends nothing, and a device that walks is
+    # elsewhere in the next round: the floors of the start then bind nothing.
     if config.dynamics.availability == 1.0 and config.dynamics.speed_m_per_s == 0.0:
         check_budgets(system)
     return system

@@ -84,7 +84,7 @@ class EdgeSystem(Struct):
     """One network: what does not change over its rounds."""
 
     mean_problem: RoundProblem = part(
-        "the problem of a round at mean gains, with empty queues and every device there; where "
+        "the problem of a round at mean gains, with empty queues and every device available; where "
         "devices walk, its gains are those of the start"
     )
     dynamics: DynamicsParams = part("how the network changes")
