@@ -6,7 +6,7 @@ reference pages and docstrings of structs follow from it.
 
 import dataclasses
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, dataclass_transform
 
 import numpy as np
@@ -20,12 +20,7 @@ AXES = {"N": "N", "K": "K", "J": "K + 1", "C": "C"}
 
 _LARGEST_INT = 2**31 - 1
 _LARGEST_NUMBER = 1e36  # beyond it single precision ends
-_RELATIONS: dict[str, tuple[str, Callable]] = {
-    "gt": (">", operator.gt),
-    "ge": (">=", operator.ge),
-    "le": ("<=", operator.le),
-    "lt": ("<", operator.lt),
-}
+_RELATIONS = {">": operator.gt, ">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +32,7 @@ class Quantity:
       symbol: as in docs/system-model.md, in TeX.
       shape: a letter of :data:`AXES` an axis; none is a scalar.
       unit: empty where there is none.
-      gt, ge, le, lt: the number is >, >=, <= or < than these.
+      bounds: one or several, such as ``> 0 and <= 1``.
       whole: whether it is an integer.
       choices: known names, where it is a name.
     """
@@ -46,10 +41,7 @@ class Quantity:
     symbol: str = ""
     shape: str = ""
     unit: str = ""
-    gt: float | None = None
-    ge: float | None = 0.0
-    le: float | None = None
-    lt: float | None = None
+    bounds: str = ">= 0"
     whole: bool = False
     choices: Collection[str] = ()
 
@@ -57,12 +49,6 @@ class Quantity:
     def axes(self) -> str:
         """The shape in brackets; empty for a scalar."""
         return f"[{', '.join(AXES[letter] for letter in self.shape)}]" if self.shape else ""
-
-    @property
-    def bounds(self) -> str:
-        """The bounds as relations, such as ``> 0 and <= 1``."""
-        relations = [f"{sign} {bound:g}" for sign, _, bound in self._relations()]
-        return " and ".join(relations)
 
     def check(self, key: str, value: Any, example: Any = None) -> None:
         """Check a name, a number, or every number of an array.
@@ -84,24 +70,15 @@ class Quantity:
             numbers = np.asarray(value, np.float64)
         except OverflowError:  # an integer has no bound, a float has
             value, numbers = "an integer of hundreds of digits", np.array(np.inf)
-        wrong = np.argwhere(~self._holds(numbers))
-        if len(wrong):
-            index = tuple(map(int, wrong[0]))
-            number = float(numbers[index])
+        for index in np.argwhere(~self._holds(numbers)):
+            number = float(numbers[tuple(index)])
             like = "" if example is None else f", like {example!r}"
             raise InputError(
                 key + "".join(f"[{i}]" for i in index),
-                number if index else value,
+                number if len(index) else value,
                 f"{self._problem(number)} ({self.meaning})",
                 f"Give {'an integer' if self.whole else 'a number'} {self.bounds}{like}",
             )
-
-    def _relations(self) -> list[tuple[str, Callable, float]]:
-        """Sign, function and bound of every relation that holds; > 0 makes >= 0 idle."""
-        bounds = {name: getattr(self, name) for name in _RELATIONS}
-        if self.gt is not None:
-            bounds["ge"] = None
-        return [(*_RELATIONS[name], bound) for name, bound in bounds.items() if bound is not None]
 
     @property
     def _largest(self) -> float:
@@ -109,8 +86,9 @@ class Quantity:
 
     def _holds(self, numbers: np.ndarray) -> np.ndarray:
         holds = np.abs(numbers) <= self._largest  # so written, it refuses what is not a number
-        for _, relation, bound in self._relations():
-            holds &= relation(numbers, bound)
+        for relation in self.bounds.split(" and "):
+            sign, bound = relation.split()
+            holds &= _RELATIONS[sign](numbers, float(bound))
         return holds & (numbers == np.floor(numbers)) if self.whole else holds
 
     def _problem(self, number: float) -> str:
@@ -121,9 +99,7 @@ class Quantity:
             return f"beyond {self._largest:g}"
         if self.whole and number != np.floor(number):
             return "not whole"
-        if number == 0.0:
-            return "zero"
-        return "negative" if number < 0.0 == self.ge else "outside its bounds"
+        return "zero" if number == 0 else "negative" if number < 0 else "out of bounds"
 
 
 def quantity(
@@ -135,38 +111,37 @@ def quantity(
     static: bool = False,
     **others: Any,
 ) -> Any:
-    """A field of a :class:`Struct` that holds a number, or a name of a known one.
+    """A field of a :class:`Struct` that holds a number, or a known name.
 
     Args:
       meaning, symbol, shape: as in :class:`Quantity`.
       default: value of the field, if it has one.
-      static: whether it fixes shapes or programs, so that it is no leaf of a pytree.
-      **others: other attributes of :class:`Quantity`; the unit follows from the field's name
-        where it has one of the usual suffixes.
+      static: whether it fixes shapes, and so is no leaf of the pytree; names never are.
+      **others: other attributes of :class:`Quantity`; the unit may follow from the field's name.
     """
-    described = Quantity(meaning=meaning, symbol=symbol, shape=shape, **others)
-    return struct.field(pytree_node=not static, default=default, metadata={"quantity": described})
+    each = Quantity(meaning=meaning, symbol=symbol, shape=shape, **others)
+    is_leaf = not (static or each.choices)
+    return struct.field(pytree_node=is_leaf, default=default, metadata={"quantity": each})
+
+
+def positive(meaning: str, symbol: str = "", shape: str = "", **others: Any) -> Any:
+    """A :func:`quantity` above 0."""
+    return quantity(meaning, symbol, shape, bounds="> 0", **others)
 
 
 def same(cls: "type[Struct]", name: str, **changes: Any) -> Any:
-    """A field that holds what a field of another struct does.
-
-    Args:
-      cls: the other struct.
-      name: of its field.
-      **changes: attributes of :class:`Quantity` that differ.
-    """
-    described = dataclasses.replace(quantities(cls)[name], **changes)
-    return struct.field(metadata={"quantity": described})
+    """A field that holds the quantity of another struct's field, but for some attributes."""
+    each = dataclasses.replace(quantities(cls)[name], **changes)
+    return struct.field(metadata={"quantity": each})
 
 
-def part(meaning: str, *, default: Any = dataclasses.MISSING, static: bool = False) -> Any:
+def part(meaning: str, *, default: Any = dataclasses.MISSING) -> Any:
     """A field of a :class:`Struct` that holds no number, such as another struct."""
-    return struct.field(pytree_node=not static, default=default, metadata={"meaning": meaning})
+    return struct.field(default=default, metadata={"meaning": meaning})
 
 
 @dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(quantity, same, part)
+    kw_only_default=True, frozen_default=True, field_specifiers=(quantity, positive, same, part)
 )
 class Struct(struct.PyTreeNode):
     """A pytree filled by keyword, whose docstring lists its fields."""
@@ -181,11 +156,10 @@ class Struct(struct.PyTreeNode):
 
 def quantities(cls: type[Struct]) -> dict[str, Quantity]:
     """Quantities of a struct by field, in the order of its fields."""
-    found = {field.name: field.metadata.get("quantity") for field in dataclasses.fields(cls)}
     return {
-        name: dataclasses.replace(each, unit=each.unit or unit_of(name))
-        for name, each in found.items()
-        if each is not None
+        field.name: dataclasses.replace(each, unit=each.unit or unit_of(field.name))
+        for field in dataclasses.fields(cls)
+        if (each := field.metadata.get("quantity"))
     }
 
 
@@ -194,5 +168,5 @@ def _described(field: dataclasses.Field) -> str:
     if "quantity" not in field.metadata:
         return field.metadata["meaning"]
     each: Quantity = field.metadata["quantity"]
-    unit = each.unit or unit_of(field.name)
-    return ", ".join(filter(None, [each.meaning, unit, each.axes and f"``{each.axes}``"]))
+    unit, axes = each.unit or unit_of(field.name), each.axes and f"``{each.axes}``"
+    return ", ".join(filter(None, [each.meaning, unit, axes]))

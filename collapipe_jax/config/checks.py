@@ -52,7 +52,16 @@ def check_config(config: ConfigDict) -> ConfigDict:
       InputError: naming the first key that is wrong.
     """
     values = typed_values(config.to_dict())
-    _check_between_keys(values)
+    for name, limit in _NOT_ABOVE.items():
+        if _value(values, name) > _value(values, limit):
+            problem = f"above {limit} = {_value(values, limit):g}"
+            raise InputError(name, _value(values, name), problem, "Lower it, or raise the radius")
+    _check_walk(values["dynamics"])
+    _check_task(values["task"]["kind"], values)
+    _check_micro_batches(values["training"])
+    _check_pipeline(values["pipeline"], values["training"]["batch"])
+    _check_schedule(values["training"])
+    _check_bound(values["learning"], values["training"]["local_steps"])
     return ConfigDict(values)
 
 
@@ -116,25 +125,9 @@ def _typed_value(name: str, found: Any, default: Any, quantity: Quantity) -> Any
     return kind(found)
 
 
-def _check_between_keys(config: Mapping[str, Any]) -> None:
-    """Check values that must fit each other."""
-    for name, limit in _NOT_ABOVE.items():
-        if _value(config, name) > _value(config, limit):
-            problem = f"above {limit} = {_value(config, limit):g}"
-            raise InputError(name, _value(config, name), problem, "Lower it, or raise the radius")
-    _check_walk(config["dynamics"])
-    _check_task(config["task"]["kind"], config)
-    _check_micro_batches(config["training"])
-    _check_pipeline(config["pipeline"], config["training"]["batch"])
-    _check_schedule(config["training"])
-    _check_bound(config["learning"], config["training"]["local_steps"])
-
-
 def _value(config: Mapping[str, Any], name: str) -> Any:
-    """The value under a dotted name."""
-    for key in name.split("."):
-        config = config[key]
-    return config
+    section, _, key = name.partition(".")
+    return config[section][key]
 
 
 def _check_walk(dynamics: Mapping[str, Any]) -> None:

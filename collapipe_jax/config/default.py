@@ -4,9 +4,9 @@ Keys that name the same number as a field of a struct take meaning and bounds fr
 checks of ranges and docs/reference/configuration.md follow from this table.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from collapipe_jax.config.keys import Key, key, section
@@ -21,14 +21,13 @@ from collapipe_jax.network.propagation import PropagationParams
 from collapipe_jax.network.topology import TopologyParams
 from collapipe_jax.simulation.system import ControlParams, RadioParams
 
-BOUNDS = ("one_step", "local_steps")
-"""Bounds on the convergence of a run that decisions may follow."""
+_SHARE, _RATE = ">= 0 and <= 1", ">= 0 and < 1"
 
 
 KEYS: dict[str, Any] = {
     **section(
         seed=key(0, "seed of everything random: network, data order, erasures, parameters"),
-        checkpoint_every_rounds=key(30, "rounds from checkpoint to checkpoint", gt=0),
+        checkpoint_every_rounds=key(30, "rounds from checkpoint to checkpoint", "> 0"),
     ),
     "network": section(
         TopologyParams,
@@ -43,37 +42,25 @@ KEYS: dict[str, Any] = {
     "propagation": section(
         PropagationParams,
         d2e_path_loss=key("macro_2ghz", why="3GPP TR 36.814"),
-        d2d_path_loss=key(
-            "d2d_outdoor", why="3GPP TR 36.843, pessimistic; see also `winner_b1_sight`"
-        ),
+        d2d_path_loss=key("d2d_outdoor", why="3GPP TR 36.843, pessimistic; or `winner_b1_sight`"),
         d2e_shadowing_db=key(8.0, why="3GPP TR 36.814"),
-        d2d_shadowing_db=key(
-            4.0, why="companion value of the law for links with and without sight, mixed"
-        ),
+        d2d_shadowing_db=key(4.0, why="companion of the law, links with and without sight mixed"),
         d2e_decorrelation_distance_m=key(50.0, why="Gudmundson 1991, suburban macro cell"),
         d2d_decorrelation_distance_m=key(10.0, why="3GPP TR 36.885, urban, by Gudmundson's law"),
     ),
     "dynamics": section(
         DynamicsParams,
         MobilityParams,
-        fading_correlation=key(
-            0.0,
-            why="J0(2 pi f_d t) is near 0 at walking speed and rounds of seconds: drawn anew",
-        ),
+        fading_correlation=key(0.0, why="J0(2 pi f_d t) is near 0 at walking speed over seconds"),
         d2e_rician_factor=key(
             10.0,
             why="a gain is a mean over its round, and Rayleigh fading within the round is part of "
-            "the loss (6); what is left from round to round is small: 10 means 2 dB, 0 would be "
-            "Rayleigh",
+            "the loss (6); what is left is small: 10 means 2 dB, 0 would be Rayleigh",
         ),
         d2d_rician_factor=key(10.0, why="as for D2E links"),
         availability=key(1.0),
         speed_m_per_s=key(0.0, why="devices stand still; 1.4 is a pedestrian"),
-        round_interval_s=key(
-            10.0,
-            why="however long the rounds of a policy take, so that all policies meet the same "
-            "network",
-        ),
+        round_interval_s=key(10.0, why="not a policy's latency: all meet the same network"),
         velocity_correlation=key(0.8, why="Liang and Haas 2003"),
     ),
     "devices": section(
@@ -98,7 +85,7 @@ KEYS: dict[str, Any] = {
         bs_noise_figure_db=key(5.0, "noise figure of the base station", why="3GPP TR 36.814"),
         node_noise_figure_db=key(9.0, "noise figure of a node"),
         d2e_interference_w=key(1e-13, why="other cells, as strong as thermal noise on 20 MHz"),
-        d2d_activity=key(0.5, why="a sender of another cluster is on air half of the time", le=1),
+        d2d_activity=key(0.5, bounds=_SHARE, why="senders are on air half of the time"),
         snr_gap_db=key(0.0, why="capacity-achieving code; 3 dB is cautious"),
         max_spectral_efficiency=key(7.4, why="256-QAM at rate 0.93"),
         bs_power_dbm=key(46.0, why="macro base station"),
@@ -111,43 +98,35 @@ KEYS: dict[str, Any] = {
         rate_law=key("mean"),
     ),
     "payload": section(
-        activation_number_bits=key(
-            16, "bits of a number of activations on a link", why="half precision", gt=0
-        ),
-        parameter_number_bits=key(
-            16, "bits of a number of parameters on a link", why="half precision", gt=0
-        ),
-        token_bits=key(16, "bits of a target on the uplink", why="targets travel as token numbers"),
+        activation_number_bits=key(16, "bits of an activation sent", "> 0", why="half precision"),
+        parameter_number_bits=key(16, "bits of a parameter sent", "> 0", why="half precision"),
+        token_bits=key(16, "bits of a target sent", why="targets travel as token numbers"),
         trained_fraction=key(
             1.0,
-            "share of the parameters that is trained and travels",
-            why="below 1 stands for adapters, which are priced but not trained",
-            gt=0,
-            le=1,
+            "share of parameters trained and sent; below 1: adapters, only priced",
+            "> 0 and <= 1",
         ),
     ),
     "learning": section(
         Learning,
         gradient_variance=key(
             1.0,
-            why="only its ratio to `gradient_heterogeneity` matters to the decision; a run with "
-            "`evaluation.estimate_every_rounds` estimates all numbers of this section, under "
-            "the same names in its summary.json",
-            gt=0,
+            bounds="> 0",
+            why="only its ratio to `gradient_heterogeneity` matters to the decision; with "
+            "`evaluation.estimate_every_rounds` summary.json has estimates of this section",
         ),
         gradient_heterogeneity=key(0.5),
         bound=key(
             "one_step",
             "divergence that decisions follow: `one_step` is (19), `local_steps` counts that "
             "clusters drift apart (docs/theory.md) and reads `step_smoothness`",
-            choices=BOUNDS,
+            choices=("one_step", "local_steps"),
         ),
         step_smoothness=key(
             0.0,
-            "learning rate times smoothness, eta L_s, at most 1 / (4 local_steps); of the bound "
-            "`local_steps`",
-            why="the estimate of a run is meant for plain SGD: Adam's steps are not the rate "
-            "times the gradient",
+            "learning rate times smoothness, at most 1 / (4 local_steps); of `local_steps`",
+            symbol=r"\eta L_s",
+            why="meant for plain SGD: Adam's steps are not the rate times the gradient",
         ),
     ),
     "control": section(
@@ -164,26 +143,17 @@ KEYS: dict[str, Any] = {
         control_unit_margin=key(
             2.2,
             why="a cell-edge uplink costs what it costs: with less no policy could keep the budget "
-            "on one network in ten, since losses, fading and interference come on top of the "
-            "least energy",
+            "on one network in ten; losses, fading and interference add to the least energy",
         ),
         device_budget_j=key(0.8, why="above what most devices spend"),
         divergence_ratio=key(1.2),
         energy_queue_floor=key(
-            1e-4,
-            why="keeps energy that buys nothing from being spent; more slows networks whose "
-            "reference latency is very long",
+            1e-4, why="no energy for nothing; more slows networks whose reference is very long"
         ),
         divergence_queue_floor=key(1.0, why="see docs/system-model.md, section 5"),
-        unavoidable_arrival_weight=key(
-            0.5, why="half of what a fade adds in any case is the mean over the step"
-        ),
-        switching_cost=key(
-            0.0,
-            why="off, as in the paper; in the units of `v`; it keeps partitions from changing "
-            "in every round",
-        ),
-        hysteresis=key(0.0, why="off, as in the paper"),
+        unavoidable_arrival_weight=key(0.5, why="half of the arrival is its mean over the round"),
+        switching_cost=key(0.0, why="off, as in the paper; more keeps partitions for longer"),
+        hysteresis=key(0.0, why="off, as in the paper; more keeps partitions for longer"),
     ),
     "policy": section(
         name=key("dssra", "policy that decides; docs/policies.md lists all"),
@@ -191,54 +161,39 @@ KEYS: dict[str, Any] = {
             8,
             "micro-batches of policies that fix them, of the reference latency, and of the static "
             "pipeline from which dssra and greedy start",
-            gt=0,
+            "> 0",
         ),
-        partitions=key(3, "partitions of the policy titanic", gt=0),
+        partitions=key(3, "partitions of the policy titanic", "> 0"),
     ),
     "model": section(
         pretrained=key("", "BERT to start from: a folder in the layout of Hugging Face"),
-        width=key(128, "size of an activation, h", gt=0),
-        heads=key(4, "attention heads", gt=0),
+        width=key(128, "size of an activation", "> 0", symbol="h"),
+        heads=key(4, "attention heads", "> 0"),
         feed_forward_width=key(
-            512, "inner size of a feed-forward layer", why="4 x width, Vaswani et al. 2017", gt=0
+            512, "inner size of a feed-forward layer", "> 0", why="4 x width, Vaswani et al. 2017"
         ),
-        encoder_blocks=key(6, "encoder blocks, L", gt=0),
+        encoder_blocks=key(6, "encoder blocks", "> 0", symbol="L"),
         decoder_blocks=key(
-            2,
-            "decoder blocks, of translation",
-            why="a deep encoder with few of them loses little",
-            gt=0,
+            2, "decoder blocks of translation", "> 0", why="few lose little beside a deep encoder"
         ),
-        dropout_rate=key(0.1, "share of activations that training drops", lt=1),
-        label_smoothing=key(0.1, "share of a target that is spread over the other labels", lt=1),
+        dropout_rate=key(0.1, "share of activations that training drops", _RATE),
+        label_smoothing=key(0.1, "share of a target that is spread over the other labels", _RATE),
         rematerialise=key(False, "recompute activations: less memory, a third more work"),
-        compute_dtype=key(
-            "float32",
-            "type of a product: `float32`, or `bfloat16`, of 16 bits and summed in 32",
-        ),
+        compute_dtype=key("float32", "`float32`, or `bfloat16`: 16-bit products summed in 32 bits"),
         initial_deviation=key(
-            0.0,
-            "standard deviation of fresh weights; 0 is 1 / sqrt(inputs), LeCun's law",
-            lt=1,
+            0.0, "deviation of fresh weights; 0: LeCun's 1 / sqrt(inputs)", _RATE
         ),
     ),
     "pipeline": section(
         backend=key(
             "sequential",
-            "program that runs the encoder: `sequential` scans the whole of it; `vmapped` and "
-            "`sharded` run each round's segments, the latter on a device a stage",
-            why="the result is the same, see docs/pipeline.md",
+            "`sequential` scans the whole encoder; `vmapped` and `sharded` run each round's "
+            "segments, the latter on a device a stage; the result is the same (docs/pipeline.md)",
         ),
-        micro_batches=key(
-            1,
-            "micro-batches of a pipeline that runs; the simulated clock has its own, decided ones",
-            gt=0,
-        ),
+        micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),
     ),
     "task": section(
-        kind=key(
-            "translation", "task: `translation`, or `tagging` or `classification`, both with BERT"
-        ),
+        kind=key("translation", "`translation`, or with BERT `tagging` or `classification`"),
         corpus=key(
             "synthetic",
             "of translation: a file of pairs, or `A|B` for two aligned ones; paths are taken as "
@@ -246,98 +201,74 @@ KEYS: dict[str, Any] = {
         ),
         reverse=key(False, "translate from the second column to the first"),
         pairs=key(20_000, "pairs in all, split by source sentence"),
-        validation_pairs=key(200, "pairs of the validation set", gt=0),
-        test_pairs=key(500, "pairs of the test set", gt=0),
-        target_length=key(28, "tokens of a target; longer pairs are dropped and counted", gt=0),
+        validation_pairs=key(200, "pairs of the validation set", "> 0"),
+        test_pairs=key(500, "pairs of the test set", "> 0"),
+        target_length=key(28, "tokens of a target; longer pairs are dropped and counted", "> 0"),
         train=key("", "training set of tagging (CoNLL) or classification (CSV, TSV, JSON), a file"),
-        validation=key(
-            "", "validation set; classification may draw it from the training set instead"
-        ),
+        validation=key("", "validation set; classification may draw it from the training set"),
         test=key("", "test set"),
         samples=key(0, "sentences or texts to train on; 0 takes all"),
-        validation_samples=key(
-            0, "texts that are drawn for validation where there is no file of them"
-        ),
+        validation_samples=key(0, "texts drawn for validation, where there is no file of them"),
         labels=key(0, "labels of the corpus: classes, or tags with `O`"),
         domains=key("", "JSON {domain: [class, ...]}, the keys of a natural split"),
-        vocabulary=key(
-            "", "vocab.txt of WordPiece; without one it is learned from the training set"
-        ),
+        vocabulary=key("", "vocab.txt of WordPiece; without, it is learned from the training set"),
         lowercase=key(True, "lower the case of texts, of tagging and classification"),
         piece_dropout=key(
             0.0,
-            "rate at which WordPiece skips pieces of its vocabulary while training, so that words "
-            "split otherwise in every pass; of tagging and classification; 0 is off",
-            why="Hiraoka 2022",
-            le=1,
+            "rate at which WordPiece skips pieces in training, of tagging and classification",
+            _SHARE,
+            why="off; above 0 words split otherwise in every pass (Hiraoka 2022)",
         ),
-        vocabulary_size=key(600, "entries of the vocabulary", gt=0),
-        source_length=key(
-            24, "tokens of a source or text; longer pairs are dropped and counted", gt=0
-        ),
+        vocabulary_size=key(600, "entries of the vocabulary", "> 0"),
+        source_length=key(24, "tokens of a source; longer pairs are dropped and counted", "> 0"),
         split=key(
             "iid",
             "split of samples over clusters: `iid`; `dirichlet` over length of the source, type of "
-            "entity, or class or domain; `natural`: a domain or type of entity belongs to one "
-            "cluster",
+            "entity, class or domain; `natural`: a domain or type of entity belongs to one cluster",
         ),
         concentration=key(0.5, "concentration of the Dirichlet split"),
     ),
     "training": section(
         Workload,
-        rounds=key(150, "rounds of a run", gt=0),
+        rounds=key(150, "rounds of a run", "> 0"),
         local_steps=key(4),
         batch=key(16),
         micro_batch_choices=key((1, 2, 4, 8, 16)),
-        client_optimizer=key(
-            "adam", "optimiser of the clusters: `sgd`, `momentum` or `adam`", why="for Transformers"
-        ),
-        decoder_optimizer=key(
-            "adam", "optimiser of the decoder: `sgd`, `momentum` or `adam`", why="for Transformers"
-        ),
-        client_learning_rate=key(2e-3, "learning rate of the clusters", gt=0),
+        client_optimizer=key("adam", "`sgd`, `momentum` or `adam`, which Transformers want"),
+        decoder_optimizer=key("adam", "`sgd`, `momentum` or `adam`, which Transformers want"),
+        client_learning_rate=key(2e-3, "learning rate of the clusters", "> 0"),
         embedding_rate_factor=key(
             0.0,
-            "factor of the embedding's steps; 0 is the number of copies that are averaged, 1 "
-            "leaves the steps as they are",
+            "factor of the embedding's steps; 0 is the number of copies that are averaged",
             why="few clusters meet a rare token, and averaging divides its step by all N of them "
-            "(Ding et al. 2020): a factor of N makes up for it",
+            "(Ding et al. 2020): a factor of N makes up for it, 1 leaves the steps as they are",
         ),
-        decoder_learning_rate=key(2e-3, "learning rate of the decoder", gt=0),
+        decoder_learning_rate=key(2e-3, "learning rate of the decoder", "> 0"),
         erased_together=key(
-            "micro_batch",
-            "what is lost by one draw: each `micro_batch`, as in (17), or all micro-batches of a "
-            "cluster in a `round`",
+            "micro_batch", "erased by one draw: `micro_batch` as in (17), or `round`"
         ),
         survivor_weight=key(
             "survival",
-            "weight of surviving micro-batches: over their own probability of `survival`, which "
-            "leaves gradients unbiased, or `pooled`, the mean of all survivors, which favours good "
-            "links",
+            "weight of survivors: over their own chance of `survival`, which leaves gradients "
+            "unbiased, or `pooled`, a mean of all, which favours good links",
         ),
         schedule=key("cosine", "schedule of the rates: `cosine`, `constant` or `inverse_sqrt`"),
-        warmup_steps=key(
-            80,
-            "local steps over which the rates rise",
-            why="Adam on a fresh Transformer needs some",
-        ),
+        warmup_steps=key(80, "local steps of rising rates", why="Adam on a fresh Transformer"),
         clip_norm=key(1.0, "largest norm of a gradient; 0 is off", why="usual for Transformers"),
         server_optimizer=key(
             "sgd",
-            "optimiser of the edge server: `sgd`, `momentum` or `adam`",
-            why="with rate 1 federated averaging; `momentum` or `adam` is FedOpt (Reddi et al. "
-            "2021)",
+            "`sgd`, at rate 1 federated averaging; `momentum`, `adam`: FedOpt (Reddi et al. 2021)",
         ),
-        server_learning_rate=key(1.0, "learning rate of the edge server", gt=0),
+        server_learning_rate=key(1.0, "learning rate of the edge server", "> 0"),
     ),
     "evaluation": section(
-        every_rounds=key(30, "rounds from score to score", gt=0),
+        every_rounds=key(30, "rounds from score to score", "> 0"),
         estimate_every_rounds=key(
             0,
             "rounds from one estimate of the bound's constants to the next; 0 is never",
             why="8 mini-batches a cluster: as much work as about 10 rounds of 4 local steps",
         ),
-        beams=key(4, "beams of a second final score; 1 leaves it at the greedy one", gt=0),
+        beams=key(4, "beams of a second final score; 1 leaves it at the greedy one", "> 0"),
         length_penalty=key(0.6, "length penalty of beam search", why="Wu et al. 2016"),
     ),
 }
@@ -356,11 +287,6 @@ RENAMED = {
 
 def get_config() -> ConfigDict:
     """The default configuration."""
-    return ConfigDict(_defaults(KEYS))
-
-
-def _defaults(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: each.default if isinstance(each, Key) else _defaults(each)
-        for name, each in keys.items()
-    }
+    return ConfigDict(
+        jax.tree.map(lambda key: key.default, KEYS, is_leaf=lambda each: isinstance(each, Key))
+    )

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ml_collections import ConfigDict
 
 from collapipe_jax.quantity import Quantity, Struct, quantities
-from collapipe_jax.units import linear_name, unit_of
+from collapipe_jax.units import to_linear, unit_of
 
 if TYPE_CHECKING:
     Config = Any  # a type checker cannot tell a section of a ConfigDict from a value
 else:
     Config = ConfigDict
 
-_LEVEL_BOUNDS = {"gt": None, "ge": -300.0, "le": 300.0}  # of dB and dBm
+_LEVEL_BOUNDS = ">= -300 and <= 300"  # of dB and dBm
 
 
 class Key(NamedTuple):
@@ -34,26 +34,33 @@ class Key(NamedTuple):
 _Unnamed = Callable[[str, Mapping[str, Quantity]], Key]
 
 
-def key(default: Any, meaning: str = "", *, why: str = "", **changes: Any) -> _Unnamed:
+def key(
+    default: Any, meaning: str = "", bounds: str = "", *, why: str = "", **changes: Any
+) -> _Unnamed:
     """A key of a :func:`section`.
 
     Args:
       default: its value.
       meaning: a noun phrase; without it a field of the section's structs describes the key.
+      bounds: as in :class:`Quantity`, where they are not those of the field.
       why: reason for the default, or its source.
       **changes: other attributes of :class:`Quantity`.
     """
 
     def describe(name: str, fields: Mapping[str, Quantity]) -> Key:
-        item = default[0] if isinstance(default, tuple) else default
-        own: dict[str, Any] = {"shape": "", "whole": type(item) is int}
-        if name not in fields and unit_of(name).startswith("dB"):
-            own |= {"unit": unit_of(name), **_LEVEL_BOUNDS}
+        is_level = name not in fields and unit_of(name).startswith("dB")
         if meaning:
-            known = Quantity(meaning=meaning, unit=unit_of(name))
+            known = Quantity(meaning=meaning)
         else:
-            known = fields[name if name in fields else linear_name(name)]
-        return Key(default, dataclasses.replace(known, **(own | changes)), why)
+            known = fields[to_linear(name, 0.0)[0] if is_level else name]
+        item = default[0] if isinstance(default, tuple) else default
+        own = {
+            "shape": "",
+            "unit": unit_of(name) if meaning or is_level else known.unit,
+            "bounds": bounds or (_LEVEL_BOUNDS if is_level else known.bounds),
+            "whole": type(item) is int,
+        }
+        return Key(default, dataclasses.replace(known, **own, **changes), why)
 
     return describe
 

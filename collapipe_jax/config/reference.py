@@ -6,53 +6,50 @@ The pages follow from the tables of keys and from the structs; a test holds them
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from collapipe_jax.config.default import KEYS
 from collapipe_jax.config.keys import Key
 from collapipe_jax.files import documents
 from collapipe_jax.quantity import Quantity
 
-_NOTE = "<!-- Made by `python -m collapipe_jax.config.reference docs/reference`. -->"
+_PAGE = """<!-- Made by `python -m collapipe_jax.config.reference docs/reference`. -->
 
-_CONFIGURATION = f"""{_NOTE}
+# {title}
 
-# Configuration
+{text} Symbols and numbers of equations are those of the [system model](../system-model.md)."""
 
-Every key of a configuration with its default. `--config.SECTION.KEY=VALUE` sets a key on the
-command line. A value must have the type of the default; an integer may stand for a float, and a
-list for a tuple. Symbols and numbers of equations are those of the
-[system model](../system-model.md)."""
+_CONFIGURATION = """Every key of a configuration with its default. `--config.SECTION.KEY=VALUE` sets
+a key on the command line. A value must have the type of the default; an integer may stand for a
+float, and a list for a tuple."""
 
-_DOCUMENTS = f"""{_NOTE}
-
-# Documents
-
-Keys of networks, decisions and costs on file; [file formats](../file-formats.md) has the rules for
-reading them. Symbols and numbers of equations are those of the [system model](../system-model.md).
-$N$ clusters have $K$ devices each, and $K + 1$ nodes with the control unit, which is node 0. $C$ is
-any number from 1 on."""
+_DOCUMENTS = """Keys of networks, decisions and costs on file; [file formats](../file-formats.md)
+has the rules for reading them. $N$ clusters have $K$ devices each, and $K + 1$ nodes with the
+control unit, which is node 0. $C$ is any number from 1 on. Gains are indexed sender first."""
 
 
 def configuration_page() -> str:
     """The page of all keys, in Markdown."""
-    top = {name: key for name, key in KEYS.items() if isinstance(key, Key)}
-    sections = {name: keys for name, keys in KEYS.items() if name not in top}
-    parts = [_CONFIGURATION, _key_table(top)]
-    parts += [f"## `{name}`\n\n{_key_table(keys)}" for name, keys in sections.items()]
-    return "\n\n".join(parts) + "\n"
+    sections = {name: keys for name, keys in KEYS.items() if not isinstance(keys, Key)}
+    top = [_of_key(name, key) for name, key in KEYS.items() if isinstance(key, Key)]
+    page = [_PAGE.format(title="Configuration", text=_CONFIGURATION), _table(top)]
+    for name, keys in sections.items():
+        page += [f"## `{name}`", _table([_of_key(*each) for each in keys.items()])]
+    return "\n\n".join(page) + "\n"
 
 
 def documents_page() -> str:
     """The page of the documents' keys, in Markdown."""
-    parts = [_DOCUMENTS, f"## `{documents.NETWORK_FORMAT}`", _quantity_table(documents.SIZES)]
-    for name, keys in documents.NETWORK.items():
-        parts += [f"### `{name}`", _quantity_table(keys)]
-    parts += [f"## `{documents.DECISION_FORMAT}`", _quantity_table(documents.DECISION)]
-    parts += [f"## `{documents.COST_FORMAT}`", _quantity_table(documents.COST)]
-    return "\n\n".join(parts) + "\n"
+    page = [_PAGE.format(title="Documents", text=_DOCUMENTS)]
+    for title, keys in {
+        f"## `{documents.NETWORK_FORMAT}`": documents.SIZES,
+        **{f"### `{name}`": keys for name, keys in documents.NETWORK.items()},
+        f"## `{documents.DECISION_FORMAT}`": documents.DECISION,
+        f"## `{documents.COST_FORMAT}`": documents.COST,
+    }.items():
+        page += [title, _table([_of_quantity(*each) for each in keys.items()])]
+    return "\n\n".join(page) + "\n"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -63,59 +60,32 @@ def main(argv: Sequence[str]) -> None:
     (folder / "documents.md").write_text(documents_page(), encoding="utf-8")
 
 
-def _key_table(keys: Mapping[str, Key]) -> str:
-    return _table(
-        ("key", "default", "unit", "range", "meaning", "reason of the default"),
-        (
-            (
-                f"`{name}`",
-                f"`{_short(key.default)}`",
-                key.quantity.unit,
-                _range(key.quantity, isinstance(key.default, bool | str | tuple)),
-                _with_symbol(key.quantity),
-                key.why,
-            )
-            for name, key in keys.items()
-        ),
-    )
+def _of_quantity(name: str, quantity: Quantity) -> dict[str, str]:
+    """Cells of a row by column."""
+    choices = ", ".join(f"`{choice}`" for choice in quantity.choices)
+    return {
+        "key": f"`{name}`",
+        "symbol": quantity.symbol and f"${quantity.symbol}$",
+        "unit": quantity.unit,
+        "shape": quantity.axes and f"${quantity.axes}$",
+        "range": choices or "integer " * quantity.whole + quantity.bounds,
+        "meaning": quantity.meaning,
+    }
 
 
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else repr(value)
+def _of_key(name: str, key: Key) -> dict[str, str]:
+    default = key.default
+    value = f"{default:g}" if isinstance(default, float) else repr(default)
+    cells = _of_quantity(name, key.quantity)
+    if isinstance(default, bool | str) and not key.quantity.choices:
+        cells["range"] = ""
+    return {"key": cells.pop("key"), "default": f"`{value}`", **cells, "reason": key.why}
 
 
-def _quantity_table(quantities: Mapping[str, Quantity]) -> str:
-    return _table(
-        ("key", "symbol", "unit", "shape", "range", "meaning"),
-        (
-            (
-                f"`{name}`",
-                each.symbol and f"${each.symbol}$",
-                each.unit,
-                each.axes and f"${each.axes}$",
-                _range(each),
-                each.meaning,
-            )
-            for name, each in quantities.items()
-        ),
-    )
-
-
-def _range(quantity: Quantity, is_other: bool = False) -> str:
-    """Bounds of a number, or the names to choose among."""
-    if quantity.choices:
-        return ", ".join(f"`{name}`" for name in quantity.choices)
-    if is_other:
-        return ""
-    return ("integer " if quantity.whole else "") + quantity.bounds
-
-
-def _with_symbol(quantity: Quantity) -> str:
-    return quantity.meaning + (f", ${quantity.symbol}$" if quantity.symbol else "")
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
+def _table(rows: Sequence[dict[str, str]]) -> str:
+    """A table without its empty columns."""
+    head = [column for column in rows[0] if any(row[column] for row in rows)]
+    lines = [head, ["---"] * len(head), *([row[column] for column in head] for row in rows)]
     cells = [[cell.replace("|", r"\|") for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 

@@ -31,7 +31,7 @@ from collapipe_jax.simulation.system import (
     SystemParams,
     sample_system,
 )
-from collapipe_jax.units import linear_name, to_linear
+from collapipe_jax.units import to_linear
 
 _LONGEST_ROUND_S = 1e9
 
@@ -106,18 +106,14 @@ def check_budgets(system: EdgeSystem) -> None:
     """
     problem = system.mean_problem
     budget_j = np.asarray(problem.control.energy_budget_j)
-    floors = {
-        "control.control_unit_budget_j": (
-            budget_j[:, 0],
-            np.asarray(control_unit_floor_j(problem)),
-        ),
-        "control.device_budget_j": (budget_j[:, 1], device_budget_floor_j(problem)),
-    }
-    for key, (budget, floor) in floors.items():
+    for key, budget, floor in (
+        ("control_unit_budget_j", budget_j[:, 0], np.asarray(control_unit_floor_j(problem))),
+        ("device_budget_j", budget_j[:, 1], device_budget_floor_j(problem)),
+    ):
         worst = int(np.argmax(floor - budget))
         if budget[worst] <= floor[worst]:
             raise InputError(
-                key,
+                f"control.{key}",
                 float(budget[worst]),
                 f"under the energy floor of {floor[worst]:.4g} J a round in cluster {worst}, so "
                 "that no policy could keep it",
@@ -160,7 +156,7 @@ def _fill(cls: type[_StructT], section: Config, **others: Any) -> _StructT:
 
 def _build_radio(radio: Config) -> RadioParams:
     numbers = {name: float(value) for name, value in radio.items() if name != "rate_law"}
-    linear = {linear_name(name): to_linear(name, value) for name, value in numbers.items()}
+    linear = dict(to_linear(name, value) for name, value in numbers.items())
     density_w_per_hz = linear.pop("noise_density_w_per_hz")
     return RadioParams(
         bs_noise_w_per_hz=density_w_per_hz * linear.pop("bs_noise_figure"),
@@ -202,14 +198,11 @@ def build_workload(config: Config) -> Workload:
     model, task, training = config.model, config.task, config.training
     with under_keys({"optimizer.name": "training.client_optimizer"}):
         state_bytes = state_bytes_per_parameter(training.client_optimizer)
+    sizes = ("width", "heads", "feed_forward_width", "encoder_blocks", "rematerialise")
     shared = {
+        **{name: model[name] for name in sizes},
         "vocabulary_size": task.vocabulary_size,
-        "width": model.width,
-        "heads": model.heads,
-        "feed_forward_width": model.feed_forward_width,
-        "encoder_blocks": model.encoder_blocks,
         "dropout": model.dropout_rate > 0,
-        "rematerialise": model.rematerialise,
         "batch": training.batch,
         "local_steps": training.local_steps,
         "micro_batch_choices": jnp.array(training.micro_batch_choices),

@@ -26,7 +26,7 @@ class EffectiveQueueParams(Struct):
     unavoidable_arrival_weight: Array = quantity(
         "share of a control unit's unavoidable arrival that counts in its effective queue before "
         "the round",
-        le=1,
+        bounds=">= 0 and <= 1",
     )
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.quantity import Struct, quantity
+from collapipe_jax.quantity import Struct, positive, quantity
 
 
 class Decision(Struct):
@@ -19,10 +19,8 @@ class Decision(Struct):
         unit="blocks",
         whole=True,
     )
-    micro_batches: Array = quantity("micro-batches of a mini-batch", "M", "N", gt=0, whole=True)
-    d2d_share: Array = quantity(
-        "share of the D2D band for the hop from a node; 0 on idle nodes", r"\alpha", "NJ"
-    )
+    micro_batches: Array = positive("micro-batches of a mini-batch", "M", "N", whole=True)
+    d2d_share: Array = quantity("share of the D2D band; 0 on idle nodes", r"\alpha", "NJ")
     d2d_power_w: Array = quantity("D2D power of a node; of no effect on idle nodes", "p", "NJ")
     d2e_share: Array = quantity("share of the D2E band", r"\beta", "N")
     d2e_power_w: Array = quantity("D2E power of a control unit", "p^U", "N")

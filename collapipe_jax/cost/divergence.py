@@ -24,11 +24,9 @@ class Drift(Struct):
 class Learning(Struct):
     """Constants of the convergence bound."""
 
-    cluster_weight: Array = quantity(
-        "weight of a cluster in the aggregation; their sum is 1", "w", "N"
-    )
+    cluster_weight: Array = quantity("weight of a cluster in the mean; the sum is 1", "w", "N")
     gradient_variance: Array = quantity(
-        "variance of the gradient of a sample", r"\sigma^2", unit="squared gradient"
+        "variance of a sample's gradient", r"\sigma^2", unit="squared gradient"
     )
     gradient_heterogeneity: Array = quantity(
         "squared distance of a cluster's gradient from the mean of all",

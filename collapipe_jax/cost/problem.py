@@ -7,22 +7,22 @@ from collapipe_jax.cost.switching import Switching
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.devices import Compute
-from collapipe_jax.quantity import Struct, part, quantity
+from collapipe_jax.quantity import Struct, part, positive, quantity
 
 
 class Control(Struct):
     """Budgets, virtual queues and the trade-off between them."""
 
     v: Array = quantity("weight of latency against the queues", "V")
-    reference_latency_s: Array = quantity(
-        "reference latency, with which one `v` means the same on every network", "T_{ref}", gt=0
+    reference_latency_s: Array = positive(
+        "reference latency, with which one `v` means the same on every network", "T_{ref}"
     )
-    energy_budget_j: Array = quantity(
-        "time-average energy budget of a node", r"\bar E", "NJ", unit="J per round", gt=0
+    energy_budget_j: Array = positive(
+        "time-average energy budget of a node", r"\bar E", "NJ", unit="J per round"
     )
     energy_queue: Array = quantity("effective queue of energy", "q", "NJ", unit="budgets")
-    divergence_target: Array = quantity(
-        "time-average target of the divergence", r"\bar\Gamma", unit="squared gradient", gt=0
+    divergence_target: Array = positive(
+        "time-average target of the divergence", r"\bar\Gamma", unit="squared gradient"
     )
     divergence_queue: Array = quantity("effective queue of divergence", "z", unit="targets")
 

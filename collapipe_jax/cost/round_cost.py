@@ -32,9 +32,7 @@ class RoundCost(Struct):
     cluster_latency_s: Array = quantity("latency of a cluster (14)", "T_n", "N")
     compute_latency_s: Array = quantity("latency of the compute stages alone (12)")
     parts: LatencyParts = part("latency by part")
-    stages: StageTimes | None = part(
-        "times of a micro-batch, for a timeline; none where there is no pipeline"
-    )
+    stages: StageTimes | None = part("times of a micro-batch, if there is a pipeline")
     energy_j: Array = quantity("energy of a node in the round (16)", "E", "NJ")
     memory_bytes: Array = quantity("memory that a device needs (15)", "mem", "NK")
     loss_probability: Array = quantity(
@@ -46,7 +44,7 @@ class RoundCost(Struct):
     objective: Array = quantity("objective (P2), and the switching cost where there is one")
     absent: Array = part("clusters that do not participate, ``[N]``")
     clients: ClientTimes | None = part(
-        "times of every client; none where there is a pipeline", default=None
+        "times of every client, if there is no pipeline", default=None
     )
 
 

@@ -7,7 +7,8 @@ their optimiser state, make room and warm up; what that is worth is a price, off
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.quantity import Struct, quantity
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.quantity import Struct, quantity, same
 
 
 class SwitchingParams(Struct):
@@ -17,20 +18,15 @@ class SwitchingParams(Struct):
         "cost of moving a whole encoder between devices; at 0 none", unit="units of (P2)"
     )
     hysteresis: Array = quantity(
-        "relative fall of (P2) under which `dssra` keeps the partition", le=1
+        "relative fall of (P2) under which `dssra` keeps the partition", bounds=">= 0 and <= 1"
     )
 
 
 class Switching(SwitchingParams):
     """The partition of the round before, and the cost of leaving it."""
 
-    segments: Array = quantity(
-        "encoder blocks on every device; a row of zeros where a cluster held none",
-        r"\delta",
-        "NK",
-        whole=True,
-    )
-    micro_batches: Array = quantity("micro-batches of a mini-batch", "M", "N", gt=0, whole=True)
+    segments: Array = same(Decision, "segments")
+    micro_batches: Array = same(Decision, "micro_batches")
 
 
 def moved_encoders(before: Array, segments: Array, blocks: int) -> Array:

@@ -14,7 +14,7 @@ from collapipe_jax.cost.model_counts import (
     embedding_parameters,
     head_parameters,
 )
-from collapipe_jax.quantity import Struct, part, quantity
+from collapipe_jax.quantity import Struct, part, positive, quantity
 
 
 class ModelEnds(Struct):
@@ -22,42 +22,32 @@ class ModelEnds(Struct):
 
     decoder_param_bits: Array = quantity("parameters of the decoder on a link", "D_{dec}")
     embedding_static_bytes: Array = quantity(
-        "weights, gradients and optimiser state of the embedding", "m_{emb}"
+        "weights, gradient and state of the embedding", "m_{emb}"
     )
-    decoder_static_bytes: Array = quantity(
-        "weights, gradients and optimiser state of the decoder", "m_{dec}"
-    )
+    decoder_static_bytes: Array = quantity("weights, gradient and state of the decoder", "m_{dec}")
 
 
 class Workload(Struct):
     """The work of one round, per encoder block and sample."""
 
-    blocks: int = quantity("encoder blocks", "L", gt=0, whole=True, static=True)
-    batch: Array = quantity(
-        "samples of a cluster's mini-batch", "B", unit="samples", gt=0, whole=True
+    blocks: int = positive("encoder blocks", "L", whole=True, static=True)
+    batch: Array = positive("samples of a cluster's mini-batch", "B", unit="samples", whole=True)
+    local_steps: Array = positive("local steps of a round", "H", whole=True)
+    micro_batch_choices: Array = positive(
+        "allowed numbers of micro-batches, divisors of `batch`", "M", "C", whole=True
     )
-    local_steps: Array = quantity("local steps of a round", "H", gt=0, whole=True)
-    micro_batch_choices: Array = quantity(
-        "allowed numbers of micro-batches, divisors of `batch`", "M", "C", gt=0, whole=True
-    )
-    block_flops: Array = quantity(
-        "forward pass of a block", "c_F", unit="FLOP per block and sample", gt=0
-    )
-    embed_flops: Array = quantity(
-        "forward pass of the embedding", "c_{emb}", unit="FLOP per sample"
-    )
-    decoder_flops: Array = quantity(
-        "forward and backward pass of the decoder", "c_{dec}", unit="FLOP per sample"
-    )
+    block_flops: Array = positive("forward pass", "c_F", unit="FLOP per block and sample")
+    embed_flops: Array = quantity("forward pass of embedding", "c_{emb}", unit="FLOP per sample")
+    decoder_flops: Array = quantity("both passes of the decoder", "c_{dec}", unit="FLOP per sample")
     backward_ratio: Array = quantity("backward pass over forward pass", r"\rho")
-    activation_bits: Array = quantity("activations on a link", "D_A", unit="bit per sample", gt=0)
+    activation_bits: Array = positive("activations on a link", "D_A", unit="bit per sample")
     target_bits: Array = quantity("targets on the uplink", "D_T", unit="bit per sample")
     block_param_bits: Array = quantity("parameters on a link", "D_P", unit="bit per block")
     embedding_param_bits: Array = quantity(
         "parameters of the embedding on a link; 0 if it is not aggregated", "D_E"
     )
-    block_static_bytes: Array = quantity(
-        "weights, gradients and optimiser state", "m_{static}", unit="byte per block", gt=0
+    block_static_bytes: Array = positive(
+        "weights, gradients and optimiser state", "m_{static}", unit="byte per block"
     )
     block_kept_bytes: Array = quantity(
         "kept for the backward pass", "m_{kept}", unit="byte per block and sample"

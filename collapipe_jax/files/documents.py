@@ -6,6 +6,7 @@ structs. Reading checks every number in double precision before anything is comp
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,13 @@ def read_network(path: str | os.PathLike) -> RoundProblem:
     """
     document = _read_json(path, NETWORK_FORMAT)
     _check_keys(document, {"format", *SIZES, *NETWORK}, "")
-    axes = _axes(*(int(_read_number(document[key], SIZES[key], key, {})) for key in SIZES))
-    sections = {
-        name: _read_section(document[name], quantities, f"{name}.", axes)
-        for name, quantities in NETWORK.items()
-    }
+    axes = _axes(**_read_numbers(document, SIZES, "", {}))
+    sections = {}
+    for name, keys in NETWORK.items():
+        if not isinstance(document[name], dict):
+            raise InputError(name, document[name], "not an object", "Write its keys and values")
+        _check_keys(document[name], set(keys), f"{name}.")
+        sections[name] = _read_numbers(document[name], keys, f"{name}.", axes)
     _check_micro_batch_choices(sections["workload"])
     _check_weights(sections["learning"]["cluster_weight"])
     return _to_problem(sections)
@@ -112,14 +115,10 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
         "clusters": problem.clusters,
         "devices": problem.devices,
     }
-    for name, keys in NETWORK.items():
-        section = getattr(problem, name)
-        document[name] = {
-            key: _to_list(getattr(section, key)) for key in keys if key != "energy_coefficient"
-        }
+    document |= {name: _to_lists(getattr(problem, name), keys) for name, keys in NETWORK.items()}
     flops_per_s = np.asarray(problem.compute.flops_per_s, np.float64)
     joules_per_flop = np.asarray(problem.compute.joules_per_flop, np.float64)
-    document["compute"]["energy_coefficient"] = _to_list(joules_per_flop / flops_per_s**2)
+    document["compute"]["energy_coefficient"] = (joules_per_flop / flops_per_s**2).tolist()
     _write_json(path, document)
 
 
@@ -132,25 +131,20 @@ def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
     document = _read_json(path, DECISION_FORMAT)
     _check_keys(document, {"format", "policy", *DECISION}, "")
     axes = _axes(problem.clusters, problem.devices)
-    values = {key: _read_number(document[key], each, key, axes) for key, each in DECISION.items()}
-    return Decision(**_to_jax(values))
+    return Decision(**_to_jax(_read_numbers(document, DECISION, "", axes)))
 
 
 def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> None:
     """Write a decision, readable by :func:`read_decision`."""
     document = {"format": DECISION_FORMAT, "policy": policy}
-    document |= {key: _to_list(getattr(decision, key)) for key in DECISION}
-    _write_json(path, document)
+    _write_json(path, document | _to_lists(decision, DECISION))
 
 
 def write_cost(path: str | os.PathLike, cost: RoundCost, violations: list[str]) -> None:
     """Write a cost; infinite entries of a broken cluster become ``null``."""
-    document: dict[str, Any] = {"format": COST_FORMAT}
-    document |= {key: _null_if_infinite(_to_list(getattr(cost, key))) for key in COST}
-    document["feasible"] = not violations
-    document["violations"] = violations
-    document["absent"] = [int(n) for n in np.flatnonzero(np.asarray(cost.absent))]
-    _write_json(path, document)
+    document = {"format": COST_FORMAT, **_null_if_infinite(_to_lists(cost, COST))}
+    document |= {"feasible": not violations, "violations": violations}
+    _write_json(path, document | {"absent": np.flatnonzero(cost.absent).tolist()})
 
 
 def _read_json(path: str | os.PathLike, expected_format: str) -> dict[str, Any]:
@@ -177,23 +171,19 @@ def _check_keys(document: dict, expected: set[str], prefix: str) -> None:
 
 def _axes(clusters: int, devices: int) -> dict[str, int]:
     """Lengths of axes by their letters; other axes have any length."""
-    return {"N": clusters, "K": devices, "J": devices + 1}
+    return {"N": int(clusters), "K": int(devices), "J": int(devices) + 1}
 
 
-def _read_section(
-    section: Any, keys: dict[str, Quantity], prefix: str, axes: dict[str, int]
-) -> dict[str, np.ndarray]:
-    if not isinstance(section, dict):
-        raise InputError(prefix[:-1], section, "not an object", "Write its keys and values")
-    _check_keys(section, set(keys), prefix)
-    return {key: _read_number(section[key], each, prefix + key, axes) for key, each in keys.items()}
-
-
-def _read_number(value: Any, quantity: Quantity, key: str, axes: dict[str, int]) -> np.ndarray:
-    """One number or nested list of numbers, checked, as float64 or int64."""
-    _check_shape(value, tuple(axes.get(letter) for letter in quantity.shape), key)
-    quantity.check(key, value)
-    return np.array(value, np.int64 if quantity.whole else np.float64)
+def _read_numbers(
+    section: Mapping[str, Any], keys: dict[str, Quantity], prefix: str, axes: dict[str, int]
+) -> dict[str, Any]:
+    """Numbers and nested lists of numbers, checked, as arrays of float64 or int64."""
+    values = {}
+    for key, quantity in keys.items():
+        _check_shape(section[key], tuple(map(axes.get, quantity.shape)), prefix + key)
+        quantity.check(prefix + key, section[key])
+        values[key] = np.array(section[key], np.int64 if quantity.whole else np.float64)
+    return values
 
 
 def _check_shape(value, wanted: tuple, key: str) -> None:
@@ -230,11 +220,14 @@ def _to_jax(values: dict[str, np.ndarray]) -> dict[str, Any]:
     return {key: jnp.asarray(value) for key, value in values.items()}
 
 
-def _to_list(value) -> Any:
-    return np.asarray(value).tolist()
+def _to_lists(struct: Struct, keys: Iterable[str]) -> dict[str, Any]:
+    """Fields of a struct as JSON knows them."""
+    return {key: np.asarray(getattr(struct, key)).tolist() for key in keys if hasattr(struct, key)}
 
 
-def _null_if_infinite(value) -> Any:
+def _null_if_infinite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _null_if_infinite(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_null_if_infinite(item) for item in value]
     return value if np.isfinite(value) else None

@@ -5,7 +5,11 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float
 
-from collapipe_jax.quantity import Struct, quantity
+from collapipe_jax.quantity import Struct, positive, quantity
+
+_Values = Float[Array, "*any"]
+_Broadcast = Float[Array, "..."]
+_Factor = _Broadcast | float
 
 RATE_LAWS = ("mean", "ergodic")
 
@@ -13,34 +17,27 @@ RATE_LAWS = ("mean", "ergodic")
 class RadioConstants(Struct):
     """Numbers of the radio that are the same for every link of their kind."""
 
-    d2e_bandwidth_hz: Array = quantity("bandwidth of the D2E links", "W_U", gt=0)
-    d2d_bandwidth_hz: Array = quantity("bandwidth of the D2D links", "W_D", gt=0)
-    bs_noise_w_per_hz: Array = quantity("noise density at the base station", "N_B", gt=0)
-    node_noise_w_per_hz: Array = quantity("noise density at a node", "N_D", gt=0)
-    d2e_interference_w: Array = quantity(
-        "interference from other cells over the whole D2E band", "I_U"
-    )
-    d2d_activity: Array = quantity(
-        "share of time that a transmitter of another cluster is heard", "a_I"
-    )
-    snr_gap: Array = quantity("SNR gap to capacity", "G", gt=0)
-    max_spectral_efficiency: Array = quantity(
-        "ceiling of the modulation", r"se_{\max}", unit="bit/s/Hz", gt=0
+    d2e_bandwidth_hz: Array = positive("bandwidth of the D2E links", "W_U")
+    d2d_bandwidth_hz: Array = positive("bandwidth of the D2D links", "W_D")
+    bs_noise_w_per_hz: Array = positive("noise density at the base station", "N_B")
+    node_noise_w_per_hz: Array = positive("noise density at a node", "N_D")
+    d2e_interference_w: Array = quantity("interference of other cells, whole D2E band", "I_U")
+    d2d_activity: Array = quantity("share of time that other clusters' nodes send", "a_I")
+    snr_gap: Array = positive("SNR gap to capacity", "G")
+    max_spectral_efficiency: Array = positive(
+        "ceiling of the modulation", r"se_{\max}", unit="bit/s/Hz"
     )
     bs_power_w: Array = quantity("power of the base station", "P_{BS}")
     outage_threshold: Array = quantity(
         "SINR that a transport block needs; a linear 0 switches losses off", r"\theta"
     )
-    harq_attempts: Array = quantity(
-        "attempts to send a transport block (HARQ)", "A_H", gt=0, whole=True
-    )
-    transport_block_bits: Array = quantity("size of a transport block", "D_{TB}", gt=0)
+    harq_attempts: Array = positive("attempts to send a transport block (HARQ)", "A_H", whole=True)
+    transport_block_bits: Array = positive("size of a transport block", "D_{TB}")
     rate_law: str = quantity(
         "rate of a link: `mean` takes log2(1 + x) at the mean SINR x, `ergodic` its mean over "
         "Rayleigh fading within the round",
         choices=RATE_LAWS,
         default="mean",
-        static=True,
     )
 
 
@@ -50,11 +47,9 @@ class Radio(RadioConstants):
     d2e_power_max_w: Array = quantity("limit of power on the D2E band", r"p^U_{\max}", "N")
     d2d_power_max_w: Array = quantity("limit of power on the D2D band", r"p_{\max}", "NJ")
     d2e_gain: Array = quantity("gain to the base station, in both directions", "g^U", "NJ")
-    d2d_gain: Array = quantity(
-        "gain inside a cluster, sender first; the diagonal is not used", "g", "NJJ"
-    )
+    d2d_gain: Array = quantity("gain inside a cluster, sender first; diagonal unused", "g", "NJJ")
     cross_gain: Array = quantity(
-        "gain between clusters, sender first; entries inside a cluster are not used", "g^X", "NJNJ"
+        "gain between clusters, sender first; entries inside a cluster unused", "g^X", "NJNJ"
     )
 
 
@@ -81,12 +76,12 @@ def interference_w(
     return radio.d2d_activity * jnp.sum(jnp.where(others, heard, 0.0), axis=0)
 
 
-def spectral_efficiency(sinr: Float[Array, "*any"], radio: Radio) -> Float[Array, "*any"]:
+def spectral_efficiency(sinr: _Values, radio: Radio) -> _Values:
     """Bits a second and hertz at a SINR. Source: docs/system-model.md (2)."""
     return jnp.minimum(unlimited_efficiency(sinr, radio), radio.max_spectral_efficiency)
 
 
-def unlimited_efficiency(sinr: Float[Array, "*any"], radio: Radio) -> Float[Array, "*any"]:
+def unlimited_efficiency(sinr: _Values, radio: Radio) -> _Values:
     """Spectral efficiency of docs/system-model.md (2) without the ceiling of modulation."""
     law = mean_log2_one_plus if radio.rate_law == "ergodic" else _log2_one_plus
     return law(sinr / radio.snr_gap)
@@ -97,7 +92,7 @@ def _log2_one_plus(x: Array) -> Array:
     return jnp.log1p(x) / jnp.log(2.0)
 
 
-def mean_log2_one_plus(x: Float[ArrayLike, "*any"]) -> Float[Array, "*any"]:
+def mean_log2_one_plus(x: Float[ArrayLike, "*any"]) -> _Values:
     """``E[log2(1 + x h)]`` for h ~ Exp(1), that is ``e^{1/x} E1(1/x) / ln 2``.
 
     The exponential integral is summed here in a fixed number of steps: the library's
@@ -135,41 +130,30 @@ def _scaled_e1_by_fraction(u: Array) -> Array:
 
 
 def d2d_sinr(
-    radio: Radio,
-    power_w: Float[Array, "..."] | float,
-    gain: Float[Array, "..."],
-    share: Float[Array, "..."] | float,
-    interference_at_receiver_w: Float[Array, "..."] | float,
-) -> Float[Array, "..."]:
+    radio: Radio, power_w: _Factor, gain: _Factor, share: _Factor, receiver_interference_w: _Factor
+) -> _Broadcast:
     """SINR of a D2D message on a share of the band.
 
     Source: docs/system-model.md (3). All arguments broadcast; a share must be positive.
     """
-    disturbance_w = radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz + interference_at_receiver_w
+    disturbance_w = radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz + receiver_interference_w
     # Powers times gains over noise stays in range in single precision, not so the
     # product of share and noise, which may come near the smallest number.
     return power_w * (gain / disturbance_w) / share
 
 
-def d2d_rate_bps(
-    radio: Radio, sinr: Float[Array, "*any"], share: Float[Array, "..."] | float
-) -> Float[Array, "*any"]:
+def d2d_rate_bps(radio: Radio, sinr: _Values, share: _Factor) -> _Values:
     """Rate of a D2D message on a share of the band. Source: docs/system-model.md (3)."""
     return share * radio.d2d_bandwidth_hz * spectral_efficiency(sinr, radio)
 
 
-def uplink_sinr(
-    radio: Radio,
-    power_w: Float[Array, "..."] | float,
-    gain: Float[Array, "..."],
-    share: Float[Array, "..."] | float,
-) -> Float[Array, "..."]:
+def uplink_sinr(radio: Radio, power_w: _Factor, gain: _Factor, share: _Factor) -> _Broadcast:
     """SINR from a node to the base station. Source: docs/system-model.md (4)."""
     disturbance_w = radio.d2e_bandwidth_hz * radio.bs_noise_w_per_hz + radio.d2e_interference_w
     return power_w * (gain / disturbance_w) / share
 
 
-def downlink_sinr(radio: Radio, gain: Float[Array, "*any"]) -> Float[Array, "*any"]:
+def downlink_sinr(radio: Radio, gain: _Values) -> _Values:
     """SINR from the base station to a node, its power spread over the band.
 
     Source: docs/system-model.md (5).
@@ -178,14 +162,12 @@ def downlink_sinr(radio: Radio, gain: Float[Array, "*any"]) -> Float[Array, "*an
     return radio.bs_power_w * (gain / disturbance_w)
 
 
-def d2e_rate_bps(
-    radio: Radio, sinr: Float[Array, "..."], share: Float[Array, "..."] | float
-) -> Float[Array, "..."]:
+def d2e_rate_bps(radio: Radio, sinr: _Broadcast, share: _Factor) -> _Broadcast:
     """Rate on a share of the D2E band, up or down. Source: docs/system-model.md (4), (5)."""
     return share * radio.d2e_bandwidth_hz * spectral_efficiency(sinr, radio)
 
 
-def transport_block_hazard(radio: Radio, sinr: Float[Array, "*any"]) -> Float[Array, "*any"]:
+def transport_block_hazard(radio: Radio, sinr: _Values) -> _Values:
     """Hazard ``lambda(x)`` of one transport block after its HARQ attempts.
 
     Source: docs/system-model.md (6). Finite values and derivatives at every positive
@@ -219,6 +201,6 @@ def _log_one_minus_exp(z: Array) -> Array:
     )
 
 
-def loss_probability(hazard: Float[Array, "*any"]) -> Float[Array, "*any"]:
+def loss_probability(hazard: _Values) -> _Values:
     """Probability that a message of this hazard is lost. Source: docs/system-model.md (7)."""
     return -jnp.expm1(-hazard)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PRNGKeyArray
 
-from collapipe_jax.quantity import Struct, quantity, same
+from collapipe_jax.quantity import Struct, positive, quantity, same
 from collapipe_jax.units import gib_to_bytes
 
 
@@ -58,11 +58,11 @@ class Compute(Struct):
     1e-11 J, while kappa itself lies near the smallest single-precision number.
     """
 
-    flops_per_s: Array = quantity("effective speed of a node", "F", "NJ", gt=0)
+    flops_per_s: Array = positive("effective speed of a node", "F", "NJ")
     joules_per_flop: Array = quantity("energy of an operation", r"\kappa F^2", "NJ")
     memory_bytes: Array = quantity("memory for training; 0 for an unavailable device", "Mem", "NK")
-    es_flops_per_s: Array = quantity(
-        "speed of the edge server, shared equally by the clusters", "F_{ES}", gt=0
+    es_flops_per_s: Array = positive(
+        "speed of the edge server, shared equally by the clusters", "F_{ES}"
     )
     block_overhead_s: Array = quantity("time to launch a block on a micro-batch", "o_B")
     link_overhead_s: Array = quantity("time to start a message", "o_L")
@@ -71,17 +71,16 @@ class Compute(Struct):
 class DeviceParams(Struct):
     """Devices from which a network is drawn."""
 
-    control_unit: str = quantity(
-        "device that every control unit is", choices=DEVICE_PROFILES, static=True
-    )
+    control_unit: str = quantity("device that every control unit is", choices=DEVICE_PROFILES)
     kinds: tuple[str, ...] = quantity(
         "devices of the catalogue (collapipe_jax/network/devices.py), one drawn uniformly for "
         "every node but the control units",
         choices=DEVICE_PROFILES,
-        static=True,
     )
-    utilisation: Array = quantity("share of its peak that training reaches on a device", gt=0, le=1)
-    memory_share: Array = quantity("share of its memory that training may use", gt=0, le=1)
+    utilisation: Array = quantity(
+        "share of peak speed that training reaches", bounds="> 0 and <= 1"
+    )
+    memory_share: Array = quantity("share of memory that training may use", bounds="> 0 and <= 1")
     es_flops_per_s: Array = same(Compute, "es_flops_per_s")
     block_overhead_s: Array = same(Compute, "block_overhead_s")
     link_overhead_s: Array = same(Compute, "link_overhead_s")

@@ -16,15 +16,11 @@ class DynamicsParams(Struct):
     """Fading over rounds, and availability of devices."""
 
     fading_correlation: Array = quantity(
-        "correlation of the scattered field from round to round", le=1
+        "correlation of the scattered field from round to round", bounds=">= 0 and <= 1"
     )
-    d2e_rician_factor: Array = quantity(
-        "power of the direct path of a D2E link over that of its scattered field"
-    )
-    d2d_rician_factor: Array = quantity(
-        "power of the direct path of a D2D link over that of its scattered field"
-    )
-    availability: Array = quantity("probability that a device is available in a round", le=1)
+    d2e_rician_factor: Array = quantity("direct over scattered power of a D2E link")
+    d2d_rician_factor: Array = quantity("direct over scattered power of a D2D link")
+    availability: Array = quantity("probability that a device is available", bounds=">= 0 and <= 1")
 
 
 class FadingState(NamedTuple):
@@ -51,8 +47,7 @@ def sample_fading(key: PRNGKeyArray, clusters: int, nodes: int) -> FadingState:
     size = clusters * nodes
     field = jax.random.normal(node_key, (size, size, 2)) * jnp.sqrt(0.5)
     return FadingState(
-        d2e=jax.random.normal(d2e_key, (clusters, nodes, 2)) * jnp.sqrt(0.5),
-        node=symmetric(field),
+        d2e=jax.random.normal(d2e_key, (clusters, nodes, 2)) * jnp.sqrt(0.5), node=symmetric(field)
     )
 
 

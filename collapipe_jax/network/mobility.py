@@ -12,28 +12,26 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
 from collapipe_jax.network.propagation import PropagationParams, Shadowing, step_shadowing
-from collapipe_jax.network.topology import TopologyParams
-from collapipe_jax.quantity import Struct, part, quantity
+from collapipe_jax.network.topology import Positions, TopologyParams
+from collapipe_jax.quantity import Struct, part, positive, quantity
 
 
 class MobilityParams(Struct):
     """How devices walk inside the disc of their cluster."""
 
     speed_m_per_s: Array = quantity("mean speed of a device; at 0 all stand still", r"\bar v")
-    round_interval_s: Array = quantity(
-        "time from the start of a round to that of the next, the same for every policy",
-        r"\Delta",
-        gt=0,
+    round_interval_s: Array = positive(
+        "time from the start of a round to that of the next, the same for every policy", r"\Delta"
     )
     velocity_correlation: Array = quantity(
-        "correlation of a device's velocity from round to round", "a", le=1
+        "correlation of a device's velocity from round to round", "a", bounds=">= 0 and <= 1"
     )
 
 
 class MobilityState(NamedTuple):
     """Positions of all nodes, velocities of the devices, and shadowing of all links."""
 
-    position_m: Float[Array, "N J 2"]
+    position_m: Positions
     velocity_m_per_s: Float[Array, "N K 2"]
     shadowing: Shadowing
 
@@ -48,10 +46,7 @@ class Mobility(Struct):
 
 
 def sample_mobility(
-    key: PRNGKeyArray,
-    position_m: Float[Array, "N J 2"],
-    shadowing: Shadowing,
-    params: MobilityParams,
+    key: PRNGKeyArray, position_m: Positions, shadowing: Shadowing, params: MobilityParams
 ) -> MobilityState:
     """State in the first round, from its stationary law.
 

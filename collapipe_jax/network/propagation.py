@@ -8,8 +8,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from collapipe_jax.network.topology import TopologyParams, d2e_distance_m, node_distance_m
-from collapipe_jax.quantity import Struct, quantity
+from collapipe_jax.network.topology import (
+    Positions,
+    TopologyParams,
+    d2e_distance_m,
+    node_distance_m,
+)
+from collapipe_jax.quantity import Struct, positive, quantity
 from collapipe_jax.units import db_to_linear
 
 
@@ -39,23 +44,17 @@ _NUGGET = 1e-4  # two nodes in one place would make a covariance singular in flo
 class PropagationParams(Struct):
     """Path loss and log-normal shadowing of both kinds of link."""
 
-    d2e_path_loss: str = quantity(
-        "path-loss law of the D2E links", choices=PATH_LOSS_LAWS, static=True
-    )
-    d2d_path_loss: str = quantity(
-        "path-loss law of the D2D links", choices=PATH_LOSS_LAWS, static=True
-    )
+    d2e_path_loss: str = quantity("path-loss law of the D2E links", choices=PATH_LOSS_LAWS)
+    d2d_path_loss: str = quantity("path-loss law of the D2D links", choices=PATH_LOSS_LAWS)
     d2e_shadowing_db: Array = quantity("standard deviation of the shadowing of D2E links")
     d2d_shadowing_db: Array = quantity("standard deviation of the shadowing of D2D links")
-    d2e_decorrelation_distance_m: Array = quantity(
+    d2e_decorrelation_distance_m: Array = positive(
         "distance between two nodes over which their shadowing to the base station decorrelates",
         "d_{corr}",
-        gt=0,
     )
-    d2d_decorrelation_distance_m: Array = quantity(
+    d2d_decorrelation_distance_m: Array = positive(
         "distance that both ends walk together over which the shadowing of a D2D link decorrelates",
         "d_{corr}",
-        gt=0,
     )
 
 
@@ -89,10 +88,7 @@ def path_loss_db(distance_m: Float[Array, "*any"], law: PathLossLaw) -> Float[Ar
 
 
 def sample_shadowing(
-    key: PRNGKeyArray,
-    position_m: Float[Array, "N J 2"],
-    topology: TopologyParams,
-    params: PropagationParams,
+    key: PRNGKeyArray, position_m: Positions, topology: TopologyParams, params: PropagationParams
 ) -> Shadowing:
     """Log-normal shadowing of all links.
 
@@ -118,8 +114,8 @@ def sample_shadowing(
 def step_shadowing(
     key: PRNGKeyArray,
     before: Shadowing,
-    position_m: Float[Array, "N J 2"],
-    moved_m: Float[Array, "N J 2"],
+    position_m: Positions,
+    moved_m: Positions,
     params: PropagationParams,
 ) -> Shadowing:
     """Shadowing after nodes have moved; its law is stationary.
@@ -154,10 +150,7 @@ def step_shadowing(
 
 
 def large_scale_gain(
-    position_m: Float[Array, "N J 2"],
-    shadowing: Shadowing,
-    topology: TopologyParams,
-    params: PropagationParams,
+    position_m: Positions, shadowing: Shadowing, topology: TopologyParams, params: PropagationParams
 ) -> LargeScaleGain:
     """Path loss with shadowing, as linear gains.
 

@@ -5,7 +5,10 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from collapipe_jax.quantity import Struct, quantity
+from collapipe_jax.quantity import Struct, positive, quantity
+
+Positions = Float[Array, "N J 2"]
+"""Of all nodes; node 0 of a cluster is its control unit."""
 
 ORDERS = ("drawn", "tour")
 """How devices of a cluster may be numbered."""
@@ -14,26 +17,23 @@ ORDERS = ("drawn", "tour")
 class TopologyParams(Struct):
     """Geometry of a cell with the base station at the origin."""
 
-    clusters: int = quantity("number of clusters", "N", gt=0, whole=True, static=True)
-    devices: int = quantity(
-        "devices of a cluster, besides its control unit", "K", gt=0, whole=True, static=True
+    clusters: int = positive("number of clusters", "N", whole=True, static=True)
+    devices: int = positive(
+        "devices of a cluster, besides its control unit", "K", whole=True, static=True
     )
     order: str = quantity(
         "order in which blocks go through the devices of a cluster: as `drawn`, or a `tour` from "
         "the control unit on always to the nearest device left",
         choices=ORDERS,
         default="drawn",
-        static=True,
     )
-    cell_radius_m: Array = quantity("radius of the disc of the control units", gt=0)
-    cluster_radius_m: Array = quantity(
-        "radius of the disc of the devices around their control unit", gt=0
-    )
-    d2e_min_distance_m: Array = quantity("least distance of a node to the base station", gt=0)
-    d2d_min_distance_m: Array = quantity("least distance between two nodes", gt=0)
+    cell_radius_m: Array = positive("radius of the disc of the control units")
+    cluster_radius_m: Array = positive("radius of the disc of a cluster's devices")
+    d2e_min_distance_m: Array = positive("least distance of a node to the base station")
+    d2d_min_distance_m: Array = positive("least distance between two nodes")
 
 
-def sample_topology(key: PRNGKeyArray, params: TopologyParams) -> Float[Array, "N J 2"]:
+def sample_topology(key: PRNGKeyArray, params: TopologyParams) -> Positions:
     """Positions of all nodes, in metres.
 
     Args:
@@ -79,16 +79,12 @@ def _sample_disc(key, shape, inner_radius_m, outer_radius_m):
     return radius[..., None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)
 
 
-def d2e_distance_m(
-    position_m: Float[Array, "N J 2"], params: TopologyParams
-) -> Float[Array, "N J"]:
+def d2e_distance_m(position_m: Positions, params: TopologyParams) -> Float[Array, "N J"]:
     """Distance of every node to the base station, with its lower limit."""
     return jnp.maximum(jnp.linalg.norm(position_m, axis=-1), params.d2e_min_distance_m)
 
 
-def node_distance_m(
-    position_m: Float[Array, "N J 2"], params: TopologyParams
-) -> Float[Array, "N*J N*J"]:
+def node_distance_m(position_m: Positions, params: TopologyParams) -> Float[Array, "N*J N*J"]:
     """Distance between every two nodes of the network, with its lower limit.
 
     Args:

@@ -25,7 +25,7 @@ from collapipe_jax.network.propagation import (
     sample_shadowing,
 )
 from collapipe_jax.network.topology import TopologyParams, sample_topology
-from collapipe_jax.quantity import Struct, part, quantities, quantity, same
+from collapipe_jax.quantity import Struct, part, positive, quantities, quantity, same
 
 
 class RadioParams(RadioConstants):
@@ -42,25 +42,20 @@ class ControlParams(Struct):
     """Budgets and the trade-off, the same for every network."""
 
     v: Array = same(Control, "v")
-    control_unit_budget_j: Array = quantity(
-        "time-average energy budget of a control unit", unit="J per round", gt=0
+    control_unit_budget_j: Array = positive(
+        "time-average energy budget of a control unit", unit="J per round"
     )
     control_unit_margin: Array = quantity(
         "least budget of a control unit over the least energy that its part can take"
     )
-    device_budget_j: Array = quantity(
-        "time-average energy budget of a device", unit="J per round", gt=0
-    )
+    device_budget_j: Array = positive("time-average energy budget of a device", unit="J per round")
     divergence_ratio: Array = quantity(
-        "target of the divergence over the divergence of a round without losses", gt=1
+        "target of the divergence over the divergence of a round without losses", bounds="> 1"
     )
     queue_params: EffectiveQueueParams = part("how policies see the queues")
-    switching: SwitchingParams | None = part(
-        "cost of changing partitions; none by default", default=None
-    )
-    reference_micro_batches: int = quantity(
+    switching: SwitchingParams | None = part("cost of switching partitions, if any", default=None)
+    reference_micro_batches: int = positive(
         "micro-batches of the static pipeline whose latency is the reference",
-        gt=0,
         whole=True,
         static=True,
     )
@@ -72,7 +67,7 @@ class SystemParams(Struct):
     topology: TopologyParams = part("geometry")
     propagation: PropagationParams = part("path loss and shadowing")
     dynamics: DynamicsParams = part("fading and availability over rounds")
-    mobility: MobilityParams | None = part("how devices walk; none: they stand still", default=None)
+    mobility: MobilityParams | None = part("how devices walk, if they do", default=None)
     devices: DeviceParams = part("devices")
     radio: RadioParams = part("radio")
     workload: Workload = part("operations, bits and bytes of a round")
@@ -88,11 +83,9 @@ class EdgeSystem(Struct):
         "devices walk, its gains are those of the start"
     )
     dynamics: DynamicsParams = part("how the network changes")
-    mobility: Mobility | None = part("how devices walk; none: they stand still", default=None)
+    mobility: Mobility | None = part("how devices walk, if they do", default=None)
     queue_params: EffectiveQueueParams = part("how policies see the queues")
-    switching: SwitchingParams | None = part(
-        "cost of changing partitions; none by default", default=None
-    )
+    switching: SwitchingParams | None = part("cost of switching partitions, if any", default=None)
 
 
 def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
@@ -160,12 +153,9 @@ def _initial_mobility(
 ) -> Mobility | None:
     if params.mobility is None:
         return None
-    return Mobility(
-        params=params.mobility,
-        topology=params.topology,
-        propagation=params.propagation,
-        start=sample_mobility(key, position_m, shadowing, params.mobility),
-    )
+    start = sample_mobility(key, position_m, shadowing, params.mobility)
+    laws = {"topology": params.topology, "propagation": params.propagation}
+    return Mobility(params=params.mobility, start=start, **laws)
 
 
 def _initial_control(params: SystemParams, clusters: int, nodes: int) -> Control:
