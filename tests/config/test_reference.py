@@ -15,7 +15,8 @@ PAGES = {
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_on_file_is_up_to_date(name, tmp_path):
     page = PAGES[name]()
-    assert (ROOT / "docs/reference" / name).read_text(encoding="utf-8") == page
+    on_file = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
+    assert on_file == page, "run python -m collapipe_jax.config.reference docs/reference"
     reference.main([str(tmp_path / "reference")])
     assert (tmp_path / "reference" / name).read_text(encoding="utf-8") == page
 
