@@ -169,7 +169,7 @@ def fix_partition(problem: RoundProblem, segments: Array, micro_batches: Array) 
         downlink_hazard=step_bits / radio.transport_block_bits * down_hazard,
         divergence=cluster_divergence(learning, weight, work.batch, micro_batches),
         costs=costs,
-        switching_cost=switching_cost(problem.moves, segments, work.blocks),
+        switching_cost=switching_cost(problem.switching, segments, work.blocks),
     )
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from jax import Array
 
 from collapipe_jax.cost.latency import LatencyParts
+from collapipe_jax.quantity import Struct, part, quantity
 
 
 class Flows(NamedTuple):
@@ -35,33 +36,24 @@ class ClientTimes(NamedTuple):
     upload_s: Array
 
 
-class RoundCost(NamedTuple):
-    """Cost of one round; entries are infinite where a message cannot be sent.
+class RoundCost(Struct):
+    """Cost of one round; infinite where a message cannot be sent, see :func:`evaluate`."""
 
-    Attributes:
-      latency_s: of the round, scalar.
-      cluster_latency_s: ``[N]``.
-      compute_latency_s: of the round, compute stages alone.
-      parts: latency of every cluster by part.
-      flows: stages of a micro-batch, for a timeline; None where there is no pipeline.
-      energy_j: of every node, ``[N, K + 1]``.
-      memory_bytes: of every device, ``[N, K]``.
-      loss_probability: of a micro-batch, ``[N]``; of clients, ``[N, K]``.
-      divergence: of the round.
-      objective: drift plus penalty, and the cost of switching where there is one.
-      absent: clusters that sit out, ``[N]``.
-      clients: times of every client; None where there is a pipeline.
-    """
-
-    latency_s: Array
-    cluster_latency_s: Array
-    compute_latency_s: Array
-    parts: LatencyParts
-    flows: Flows | None
-    energy_j: Array
-    memory_bytes: Array
-    loss_probability: Array
-    divergence: Array
-    objective: Array
-    absent: Array
-    clients: ClientTimes | None = None
+    latency_s: Array = quantity("latency of the round (14)", "T")
+    cluster_latency_s: Array = quantity("latency of a cluster (14)", "T_n", "N")
+    compute_latency_s: Array = quantity("latency of the compute stages alone (12)")
+    parts: LatencyParts = part("latency by part")
+    flows: Flows | None = part("stages of a micro-batch, if there is a pipeline")
+    energy_j: Array = quantity("energy of a node in the round (16)", "E", "NJ")
+    memory_bytes: Array = quantity("memory that a device needs (15)", "mem", "NK")
+    loss_probability: Array = quantity(
+        "probability that a micro-batch is lost (7); of client policies for every client, [N, K]",
+        "P_n",
+        "N",
+    )
+    divergence: Array = quantity("divergence of the round (19)", r"\Gamma", unit="squared gradient")
+    objective: Array = quantity("objective (P2), and the switching cost where there is one")
+    absent: Array = part("clusters that do not participate, ``[N]``")
+    clients: ClientTimes | None = part(
+        "times of every client, if there is no pipeline", default=None
+    )

@@ -5,25 +5,28 @@ their optimiser state, make room and warm up; what that is worth is a price, off
 """
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.quantity import Struct, quantity, same
 
-@struct.dataclass(kw_only=True)
-class Moves:
-    """The layout of the round before, and what leaving it costs.
 
-    Attributes:
-      segments: ``[N, K]``; a row of zeros where the cluster held nothing.
-      micro_batches: ``[N]``.
-      price: of moving one whole encoder, in units of (P2).
-      hysteresis: relative fall of (P2) for which the layout changes at all.
-    """
+class SwitchingParams(Struct):
+    """Cost of changing partitions from round to round."""
 
-    segments: Array
-    micro_batches: Array
-    price: Array
-    hysteresis: Array
+    switching_cost: Array = quantity(
+        "cost of moving a whole encoder between devices; at 0 none", unit="units of (P2)"
+    )
+    hysteresis: Array = quantity(
+        "relative fall of (P2) under which `dssra` keeps the partition", bounds=">= 0 and <= 1"
+    )
+
+
+class Switching(SwitchingParams):
+    """The partition of the round before, and the cost of leaving it."""
+
+    segments: Array = same(Decision, "segments")
+    micro_batches: Array = same(Decision, "micro_batches")
 
 
 def moved_encoders(before: Array, segments: Array, blocks: int) -> Array:
@@ -43,18 +46,18 @@ def moved_encoders(before: Array, segments: Array, blocks: int) -> Array:
     return jnp.where(jnp.sum(before, axis=0) > 0, taken, 0.0)
 
 
-def switching_cost(moves: Moves | None, segments: Array, blocks: int) -> Array:
+def switching_cost(switching: Switching | None, segments: Array, blocks: int) -> Array:
     """Cost of leaving the partition of the round before, by cluster.
 
     Args:
-      moves: None costs nothing.
+      switching: None costs nothing.
       segments: devices first, ``[K, N, ...]``.
       blocks: ``L``.
 
     Returns:
       ``[N, ...]``.
     """
-    if moves is None:
+    if switching is None:
         return jnp.zeros(segments.shape[1:])
-    before = jnp.moveaxis(moves.segments, 1, 0)
-    return moves.price * moved_encoders(before, segments, blocks)
+    before = jnp.moveaxis(switching.segments, 1, 0)
+    return switching.switching_cost * moved_encoders(before, segments, blocks)

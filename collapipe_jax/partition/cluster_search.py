@@ -278,7 +278,7 @@ def _partition_cost(problem, coupling, linear: _LinearCosts, step: StepCosts, se
     latency_s = linear.rest_s + block_s + step.waits * longest_s
     cost = coupled_latency_cost(coupling, unit_costs(problem.control), latency_s)
     cost = cost + linear.rest_cost + block_cost
-    cost = cost + switching_cost(problem.moves, segments, problem.workload.blocks)
+    cost = cost + switching_cost(problem.switching, segments, problem.workload.blocks)
     # A hopeless link must still win against not fitting at all.
     return fusion_barrier(jnp.minimum(jnp.nan_to_num(cost, nan=jnp.inf), _LARGEST_COST))
 

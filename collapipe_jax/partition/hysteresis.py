@@ -14,13 +14,13 @@ def previous_partition(problem: RoundProblem, fallback: Decision) -> Decision:
     """The partition of the round before with equal shares, where it is still possible.
 
     Args:
-      problem: with batch axes; its ``moves`` are used.
+      problem: with batch axes; its ``switching`` is used.
       fallback: a feasible decision for where there was none, or a device left.
     """
 
     def one(problem, fallback):
-        moves = problem.moves
-        before = with_equal_allocation(problem, moves.segments, moves.micro_batches)
+        switching = problem.switching
+        before = with_equal_allocation(problem, switching.segments, switching.micro_batches)
         possible = is_feasible(problem, before)
         return jax.tree.map(lambda a, b: jnp.where(possible, a, b), before, fallback)
 
@@ -33,11 +33,11 @@ def apply_hysteresis(
     """A solution where it pays for the change, else the partition before, reallocated.
 
     Args:
-      problem: with batch axes; its ``moves`` are used.
+      problem: with batch axes; its ``switching`` is used.
       before: the partition of the round before.
       found: by the search, the cost of switching included.
       steps: gradient steps on the partition before.
     """
     stays = allocate_batch(problem, before, steps)
-    switches = found.objective < (1.0 - problem.moves.hysteresis) * stays.objective
+    switches = found.objective < (1.0 - problem.switching.hysteresis) * stays.objective
     return jax.tree.map(lambda new, old: jnp.where(switches, new, old), found, stays)

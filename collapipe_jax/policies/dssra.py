@@ -59,11 +59,11 @@ def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> S
         return candidates, certified(problem, fixed, *partition, best.logs, evaluation)
 
     candidates = starting_candidates(problem, static, config.candidates)
-    if problem.moves is not None:
+    if problem.switching is not None:
         before = previous_partition(problem, static)
         candidates = with_last(candidates, starting_candidates(problem, before, 1))
     _, solutions = jax.lax.scan(iterate, candidates, jnp.arange(len(steps)))
     solution = jax.tree.map(lambda leaf: leaf[-1], solutions)
-    if problem.moves is None:
+    if problem.switching is None:
         return solution
     return apply_hysteresis(problem, before, solution, sum(config.allocation_steps))
