@@ -1,5 +1,6 @@
-"""Benchmarks network by network: one line each on file, from which a stopped run goes on."""
+"""Benchmarks network by network: one line each on file, from which a killed run goes on."""
 
+import argparse
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -15,15 +16,26 @@ from rich.progress import Progress
 from rich.table import Table
 
 from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import price
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
-from experiments.benchmarks.solver_networks import NetworkShape
+from experiments.benchmarks.solver.networks import NetworkShape, pick
 
-HOPELESS_LOSS = 0.9
-"""Loss above which no decision can serve a network; such ones are reported apart."""
+HEAVY_LOSS = 0.9
+"""Loss of a micro-batch above which no decision serves a network; such ones are apart."""
+
+
+def network_parser(doc: str, workdir: str, networks: int, seed: int) -> argparse.ArgumentParser:
+    """Options of every benchmark over networks, with these defaults."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--networks", type=int, default=networks)
+    parser.add_argument("--seed", type=int, default=seed)
+    parser.add_argument("--workdir", default=workdir)
+    return parser
 
 
 def run_networks(
@@ -43,8 +55,8 @@ def run_networks(
       settings: all that the rows depend on, by the names of their options; has a ``seed``.
       shapes: of the networks.
       draw: all networks of a shape, stacked, from a seed, their number and the shape.
-      measure: what a row says of one of them.
-      console: where progress is shown.
+      measure: the row of one of them.
+      console: for progress.
 
     Returns:
       The rows, by number.
@@ -53,17 +65,17 @@ def run_networks(
       InputError: if the file was written with other settings.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = _rows_so_far(path, settings)
+    rows = _rows_on_file(path, settings)
     with Progress(console=console, transient=True) as progress:
         done = sum(number < networks for number in rows)
         task = progress.add_task("networks", total=networks, completed=done)
         for place, shape in enumerate(shapes):
             numbers = range(place, networks, len(shapes))
-            left = [number for number in numbers if number not in rows]
-            if not left:
+            missing = [number for number in numbers if number not in rows]
+            if not missing:
                 continue
             drawn = draw(settings["seed"] + place, len(numbers), shape)
-            for number in left:
+            for number in missing:
                 row = {"network": number, **settings, "shape": list(shape)}
                 rows[number] = row | measure(pick(drawn, numbers.index(number)))
                 append_row(path, rows[number])
@@ -71,8 +83,8 @@ def run_networks(
     return [rows[number] for number in sorted(rows) if number < networks]
 
 
-def _rows_so_far(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
-    """Networks already done, by number; a line cut off by a kill is dropped."""
+def _rows_on_file(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
+    """Networks on file, by number; a line cut off by a kill is dropped."""
     if not path.exists():
         return {}
     rows = {}
@@ -83,29 +95,30 @@ def _rows_so_far(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
             continue
         for name, value in settings.items():
             if row.get(name) != value:
-                was = f"{path} was written with {row.get(name)}"
+                problem = f"{path} was written with {row.get(name)}"
                 key = f"--{name.replace('_', '-')}"
-                raise InputError(key, value, was, "Give another --workdir")
+                raise InputError(key, value, problem, "Give another --workdir")
         rows[row["network"]] = row
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows.values()))
     return rows
 
 
 def append_row(path: Path, row: dict) -> None:
-    """Write a line so that it survives what comes next."""
+    """Add a line that a kill cannot lose afterwards."""
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(row) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def pick(tree, index: int):
-    """One network of a stack."""
-    return jax.tree.map(lambda leaf: leaf[index], tree)
+def write_summary(workdir: Path, report: dict[str, Any], console: Console) -> None:
+    """Write ``summary.json`` and print its path."""
+    write_text(workdir / "summary.json", json.dumps(report, indent=1) + "\n")
+    console.print(f"written: {workdir / 'summary.json'}")
 
 
 class Judgement(NamedTuple):
-    """A decision's price, the largest loss of a micro-batch, and whether it is allowed."""
+    """Objective of a decision, largest loss of a micro-batch, and feasibility."""
 
     objective: Array
     loss: Array
@@ -114,15 +127,15 @@ class Judgement(NamedTuple):
 
 @jax.jit
 def judge(problem: RoundProblem, decision: Decision) -> Judgement:
-    """Price a decision."""
-    cost = price(problem, decision)
+    """Judge a decision."""
+    cost = evaluate(problem, decision)
     return Judgement(cost.objective, jnp.max(cost.loss_probability), is_feasible(problem, decision))
 
 
-def by_hope(rows: Sequence[dict]) -> tuple[list[dict], list[dict]]:
-    """Rows whose loss can be lived with, and the others."""
-    usable = [row for row in rows if row["loss"] <= HOPELESS_LOSS]
-    return usable, [row for row in rows if row["loss"] > HOPELESS_LOSS]
+def split_by_loss(rows: Sequence[dict]) -> tuple[list[dict], list[dict]]:
+    """Rows whose loss is at most :data:`HEAVY_LOSS`, and the others."""
+    light = [row for row in rows if row["loss"] <= HEAVY_LOSS]
+    return light, [row for row in rows if row["loss"] > HEAVY_LOSS]
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -132,7 +145,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def spread_table(title: str, summary: dict[str, Any]) -> Table:
-    """Spreads by name; what is one number alone stands in the first column."""
+    """Table of spreads by name; a single number is in the first column."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for heading in ("median", "95 %", "largest"):

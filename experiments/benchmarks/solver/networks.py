@@ -1,8 +1,7 @@
 """Random networks on which the solver is measured: hard, but not hopeless.
 
-Drawn from the default configuration and then made harder: memory that forces splits,
-debts of all sizes, Rayleigh fading from round to round, and outage thresholds at which
-losses matter.
+Drawn from the default configuration and then made harder: memory that forces splits, queues
+of all lengths, Rayleigh fading, and outage thresholds at which losses matter.
 """
 
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from jax import Array
 
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.simulation.environment import initial_state, round_problem
+from collapipe_jax.simulation.environment import Environment, initial_state, observe
 from collapipe_jax.simulation.system import SystemParams, sample_system
 from collapipe_jax.units import db_to_linear
 from configs import default
@@ -24,7 +23,7 @@ _CHOICES = (1, 2, 4, 8, 16, 32)
 
 
 class NetworkShape(NamedTuple):
-    """Sizes that fix the shapes of a problem."""
+    """Sizes of a network, which fix the shapes of its problem."""
 
     clusters: int
     devices: int
@@ -32,10 +31,13 @@ class NetworkShape(NamedTuple):
 
 
 SMALL_SHAPES = tuple(NetworkShape(2, devices, blocks) for devices in (2, 3) for blocks in (4, 5, 6))
-"""Networks that exhaustive search can settle."""
+"""Networks small enough for exhaustive search."""
+
+MIXED_SHAPES = (*SMALL_SHAPES, NetworkShape(3, 4, 8))
+"""Networks on which shares and powers are compared."""
 
 LARGE_SHAPE = NetworkShape(4, 5, 12)
-"""The network on which speed is stated, with six numbers of micro-batches to choose from."""
+"""The network of stated speeds, with six numbers of micro-batches to choose from."""
 
 
 def sample_problems(seed: int, count: int, shape: NetworkShape) -> RoundProblem:
@@ -65,19 +67,19 @@ def _params(shape: NetworkShape) -> SystemParams:
 
 
 def _sample_problem(key: Array, params: SystemParams) -> RoundProblem:
-    """One network in one round of its life."""
+    """One network in one round."""
     system_key, state_key, memory_key, queue_key, radio_key = jax.random.split(key, 5)
     system = sample_system(system_key, params)
-    problem = round_problem(state_key, system, initial_state(state_key, system))
+    problem = observe(Environment(system, initial_state(state_key, system), state_key))
     return problem.replace(
         compute=problem.compute.replace(memory_bytes=_tight_memory(memory_key, problem)),
-        control=_with_debts(queue_key, problem).control,
+        control=_with_queues(queue_key, problem).control,
         radio=_with_losses(radio_key, problem).radio,
     )
 
 
 def _tight_memory(key: Array, problem: RoundProblem) -> Array:
-    """Room for 1.2 to 2.5 encoders in a cluster, but for no whole one on a device."""
+    """Memory for 1.2 to 2.5 encoders in a cluster, and for no whole one on a device."""
     work, (clusters, devices) = problem.workload, problem.compute.memory_bytes.shape
     total_key, split_key = jax.random.split(key)
     total = jax.random.uniform(total_key, (clusters, 1), minval=1.2, maxval=2.5)
@@ -88,18 +90,33 @@ def _tight_memory(key: Array, problem: RoundProblem) -> Array:
     return 1.001 * (blocks * block_bytes + work.batch * work.block_working_bytes)
 
 
-def _with_debts(key: Array, problem: RoundProblem) -> RoundProblem:
-    """Debts of energy over three decades, a quarter of them none, and one of divergence."""
+def _with_queues(key: Array, problem: RoundProblem) -> RoundProblem:
+    """Energy queues over three decades, a quarter of them empty, and one of divergence."""
     control = problem.control
-    scale_key, debt_key, none_key, divergence_key = jax.random.split(key, 4)
+    scale_key, length_key, empty_key, divergence_key = jax.random.split(key, 4)
     scale = 10.0 ** jax.random.uniform(scale_key, minval=-1.0, maxval=2.0)
-    debt = scale * jax.random.exponential(debt_key, control.energy_queue.shape)
-    debt = jnp.where(jax.random.bernoulli(none_key, 0.25, debt.shape), 0.0, debt)
+    energy = scale * jax.random.exponential(length_key, control.energy_queue.shape)
+    energy = jnp.where(jax.random.bernoulli(empty_key, 0.25, energy.shape), 0.0, energy)
     divergence = 10.0 ** jax.random.uniform(divergence_key, minval=-1.0, maxval=1.5)
-    return problem.replace(control=control.replace(energy_queue=debt, divergence_queue=divergence))
+    return problem.replace(control=control.replace(energy_queue=energy, divergence_queue=divergence))
 
 
 def _with_losses(key: Array, problem: RoundProblem) -> RoundProblem:
     """An outage threshold between the most robust format and 16-QAM's."""
     threshold_db = jax.random.uniform(key, minval=-6.7, maxval=8.0)
     return problem.replace(radio=problem.radio.replace(outage_threshold=db_to_linear(threshold_db)))
+
+
+def pick(tree, index: int):
+    """One network of a stack."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def in_double(tree):
+    """The same tree, its floating-point leaves in double precision."""
+
+    def widen(leaf):
+        leaf = np.asarray(leaf)
+        return jnp.asarray(leaf.astype(float) if leaf.dtype.kind == "f" else leaf)
+
+    return jax.tree.map(widen, tree)

@@ -1,0 +1,1 @@
+"""Benchmarks of the solver: its speed, and its answers against those of outside solvers."""
