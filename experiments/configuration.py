@@ -1,4 +1,4 @@
-"""Reading a configuration file and the overrides on the command line."""
+"""Configuration files, with an argument and with overrides on the command line."""
 
 import ast
 import difflib
@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from collapipe_jax.config.checks import check_training, typed_values
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.errors import InputError
+from collapipe_jax.simulation.system import SystemParams
 from configs import default
 
 
@@ -18,7 +21,7 @@ def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     """The configuration of a file, with ``--config.section.key=value`` applied.
 
     Args:
-      path: a Python file with ``get_config()``.
+      path: a Python file with ``get_config()``, or ``FILE:ARGUMENT`` for its argument.
       overrides: arguments of the form above.
 
     Raises:
@@ -37,8 +40,8 @@ def read_checked_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     """The configuration of a file with all that can be checked without a corpus.
 
     Args:
-      path: a Python file with ``get_config()``.
-      overrides: as for :func:`read_config`.
+      path: as for :func:`read_config`.
+      overrides: likewise.
 
     Raises:
       InputError: naming the key that is wrong.
@@ -49,8 +52,18 @@ def read_checked_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     return config
 
 
+def system_params(config: ConfigDict) -> SystemParams:
+    """Parameters of the network, every cluster with the same share of the samples."""
+    return build_system_params(config, equal_weight(config))
+
+
+def equal_weight(config: ConfigDict) -> np.ndarray:
+    """The same share of the samples for every cluster, ``[N]``."""
+    return np.full(config.network.clusters, 1.0 / config.network.clusters)
+
+
 def read_sweep(path: str) -> Any:
-    """What ``get_sweep()`` of a configuration file returns.
+    """The result of ``get_sweep()`` of a configuration file, or of ``FILE:ARGUMENT``.
 
     Raises:
       InputError: if there is no such file, or it has none.
@@ -59,8 +72,9 @@ def read_sweep(path: str) -> Any:
 
 
 def _call(path: str, name: str) -> Any:
-    """Result of a function of a Python file."""
-    file = Path(path)
+    """Result of a function of a Python file, given its argument if there is one."""
+    name_of_file, _, argument = path.partition(":")
+    file = Path(name_of_file)
     if not file.is_file():
         raise InputError("--config", path, "no such file", "Name a file, e.g. configs/default.py")
     spec = importlib.util.spec_from_file_location("_config_file", file)
@@ -69,7 +83,13 @@ def _call(path: str, name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        return getattr(module, name)()
+        variants = getattr(module, "VARIANTS", (argument,))
+        if argument not in variants:
+            remedy = f"Choose among: {', '.join(f'{file}:{one}' for one in variants if one)}"
+            raise InputError("--config", path, "no such variant", remedy)
+        return getattr(module, name)(*([argument] if argument else []))
+    except InputError:
+        raise
     except Exception as error:  # whatever its author wrote
         problem = f"the file fails with {type(error).__name__}: {error}".splitlines()[0]
         raise InputError("--config", path, problem, "Correct it") from error

@@ -1,4 +1,4 @@
-"""Say why a decision is as it is: terms, certificate, and what every limit costs."""
+"""Explanation of a decision: terms of (P2), certificate, and prices of its limits."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,10 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from collapipe_jax.allocation.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Tuned
+from collapipe_jax.allocation.limit_prices import FullDevice, Prices
+from collapipe_jax.command_line import make_table
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import RoundCost
-from experiments.prices import FullDevice, Prices
 
 _ROWS = 10
 _SLIGHT = 1e-6
@@ -61,9 +62,9 @@ def explain(
     full: list[FullDevice],
     loss_free: float,
 ) -> Group:
-    """All that holds the objective up, with its price.
+    """Everything that keeps the objective from falling, with its price.
 
-    Everything is looked at on the host: arrays are NumPy's, lest each sum be compiled.
+    Computed on the host: arrays are NumPy's, lest each sum be compiled.
 
     Args:
       problem: one round of one network.
@@ -96,7 +97,6 @@ def _latency(prices: Prices) -> str:
 
 def _limits(problem, decision: Decision, prices: Prices, objective: float) -> Table:
     """Shares and powers whose limits bind, dearest first."""
-    table = _table("Limits that bind", "limit", "price", "1 % more saves", "as latency, ms")
     rows = [(f"D2D band of cluster {n}", float(price)) for n, price in enumerate(prices.d2d_band)]
     rows.append(("D2E band", float(prices.d2e_band)))
     d2d_max_w, d2e_max_w = problem.radio.d2d_power_max_w, problem.radio.d2e_power_max_w
@@ -106,14 +106,17 @@ def _limits(problem, decision: Decision, prices: Prices, objective: float) -> Ta
         rows.append((f"D2E power {d2e_max_w[n]:.3g} W, cluster {n}", float(price)))
     binding = [row for row in rows if row[1] > _SLIGHT * objective]
     binding.sort(key=lambda row: -row[1])
-    for name, price in binding[:_ROWS]:
-        saved = 0.01 * price
-        table.add_row(name, f"{price:.3g}", f"{saved:.3g}", _as_ms(saved, prices))
-    table.caption = _unlisted(binding, "binds")
-    band = _left_empty(decision, prices)
-    if band:
-        table.caption = "; ".join(filter(None, [table.caption, band]))
-    return table
+    cells = [
+        (name, f"{price:.3g}", f"{0.01 * price:.3g}", _as_ms(0.01 * price, prices))
+        for name, price in binding[:_ROWS]
+    ]
+    captions = _unlisted(binding, "binds"), _left_empty(decision, prices)
+    return make_table(
+        ("limit", "price", "1 % more saves", "as latency, ms"),
+        cells,
+        title="Limits that bind",
+        caption="; ".join(filter(None, captions)) or None,
+    )
 
 
 def _left_empty(decision: Decision, prices: Prices) -> str:
@@ -137,13 +140,21 @@ def _memory(full: list[FullDevice], prices: Prices) -> RenderableType:
     matter = [device for device in full if device.saved > 0]
     if not matter:
         return f"memory: {len(full)} devices are full, and room for one block more saves nothing"
-    table = _table("Full devices", "device", "blocks", "one more saves", "as latency, ms")
-    for device in matter[:_ROWS]:
-        name = f"cluster {device.cluster} device {device.device}"
-        saved = f"{device.saved:.3g}"
-        table.add_row(name, str(device.blocks), saved, _as_ms(device.saved, prices))
-    table.caption = f"{len(full) - len(matter)} more are full; room would save nothing there"
-    return table
+    rows = [
+        (
+            f"cluster {device.cluster} device {device.device}",
+            str(device.blocks),
+            f"{device.saved:.3g}",
+            _as_ms(device.saved, prices),
+        )
+        for device in matter[:_ROWS]
+    ]
+    return make_table(
+        ("device", "blocks", "one more saves", "as latency, ms"),
+        rows,
+        title="Full devices",
+        caption=f"{len(full) - len(matter)} more are full; room would save nothing there",
+    )
 
 
 def _energy(problem, cost: RoundCost, prices: Prices) -> Iterable[RenderableType]:
@@ -157,21 +168,15 @@ def _energy(problem, cost: RoundCost, prices: Prices) -> Iterable[RenderableType
     if not nodes:
         yield "energy: it has no price at any node that spends some, so it is free this round"
         return
-    columns = ("node", "a budget costs", "a J costs", "in s", "spends, J", "of budget, %", "adds")
-    table = _table("Energy", *columns)
+    rows = []
     for node in nodes[:_ROWS]:
-        price = queue[node] / budget_j[node]
-        table.add_row(
-            _node(*node),
-            f"{queue[node]:.3g}",
-            f"{price:.3g}",
-            f"{price / prices.second:.3g}" if prices.second > 0 else "-",
-            f"{energy_j[node]:.3g}",
-            f"{100 * energy_j[node] / budget_j[node]:.3g}",
-            f"{term[node]:.3g}",
-        )
-    table.caption = _unlisted(nodes, "adds")
-    yield table
+        price, share = queue[node] / budget_j[node], 100 * energy_j[node] / budget_j[node]
+        in_s = f"{price / prices.second:.3g}" if prices.second > 0 else "-"
+        costs = f"{queue[node]:.3g}", f"{price:.3g}", in_s
+        numbers = energy_j[node], share, term[node]
+        rows.append((_node(*node), *costs, *(f"{number:.3g}" for number in numbers)))
+    headings = ("node", "a budget costs", "a J costs", "in s", "spends, J", "of budget, %", "adds")
+    yield make_table(headings, rows, title="Energy", caption=_unlisted(nodes, "adds"))
 
 
 def _divergence(problem, cost: RoundCost, loss_free: float) -> str:
@@ -186,14 +191,6 @@ def _divergence(problem, cost: RoundCost, loss_free: float) -> str:
         f"{queue * (part - free_part):.4g} for losses\n(most in cluster {worst}: "
         f"{100 * float(cost.loss_probability[worst]):.2g} % of its micro-batches)"
     )
-
-
-def _table(title: str, *columns: str) -> Table:
-    """Names at the left, numbers at the right."""
-    table = Table(title=title, caption_justify="left", title_justify="left")
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if index else "left")
-    return table
 
 
 def _node(cluster: int, node: int) -> str:

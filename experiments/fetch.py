@@ -10,43 +10,100 @@ cls_banking77, vocab_bert.
 """
 
 import argparse
+import dataclasses
+import functools
+import hashlib
 import os
 import shutil
-import sys
 import tempfile
+import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pooch
 import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from urllib3.exceptions import ReadTimeoutError
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import make_parser, run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import partial_path
 from collapipe_jax.tasks.corpora import DATA_VARIABLE
-from experiments.corpora import CORPORA, Corpus, CorpusFile
 
+_REGISTRY = Path(__file__).with_name("corpora.toml")
 _TIMEOUT_S = 30.0
 # some publishers turn away clients that do not say who they are
 _HEADERS = {"User-Agent": "collapipe-jax (corpus download)"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusFile:
+    """A file of a corpus.
+
+    Attributes:
+      name: of the file in the folder of its corpus.
+      url: what to download.
+      sha256: digest of the file, in hexadecimal.
+      member: its name in the zip archive that ``url`` is; empty where ``url`` is the file.
+      replaced_upstream: the publisher puts newer versions under the same address.
+    """
+
+    name: str
+    url: str
+    sha256: str
+    member: str = ""
+    replaced_upstream: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """A corpus or vocabulary, in a folder of its own.
+
+    Attributes:
+      title: what it is.
+      licence: under which terms it may be used.
+      citation: whom to name.
+      files: all that belongs to it, its licence included.
+    """
+
+    title: str
+    licence: str
+    citation: str
+    files: tuple[CorpusFile, ...]
+
+
+@functools.cache
+def corpora() -> dict[str, Corpus]:
+    """All corpora by name, from ``corpora.toml``."""
+    found = tomllib.loads(_REGISTRY.read_text(encoding="utf-8"))
+    return {
+        name: Corpus(files=tuple(_files(entry.pop("sources"))), **entry)
+        for name, entry in found.items()
+    }
+
+
+def _files(sources: Sequence[dict]) -> Iterator[CorpusFile]:
+    for source in sources:
+        for name, path, sha256 in source["files"]:
+            if "archive" in source:
+                address = {"url": source["archive"], "member": path, "replaced_upstream": True}
+            else:
+                address = {"url": f"{source['repository']}/{path}"}
+            yield CorpusFile(name=name, sha256=sha256, **address)
 
 
 def main(argv: Sequence[str]) -> None:
     """Show the terms, ask, download what is missing."""
     options = _options(argv)
     console = Console()
-    corpora = {name: _known(name) for name in options.names}
+    wanted = {name: _known(name) for name in options.names}
     directory = _directory(options.directory)
-    pooch.get_logger().setLevel("WARNING")  # what it would tell is said below
-    for name, corpus in corpora.items():
+    for name, corpus in wanted.items():
         _show_terms(console, name, corpus)
     if not options.yes:
         _ask(console)
-    for name, corpus in corpora.items():
+    for name, corpus in wanted.items():
         fetch(corpus, directory / name, console, newer=options.newer)
     if options.directory:
         console.print(f"for training: export {DATA_VARIABLE}={directory}", soft_wrap=True)
@@ -61,7 +118,7 @@ def fetch(corpus: Corpus, folder: Path, console: Console, newer: bool = False) -
     Args:
       corpus: what to download.
       folder: where to; made where missing.
-      console: what is told goes there.
+      console: for messages and progress.
       newer: take what is served today where the publisher replaces files in place, and keep
         what is there of these.
 
@@ -91,7 +148,7 @@ def fetch(corpus: Corpus, folder: Path, console: Console, newer: bool = False) -
 def _is_good(path: Path, file: CorpusFile, newer: bool) -> bool:
     if not path.is_file():
         return False
-    return (newer and file.replaced_upstream) or pooch.file_hash(str(path)) == file.sha256
+    return (newer and file.replaced_upstream) or _digest(path) == file.sha256
 
 
 def _by_hand(file: CorpusFile, folder: Path) -> str:
@@ -103,7 +160,7 @@ def _keep(fresh: Path, file: CorpusFile, folder: Path, console: Console, newer: 
     """Put a file in its place if it is what was published."""
     if file.member:
         fresh = _extract(fresh, file, folder)
-    digest = pooch.file_hash(str(fresh))
+    digest = _digest(fresh)
     if digest != file.sha256 and not (newer and file.replaced_upstream):
         raise _other_digest(file, digest, folder)
     path = folder / file.name
@@ -116,20 +173,29 @@ def _keep(fresh: Path, file: CorpusFile, folder: Path, console: Console, newer: 
     console.print(f"fetched: {path} (sha256 {digest})", soft_wrap=True)
 
 
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def _transfer(url: str, path: Path, console: Console, remedy: str) -> None:
     """Bytes of the address to a path, with a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), console=console, transient=True) as progress:
-        downloader = pooch.HTTPDownloader(
-            progressbar=_Bar(progress, url.rpartition("/")[2]),
-            chunk_size=1 << 14,
-            timeout=_TIMEOUT_S,
-            headers=_HEADERS,
-        )
-        try:
-            downloader(url, str(path), None)
-        except requests.exceptions.RequestException as error:
-            raise InputError("url", url, _problem(error), remedy) from error
+    bar = Progress(*columns, TransferSpeedColumn(), console=console, transient=True)
+    try:
+        with (
+            requests.get(url, stream=True, timeout=_TIMEOUT_S, headers=_HEADERS) as answer,
+            path.open("wb") as stream,
+            bar,
+        ):
+            answer.raise_for_status()
+            size = int(answer.headers.get("content-length", 0)) or None
+            task = bar.add_task(url.rpartition("/")[2], total=size)
+            for chunk in answer.iter_content(1 << 14):
+                stream.write(chunk)
+                bar.advance(task, len(chunk))
+    except requests.exceptions.RequestException as error:
+        raise InputError("url", url, _problem(error), remedy) from error
 
 
 def _problem(error: requests.exceptions.RequestException) -> str:
@@ -161,35 +227,6 @@ def _other_digest(file: CorpusFile, digest: str, folder: Path) -> InputError:
     return InputError("url", file.url, problem, remedy)
 
 
-class _Bar:
-    """What pooch asks of a progress bar, drawn by rich."""
-
-    def __init__(self, progress: Progress, name: str):
-        self._progress = progress
-        self._task = progress.add_task(name, total=None)
-
-    @property
-    def total(self) -> float | None:
-        """Bytes that will come; None where the server does not say."""
-        return self._progress.tasks[self._task].total
-
-    @total.setter
-    def total(self, count: int) -> None:
-        self._progress.update(self._task, total=count or None)
-
-    def update(self, count: int) -> None:
-        """That many bytes more have come."""
-        self._progress.advance(self._task, count)
-
-    def reset(self) -> None:
-        """Count again from 0, with the same total."""
-        self._progress.update(self._task, completed=0)
-
-    def close(self) -> None:
-        """Nothing more comes."""
-        self._progress.stop_task(self._task)
-
-
 def _show_terms(console: Console, name: str, corpus: Corpus) -> None:
     console.print(f"[bold]{name}[/bold]: {corpus.title}")
     console.print(f"  licence: {corpus.licence}")
@@ -209,9 +246,9 @@ def _ask(console: Console) -> None:
 
 
 def _known(name: str) -> Corpus:
-    if name not in CORPORA:
-        raise InputError("NAME", name, "no such corpus", f"Use one of {', '.join(CORPORA)}")
-    return CORPORA[name]
+    if name not in corpora():
+        raise InputError("NAME", name, "no such corpus", f"Use one of {', '.join(corpora())}")
+    return corpora()[name]
 
 
 def _directory(given: str) -> Path:
@@ -224,19 +261,13 @@ def _directory(given: str) -> Path:
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__, directory=("", f"where to; else {DATA_VARIABLE}"))
     parser.add_argument("names", nargs="+", metavar="NAME", help="a corpus, see above")
-    parser.add_argument("--directory", default="", help=f"where to; else {DATA_VARIABLE}")
     parser.add_argument("--yes", action="store_true", help="accept the terms without being asked")
-    parser.add_argument(
-        "--newer",
-        action="store_true",
-        help="take today's version of what its publisher replaces in place",
-    )
+    newer = "take today's version of what its publisher replaces in place"
+    parser.add_argument("--newer", action="store_true", help=newer)
     return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

@@ -6,8 +6,6 @@ Prints what was chosen for every cluster and what limits it, and for a policy th
 (P2) what each limit costs. As latency means divided by the price of a second.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,7 +15,14 @@ import numpy as np
 from jax import Array
 from rich.table import Table
 
-from collapipe_jax.command_line import console_for_tables, run_reporting_errors
+from collapipe_jax.allocation.limit_prices import full_devices, limit_prices
+from collapipe_jax.command_line import (
+    console_for_tables,
+    make_parser,
+    make_table,
+    run_reporting_errors,
+)
+from collapipe_jax.compilation import compile_for_now, compile_together
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.divergence import loss_free_divergence
 from collapipe_jax.cost.feasibility import can_run
@@ -29,25 +34,17 @@ from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.documents import read_network, write_decision
 from collapipe_jax.policies.dssra import dssra
-from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
+from collapipe_jax.policies.registry import Policy, make_policy
 from collapipe_jax.units import bytes_to_mib
 from experiments.explain import explain, terms
-from experiments.prices import full_devices, limit_prices
-from experiments.single_use import compile_for_now, compile_together
 
 _WIDTH = 100
 
 
 def main(argv: Sequence[str]) -> None:
-    """Read the network, decide, write the decision and say what it is."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--instance", required=True, help="network on file")
-    parser.add_argument("--policy", required=True, help=", ".join(POLICIES))
-    parser.add_argument("--out", required=True, help="where to write the decision")
-    parser.add_argument(
-        "--micro-batches", type=int, default=8, help="for policies that fix it (default 8)"
+    """Read the network, decide, write the decision and explain it."""
+    parser = make_parser(
+        __doc__, "instance", "policy", "out", micro_batches=(8, "for policies that fix it")
     )
     options = parser.parse_args(argv)
 
@@ -62,11 +59,11 @@ def main(argv: Sequence[str]) -> None:
         )
     console = console_for_tables(_WIDTH)
     if options.policy == "dssra":
-        decision, told = _plan_and_explain(problem, options.micro_batches)
+        decision, parts = _plan_and_explain(problem, options.micro_batches)
     else:
-        decision, told = _plan(problem, policy)
+        decision, parts = _plan(problem, policy)
     write_decision(options.out, decision, options.policy)
-    console.print(*told, sep="\n", highlight=False)
+    console.print(*parts, sep="\n", highlight=False)
     console.print(f"written: {options.out}", highlight=False, soft_wrap=True)
 
 
@@ -131,17 +128,14 @@ def _what(problem, decision: Decision, found: _Appraisal) -> tuple[Table, str]:
 def _table(problem: RoundProblem, decision: Decision, found: _Appraisal) -> Table:
     """One row a cluster."""
     cost, flows = found.cost, found.flows_s
-    table = Table(title="Decision", title_justify="left")
-    for name in ("cluster", "blocks per device", "M", "latency, s", "slowest stage", "ms"):
-        table.add_column(name, justify="left" if name == "slowest stage" else "right")
-    table.add_column("memory, MiB", justify="right")
     stage_names = _stage_names(problem.devices)
     slowest = int(np.argmax(cost.cluster_latency_s))
+    rows = []
     for n in range(problem.clusters):
         if cost.absent[n]:
-            table.add_row(str(n), "sits out", *["-"] * 5)
+            rows.append((str(n), "sits out", *["-"] * 5))
             continue
-        table.add_row(
+        row = [
             str(n) + (" (slowest)" if n == slowest else ""),
             " ".join(str(int(blocks)) for blocks in decision.segments[n]),
             str(int(decision.micro_batches[n])),
@@ -149,7 +143,11 @@ def _table(problem: RoundProblem, decision: Decision, found: _Appraisal) -> Tabl
             stage_names[int(np.argmax(flows[n]))],
             f"{1e3 * flows[n].max():.3g}",
             f"{float(bytes_to_mib(np.max(cost.memory_bytes[n]))):.0f}",
-        )
+        ]
+        rows.append(row)
+    headings = ("cluster", "blocks per device", "M", "latency, s", "slowest stage", "ms")
+    table = make_table((*headings, "memory, MiB"), rows, left=0, title="Decision")
+    table.columns[4].justify = "left"
     return table
 
 
@@ -177,4 +175,4 @@ def _summary(problem: RoundProblem, cost: RoundCost) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

@@ -7,25 +7,22 @@ Of one or several training runs ``progress``, ``latency`` and ``queues`` over al
 runs with the first seed and, with several, ``race``. Of one comparison ``policies``, ``memory``
 and ``constraints``, and ``reduction`` where it has ``dssra``. Of one sweep ``sweep`` and
 ``sweep_mean``, of one closed-loop run with several V ``tradeoff``, and one figure of a folder of
-experiments.benchmarks.gap, experiments.bound, convergence or stability. Each as PDF and PNG;
-prints the paths. Takes a few seconds a figure.
+experiments.studies.bound, convergence or stability, or of experiments.benchmarks.solver.gap.
+Each as PDF and PNG; prints the paths. Takes a few seconds a figure.
 """
 
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
-from experiments.closed_loop_files import load_closed_loop
-from experiments.compare_files import Comparison, load_comparison
-from experiments.compare_summary import OURS
-from experiments.race_files import Run, load_race
-from experiments.sweep_files import load_sweep
+from collapipe_jax.files.races import Run, load_race
+from collapipe_jax.files.realisations import OURS, Realisations, load_sweep
+from collapipe_jax.files.results import read_settings
 from figures import (
     bound,
+    comparison,
     constants,
     constraints,
     convergence,
@@ -45,44 +42,27 @@ from figures import (
     tradeoff,
 )
 from figures.command_line import figure_parser, load_runs, out_dir, print_paths
-from figures.schedule import runs_pipeline
-
-_RUN = "policy"  # a key that the settings of a training run have
-_EXPERIMENTS = ("compare", "sweep", "closed_loop", "race")  # keys that those of others have
-_REPORTS = {
-    "gap.jsonl": (gap, gap.load_gaps),
-    "bound.json": (bound, bound.load_bound),
-    "convergence.json": (convergence, convergence.load_rows),
-    "stability.json": (stability, stability.load_rows),
-}
-"""Figure and reader by the file that experiments without settings leave."""
 
 
 def kind_of(workdir: str | Path) -> str:
-    """What a folder holds, by the settings on file.
-
-    Returns:
-      A key of those settings that tells, or the name of a file in :data:`_REPORTS`.
+    """What a folder holds: the name of an experiment, ``"run"`` or ``"gap"``.
 
     Raises:
       InputError: if it holds nothing that figures are drawn from.
     """
-    try:
-        settings = json.loads((Path(workdir) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = {}
-    for key in (*_EXPERIMENTS, _RUN):
-        if key in settings:
-            return key
-    for name in _REPORTS:
-        if (Path(workdir) / name).is_file():
-            return name
+    settings = read_settings(workdir)
+    if settings.get("experiment") in _DRAW:
+        return settings["experiment"]
+    if "policy" in settings:
+        return "run"
+    if gap.gap_file(workdir).is_file():
+        return "gap"
     raise InputError(
         "workdir",
         str(workdir),
         "holds nothing that figures are drawn from",
-        "Name the workdir of a training run, or of experiments.compare, sweep, closed_loop, "
-        "race, bound, convergence, stability or benchmarks.gap",
+        "Name the workdir of a training run, or of experiments.compare, sweep, "
+        "studies.closed_loop, race, bound, convergence, stability or benchmarks.solver.gap",
     )
 
 
@@ -96,69 +76,69 @@ def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     Returns:
       Paths of the files.
     """
-    paths: list[Path] = []
-    for module in (progress, latency, queues):
-        paths += style.save(module.draw(records), folder, _name(module))
+    paths = _save([progress, latency, queues], records, folder)
     if estimated := [record for record in records if constants.has_estimates(record)]:
-        paths += style.save(constants.draw(estimated), folder, _name(constants))
+        paths += _save([constants], estimated, folder)
     for record, label in zip(records, style.run_labels(records), strict=True):
         name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
-        if runs_pipeline(record).any():
+        if gantt.runs_pipeline(record).any():
             paths += style.save(gantt.draw([record]), folder, name)
         elif gantt_clients.has_clients(record):
             paths += style.save(gantt_clients.draw([record]), folder, name)
     return paths
 
 
-def draw_comparison(result: Comparison, folder: str | Path) -> list[Path]:
-    """Draw and write every figure of a comparison, and tell if one does not belong."""
+def draw_comparison(result: Realisations, folder: str | Path) -> list[Path]:
+    """Draw and write every figure of a comparison, and say if one does not belong."""
     modules = [policies, memory, constraints]
     if reduction.can_reduce(result):
         modules.append(reduction)
     else:
         print(f"no reduction: the comparison lacks {OURS}, or has nothing else")
-    return [
-        path
-        for module in modules
-        for path in style.save(module.draw(result), folder, _name(module))
-    ]
+    return _save(modules, result, folder)
 
 
 def draw_race(runs: Sequence[Run], folder: str | Path) -> list[Path]:
     """Draw and write every figure of a race: its runs with one seed, and the scores of all."""
     first = [run.record for run in runs if run.seed == runs[0].seed]
     paths = draw_all(first, folder)
-    if len(first) < len(runs):
-        paths += style.save(race.draw([runs]), folder, _name(race))
-    return paths
+    return paths + (_save([race], [runs], folder) if len(first) < len(runs) else [])
 
 
-def _name(module) -> str:
-    return module.__name__.rpartition(".")[2]
+def _save(modules: Sequence, data, folder: str | Path) -> list[Path]:
+    """Draw and write figures under the names of their modules."""
+    return [
+        path
+        for module in modules
+        for path in style.save(module.draw(data), folder, module.__name__.rpartition(".")[2])
+    ]
 
 
-def _draw_experiment(kind: str, workdir: str, folder: Path) -> list[Path]:
-    """All figures of a folder that holds no training run."""
-    if kind == "compare":
-        return draw_comparison(load_comparison(workdir), folder)
-    if kind == "sweep":
-        return sweep.draw_and_save(load_sweep(workdir), folder)
-    if kind == "closed_loop":
-        return style.save(tradeoff.draw(load_closed_loop(workdir)), folder, "tradeoff")
-    if kind == "race":
-        return draw_race(load_race(workdir), folder)
-    module, load = _REPORTS[kind]
-    return style.save(module.draw(load(workdir)), folder, _name(module))
+def _one_of(module) -> Callable[[str, Path], list[Path]]:
+    return lambda workdir, folder: _save([module], module.load(workdir), folder)
+
+
+_DRAW: dict[str, Callable[[str, Path], list[Path]]] = {
+    "compare": lambda workdir, folder: draw_comparison(comparison.load(workdir), folder),
+    "sweep": lambda workdir, folder: sweep.draw_and_save(load_sweep(workdir), folder),
+    "race": lambda workdir, folder: draw_race(load_race(workdir), folder),
+    "closed_loop": _one_of(tradeoff),
+    "bound": _one_of(bound),
+    "convergence": _one_of(convergence),
+    "stability": _one_of(stability),
+    "gap": _one_of(gap),
+}
+"""All figures of a folder, by the experiment that left it."""
 
 
 def main(argv: Sequence[str]) -> None:
     """Draw all figures from the folders on file."""
     options = figure_parser(__doc__).parse_args(argv)
     kinds = [kind_of(workdir) for workdir in options.workdir]
-    if set(kinds) == {_RUN}:
+    if set(kinds) == {"run"}:
         paths = draw_all(load_runs(options), out_dir(options))
     elif len(kinds) == 1:
-        paths = _draw_experiment(kinds[0], options.workdir[0], out_dir(options))
+        paths = _DRAW[kinds[0]](options.workdir[0], out_dir(options))
     else:
         problem = "only training runs are drawn together"
         raise InputError("--workdir", options.workdir, problem, "Name one folder at a time")
@@ -166,4 +146,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

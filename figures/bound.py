@@ -2,7 +2,7 @@
 
     python -m figures.bound --workdir=DIR [--out=DIR]
 
-Reads ``bound.json`` of ``experiments.bound`` and writes ``bound.pdf`` and ``bound.png``.
+Reads a workdir of ``experiments.studies.bound`` and writes ``bound.pdf`` and ``bound.png``.
 
 - Above, the bound on the mean squared gradient against the measured one, a marker for every
   descent of the grid and of the extensions; below the dotted line the bound would be broken.
@@ -12,17 +12,17 @@ Reads ``bound.json`` of ``experiments.bound`` and writes ``bound.pdf`` and ``bou
   hollow the same descent with losses as assumed. Right of the dotted line the bound fails.
 """
 
-import os
-import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.files.results import Results, as_rows
 from figures import style
-from figures.command_line import draw_result, load_report
+from figures.command_line import main_of_results
 
 _LOOKS = (
     style.LineLook(style.BLUE, "-", "o"),
@@ -35,24 +35,27 @@ _EXTENSION_LOOKS = {
 }
 _STAGGER = 0.007  # of whiskers at one loss, in losses
 _MARGIN = 1.5  # of logarithmic axes, as a factor
-_LONG_STEP = 0.5  # of eta L_s, from which on a label tells it
+_LONG_STEP = 0.5  # of eta L_s, from which on a label has it
+
+Report = dict[str, list[dict[str, Any]]]
 
 
-def load_bound(workdir: str | os.PathLike) -> dict:
-    """What ``experiments.bound`` wrote.
+def load(workdir: str) -> Report:
+    """The tables ``settings``, ``extensions`` and ``ablations``.
 
     Raises:
-      InputError: if there is nothing.
+      InputError: if there are none.
     """
-    return load_report(workdir, "bound.json", "experiments.bound")
+    results = Results.open(workdir, "bound")
+    return {name: as_rows(results.read(name)) for name in ("settings", "extensions", "ablations")}
 
 
 @style.styled
-def draw(report: dict) -> Figure:
+def draw(report: Report) -> Figure:
     """Draw the three panels.
 
     Args:
-      report: content of bound.json.
+      report: from :func:`load`.
     """
     figure = style.new_figure(style.COLUMN_WIDTH_IN, 6.9)
     parts = figure.subfigures(3, height_ratios=[2.7, 1.8, 2.4])  # each with a margin of its own
@@ -68,7 +71,7 @@ def _local_steps(rows: Sequence[dict]) -> list[int]:
     return sorted({row["local_steps"] for row in rows})
 
 
-def _draw_bounds(axes: Axes, report: dict, looks: dict[int, style.LineLook]) -> None:
+def _draw_bounds(axes: Axes, report: Report, looks: dict[int, style.LineLook]) -> None:
     """Bound against measured, with the line where they are equal."""
     groups = [
         (f"H = {steps}", [row for row in report["settings"] if row["local_steps"] == steps], look)
@@ -142,10 +145,7 @@ def _ablation_label(row: dict) -> str:
     return f"{row['kind']}, M = {row['micro_batches']}, H = {row['local_steps']}"
 
 
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the descents on file."""
-    draw_result(argv, __doc__, "experiments.bound", "bound", load_bound, draw)
-
+main = main_of_results(__doc__, "bound", load, draw)
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

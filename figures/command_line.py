@@ -1,28 +1,26 @@
-"""What the figure scripts share on the command line: runs in, files out."""
+"""Command lines of figures: folders in, files out."""
 
 import argparse
-import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.command_line import make_parser
 from collapipe_jax.files.checkpoints import RunRecord, load_run
 from figures.style import save
 
+_OUT = (None, "folder for the files (default: figures/ in the first workdir)")
+Main = Callable[[Sequence[str]], None]
 
-def figure_parser(description: str | None) -> argparse.ArgumentParser:
-    """Parser of ``--workdir``, once or more, and ``--out``."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--workdir", required=True, action="append", help="folder of a run; repeat for several"
-    )
-    parser.add_argument("--out", help="folder for the files (default: figures/ in the first run)")
+
+def figure_parser(description: str | None, *, several: bool = True) -> argparse.ArgumentParser:
+    """Parser of ``--workdir``, a list of one folder or of several, and ``--out``."""
+    parser = make_parser(description, out=_OUT)
+    how = {"action": "append"} if several else {"nargs": 1}
+    words = "folder of results" + ("; repeat for several" if several else "")
+    parser.add_argument("--workdir", required=True, help=words, **how)
     return parser
 
 
@@ -41,58 +39,46 @@ def out_dir(options: argparse.Namespace) -> Path:
 
 
 def print_paths(paths: Iterable[Path]) -> None:
-    """Tell what was written."""
+    """Print what was written."""
     for path in paths:
         print(f"written: {path}")
 
 
-def draw_and_save(
-    argv: Sequence[str],
-    description: str | None,
-    name: str,
-    draw: Callable[[Sequence[RunRecord]], Figure],
-) -> None:
-    """The whole main of a figure without options of its own."""
-    options = figure_parser(description).parse_args(argv)
-    print_paths(save(draw(load_runs(options)), out_dir(options), name))
-
-
-def result_parser(description: str | None, made_by: str) -> argparse.ArgumentParser:
-    """Parser of one ``--workdir``, a list of it as for runs, and ``--out``."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--workdir", required=True, nargs=1, help=f"folder of {made_by}")
-    parser.add_argument("--out", help="folder for the files (default: figures/ in the workdir)")
-    return parser
-
-
-def load_report(workdir: str | os.PathLike, name: str, made_by: str) -> dict[str, Any]:
-    """Read what an experiment wrote as one JSON file.
+def main_of_runs(
+    description: str | None, name: str, draw: Callable[[Sequence[RunRecord]], Figure]
+) -> Main:
+    """The program of a figure over training runs.
 
     Args:
-      workdir: folder of the file.
-      name: of the file.
-      made_by: the experiment.
-
-    Raises:
-      InputError: if it is not there.
+      description: docstring of its module.
+      name: of the files.
+      draw: what draws it.
     """
-    path = Path(workdir) / name
-    if not path.is_file():
-        remedy = f"Name the folder in which {made_by} wrote it"
-        raise InputError("workdir", str(workdir), f"holds no {name}", remedy)
-    return json.loads(path.read_text(encoding="utf-8"))
+
+    def main(argv: Sequence[str]) -> None:
+        options = figure_parser(description).parse_args(argv)
+        print_paths(save(draw(load_runs(options)), out_dir(options), name))
+
+    return main
 
 
-def draw_result(
-    argv: Sequence[str],
+def main_of_results(
     description: str | None,
-    made_by: str,
     name: str,
     load: Callable[[str], Any],
     draw: Callable[[Any], Figure],
-) -> None:
-    """The whole main of a figure of one experiment."""
-    options = result_parser(description, made_by).parse_args(argv)
-    print_paths(save(draw(load(options.workdir[0])), out_dir(options), name))
+) -> Main:
+    """The program of a figure of one experiment.
+
+    Args:
+      description: docstring of its module.
+      name: of the files.
+      load: reader of its workdir.
+      draw: what draws it.
+    """
+
+    def main(argv: Sequence[str]) -> None:
+        options = figure_parser(description, several=False).parse_args(argv)
+        print_paths(save(draw(load(options.workdir[0])), out_dir(options), name))
+
+    return main

@@ -12,8 +12,7 @@ node is over its budget for certain, below 1 a single node may be. Nodes stand b
 queues, of which the longest is drawn.
 """
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,11 +20,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from collapipe_jax.command_line import run_reporting_errors
-from experiments.compare_files import Comparison, load_comparison
+from collapipe_jax.files.realisations import Realisations
+from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 from figures import style
-from figures.command_line import draw_result
-from figures.comparison import horizon, kept
-from figures.estimates import Estimate, mean_estimate, median_estimate
+from figures.command_line import main_of_results
+from figures.comparison import horizon, load, only_runnable
 from figures.scales import stretched_axis
 
 LABELS = {
@@ -36,7 +35,7 @@ LABELS = {
 _MARKS = 8  # markers along a line
 
 
-def energy_over_budget(result: Comparison, policy: str) -> np.ndarray:
+def energy_over_budget(result: Realisations, policy: str) -> np.ndarray:
     """Mean energy so far of all nodes over the sum of their budgets, ``[R, T]``."""
     energy_j = result.policies[policy]["energy_j"].astype(np.float64)
     so_far = np.cumsum(energy_j, axis=1) / np.arange(1, energy_j.shape[1] + 1)
@@ -44,7 +43,7 @@ def energy_over_budget(result: Comparison, policy: str) -> np.ndarray:
     return so_far / budget_j[:, None]
 
 
-def constraint_series(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
+def constraint_series(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
     """What the panels show: by panel and policy, ``[R, T]`` each."""
     policies = result.policies
     return {
@@ -55,13 +54,13 @@ def constraint_series(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
 
 
 @style.styled
-def draw(result: Comparison) -> Figure:
+def draw(result: Realisations) -> Figure:
     """Draw means above and medians below, one column a constraint.
 
     Args:
       result: a comparison.
     """
-    result = kept(result)
+    result = only_runnable(result)
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 4.3)
     panels = figure.subplots(2, 3, sharex=True)
     for column, (panel, series) in enumerate(constraint_series(result).items()):
@@ -74,7 +73,8 @@ def draw(result: Comparison) -> Figure:
         axes.axhline(1.0, **style.RULE)
     panels[0, 0].set_title(f"mean over {horizon(result)}", loc="left")
     panels[1, 0].set_title("median over networks", loc="left")
-    _legend(figure, result)
+    handles = [*style.policy_handles(result.policies), Line2D([], [], label="budget", **style.RULE)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=5)
     return figure
 
 
@@ -91,7 +91,7 @@ def _overlay(
     looks = style.policy_looks(told)
     for name, each in told.items():
         rounds = np.arange(1, each.value.size + 1)
-        every = max(1, -(-rounds.size // _MARKS))
+        every = style.mark_every(rounds.size, _MARKS)
         band = each.within((0.0, top))
         color = looks[name].color
         axes.fill_between(rounds, band.low, band.high, color=color, alpha=0.08, linewidth=0.0)
@@ -100,16 +100,7 @@ def _overlay(
         axes.plot(rounds, each.value, markevery=every, clip_on=False, **looks[name]._asdict())
 
 
-def _legend(figure: Figure, result: Comparison) -> None:
-    budget = Line2D([], [], label="budget", **style.RULE)
-    handles = [*style.policy_handles(result.policies), budget]
-    figure.legend(handles=handles, loc="outside upper center", ncols=5)
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the comparison on file."""
-    draw_result(argv, __doc__, "experiments.compare", "constraints", load_comparison, draw)
-
+main = main_of_results(__doc__, "constraints", load, draw)
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

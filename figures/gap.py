@@ -2,8 +2,8 @@
 
     python -m figures.gap --workdir=DIR [--out=DIR]
 
-Reads ``gap.jsonl`` of ``experiments.benchmarks.gap`` and writes ``gap.pdf`` and ``gap.png``.
-A curve tells the share of the networks whose gap is at most so much, in percent of the
+Reads ``gap.jsonl`` of ``experiments.benchmarks.solver.gap`` and writes ``gap.pdf`` and ``gap.png``.
+A curve is the share of the networks whose gap is at most so much, in percent of the
 better objective:
 
 - the gap of ``dssra`` to exhaustive search;
@@ -17,7 +17,6 @@ single precision ends.
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,14 +26,14 @@ from matplotlib.figure import Figure
 
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
-from experiments.benchmarks.network_rows import by_hope
 from figures import style
-from figures.command_line import draw_result
+from figures.command_line import main_of_results
 from figures.scales import decades
 
 FLOOR_PERCENT = 1e-5
 """Left end of the axis."""
 
+_HOPELESS_LOSS = 0.9  # above which experiments.benchmarks.solver.gap reports networks apart
 _LOOKS = {
     "gap": style.LineLook(style.BLUE, "-", None),
     "the layout's part": style.LineLook(style.VERMILLION, (0, (4, 1.5)), None),
@@ -48,7 +47,7 @@ def gap_file(workdir: str | os.PathLike) -> Path:
     return Path(workdir) / "gap.jsonl"
 
 
-def load_gaps(workdir: str | os.PathLike) -> list[dict]:
+def load(workdir: str | os.PathLike) -> list[dict]:
     """Networks on file; a line that a kill cut off is left out.
 
     Raises:
@@ -62,7 +61,7 @@ def load_gaps(workdir: str | os.PathLike) -> list[dict]:
         except json.JSONDecodeError:
             continue
     if not rows:
-        remedy = "Name the workdir of experiments.benchmarks.gap"
+        remedy = "Name the workdir of experiments.benchmarks.solver.gap"
         raise InputError("workdir", str(workdir), "holds no gaps", remedy)
     return rows
 
@@ -73,7 +72,8 @@ def gaps_percent(rows: Sequence[dict]) -> dict[str, np.ndarray]:
     Args:
       rows: lines of gap.jsonl.
     """
-    usable, hopeless = by_hope(rows)
+    usable = [row for row in rows if row["loss"] <= _HOPELESS_LOSS]
+    hopeless = [row for row in rows if row["loss"] > _HOPELESS_LOSS]
     return {
         "gap": _over(usable, "dssra", "exhaustive"),
         "the layout's part": _over(usable, "dssra_tuned", "exhaustive"),
@@ -122,10 +122,7 @@ def _distribution(axes: Axes, gaps: np.ndarray, top: float, name: str) -> None:
     axes.plot(x, [*y, y[-1]], drawstyle="steps-post", label=label, **_LOOKS[name]._asdict())
 
 
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the networks on file."""
-    draw_result(argv, __doc__, "experiments.benchmarks.gap", "gap", load_gaps, draw)
-
+main = main_of_results(__doc__, "gap", load, draw)
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

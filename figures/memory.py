@@ -8,20 +8,16 @@ number of blocks stand side by side, for policies that cut the model alike need 
 memory; lines are the limits of the boards. Below, shares of a policy's devices in percent.
 """
 
-import sys
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from collapipe_jax.command_line import run_reporting_errors
-from experiments.compare_files import Comparison, load_comparison
+from collapipe_jax.files.realisations import Realisations
 from figures import style
-from figures.command_line import draw_result
-from figures.comparison import horizon, kept
-from figures.rows import ROW_IN, name_rows
+from figures.command_line import main_of_results
+from figures.comparison import ROW_IN, horizon, load, name_rows, only_runnable
 from figures.scales import wide_axis
 
 _SPREAD = 0.7  # of the room between two numbers of blocks
@@ -70,13 +66,13 @@ def board_limits(limits_bytes: np.ndarray) -> dict[str, float]:
 
 
 @style.styled
-def draw(result: Comparison) -> Figure:
+def draw(result: Realisations) -> Figure:
     """Draw memory above and how often below; both share the axis of blocks.
 
     Args:
       result: a comparison.
     """
-    result = kept(result)
+    result = only_runnable(result)
     held = {name: held_memory(values) for name, values in result.policies.items()}
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 3.3 + ROW_IN * len(held))
     heights = [2.2, 0.3 + ROW_IN * len(held)]
@@ -130,10 +126,7 @@ def _shares(axes: Axes, shares: dict[str, np.ndarray]) -> None:
             axes.text(column, row, words, ha="center", va="center", fontsize=7, color=ink)
 
 
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the comparison on file."""
-    draw_result(argv, __doc__, "experiments.compare", "memory", load_comparison, draw)
-
+main = main_of_results(__doc__, "memory", load, draw)
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

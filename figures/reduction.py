@@ -9,23 +9,28 @@ Intervals are those of figures.policies. A saving cannot pass 100 %, but a loss 
 an axis that falls below -100 % by far is logarithmic there.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
-from experiments.compare_files import Comparison, load_comparison
-from experiments.compare_summary import OURS, reduction_percent
+from collapipe_jax.files.realisations import OURS, Realisations, round_means
+from collapipe_jax.statistics import reduction_percent
 from figures import style
-from figures.command_line import draw_result
-from figures.comparison import horizon, kept, round_means
-from figures.rows import ROW_IN, draw_rows, name_rows, row_legend
+from figures.command_line import main_of_results
+from figures.comparison import (
+    ROW_IN,
+    draw_rows,
+    horizon,
+    load,
+    name_rows,
+    only_runnable,
+    row_legend,
+)
 
 TITLES = {
     "latency_s": "latency",
@@ -36,12 +41,12 @@ TITLES = {
 _LEAST_LOW = -20.0  # of an axis, so that one of equal policies is not empty
 
 
-def can_reduce(result: Comparison) -> bool:
+def can_reduce(result: Realisations) -> bool:
     """Whether the comparison has ``dssra`` and another policy."""
     return OURS in result.policies and len(result.policies) > 1
 
 
-def reductions(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
+def reductions(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
     """Reductions in percent by metric and other policy, ``[R]``.
 
     Raises:
@@ -51,7 +56,7 @@ def reductions(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
         problem = f"no reduction to draw without {OURS} and another policy in the comparison"
         remedy = "Compare again with both in --policies"
         raise InputError("--policies", ",".join(result.policies), problem, remedy)
-    told = round_means(kept(result))
+    told = round_means(only_runnable(result))
     ours = told.pop(OURS)
     return {
         metric: {
@@ -62,7 +67,7 @@ def reductions(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
 
 
 @style.styled
-def draw(result: Comparison) -> Figure:
+def draw(result: Realisations) -> Figure:
     """Draw one panel a metric; rows are the other policies.
 
     Args:
@@ -77,8 +82,7 @@ def draw(result: Comparison) -> Figure:
         axes.axvline(0.0, **style.RULE)
         axes.set_title(TITLES[metric], loc="left")
         axes.set_xlabel(f"{OURS} saves [%]")
-    none = Line2D([], [], label="no difference", **style.RULE)
-    row_legend(figure, [none, Line2D([], [], linestyle="none", label=horizon(kept(result)))])
+    row_legend(figure, "no difference", horizon(only_runnable(result)))
     return figure
 
 
@@ -98,10 +102,7 @@ def _percent_axis(axes: Axes, values: Mapping[str, np.ndarray]) -> tuple[float, 
     return limits
 
 
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the comparison on file."""
-    draw_result(argv, __doc__, "experiments.compare", "reduction", load_comparison, draw)
-
+main = main_of_results(__doc__, "reduction", load, draw)
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from collapipe_jax.files.checkpoints import RunRecord
@@ -29,6 +31,10 @@ ROUND_LABEL = "Round [–]"
 
 RULE = {"color": BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
 """Line of a limit, a target, or of no difference."""
+TRIVIAL = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (1, 2))}
+"""Line of a trivial answer's score."""
+EDGE = {"edgecolor": "0.2", "linewidth": 0.3}
+"""Edge of a filled shape."""
 
 _PARAMETERS = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine has it
@@ -145,6 +151,19 @@ def run_looks(records: Sequence[RunRecord]) -> list[LineLook]:
     return [_RUN_LOOKS[index % len(_RUN_LOOKS)] for index in range(len(records))]
 
 
+def run_handles(records: Sequence[RunRecord]) -> list[Line2D]:
+    """Runs for a legend."""
+    return [
+        Line2D([], [], label=label, **look._asdict())
+        for look, label in zip(run_looks(records), run_labels(records), strict=True)
+    ]
+
+
+def fill_handles(looks: Mapping[str, FillLook]) -> list[Patch]:
+    """Filled shapes by name, for a legend."""
+    return [Patch(label=name, **EDGE, **look._asdict()) for name, look in looks.items()]
+
+
 def run_labels(records: Sequence[RunRecord]) -> list[str]:
     """Names of runs for legends: the policy, and what tells runs of one policy apart.
 
@@ -205,6 +224,20 @@ def round_axis(axes: Axes, label: bool = True) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     if label:
         axes.set_xlabel(ROUND_LABEL)
+
+
+def mark_every(points: int, marks: int = 12) -> int:
+    """Step between markers along a line, more of which would hide it."""
+    return max(1, -(-points // marks))
+
+
+def plot_known(axes: Axes, x: np.ndarray, y: np.ndarray, look: LineLook, **keywords: Any) -> None:
+    """Line through the points that are known; one on the frame is drawn whole."""
+    known = np.isfinite(y)
+    every = mark_every(known.sum())
+    if known.any():
+        keywords = {"markevery": every, "clip_on": False, **look._asdict(), **keywords}
+        axes.plot(x[known], y[known], **keywords)
 
 
 def legend_above(axes: Axes, columns: int = 3) -> None:

@@ -12,8 +12,6 @@ pipelines in turn, medians of the repetitions.
 import argparse
 import dataclasses
 import functools
-import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,9 +25,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import require_positive, run_training
+from collapipe_jax.command_line import make_parser, make_table, require_positive, run_training
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.atomic import write_json
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import Params
@@ -89,23 +87,23 @@ def main(argv: Sequence[str]) -> None:
     console.print(_seconds_table(seconds))
     if options.out:
         report = {"options": vars(options), "memory": memory, "cpu_seconds": seconds}
-        write_text(Path(options.out), json.dumps(report, indent=1) + "\n")
+        write_json(Path(options.out), report)
         console.print(f"written: {options.out}")
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = make_parser(
+        __doc__,
+        width=128,
+        heads=4,
+        blocks=(8, "a multiple of the stages"),
+        stages=4,
+        batch=64,
+        micro_batches=8,
+        sequence=64,
+        repeats=9,
+        out=(None, "where to write the figures as JSON"),
     )
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--blocks", type=int, default=8, help="a multiple of the stages")
-    parser.add_argument("--stages", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--micro-batches", type=int, default=8)
-    parser.add_argument("--sequence", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--out", help="where to write the figures as JSON")
     options = parser.parse_args(argv)
     require_positive(repeats=options.repeats)
     if options.stages < 1 or options.blocks % options.stages:
@@ -277,29 +275,27 @@ def measure_cpu_seconds(config: EncoderConfig, shape: Shape, repeats: int) -> di
 
 
 def _memory_table(rows: list[dict]) -> Table:
-    table = Table(title="memory of one device for a training step", title_justify="left")
-    for heading in ("blocks on", "schedule", "activations", "MiB"):
-        table.add_column(heading, justify="right" if heading == "MiB" else "left")
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             "1 device" if row["stages"] == 1 else f"{row['stages']} devices",
             "one scan" if row["schedule"] is None else row["schedule"],
             "rematerialised" if row["rematerialise"] else "kept",
             f"{row['bytes'] / 2**20:.1f}",
         )
-    return table
+        for row in rows
+    ]
+    headings, title = ("blocks on", "schedule", "activations", "MiB"), "memory of one device"
+    return make_table(headings, cells, left=3, title=f"{title} for a training step")
 
 
 def _seconds_table(seconds: dict[str, list]) -> Table:
-    table = Table(title="seconds of CPU of a step, all threads", title_justify="left")
-    for heading in ("step", "median", "least", "most", "ratio"):
-        table.add_column(heading, justify="left" if heading == "step" else "right")
-    fused = np.median(seconds["sequential"])
+    fused, rows = np.median(seconds["sequential"]), []
     for name, values in seconds.items():
         numbers = np.median(values), min(values), max(values), np.median(values) / fused
-        table.add_row(name, *(f"{number:.3g}" for number in numbers))
-    return table
+        rows.append((name, *(f"{number:.3g}" for number in numbers)))
+    headings = ("step", "median", "least", "most", "ratio")
+    return make_table(headings, rows, title="seconds of CPU of a step, all threads")
 
 
 if __name__ == "__main__":
-    sys.exit(run_training(main, sys.argv[1:]))
+    raise SystemExit(run_training(main))

@@ -1,3 +1,4 @@
+import importlib
 import json
 
 import numpy as np
@@ -313,12 +314,14 @@ def test_every_shipped_configuration_passes_the_checks():
     for path in sorted((ROOT / "configs").glob("*.py")):
         if path.name == "__init__.py":
             continue
-        config = read_config(str(path), [])
-        config_checks.check_training(
-            ConfigDict(config_checks.typed_values(config.to_dict(), DEFAULT))
-        )
-        build_objective.build_model(config)
-        build.build_optimizers(config)
+        module = importlib.import_module(f"configs.{path.stem}")
+        for variant in getattr(module, "VARIANTS", ("",)):
+            config = read_config(f"{path}:{variant}", [])
+            config_checks.check_training(
+                ConfigDict(config_checks.typed_values(config.to_dict(), DEFAULT))
+            )
+            build_objective.build_model(config)
+            build.build_optimizers(config)
 
 
 @pytest.mark.parametrize(

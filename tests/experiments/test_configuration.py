@@ -106,6 +106,16 @@ def test_config_file_that_fails(tmp_path, text, part):
     assert "\n" not in str(told.value)
 
 
+def test_an_argument_chooses_a_variant(tmp_path):
+    path = "configs/paper.py"
+    plain, other = read_config(path, []), read_config(f"{path}:lowband", [])
+    assert (plain.training.local_steps, other.training.local_steps) == (4, 1)
+    with pytest.raises(InputError, match=r"no such variant.*paper\.py:transformer"):
+        read_config(f"{path}:highband", [])
+    with pytest.raises(InputError, match="takes 0 positional arguments"):
+        read_config("configs/quickstart.py:fast", [])
+
+
 def test_config_that_is_no_python_file(tmp_path):
     path = tmp_path / "config.txt"
     path.write_text("seed = 0\n")

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from collapipe_jax.errors import InputError
 from experiments import fetch as program
-from experiments.corpora import CORPORA, Corpus, CorpusFile
-from experiments.fetch import fetch, main
+from experiments.fetch import Corpus, CorpusFile, corpora, fetch, main
 
 CONTENT = b"word\tO\n" * 20_000
 
@@ -208,7 +207,8 @@ def test_newer_versions_are_taken_only_when_asked_for(server, tmp_path, console)
 @pytest.fixture
 def registry(server, monkeypatch):
     server.contents["/a.tsv"] = CONTENT
-    monkeypatch.setattr(program, "CORPORA", {"tiny": one_file(f"{server.url}/a.tsv")})
+    registry = {"tiny": one_file(f"{server.url}/a.tsv")}
+    monkeypatch.setattr(program, "corpora", lambda: registry)
 
 
 @pytest.mark.usefixtures("registry")
@@ -244,7 +244,7 @@ def test_yes_and_the_directory_come_from_the_command_line(tmp_path, monkeypatch,
 
 
 def test_every_corpus_is_pinned():
-    for name, entry in CORPORA.items():
+    for name, entry in corpora().items():
         assert all((entry.title, entry.licence, entry.citation))
         assert name in program.__doc__
         assert len({file.name for file in entry.files}) == len(entry.files)
