@@ -85,11 +85,7 @@ SWEEPS = {
         "log",
         _over("policy.micro_batches", (1, 2, 4, 8, 16, 32)),
     ),
-    "local_steps": (
-        "Local steps in a round",
-        "log",
-        _over("training.local_steps", (1, 4, 16, 64)),
-    ),
+    "local_steps": ("Local steps in a round", "log", _over("training.local_steps", (1, 4, 16, 64))),
     "segments": ("Segments of titanic", "linear", _over("policy.partitions", (1, 2, 3, 4, 5))),
     # The constraints and their weight.
     "budgets": (

@@ -34,9 +34,9 @@ from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.documents import read_network, write_decision
 from collapipe_jax.policies.dssra import dssra
+from collapipe_jax.policies.explanation import explain, terms
 from collapipe_jax.policies.registry import Policy, make_policy
 from collapipe_jax.units import bytes_to_mib
-from experiments.explain import explain, terms
 
 _WIDTH = 100
 

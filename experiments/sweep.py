@@ -16,14 +16,15 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.command_line import make_parser, make_table, run_reporting_errors
+from collapipe_jax.config.files import read_checked_config, read_sweep
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import point_folder
 from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import POLICIES
+from collapipe_jax.simulation.comparison import compare
 from collapipe_jax.simulation.montecarlo import policy_options
 from collapipe_jax.statistics import interval_text
-from experiments.compare import compare
-from experiments.configuration import read_checked_config, read_sweep
+from configs import default
 
 _STYLE = {"box": box.SIMPLE, "padding": (0, 1, 0, 0)}
 
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = parser.parse_known_args(argv)
     sweep = checked_sweep(given.config, read_sweep(given.config))
     configs = [
-        read_checked_config(given.config, [*overrides, *as_overrides(keys)])
+        read_checked_config(given.config, [*overrides, *as_overrides(keys)], default.get_config())
         for _, keys in sweep["points"]
     ]
     sizes = {"rounds": given.rounds, "realisations": given.realisations}

@@ -17,10 +17,10 @@ from rich.console import Console
 from collapipe_jax import hosts
 from collapipe_jax.command_line import make_parser, run_training
 from collapipe_jax.config.experiment import build_experiment
+from collapipe_jax.config.files import read_config
 from collapipe_jax.errors import InputError
 from collapipe_jax.training.loop import train
 from configs import default
-from experiments.configuration import read_config
 
 
 def main(argv: Sequence[str]) -> None:

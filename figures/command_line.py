@@ -63,10 +63,7 @@ def main_of_runs(
 
 
 def main_of_results(
-    description: str | None,
-    name: str,
-    load: Callable[[str], Any],
-    draw: Callable[[Any], Figure],
+    description: str | None, name: str, load: Callable[[str], Any], draw: Callable[[Any], Figure]
 ) -> Main:
     """The program of a figure of one experiment.
 

@@ -16,13 +16,13 @@ import jax
 import numpy as np
 
 from collapipe_jax.command_line import make_parser, require_positive, run_reporting_errors
+from collapipe_jax.config.files import system_params
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.simulation.environment import initial_state, simulate, simulate_round
 from collapipe_jax.simulation.system import SystemParams, sample_system
 from configs import default
 from experiments.benchmarks.timing import timed
-from experiments.configuration import system_params
 
 _BLOCKS = 12
 _PEER_ROUNDS = 20

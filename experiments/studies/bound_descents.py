@@ -14,11 +14,7 @@ from flax import struct
 from jax import Array
 
 from collapipe_jax.cost.divergence import present_weight
-from collapipe_jax.federated.erasures import (
-    ErasureLaw,
-    cluster_weights,
-    sample_example_weights,
-)
+from collapipe_jax.federated.erasures import ErasureLaw, cluster_weights, sample_example_weights
 
 CLUSTERS = 4
 DIMENSIONS = 10
@@ -268,12 +264,7 @@ def descend_all(
 
 
 def _descend(
-    problem: Problem,
-    setting: Setting,
-    key: Array,
-    rounds: Array,
-    local_steps: Array,
-    erasing: str,
+    problem: Problem, setting: Setting, key: Array, rounds: Array, local_steps: Array, erasing: str
 ) -> Trace:
     """One descent from the problem's start."""
 

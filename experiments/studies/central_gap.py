@@ -18,6 +18,7 @@ from rich.progress import track
 
 from collapipe_jax.command_line import make_parser, run_training
 from collapipe_jax.config.experiment import Experiment, build_experiment
+from collapipe_jax.config.files import read_config
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.results import Results, as_columns
 from collapipe_jax.statistics import mean_interval
@@ -25,7 +26,6 @@ from collapipe_jax.training.central import central_round, initial_central_state
 from collapipe_jax.training.learner import model_params
 from collapipe_jax.training.loop import train
 from configs import default
-from experiments.configuration import read_config
 
 
 def main(argv: Sequence[str]) -> None:

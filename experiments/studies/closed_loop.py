@@ -25,6 +25,7 @@ from collapipe_jax.command_line import (
     read_numbers,
     run_reporting_errors,
 )
+from collapipe_jax.config.files import read_checked_config, system_params
 from collapipe_jax.control.backlog_bound import unavoidable_debt
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.cost.feasibility import can_run
@@ -59,7 +60,7 @@ from collapipe_jax.simulation.montecarlo import (
 from collapipe_jax.simulation.reducers import time_means
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
-from experiments.configuration import read_checked_config, system_params
+from configs import default
 
 GROUPS = ("within_floors", "below_floors")
 
@@ -84,7 +85,7 @@ def main(argv: Sequence[str]) -> None:
         v=(None, "values of V, with commas (default: the configuration's)"),
     )
     given, overrides = parser.parse_known_args(argv)
-    config = read_checked_config(given.config, overrides)
+    config = read_checked_config(given.config, overrides, default.get_config())
     options = policy_options(
         given.policies.split(","),
         [config.control.v] if given.v is None else read_numbers("--v", given.v),

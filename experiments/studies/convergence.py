@@ -25,6 +25,7 @@ from scipy import stats
 
 from collapipe_jax.command_line import make_parser, make_table, run_training
 from collapipe_jax.config.experiment import Experiment, build_experiment
+from collapipe_jax.config.files import read_config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.feasibility import usable_blocks
@@ -37,7 +38,6 @@ from collapipe_jax.policies.registry import Policy
 from collapipe_jax.statistics import Interval, interval_text, mean_interval
 from collapipe_jax.training.loop import train
 from configs import default
-from experiments.configuration import read_config
 
 LAST_SHARE = 0.25
 """Share of the rounds, the last ones, over which the training loss is averaged."""

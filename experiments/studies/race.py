@@ -41,6 +41,7 @@ from collapipe_jax.config.experiment import (
     build_experiment,
     build_optimizers,
 )
+from collapipe_jax.config.files import read_config
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.races import Run, load_entry, save_race
 from collapipe_jax.files.results import Results
@@ -49,7 +50,6 @@ from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.training.loop import round_latencies_s, train
 from collapipe_jax.units import bytes_to_mib
 from configs import default
-from experiments.configuration import read_config
 
 ROWS = {
     "simulated time, s": ("simulated_time_s", "{:.0f}"),

@@ -27,6 +27,7 @@ from collapipe_jax.command_line import (
     make_table,
     run_reporting_errors,
 )
+from collapipe_jax.config.files import read_checked_config, system_params
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.errors import InputError
@@ -39,9 +40,9 @@ from collapipe_jax.simulation.montecarlo import Case, realisation_keys, run_case
 from collapipe_jax.simulation.reducers import limit_use
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
+from configs import default
 from experiments.benchmarks.solver.network_rows import judge, pick
 from experiments.benchmarks.solver.outside_solvers import in_double
-from experiments.configuration import read_checked_config, system_params
 
 V = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 PRICES = (0.3, 1.0, 3.0, 10.0, 30.0)
@@ -71,7 +72,8 @@ def main(argv: Sequence[str]) -> None:
     for name, value in sizes.items():
         if value < 2:
             raise InputError(f"--{name}", value, "under 2", "Give 2 or more")
-    config, console = read_checked_config(given.config, overrides), console_for_tables(_WIDTH)
+    config = read_checked_config(given.config, overrides, default.get_config())
+    console = console_for_tables(_WIDTH)
     if config.control.hysteresis or config.control.move_price:
         value = [config.control.hysteresis, config.control.move_price]
         raise InputError("control", value, "not part of the theorem", "Set both to 0")

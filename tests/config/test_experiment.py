@@ -309,7 +309,7 @@ def test_experiment_is_saved_as_it_was_given_and_fits_together():
 
 
 def test_every_shipped_configuration_passes_the_checks():
-    from experiments.configuration import read_config
+    from collapipe_jax.config.files import read_config
 
     for path in sorted((ROOT / "configs").glob("*.py")):
         if path.name == "__init__.py":

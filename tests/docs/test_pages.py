@@ -7,7 +7,7 @@ import re
 import pytest
 from support import ROOT
 
-from experiments.configuration import read_config
+from collapipe_jax.config.files import read_config
 
 PAGES = sorted(
     str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))

@@ -4,11 +4,11 @@ import json
 import pytest
 from support import ROOT
 
+from collapipe_jax.config.files import read_checked_config, read_sweep
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import load_sweep, point_folder
-from configs import sweeps
+from configs import default, sweeps
 from experiments import sweep
-from experiments.configuration import read_checked_config, read_sweep
 
 CONFIGS = str(ROOT / "configs" / "sweeps.py")
 SMALL = """
@@ -61,7 +61,7 @@ def test_every_sweep_sets_keys_that_there_are(name):
     found = []
     for _, keys in checked["points"]:
         overrides = sweep.as_overrides(keys)
-        found.append(read_checked_config(path, overrides).to_dict())
+        found.append(read_checked_config(path, overrides, default.get_config()).to_dict())
     assert all(one != other for one, other in itertools.pairwise(found))
     values = [value for value, _ in checked["points"]]
     assert len(set(values)) == len(values)

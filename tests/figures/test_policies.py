@@ -13,7 +13,7 @@ from support.made_up_comparisons import (
 )
 
 from collapipe_jax.errors import InputError
-from experiments.compare import summarise
+from collapipe_jax.simulation.comparison import summarise
 from figures import policies, reduction
 from figures.comparison import only_runnable
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.config.checks import check_training, typed_values
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.errors import InputError
 from collapipe_jax.simulation.system import SystemParams
-from configs import default
 
 
 def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
@@ -36,18 +36,19 @@ def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     return config
 
 
-def read_checked_config(path: str, overrides: Sequence[str]) -> ConfigDict:
+def read_checked_config(path: str, overrides: Sequence[str], default: ConfigDict) -> ConfigDict:
     """The configuration of a file with all that can be checked without a corpus.
 
     Args:
       path: as for :func:`read_config`.
       overrides: likewise.
+      default: the default configuration, which has all keys and their types.
 
     Raises:
       InputError: naming the key that is wrong.
     """
     found = read_config(path, overrides).to_dict()
-    config = ConfigDict(typed_values(found, default.get_config().to_dict()))
+    config = ConfigDict(typed_values(found, default.to_dict()))
     check_training(config)
     return config
 
@@ -101,7 +102,7 @@ def _apply(config: ConfigDict, override: str) -> None:
     if not (separator and name.startswith("--config.")):
         raise InputError("argument", override, "not understood", "Write --config.section.key=value")
     name = name.removeprefix("--config.")
-    known = _flat_keys(config)
+    known = list(flatten_dict(config.to_dict(), sep="."))
     if name not in known:
         last = name.rpartition(".")[2]
         elsewhere = [other for other in known if other.rpartition(".")[2] == last]
@@ -112,22 +113,18 @@ def _apply(config: ConfigDict, override: str) -> None:
     section = config
     for step in sections:
         section = section[step]
-    default = section[key]
-    value = text if isinstance(default, str) else _parse(text)
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+    current = section[key]
+    value = text if isinstance(current, str) else _parse(text)
+    if isinstance(current, float) and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    # ConfigDict itself would take None for anything and True for 1.0.
-    if value is None or isinstance(value, bool) != isinstance(default, bool):
-        raise _wrong_type(name, text, default)
     try:
+        # ConfigDict itself would take None for anything and True for 1.0.
+        if value is None or isinstance(value, bool) != isinstance(current, bool):
+            raise TypeError
         section[key] = value
     except TypeError:
-        raise _wrong_type(name, text, default) from None
-
-
-def _wrong_type(name: str, text: str, default: object) -> InputError:
-    problem = f"not of type {type(default).__name__}"
-    return InputError(name, text, problem, f"Give a value like {default!r}")
+        problem = f"not of type {type(current).__name__}"
+        raise InputError(name, text, problem, f"Give a value like {current!r}") from None
 
 
 def _parse(text: str):
@@ -136,12 +133,3 @@ def _parse(text: str):
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
-
-
-def _flat_keys(config: ConfigDict, prefix: str = "") -> list[str]:
-    """Names of all values, with the sections they stand in."""
-    names = []
-    for key, value in config.items():
-        name = prefix + key
-        names += _flat_keys(value, name + ".") if isinstance(value, ConfigDict) else [name]
-    return names
