@@ -4,7 +4,7 @@
     python -m experiments.train --config=configs/default.py --workdir=runs/default --resume
 
 Any key may be set on the way: ``--config.control.v=30``. Draw the figures afterwards
-with ``python -m figures.all --workdir=runs/default``.
+with ``python -m figures --workdir=runs/default``.
 """
 
 import argparse

@@ -1,8 +1,4 @@
-"""The convergence bound against measured descents.
-
-    python -m figures.bound --workdir=DIR [--out=DIR]
-
-Reads a workdir of ``experiments.studies.bound`` and writes ``bound.pdf`` and ``bound.png``.
+"""The convergence bound against measured descents of ``experiments.studies.bound``.
 
 - Above, the bound on the mean squared gradient against the measured one, a marker for every
   descent of the grid and of the extensions; below the dotted line the bound would be broken.
@@ -19,10 +15,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.results import Results, as_rows
 from figures import style
-from figures.command_line import main_of_results
 
 _LOOKS = (
     style.LineLook(style.BLUE, "-", "o"),
@@ -143,9 +137,3 @@ def _ablation_label(row: dict) -> str:
     if row["step_smoothness"] > _LONG_STEP:
         return f"{row['kind']}, {step}"
     return f"{row['kind']}, M = {row['micro_batches']}, H = {row['local_steps']}"
-
-
-main = main_of_results(__doc__, "bound", load, draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

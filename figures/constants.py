@@ -1,10 +1,7 @@
 """Constants of the convergence bound, estimated at the model, against rounds.
 
-    python -m figures.constants --workdir=RUN [--workdir=RUN2 ...] [--out=DIR]
-
-Reads runs with ``evaluation.estimate_every_rounds`` and writes ``constants.pdf`` and
-``constants.png``. The estimate of the heterogeneity is the largest among clusters, and the thin
-line their weighted mean.
+Of runs with ``evaluation.estimate_every_rounds``. The estimate of the heterogeneity is the largest
+among clusters, and the thin line their weighted mean.
 """
 
 from collections.abc import Sequence
@@ -12,11 +9,9 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.command_line import main_of_runs
 
 _LABELS = {
     "gradient_variance": r"Variance $\sigma^2$ [nats²]",
@@ -64,9 +59,3 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     handles = [*style.run_handles(records), mean]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5))
     return figure
-
-
-main = main_of_runs(__doc__, "constants", draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

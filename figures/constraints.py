@@ -1,11 +1,8 @@
 """Are the long-term constraints kept: mean energy, worst energy queue, divergence queue.
 
-    python -m figures.constraints --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.compare`` and writes ``constraints.pdf`` and
-``constraints.png``. Above means over networks with Student's 95 % intervals, below medians
-with intervals that hold for any distribution: where a few networks are hopeless, only the
-medians tell of the others. A line ends where its value is infinite or unknown.
+Above means over networks with Student's 95 % intervals, below medians with intervals that hold
+for any distribution: where a few networks are hopeless, only medians speak for the others. A line
+ends where its value is infinite or unknown.
 
 Energy is the mean so far of all nodes together, over the sum of their budgets: above 1 some
 node is over its budget for certain, below 1 a single node may be. Nodes stand behind the
@@ -19,12 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.realisations import Realisations
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 from figures import style
-from figures.command_line import main_of_results
-from figures.comparison import horizon, load, only_runnable
+from figures.comparison import horizon, only_runnable
 from figures.scales import stretched_axis
 
 LABELS = {
@@ -98,9 +93,3 @@ def _overlay(
         for end in (band.low, band.high):  # where bands lie on each other, their ends tell
             axes.plot(rounds, end, color=color, linewidth=0.4, alpha=0.7)
         axes.plot(rounds, each.value, markevery=every, clip_on=False, **looks[name]._asdict())
-
-
-main = main_of_results(__doc__, "constraints", load, draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,9 +1,6 @@
 """How losses slow the learning of a real task, and what that is worth in time.
 
-    python -m figures.convergence --workdir=DIR [--out=DIR]
-
-Reads a workdir of ``experiments.studies.convergence`` and writes ``convergence.pdf`` and
-``convergence.png``. Above, the training loss of the last rounds against the number of
+Above, the training loss of the last rounds against the number of
 micro-batches, of stages and the interference, above that of the setting around which they
 vary: a grey line a seed, each a network of its own, and the mean with its 95 % interval. Below,
 for every number of micro-batches, the score against rounds and against simulated time, mean
@@ -18,11 +15,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.results import Results, as_rows
 from collapipe_jax.statistics import mean_estimate
 from figures import style
-from figures.command_line import main_of_results
 
 GOAL = 0.3
 """Share of the best last score of a seed, to which times are measured: what most runs reach."""
@@ -162,9 +157,3 @@ def _times(axes: Axes, study: Study) -> None:
     axes.set_yticks([1.0, 1.5, 2.0, 3.0, 5.0], labels=["1", "1.5", "2", "3", "5"])
     axes.set_xlabel(_LABELS["micro_batches"])
     axes.set_ylabel(f"Time to {100 * GOAL:.0f} % of the best\nscore, over the least [–]")
-
-
-main = main_of_results(__doc__, "convergence", load, draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,9 +1,6 @@
 """One local step of the pipeline: when each resource serves which micro-batch.
 
-    python -m figures.gantt --workdir=RUN [--workdir=RUN2 ...] [--round=T] [--cluster=N] [--out=DIR]
-
 Without ``--round`` the last round is drawn, without ``--cluster`` its slowest cluster.
-Writes ``gantt.pdf`` and ``gantt.png``.
 """
 
 from collections.abc import Sequence
@@ -17,12 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import ConnectionPatch, Patch, Rectangle
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.cost.timeline import flow_events
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.command_line import figure_parser, load_runs, out_dir, print_paths
 
 FORWARD, BACKWARD, TURN = "forward", "backward", "decoder"
 
@@ -318,17 +313,3 @@ def _handles() -> list[Artist]:
     chart.append(Patch(fill=False, linewidth=1.2, label="first local step"))
     strip = style.fill_handles(style.PART_LOOKS)
     return [handle for column in zip(chart, strip, strict=True) for handle in column]
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the runs on file."""
-    parser = figure_parser(__doc__)
-    parser.add_argument("--round", type=int, help="round (default: the last)")
-    parser.add_argument("--cluster", type=int, help="cluster, from 0 (default: the slowest)")
-    options = parser.parse_args(argv)
-    figure = draw(load_runs(options), options.round, options.cluster)
-    print_paths(style.save(figure, out_dir(options), "gantt"))
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,10 +1,7 @@
 """A round of a data-parallel policy: what every client does when.
 
-    python -m figures.gantt_clients --workdir=RUN [--workdir=RUN2 ...] [--round=T] [--out=DIR]
-
 Without ``--round`` the last round is drawn. A row is a device; local steps stand together,
-computing before messages, though each step does both. Writes ``gantt_clients.pdf`` and
-``gantt_clients.png``; pipelines have :mod:`figures.gantt`.
+computing before messages, though each step does both. Pipelines have :mod:`figures.gantt`.
 """
 
 from collections.abc import Sequence
@@ -14,11 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.command_line import figure_parser, load_runs, out_dir, print_paths
 from figures.gantt import index_of_round
 
 _LOOKS = {
@@ -116,16 +111,3 @@ def _chart(axes: Axes, picked: ClientRound, longest_s: float) -> None:
     axes.set_ylim(0.5 - len(place), 0.5)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the runs on file."""
-    parser = figure_parser(__doc__)
-    parser.add_argument("--round", type=int, help="round (default: the last)")
-    options = parser.parse_args(argv)
-    figure = draw(load_runs(options), options.round)
-    print_paths(style.save(figure, out_dir(options), "gantt_clients"))
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,10 +1,7 @@
 """How far ``dssra`` is from the best decision: distribution of the gap over networks.
 
-    python -m figures.gap --workdir=DIR [--out=DIR]
-
-Reads ``gap.jsonl`` of ``experiments.benchmarks.solver.gap`` and writes ``gap.pdf`` and ``gap.png``.
-A curve is the share of the networks whose gap is at most so much, in percent of the
-better objective:
+From ``gap.jsonl`` of ``experiments.benchmarks.solver.gap``. A curve is the share of the networks
+whose gap is at most so much, in percent of the better objective:
 
 - the gap of ``dssra`` to exhaustive search;
 - the layout's part of it, which better shares and powers do not close;
@@ -24,10 +21,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from figures import style
-from figures.command_line import main_of_results
 from figures.scales import decades
 
 FLOOR_PERCENT = 1e-5
@@ -120,9 +115,3 @@ def _distribution(axes: Axes, gaps: np.ndarray, top: float, name: str) -> None:
     y = np.concatenate([[start], shares[finite]])
     label = f"{name} (n = {gaps.size})"
     axes.plot(x, [*y, y[-1]], drawstyle="steps-post", label=label, **_LOOKS[name]._asdict())
-
-
-main = main_of_results(__doc__, "gap", load, draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,9 +1,4 @@
-"""Where the time of a round goes: parts of the slowest cluster's latency.
-
-    python -m figures.latency --workdir=RUN [--workdir=RUN2 ...] [--out=DIR]
-
-Writes ``latency.pdf`` and ``latency.png``.
-"""
+"""Where the time of a round goes: parts of the slowest cluster's latency."""
 
 from collections.abc import Sequence
 
@@ -11,10 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.command_line import main_of_runs
 from figures.scales import decades
 
 _PARTS = tuple(style.PART_LOOKS)
@@ -107,9 +100,3 @@ def _means(axes: Axes, records: Sequence[RunRecord], parts: Sequence[np.ndarray]
     axes.set_xlabel("Mean over rounds [s]")
     if len(records) > 1 and axes.lines:
         style.legend_above(axes)
-
-
-main = main_of_runs(__doc__, "latency", draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,11 +1,8 @@
 """Memory of a device against the blocks it holds, and how often it holds how many.
 
-    python -m figures.memory --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.compare`` and writes ``memory.pdf`` and ``memory.png``. Both
-panels are over all devices that take part, in all rounds and networks. Above, markers of a
-number of blocks stand side by side, for policies that cut the model alike need the same
-memory; lines are the limits of the boards. Below, shares of a policy's devices in percent.
+Both panels are over all devices that take part, in all rounds and networks. Above, markers of a
+number of blocks are side by side, for policies that cut the model alike need the same memory;
+lines are the limits of the boards. Below, shares of a policy's devices in percent.
 """
 
 import numpy as np
@@ -13,11 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.realisations import Realisations
 from figures import style
-from figures.command_line import main_of_results
-from figures.comparison import ROW_IN, horizon, load, name_rows, only_runnable
+from figures.comparison import ROW_IN, horizon, name_rows, only_runnable
 from figures.scales import wide_axis
 
 _SPREAD = 0.7  # of the room between two numbers of blocks
@@ -124,9 +119,3 @@ def _shares(axes: Axes, shares: dict[str, np.ndarray]) -> None:
             words = f"{share:.0f}" if share >= 0.5 else "<1"
             ink = "white" if grey < 0.55 else "black"
             axes.text(column, row, words, ha="center", va="center", fontsize=7, color=ink)
-
-
-main = main_of_results(__doc__, "memory", load, draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,9 +1,5 @@
 """Policies side by side: latency and where it goes, compute, energy and divergence.
 
-    python -m figures.policies --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.compare`` and writes ``policies.pdf`` and ``policies.png``.
-
 A network counts with its mean over the rounds. Latencies are heavy-tailed over networks: one
 bad link multiplies them by hundreds, so a mean rests on few networks and its interval may
 reach 0. Each row therefore shows every network, the median with an interval that holds for
@@ -20,15 +16,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.realisations import Realisations, round_means
 from figures import style
-from figures.command_line import main_of_results
 from figures.comparison import (
     ROW_IN,
     draw_rows,
     horizon,
-    load,
     name_rows,
     only_runnable,
     row_legend,
@@ -112,9 +105,3 @@ def _shares(axes: Axes, result: Realisations) -> None:
     room = {"handlelength": 1.2, "columnspacing": 0.8, "handletextpad": 0.4}
     place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(handles)}
     axes.legend(handles=handles, **place, **room)
-
-
-main = main_of_results(__doc__, "policies", load, draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,9 +1,4 @@
-"""Learning progress: score and losses against rounds and against simulated time.
-
-    python -m figures.progress --workdir=RUN [--workdir=RUN2 ...] [--out=DIR]
-
-Writes ``progress.pdf`` and ``progress.png``.
-"""
+"""Learning progress: score and losses against rounds and against simulated time."""
 
 from collections.abc import Sequence
 
@@ -12,10 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.command_line import main_of_runs
 
 
 @style.styled
@@ -74,9 +67,3 @@ def _legend(figure: Figure, records: Sequence[RunRecord]) -> None:
         Line2D([], [], label="trivial answer", **style.TRIVIAL),
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5))
-
-
-main = main_of_runs(__doc__, "progress", draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,9 +1,4 @@
-"""Are the long-term constraints kept: energy and divergence over their targets, and queues.
-
-    python -m figures.queues --workdir=RUN [--workdir=RUN2 ...] [--out=DIR]
-
-Writes ``queues.pdf`` and ``queues.png``.
-"""
+"""Are the long-term constraints kept: energy and divergence over their targets, and queues."""
 
 from collections.abc import Sequence
 
@@ -12,10 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.command_line import main_of_runs
 from figures.scales import stretched_axis
 
 # Which nodes of a cluster belong to a class: node 0 is the control unit.
@@ -126,9 +119,3 @@ def _divergence(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
     panels[1].set_ylabel("Divergence queue [–]")
     if len(records) > 1:
         style.legend_above(panels[1])
-
-
-main = main_of_runs(__doc__, "queues", draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,9 +1,6 @@
 """Score against simulated time, a row a race and a panel a seed.
 
-    python -m figures.race --workdir=RACE [--workdir=RACE2 ...] [--out=DIR]
-
-Reads the runs that took part in each race and writes ``race.pdf`` and ``race.png``. Every seed
-is another network, with a time axis of its own.
+Every seed is another network, with a time axis of its own.
 """
 
 from collections.abc import Sequence
@@ -13,10 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.files.races import Run, load_race
+from collapipe_jax.files.races import Run
 from figures import style
-from figures.command_line import figure_parser, out_dir, print_paths
 
 _ROW_IN = 1.7
 
@@ -65,14 +60,3 @@ def _draw_seed(axes: Axes, runs: Sequence[Run], names: Sequence[str]) -> None:
         axes.axhline(trivial, **style.TRIVIAL)
     axes.set_xlim(left=0.0)
     axes.set_xlabel(f"Simulated time [{unit}]")
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the races on file."""
-    options = figure_parser(__doc__).parse_args(argv)
-    races = [load_race(workdir) for workdir in options.workdir]
-    print_paths(style.save(draw(races), out_dir(options), "race"))
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,8 +1,5 @@
 """What ``dssra`` saves against every other policy, in percent and network by network.
 
-    python -m figures.reduction --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.compare`` and writes ``reduction.pdf`` and ``reduction.png``.
 A dot is by how much the mean over the rounds of ``dssra`` lies under that of the other policy
 in the same network; below 0 ``dssra`` needs more. Memory is of the device that holds most.
 Intervals are those of figures.policies. A saving cannot pass 100 %, but a loss has no end, so
@@ -16,17 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import OURS, Realisations, round_means
 from collapipe_jax.statistics import reduction_percent
 from figures import style
-from figures.command_line import main_of_results
 from figures.comparison import (
     ROW_IN,
     draw_rows,
     horizon,
-    load,
     name_rows,
     only_runnable,
     row_legend,
@@ -100,9 +94,3 @@ def _percent_axis(axes: Axes, values: Mapping[str, np.ndarray]) -> tuple[float, 
         axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlim(*limits)
     return limits
-
-
-main = main_of_results(__doc__, "reduction", load, draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -1,10 +1,7 @@
 """Latency and backlog of closed loops under the bounds of drift plus penalty.
 
-    python -m figures.stability --workdir=DIR [--out=DIR]
-
-Reads a workdir of ``experiments.studies.stability`` and writes ``stability.pdf`` and
-``stability.png``: means over networks with 95 % intervals against V, and the bounds (T20) and
-(T22) of docs/theory.md, whose constants are computed and not fitted.
+Means over networks with 95 % intervals against V, and the bounds (T20) and (T22) of
+docs/theory.md, whose constants are computed and not fitted.
 """
 
 from collections.abc import Mapping
@@ -13,11 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.results import Results
 from collapipe_jax.statistics import mean_interval
 from figures import style
-from figures.command_line import main_of_results
 
 _MEASURED = style.LineLook(style.BLUE, "-", "o")
 _BOUND = style.LineLook(style.VERMILLION, (0, (4, 1.5)), "^")
@@ -68,9 +63,3 @@ def _curve(
     mean = [one["mean"] for one, use in zip(intervals, known, strict=True) if use]
     half = [one["ci95"] or 0.0 for one, use in zip(intervals, known, strict=True) if use]
     axes.errorbar(v[known], mean, half, capsize=2, label=label, **look._asdict())
-
-
-main = main_of_results(__doc__, "stability", load, draw)
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
+from flax.traverse_util import flatten_dict
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -180,21 +181,12 @@ def run_labels(records: Sequence[RunRecord]) -> list[str]:
 
 def _told_apart(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What tells configurations apart: the one key that does, or a number."""
-    flat = [_flat(config) for config in configs]
+    flat = [flatten_dict(config, sep=".") for config in configs]
     keys = [key for key in flat[0] if len({str(one.get(key)) for one in flat}) > 1]
     if len(keys) == 1 and len({str(one[keys[0]]) for one in flat}) == len(flat):
         key = keys[0].rpartition(".")[2].replace("_", " ")
         return [f"({key} {one[keys[0]]})" for one in flat]
     return [f"({number})" for number in range(1, len(flat) + 1)]
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted name."""
-    values = {}
-    for key, value in config.items():
-        nested = isinstance(value, Mapping)
-        values |= _flat(value, f"{prefix}{key}.") if nested else {prefix + key: value}
-    return values
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:

@@ -1,10 +1,7 @@
 """Amounts against what a sweep changes, one line a policy.
 
-    python -m figures.sweep --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.sweep`` and writes ``sweep`` with medians over networks and
-``sweep_mean`` with means, each as PDF and PNG. Intervals are of 95 %, of a median between two
-order statistics, of a mean by Student's t; an interval that leaves a panel ends at its frame.
+``sweep`` has medians over networks and ``sweep_mean`` means. Intervals are of 95 %, of a median
+between two order statistics, of a mean by Student's t; one that leaves a panel ends at its frame.
 A network counts with its mean over the rounds. Points of a value are drawn side by side, lest
 intervals hide one another. Axes of amounts are logarithmic where these differ by more than a
 factor of 30. A point whose value is infinite has no marker. Where links are bad, mean
@@ -13,18 +10,15 @@ has a row for each.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.files.realisations import Sweep, load_sweep, round_means
+from collapipe_jax.files.realisations import Sweep, round_means
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 from figures import style
-from figures.command_line import figure_parser, out_dir, print_paths
 from figures.comparison import horizon, only_runnable, separate_rows
 from figures.scales import wide_axis
 
@@ -38,7 +32,6 @@ _LABELS = {
     "device_memory_bytes": "Fullest device [{unit}]",
     "divergence_over_target": "Divergence / target [–]",
 }
-_FILES = {"median": "sweep", "mean": "sweep_mean"}
 _SPREAD = 0.45  # of the gap between two values, over which their policies are spread
 _MOST_TICKS = 8  # values that are all written on the axis
 _POLICY_IN = 0.055  # of a row
@@ -201,20 +194,6 @@ def _rows(axes: Axes, panel: Panel) -> None:
         axes.plot(each.value, rows, clip_on=False, **looks[name].alone()._asdict())
 
 
-def draw_and_save(result: Sweep, folder: str | Path) -> list[Path]:
-    """Write both figures, and return their paths."""
-    return [
-        path
-        for statistic, name in _FILES.items()
-        for path in style.save(draw(result, statistic), folder, name)
-    ]
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw both figures from the sweep on file."""
-    options = figure_parser(__doc__, several=False).parse_args(argv)
-    print_paths(draw_and_save(load_sweep(options.workdir[0]), out_dir(options)))
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))
+def draw_several(result: Sweep) -> dict[str, Figure]:
+    """Both figures by the names of their files."""
+    return {"sweep": draw(result, "median"), "sweep_mean": draw(result, "mean")}

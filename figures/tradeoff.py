@@ -1,11 +1,8 @@
 """What V trades: latency against backlog, both under the bounds of drift plus penalty.
 
-    python -m figures.tradeoff --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.studies.closed_loop`` with several V and writes
-``tradeoff.pdf`` and ``tradeoff.png``. The bounds hold for a policy that solves (P2) exactly in
-every round, and their constants are measured, with the latency at the largest V in place of the
-optimum:
+Of ``experiments.studies.closed_loop`` with several V. The bounds hold for a policy that solves
+(P2) exactly in every round, and their constants are measured, with the latency at the largest V
+in place of the optimum:
 
 - latency over reference <= T_opt + (B + q0) / V, with B the mean of half the squared steps
   of all queues and q0 an upper bound of what prices above the queues add to (P2): the sum of
@@ -26,13 +23,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import Case, Realisations, load_realisations, select
 from collapipe_jax.simulation.constraints import drift_constant, mean_backlog, network_groups
 from collapipe_jax.statistics import Estimate, log_slope, mean_estimate
 from figures import style
-from figures.command_line import figure_parser, out_dir, print_paths
 
 LEAST_SLACK = 0.01
 """Of a budget or target at the smallest V; networks with less are left out."""
@@ -242,17 +237,12 @@ def _legend(figure: Figure, found: Sequence[Curve]) -> None:
     figure.legend(handles=[*handles, bound], loc="outside upper center", ncols=3)
 
 
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the run on file and print the fitted slopes."""
-    options = figure_parser(__doc__, several=False).parse_args(argv)
-    result = load(options.workdir[0])
-    print_paths(style.save(draw(result), out_dir(options), "tradeoff"))
-    for curve in curves(result):
-        print(_fit_line(curve))
+def describe(result: Realisations) -> list[str]:
+    """The fitted slopes of every policy in words."""
+    return [_describe(curve) for curve in curves(result)]
 
 
-def _fit_line(curve: Curve) -> str:
-    """The fitted slopes in words."""
+def _describe(curve: Curve) -> str:
     if not curve.looks_at_v:
         return f"{curve.policy}: the same whatever V is"
     used = ", ".join(f"{v:g}" for v in curve.v[curve.binding]) or "none"
@@ -261,7 +251,3 @@ def _fit_line(curve: Curve) -> str:
         f"{curve.policy}, {curve.networks} networks: constraints bind at V = {used}; fitted "
         f"slopes {excess:.2f} of the excess latency and {backlog:.2f} of the backlog"
     )
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_reporting_errors(main))

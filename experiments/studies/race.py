@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
 
 def draw(workdir: str | Path) -> None:
     """Draw the figures of a race, by the program that draws those of any folder."""
-    subprocess.run([sys.executable, "-m", "figures.all", f"--workdir={workdir}"], check=True)
+    subprocess.run([sys.executable, "-m", "figures", f"--workdir={workdir}"], check=True)
 
 
 def race(

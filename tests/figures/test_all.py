@@ -9,10 +9,10 @@ from support.drawing import assert_units, make_record, rendered
 from support.made_up_comparisons import write_comparison, write_gaps, write_loop, write_sweep
 
 from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.files.checkpoints import open_workdir
+from collapipe_jax.files.checkpoints import Checkpoints, load_run, open_workdir
 from collapipe_jax.files.results import Results
 from figures import all as all_figures
-from figures import command_line, gantt, latency, policies, progress, queues, style
+from figures import gantt, latency, progress, queues, style
 
 DRAWS = {"progress": progress, "latency": latency, "queues": queues, "gantt": gantt}
 CASES = {
@@ -65,7 +65,7 @@ def test_all_figures_in_both_formats(tmp_path, monkeypatch, capsys):
     }
     for workdir, record in runs.items():
         open_workdir(workdir, {"policy": {"name": record.policy}}, resume=False)
-    monkeypatch.setattr(command_line, "load_run", runs.get)
+    monkeypatch.setattr(all_figures, "load_run", runs.get)
     out = tmp_path / "out"
     arguments = [*(f"--workdir={workdir}" for workdir in runs), f"--out={out}"]
     assert run_reporting_errors(all_figures.main, arguments) == 0
@@ -125,5 +125,52 @@ def test_a_closed_loop_run_with_one_v_is_told(tmp_path, capsys):
 def test_a_missing_chunk_is_told(tmp_path, capsys):
     workdir = write_comparison(tmp_path / "run")
     Results(workdir, {}).path("random_v3.0/000003").unlink()
-    assert run_reporting_errors(policies.main, [f"--workdir={workdir}"]) == 2
+    assert run_reporting_errors(all_figures.main, ["policies", f"--workdir={workdir}"]) == 2
     assert "random_v3.0/000003" in capsys.readouterr().err
+
+
+def test_figure_from_a_checkpoint(tmp_path):
+    record = make_record("titanic", rounds=3)
+    config = {"policy": {"name": "titanic"}, "task": {"kind": "translation"}}
+    workdir = open_workdir(tmp_path / "run", config, resume=False)
+    with Checkpoints(workdir) as checkpoints:
+        saved = {"constants": record.constants, "history": record.history}
+        checkpoints.save(3, {"weights": np.zeros(2)}, saved)
+    assert run_reporting_errors(all_figures.main, ["gantt", f"--workdir={workdir}"]) == 0
+    names = {path.name for path in (workdir / "figures").iterdir()}
+    assert names == {"gantt.pdf", "gantt.png"}
+    loaded = load_run(workdir)
+    np.testing.assert_array_equal(latency.slowest_parts_s(loaded), latency.slowest_parts_s(record))
+
+
+def test_missing_run_is_reported(tmp_path, capsys):
+    assert (
+        run_reporting_errors(all_figures.main, ["gantt", f"--workdir={tmp_path / 'nowhere'}"]) == 2
+    )
+    assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["policies", "sweep", "tradeoff", "gap"])
+def test_a_figure_of_one_folder_refuses_several(name, capsys):
+    arguments = [name, "--workdir=x", "--workdir=y"]
+    assert run_reporting_errors(all_figures.main, arguments) == 2
+    assert "Name one folder at a time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("latency", "--round=1"), ("gantt_clients", "--cluster=0")]
+)
+def test_an_option_of_another_figure_is_told(name, option, capsys):
+    assert run_reporting_errors(all_figures.main, [name, "--workdir=x", option]) == 2
+    assert option.partition("=")[0] in capsys.readouterr().err
+
+
+def test_a_chosen_round_of_several_runs_is_drawn_in_the_first_folder(tmp_path, monkeypatch):
+    runs = {str(tmp_path / name): make_record(name, rounds=4) for name in "ab"}
+    monkeypatch.setattr(all_figures, "load_run", runs.get)
+    drawn = []
+    monkeypatch.setattr(gantt, "draw", lambda records, **given: drawn.append((records, given)))
+    monkeypatch.setattr(style, "save", lambda figure, folder, name: [folder / f"{name}.pdf"])
+    folders = [f"--workdir={workdir}" for workdir in runs]
+    assert run_reporting_errors(all_figures.main, ["gantt", *folders, "--round=3"]) == 0
+    assert drawn == [(list(runs.values()), {"round_number": 3})]

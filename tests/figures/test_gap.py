@@ -7,6 +7,7 @@ from support.made_up_comparisons import assert_readable, write_gaps
 
 from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
+from figures import all as all_figures
 from figures import gap
 
 
@@ -58,5 +59,5 @@ def test_a_folder_without_gaps_is_told(tmp_path):
 
 def test_a_figure_is_written_in_both_formats(tmp_path):
     workdir = write_gaps(tmp_path / "run", [1e-5, 1e-4])
-    assert run_reporting_errors(gap.main, [f"--workdir={workdir}"]) == 0
+    assert run_reporting_errors(all_figures.main, ["gap", f"--workdir={workdir}"]) == 0
     assert {path.name for path in (workdir / "figures").iterdir()} == {"gap.pdf", "gap.png"}

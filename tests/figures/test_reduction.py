@@ -6,6 +6,7 @@ from support.drawing import rendered
 from support.made_up_comparisons import EIGHT, compared, row_artists, write_comparison
 
 from collapipe_jax.command_line import run_reporting_errors
+from figures import all as all_figures
 from figures import reduction
 
 
@@ -40,6 +41,7 @@ def test_great_losses_stretch_the_axis(tmp_path):
 @pytest.mark.parametrize("names", [("greedy", "random"), ("dssra",)])
 def test_nothing_to_reduce_is_told(names, tmp_path, capsys):
     write_comparison(tmp_path / "c", names=names)
-    assert run_reporting_errors(reduction.main, [f"--workdir={tmp_path / 'c'}"]) == 2
+    arguments = ["reduction", f"--workdir={tmp_path / 'c'}"]
+    assert run_reporting_errors(all_figures.main, arguments) == 2
     assert "without dssra and another policy" in capsys.readouterr().err
     assert not (tmp_path / "c" / "figures").exists()

@@ -28,7 +28,7 @@ from collapipe_jax.simulation.environment import simulate_batch
 from collapipe_jax.simulation.montecarlo import realisation_keys
 from experiments.studies import closed_loop
 from experiments.studies.closed_loop import summarise
-from figures import tradeoff
+from figures import all as all_figures
 
 CONFIG = SUPPORT / "tiny_run.py"
 ROUNDS, REALISATIONS = 6, 5
@@ -237,7 +237,7 @@ def test_a_sweep_compiles_once_and_is_drawn_from_its_files(thriftier_with_v, tmp
     assert latency[0] > latency[1] > latency[2]
 
     capsys.readouterr()
-    tradeoff.main([f"--workdir={workdir}"])
+    all_figures.main(["tradeoff", f"--workdir={workdir}"])
     told = capsys.readouterr().out
     assert "static_pipeline: the same whatever V is" in told
     assert "thrifty, 5 networks" in told

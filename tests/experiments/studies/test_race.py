@@ -168,7 +168,7 @@ def test_the_quickstart_and_a_race_draw_what_they_left(tmp_path, monkeypatch):
     commands = []
     monkeypatch.setattr(module.subprocess, "run", lambda command, check: commands.append(command))
     module.draw(tmp_path)
-    assert commands == [[sys.executable, "-m", "figures.all", f"--workdir={tmp_path}"]]
+    assert commands == [[sys.executable, "-m", "figures", f"--workdir={tmp_path}"]]
 
 
 def made_up_run(policy, seed, test, scores, times):
