@@ -17,7 +17,6 @@ from rich.table import Table
 
 from collapipe_jax.command_line import make_parser, make_table, run_reporting_errors
 from collapipe_jax.config.files import read_checked_config, read_sweep
-from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import point_folder
 from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import POLICIES
@@ -35,9 +34,9 @@ def main(argv: Sequence[str]) -> None:
         __doc__, "config", "workdir", rounds=20, realisations=32, policies=",".join(POLICIES)
     )
     given, overrides = parser.parse_known_args(argv)
-    sweep = checked_sweep(given.config, read_sweep(given.config))
+    sweep = read_sweep(given.config)
     configs = [
-        read_checked_config(given.config, [*overrides, *as_overrides(keys)], default.get_config())
+        read_checked_config(given.config, [*overrides, *keys], default.get_config())
         for _, keys in sweep["points"]
     ]
     sizes = {"rounds": given.rounds, "realisations": given.realisations}
@@ -64,35 +63,6 @@ def main(argv: Sequence[str]) -> None:
     if found[0]["reduction_percent"]:
         console.print(reduction_table(sweep["axis"], found))
     console.print(f"written: {path}")
-
-
-def checked_sweep(path: str, sweep: Any) -> dict[str, Any]:
-    """A sweep with all that it must have.
-
-    Args:
-      path: of the file it comes from.
-      sweep: ``axis``, ``log`` and ``points``, pairs of a number, or of a name throughout, and
-        the keys it sets.
-
-    Raises:
-      InputError: if something is missing or of the wrong kind.
-    """
-    remedy = "Return {'axis': str, 'log': bool, 'points': [(number, {key: value}), ...]}"
-    if not isinstance(sweep, Mapping) or set(sweep) != {"axis", "log", "points"}:
-        raise InputError("--config", path, "its get_sweep() is no sweep", remedy)
-    for point in sweep["points"]:
-        if len(point) != 2 or not isinstance(point[1], Mapping):
-            raise InputError("--config", path, f"get_sweep() has the point {point!r}", remedy)
-    named = [isinstance(value, str) for value, _ in sweep["points"]]
-    if any(named) and not all(named):
-        raise InputError("--config", path, "get_sweep() mixes names and numbers", remedy)
-    kind = str if all(named) else float
-    return {**sweep, "points": [(kind(value), dict(keys)) for value, keys in sweep["points"]]}
-
-
-def as_overrides(keys: Mapping[str, Any]) -> list[str]:
-    """Keys of a point as arguments of a command line."""
-    return [f"--config.{name}={value}" for name, value in keys.items()]
 
 
 def latency_table(axis: str, points: Sequence[Mapping[str, Any]]) -> Table:

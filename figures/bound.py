@@ -19,13 +19,13 @@ from collapipe_jax.files.results import Results, as_rows
 from figures import style
 
 _LOOKS = (
-    style.LineLook(style.BLUE, "-", "o"),
-    style.LineLook(style.VERMILLION, (0, (4, 1.5)), "s"),
-    style.LineLook(style.GREEN, (0, (1, 1)), "^"),
+    style.line(style.BLUE, "-", "o"),
+    style.line(style.VERMILLION, (0, (4, 1.5)), "s"),
+    style.line(style.GREEN, (0, (1, 1)), "^"),
 )
 _EXTENSION_LOOKS = {
-    "momentum": style.LineLook(style.PURPLE, "none", "D"),
-    "absence": style.LineLook(style.ORANGE, "none", "v"),
+    "momentum": style.line(style.PURPLE, "none", "D"),
+    "absence": style.line(style.ORANGE, "none", "v"),
 }
 _STAGGER = 0.007  # of whiskers at one loss, in losses
 _MARGIN = 1.5  # of logarithmic axes, as a factor
@@ -65,7 +65,7 @@ def _local_steps(rows: Sequence[dict]) -> list[int]:
     return sorted({row["local_steps"] for row in rows})
 
 
-def _draw_bounds(axes: Axes, report: Report, looks: dict[int, style.LineLook]) -> None:
+def _draw_bounds(axes: Axes, report: Report, looks: dict[int, style.Look]) -> None:
     """Bound against measured, with the line where they are equal."""
     groups = [
         (f"H = {steps}", [row for row in report["settings"] if row["local_steps"] == steps], look)
@@ -78,7 +78,7 @@ def _draw_bounds(axes: Axes, report: Report, looks: dict[int, style.LineLook]) -
     for label, rows, look in groups:
         measured, bounds = ([row[key] for row in rows] for key in ("measured", "bound"))
         every += measured + bounds
-        axes.plot(measured, bounds, label=label, fillstyle="none", **look.alone()._asdict())
+        axes.plot(measured, bounds, label=label, fillstyle="none", **style.alone(look))
     ends = min(every) / _MARGIN, max(every) * _MARGIN
     axes.plot(ends, ends, **style.RULE)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
@@ -88,7 +88,7 @@ def _draw_bounds(axes: Axes, report: Report, looks: dict[int, style.LineLook]) -
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _draw_factors(axes: Axes, rows: Sequence[dict], looks: dict[int, style.LineLook]) -> None:
+def _draw_factors(axes: Axes, rows: Sequence[dict], looks: dict[int, style.Look]) -> None:
     """Median and range of the factor at every loss."""
     for place, (steps, look) in enumerate(looks.items()):
         some = [row for row in rows if row["local_steps"] == steps]
@@ -102,7 +102,7 @@ def _draw_factors(axes: Axes, rows: Sequence[dict], looks: dict[int, style.LineL
             np.abs(ends - middle),
             label=f"H = {steps}",
             elinewidth=0.6,
-            **look._asdict(),
+            **look,
         )
     axes.axhline(1.0, **style.RULE)
     axes.set_ylim(bottom=0.0)
@@ -119,7 +119,7 @@ def _draw_ablations(axes: Axes, rows: Sequence[dict]) -> None:
         ("measured_as_assumed", "none", "losses as assumed"),
     ):
         ratios = [row[key] / row["bound"] for row in rows]
-        look = style.LineLook(style.BLACK, "none", "o")._asdict()
+        look = style.line(style.BLACK, "none", "o")
         axes.plot(ratios, places, fillstyle=filled, label=label, **look)
     axes.axvline(1.0, **style.RULE)
     axes.set_xscale("log")

@@ -58,7 +58,7 @@ def draw_rows(axes: Axes, values: Mapping[str, np.ndarray], limits: tuple[float,
     """
     looks = style.policy_looks(values)
     for row, (name, value) in enumerate(values.items()):
-        color = looks[name].color
+        color = looks[name]["color"]
         finite = value[np.isfinite(value)]
         place = np.full(finite.size, row + _DOTS_AT)
         axes.plot(finite, place, color=color, alpha=0.4, markersize=3.0, **_DOT)

@@ -88,8 +88,8 @@ def _overlay(
         rounds = np.arange(1, each.value.size + 1)
         every = style.mark_every(rounds.size, _MARKS)
         band = each.within((0.0, top))
-        color = looks[name].color
+        color = looks[name]["color"]
         axes.fill_between(rounds, band.low, band.high, color=color, alpha=0.08, linewidth=0.0)
         for end in (band.low, band.high):  # where bands lie on each other, their ends tell
             axes.plot(rounds, end, color=color, linewidth=0.4, alpha=0.7)
-        axes.plot(rounds, each.value, markevery=every, clip_on=False, **looks[name]._asdict())
+        axes.plot(rounds, each.value, markevery=every, clip_on=False, **looks[name])

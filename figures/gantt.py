@@ -269,7 +269,7 @@ def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> None:
     start_s = 0.0
     for look, part_s in zip(style.PART_LOOKS.values(), parts_s, strict=True):
         place = {"left": start_s / unit_s, "height": 1.0}
-        axes.barh(0.0, part_s / unit_s, **place, **style.EDGE, **look._asdict())
+        axes.barh(0.0, part_s / unit_s, **place, **look)
         start_s += part_s
     number = record.history["round"][step.index]
     axes.set_xlim(0.0, start_s / unit_s)

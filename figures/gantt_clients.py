@@ -19,7 +19,7 @@ from figures.gantt import index_of_round
 _LOOKS = {
     "download": style.PART_LOOKS["download"],
     "computing": style.PART_LOOKS["iterations"],
-    "activations and gradients": style.FillLook(style.ORANGE, "//////"),
+    "activations and gradients": style.fill(style.ORANGE, "//////"),
     "upload": style.PART_LOOKS["upload"],
 }
 _ROW_IN = 0.13
@@ -105,7 +105,7 @@ def _chart(axes: Axes, picked: ClientRound, longest_s: float) -> None:
     place = -np.arange(len(picked.names))
     start = np.zeros(len(place))
     for look, width in zip(_LOOKS.values(), picked.parts_s.T / unit_s, strict=True):
-        axes.barh(place, width, left=start, height=0.8, **style.EDGE, **look._asdict())
+        axes.barh(place, width, left=start, height=0.8, **look)
         start += width
     axes.set_yticks(place, labels=picked.names)
     axes.set_ylim(0.5 - len(place), 0.5)

@@ -30,10 +30,10 @@ FLOOR_PERCENT = 1e-5
 
 _HOPELESS_LOSS = 0.9  # above which experiments.benchmarks.solver.gap reports networks apart
 _LOOKS = {
-    "gap": style.LineLook(style.BLUE, "-", None),
-    "the layout's part": style.LineLook(style.VERMILLION, (0, (4, 1.5)), None),
-    "to the lower bound": style.LineLook(style.GREEN, (0, (1, 1)), None),
-    "gap, hopeless losses": style.LineLook(style.GREY, (0, (4, 1, 1, 1)), None),
+    "gap": style.line(style.BLUE, "-", None),
+    "the layout's part": style.line(style.VERMILLION, (0, (4, 1.5)), None),
+    "to the lower bound": style.line(style.GREEN, (0, (1, 1)), None),
+    "gap, hopeless losses": style.line(style.GREY, (0, (4, 1, 1, 1)), None),
 }
 
 
@@ -114,4 +114,4 @@ def _distribution(axes: Axes, gaps: np.ndarray, top: float, name: str) -> None:
     x = np.concatenate([[FLOOR_PERCENT], ordered[finite], [top]])
     y = np.concatenate([[start], shares[finite]])
     label = f"{name} (n = {gaps.size})"
-    axes.plot(x, [*y, y[-1]], drawstyle="steps-post", label=label, **_LOOKS[name]._asdict())
+    axes.plot(x, [*y, y[-1]], drawstyle="steps-post", label=label, **_LOOKS[name])

@@ -66,8 +66,8 @@ def _stack(axes: Axes, rounds: np.ndarray, parts: np.ndarray) -> None:
     edges = np.append(rounds - 0.5, rounds[-1] + 0.5)
     lower = np.zeros(len(rounds))
     for look, values in zip(style.PART_LOOKS.values(), np.nan_to_num(parts).T, strict=True):
-        keywords = {**style.EDGE, "linewidth": 0.25, **look._asdict()}
-        axes.stairs(lower + values, edges, baseline=lower.copy(), fill=True, **keywords)
+        look = {**look, "linewidth": 0.25}
+        axes.stairs(lower + values, edges, baseline=lower.copy(), fill=True, **look)
         lower += values
     endless = np.isnan(parts).any(axis=1)
     if endless.any():
@@ -90,7 +90,7 @@ def _means(axes: Axes, records: Sequence[RunRecord], parts: Sequence[np.ndarray]
         if positive.any():
             place = (heights - offsets[index])[positive]
             keywords = {"clip_on": False, "zorder": 3, "label": label}
-            axes.plot(means[positive], place, **keywords, **look.alone()._asdict())
+            axes.plot(means[positive], place, **keywords, **style.alone(look))
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     drawn = [line.get_xdata() for line in axes.lines]

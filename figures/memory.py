@@ -90,8 +90,8 @@ def _memories(axes: Axes, held: dict, limits: dict[str, float]) -> None:
     looks = style.policy_looks(held)
     for (name, (memory, _)), offset in zip(held.items(), offsets, strict=True):
         blocks = np.flatnonzero(np.isfinite(memory))
-        look = looks[name].alone()
-        axes.plot(blocks + offset, memory[blocks] / unit_bytes, **look._asdict())
+        look = style.alone(looks[name])
+        axes.plot(blocks + offset, memory[blocks] / unit_bytes, **look)
     wide_axis(axes, "y", _HEADROOM * told / unit_bytes)
     for words, limit in limits.items():
         axes.axhline(limit / unit_bytes, **style.RULE)

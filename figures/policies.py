@@ -97,7 +97,7 @@ def _shares(axes: Axes, result: Realisations) -> None:
             continue
         starts = np.cumsum(shares) - shares
         for share, start, look in zip(shares, starts, style.PART_LOOKS.values(), strict=True):
-            axes.barh(row, share, 0.7, start, **style.EDGE, **look._asdict())
+            axes.barh(row, share, 0.7, start, **look)
     name_rows(axes, list(result.policies), labelled=False)
     axes.set_xlim(0.0, 100.0)
     axes.set_xlabel("Parts of the slowest cluster's latency [%]")

@@ -43,11 +43,11 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     return figure
 
 
-def _losses(axes: Axes, x: np.ndarray, history: dict, look: style.LineLook) -> None:
+def _losses(axes: Axes, x: np.ndarray, history: dict, look: style.Look) -> None:
     """Training loss thin and pale, validation loss bold with markers."""
     alone = "." if len(x) == 1 else None  # a line through one point is not visible
-    thin = look._replace(marker=alone)._asdict()
-    axes.plot(x, history["train_loss"], linewidth=0.7, alpha=0.6, **thin)
+    thin = {**look, "marker": alone, "linewidth": 0.7, "alpha": 0.6}
+    axes.plot(x, history["train_loss"], **thin)
     style.plot_known(axes, x, history["validation_loss"], look)
 
 

@@ -13,8 +13,8 @@ from figures.scales import stretched_axis
 
 # Which nodes of a cluster belong to a class: node 0 is the control unit.
 _NODE_CLASSES = {
-    "control units": (slice(0, 1), style.LineLook(style.VERMILLION, (0, (4, 1.5)), "s")),
-    "devices": (slice(1, None), style.LineLook(style.BLUE, "-", "o")),
+    "control units": (slice(0, 1), style.line(style.VERMILLION, (0, (4, 1.5)), "s")),
+    "devices": (slice(1, None), style.line(style.BLUE, "-", "o")),
 }
 
 
@@ -67,7 +67,7 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     for axes in panels[-1]:
         style.round_axis(axes)
     handles = [
-        Line2D([], [], label=f"{name} (worst bold)", **look._asdict())
+        Line2D([], [], label=f"{name} (worst bold)", **look)
         for name, (_, look) in _NODE_CLASSES.items()
     ]
     handles.append(Line2D([], [], label="budget, target", **style.RULE))
@@ -75,9 +75,9 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     return figure
 
 
-def _line(axes: Axes, rounds: np.ndarray, values: np.ndarray, look: style.LineLook, **more) -> None:
+def _line(axes: Axes, rounds: np.ndarray, values: np.ndarray, look: style.Look, **more) -> None:
     every = style.mark_every(len(rounds), 8)
-    axes.plot(rounds, values, markevery=every, clip_on=False, **look._asdict(), **more)
+    axes.plot(rounds, values, markevery=every, clip_on=False, **look, **more)
 
 
 def _nodes(axes: Axes, rounds: np.ndarray, values: np.ndarray, badness: np.ndarray) -> None:
@@ -86,7 +86,7 @@ def _nodes(axes: Axes, rounds: np.ndarray, values: np.ndarray, badness: np.ndarr
     thin = {"linewidth": 0.4, "alpha": 0.5, "marker": alone, "zorder": 1.5}
     for nodes, look in _NODE_CLASSES.values():
         lines = values[:, :, nodes].reshape(len(rounds), -1)
-        axes.plot(rounds, lines, color=look.color, **thin)
+        axes.plot(rounds, lines, color=look["color"], **thin)
         if lines.shape[1]:
             _line(axes, rounds, lines[:, np.argmax(badness[:, nodes])], look)
 

@@ -14,8 +14,8 @@ from collapipe_jax.files.results import Results
 from collapipe_jax.statistics import mean_interval
 from figures import style
 
-_MEASURED = style.LineLook(style.BLUE, "-", "o")
-_BOUND = style.LineLook(style.VERMILLION, (0, (4, 1.5)), "^")
+_MEASURED = style.line(style.BLUE, "-", "o")
+_BOUND = style.line(style.VERMILLION, (0, (4, 1.5)), "^")
 
 
 def load(workdir: str) -> dict[str, np.ndarray]:
@@ -54,7 +54,7 @@ def _curve(
     v: np.ndarray,
     values: np.ndarray,
     bounded: np.ndarray,
-    look: style.LineLook,
+    look: style.Look,
     label: str,
 ) -> None:
     """Means over bounded networks with their intervals; V without one are left out."""
@@ -62,4 +62,4 @@ def _curve(
     intervals = [mean_interval(row[use]) for row, use in zip(values, bounded, strict=True)]
     mean = [one["mean"] for one, use in zip(intervals, known, strict=True) if use]
     half = [one["ci95"] or 0.0 for one, use in zip(intervals, known, strict=True) if use]
-    axes.errorbar(v[known], mean, half, capsize=2, label=label, **look._asdict())
+    axes.errorbar(v[known], mean, half, capsize=2, label=label, **look)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -34,8 +34,6 @@ RULE = {"color": BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
 """Line of a limit, a target, or of no difference."""
 TRIVIAL = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (1, 2))}
 """Line of a trivial answer's score."""
-EDGE = {"edgecolor": "0.2", "linewidth": 0.3}
-"""Edge of a filled shape."""
 
 _PARAMETERS = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine has it
@@ -69,54 +67,43 @@ _PARAMETERS = {
 styled = matplotlib.rc_context(_PARAMETERS)
 
 
-class LineLook(NamedTuple):
-    """Keywords of a line that stands for a run."""
-
-    color: str
-    linestyle: str | tuple
-    marker: str | None
-
-    def alone(self) -> "LineLook":
-        """For markers that no line joins."""
-        return self._replace(linestyle="none")
+Look = dict[str, Any]
+"""Keywords of a line or of a filled shape."""
 
 
-class FillLook(NamedTuple):
-    """Keywords of a filled shape; a hatch of ``None`` is plain."""
-
-    facecolor: str
-    hatch: str | None
+def line(color: str, linestyle: str | tuple, marker: str | None) -> Look:
+    """Look of a line."""
+    return {"color": color, "linestyle": linestyle, "marker": marker}
 
 
-_RUN_LOOKS = (
-    LineLook(BLUE, "-", "o"),
-    LineLook(VERMILLION, (0, (4, 1.5)), "s"),
-    LineLook(GREEN, (0, (1, 1)), "^"),
-    LineLook(PURPLE, (0, (4, 1, 1, 1)), "D"),
-    LineLook(ORANGE, (0, (6, 1, 1, 1, 1, 1)), "v"),
-    LineLook(BLACK, (0, (2, 1)), "P"),
-    LineLook(SKY, (0, (8, 2)), "X"),
-    LineLook(GREY, (0, (2, 1, 1, 1, 1, 1)), "h"),
-)
-# Whose looks those are wherever policies stand side by side.
-_POLICIES = (
-    "dssra",
-    "static_pipeline",
-    "titanic",
-    "titanic_pipelined",
-    "greedy",
-    "vanilla_fl",
-    "splitfed",
-    "random",
-)
+def alone(look: Look) -> Look:
+    """Look of markers that no line joins."""
+    return {**look, "linestyle": "none"}
 
+
+def fill(color: str, hatch: str | None) -> Look:
+    """Look of a filled shape; a hatch of ``None`` is plain."""
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "0.2", "linewidth": 0.3}
+
+
+_POLICY_LOOKS = {
+    "dssra": line(BLUE, "-", "o"),
+    "static_pipeline": line(VERMILLION, (0, (4, 1.5)), "s"),
+    "titanic": line(GREEN, (0, (1, 1)), "^"),
+    "titanic_pipelined": line(PURPLE, (0, (4, 1, 1, 1)), "D"),
+    "greedy": line(ORANGE, (0, (6, 1, 1, 1, 1, 1)), "v"),
+    "vanilla_fl": line(BLACK, (0, (2, 1)), "P"),
+    "splitfed": line(SKY, (0, (8, 2)), "X"),
+    "random": line(GREY, (0, (2, 1, 1, 1, 1, 1)), "h"),
+}
+_LOOKS = list(_POLICY_LOOKS.values())
 # In the order of RunRecord.history["parts_s"], docs/system-model.md (14).
 PART_LOOKS = {
-    "download": FillLook(SKY, None),
-    "distribute": FillLook(ORANGE, "//////"),
-    "iterations": FillLook(BLUE, None),
-    "collect": FillLook(YELLOW, "\\\\\\\\\\\\"),
-    "upload": FillLook(PURPLE, "......"),
+    "download": fill(SKY, None),
+    "distribute": fill(ORANGE, "//////"),
+    "iterations": fill(BLUE, None),
+    "collect": fill(YELLOW, "\\\\\\\\\\\\"),
+    "upload": fill(PURPLE, "......"),
 }
 
 
@@ -125,44 +112,44 @@ def policy_label(name: str) -> str:
     return name.replace("_", " ")
 
 
-def policy_looks(names: Iterable[str]) -> dict[str, LineLook]:
+def policy_looks(names: Iterable[str]) -> dict[str, Look]:
     """Looks of policies by name: those of the package have theirs in every figure.
 
     A policy of another name takes a look that none of the others has, while there is one.
     """
     names = list(names)
-    looks = {name: _RUN_LOOKS[_POLICIES.index(name)] for name in names if name in _POLICIES}
-    free = cycle([look for look in _RUN_LOOKS if look not in looks.values()] or _RUN_LOOKS)
+    looks = {name: _POLICY_LOOKS[name] for name in names if name in _POLICY_LOOKS}
+    free = cycle([look for look in _LOOKS if look not in looks.values()] or _LOOKS)
     return {name: looks[name] if name in looks else next(free) for name in names}
 
 
 def policy_handles(names: Iterable[str], joined: bool = True) -> list[Line2D]:
     """Policies for a legend, as lines, or as markers alone where points are not joined."""
     return [
-        Line2D([], [], label=policy_label(name), **(look if joined else look.alone())._asdict())
+        Line2D([], [], label=policy_label(name), **(look if joined else alone(look)))
         for name, look in policy_looks(names).items()
     ]
 
 
-def run_looks(records: Sequence[RunRecord]) -> list[LineLook]:
+def run_looks(records: Sequence[RunRecord]) -> list[Look]:
     """Looks of runs: those of their policies, or by position where two runs share one."""
     looks = policy_looks(record.policy for record in records)
     if len(looks) == len(records):
         return list(looks.values())
-    return [_RUN_LOOKS[index % len(_RUN_LOOKS)] for index in range(len(records))]
+    return [_LOOKS[index % len(_LOOKS)] for index in range(len(records))]
 
 
 def run_handles(records: Sequence[RunRecord]) -> list[Line2D]:
     """Runs for a legend."""
     return [
-        Line2D([], [], label=label, **look._asdict())
+        Line2D([], [], label=label, **look)
         for look, label in zip(run_looks(records), run_labels(records), strict=True)
     ]
 
 
-def fill_handles(looks: Mapping[str, FillLook]) -> list[Patch]:
+def fill_handles(looks: Mapping[str, Look]) -> list[Patch]:
     """Filled shapes by name, for a legend."""
-    return [Patch(label=name, **EDGE, **look._asdict()) for name, look in looks.items()]
+    return [Patch(label=name, **look) for name, look in looks.items()]
 
 
 def run_labels(records: Sequence[RunRecord]) -> list[str]:
@@ -223,12 +210,12 @@ def mark_every(points: int, marks: int = 12) -> int:
     return max(1, -(-points // marks))
 
 
-def plot_known(axes: Axes, x: np.ndarray, y: np.ndarray, look: LineLook, **keywords: Any) -> None:
+def plot_known(axes: Axes, x: np.ndarray, y: np.ndarray, look: Look, **keywords: Any) -> None:
     """Line through the points that are known; one on the frame is drawn whole."""
     known = np.isfinite(y)
     every = mark_every(known.sum())
     if known.any():
-        keywords = {"markevery": every, "clip_on": False, **look._asdict(), **keywords}
+        keywords = {"markevery": every, "clip_on": False, **look, **keywords}
         axes.plot(x[known], y[known], **keywords)
 
 

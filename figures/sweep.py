@@ -145,7 +145,7 @@ def _overlay(axes: Axes, places: np.ndarray, panel: Panel) -> None:
         each = estimate.within(limits)
         error = np.maximum(np.nan_to_num([each.value - each.low, each.high - each.value]), 0.0)
         thin = {"capsize": 1.0, "elinewidth": 0.7}
-        axes.errorbar(place, each.value, yerr=error, **thin, **looks[name]._asdict())
+        axes.errorbar(place, each.value, yerr=error, **thin, **looks[name])
 
 
 def _swept_axis(axes: Axes, result: Sweep, labelled: bool) -> None:
@@ -190,8 +190,8 @@ def _rows(axes: Axes, panel: Panel) -> None:
     for (name, estimate), offset in zip(panel.estimates.items(), offsets, strict=True):
         each = estimate.within(limits)
         rows = np.arange(each.value.size) + offset
-        axes.hlines(rows, each.low, each.high, color=looks[name].color, linewidth=0.7)
-        axes.plot(each.value, rows, clip_on=False, **looks[name].alone()._asdict())
+        axes.hlines(rows, each.low, each.high, color=looks[name]["color"], linewidth=0.7)
+        axes.plot(each.value, rows, clip_on=False, **style.alone(looks[name]))
 
 
 def draw_several(result: Sweep) -> dict[str, Figure]:

@@ -188,16 +188,16 @@ def draw(result: Realisations) -> Figure:
     return figure
 
 
-def _points(axes: Axes, v: np.ndarray, mean: Estimate, look: style.LineLook) -> None:
+def _points(axes: Axes, v: np.ndarray, mean: Estimate, look: style.Look) -> None:
     """Positive means with their intervals."""
     positive = mean.value > 0
     half = np.nan_to_num(mean.high - mean.value)[positive]
     thin = {"capsize": 2, "elinewidth": 0.8}
-    axes.errorbar(v[positive], mean.value[positive], yerr=half, **thin, **look._asdict())
+    axes.errorbar(v[positive], mean.value[positive], yerr=half, **thin, **look)
 
 
-def _bound(axes: Axes, v: np.ndarray, bound: np.ndarray, look: style.LineLook) -> None:
-    axes.plot(v, bound, color=look.color, linestyle=_BOUND_DASHES, linewidth=1.0)
+def _bound(axes: Axes, v: np.ndarray, bound: np.ndarray, look: style.Look) -> None:
+    axes.plot(v, bound, color=look["color"], linestyle=_BOUND_DASHES, linewidth=1.0)
 
 
 def _dress(panels: Sequence[Axes], found: Sequence[Curve]) -> None:
@@ -231,7 +231,7 @@ def _legend(figure: Figure, found: Sequence[Curve]) -> None:
     looks, handles = style.policy_looks(curve.policy for curve in found), []
     for curve in found:
         name = f"{style.policy_label(curve.policy)}, 95 % over {curve.networks} networks"
-        handles.append(Line2D([], [], label=name, **looks[curve.policy]._asdict()))
+        handles.append(Line2D([], [], label=name, **looks[curve.policy]))
     bound = Line2D([], [], color=style.BLACK, linestyle=_BOUND_DASHES, linewidth=1.0)
     bound.set_label(r"bound, with $T_\mathrm{opt}$ = latency at the largest V")
     figure.legend(handles=[*handles, bound], loc="outside upper center", ncols=3)

@@ -3,7 +3,7 @@
 import ast
 import difflib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,32 @@ def equal_weight(config: ConfigDict) -> np.ndarray:
     return np.full(config.network.clusters, 1.0 / config.network.clusters)
 
 
-def read_sweep(path: str) -> Any:
-    """The result of ``get_sweep()`` of a configuration file, or of ``FILE:ARGUMENT``.
+def read_sweep(path: str) -> dict[str, Any]:
+    """The sweep of a configuration file with ``get_sweep()``, or of ``FILE:ARGUMENT``.
+
+    Returns:
+      ``axis``, ``log`` and ``points``: pairs of a number, or of a name throughout, and the
+      overrides of the configuration.
 
     Raises:
-      InputError: if there is no such file, or it has none.
+      InputError: if there is no such file, or it has no sweep, or not a whole one.
     """
-    return _call(path, "get_sweep")
+    sweep = _call(path, "get_sweep")
+    remedy = "Return {'axis': str, 'log': bool, 'points': [(number, {key: value}), ...]}"
+    if not isinstance(sweep, Mapping) or set(sweep) != {"axis", "log", "points"}:
+        raise InputError("--config", path, "its get_sweep() is no sweep", remedy)
+    for point in sweep["points"]:
+        if len(point) != 2 or not isinstance(point[1], Mapping):
+            raise InputError("--config", path, f"get_sweep() has the point {point!r}", remedy)
+    named = [isinstance(value, str) for value, _ in sweep["points"]]
+    if any(named) and not all(named):
+        raise InputError("--config", path, "get_sweep() mixes names and numbers", remedy)
+    kind = str if all(named) else float
+    points = [
+        (kind(value), [f"--config.{name}={setting}" for name, setting in keys.items()])
+        for value, keys in sweep["points"]
+    ]
+    return {**sweep, "points": points}
 
 
 def _call(path: str, name: str) -> Any:

@@ -1,9 +1,11 @@
-"""Explanation of a decision: terms of (P2), certificate, and prices of its limits."""
+"""Explanation of a decision: its outcome, terms of (P2), certificate, and prices of its limits."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from rich.console import Group, RenderableType
 from rich.table import Table
 
@@ -11,8 +13,12 @@ from collapipe_jax.allocation.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_
 from collapipe_jax.allocation.limit_prices import FullDevice, Prices
 from collapipe_jax.command_line import make_table
 from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.divergence import loss_free_divergence
+from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.round import price
 from collapipe_jax.cost.round_cost import RoundCost
+from collapipe_jax.units import bytes_to_mib
 
 _ROWS = 10
 _SLIGHT = 1e-6
@@ -23,6 +29,63 @@ _STATUS = {
     NO_CLUSTER: "no cluster can run",
     BROKEN: "a message cannot be sent, whatever is decided",
 }
+
+
+class Appraisal(NamedTuple):
+    """A decision's outcome.
+
+    Attributes:
+      cost: its cost.
+      flows_s: stages of the forward flow and of the backward flow, ``[N, 4 K + 7]``.
+      loss_free: divergence of the round if nothing were lost.
+    """
+
+    cost: RoundCost
+    flows_s: Array
+    loss_free: Array
+
+
+def appraise(problem: RoundProblem, decision: Decision) -> Appraisal:
+    """Evaluate a decision, with the stages of its flows."""
+    cost = price(problem, decision)
+    flows_s = forward_flow_s(cost.stages), backward_flow_s(cost.stages)
+    loss_free = loss_free_divergence(problem.learning, problem.workload.batch, ~cost.absent)
+    return Appraisal(cost, jnp.concatenate(flows_s, axis=1), loss_free)
+
+
+def decision_table(problem: RoundProblem, decision: Decision, found: Appraisal) -> Table:
+    """Blocks, micro-batches, latency and memory, one row a cluster."""
+    cost, flows = found.cost, found.flows_s
+    stage_names = _stage_names(problem.devices)
+    slowest = int(np.argmax(cost.cluster_latency_s))
+    rows = []
+    for n in range(problem.clusters):
+        if cost.absent[n]:
+            rows.append((str(n), "sits out", *["-"] * 5))
+            continue
+        row = [
+            str(n) + (" (slowest)" if n == slowest else ""),
+            " ".join(str(int(blocks)) for blocks in decision.segments[n]),
+            str(int(decision.micro_batches[n])),
+            f"{float(cost.cluster_latency_s[n]):.4g}",
+            stage_names[int(np.argmax(flows[n]))],
+            f"{1e3 * flows[n].max():.3g}",
+            f"{float(bytes_to_mib(np.max(cost.memory_bytes[n]))):.0f}",
+        ]
+        rows.append(row)
+    headings = ("cluster", "blocks per device", "M", "latency, s", "slowest stage", "ms")
+    table = make_table((*headings, "memory, MiB"), rows, left=0, title="Decision")
+    table.columns[4].justify = "left"
+    return table
+
+
+def _stage_names(devices: int) -> list[str]:
+    """Names of the stages of the forward flow, then of the backward flow."""
+    chain = ["embedding", "hop from control unit"]
+    for k in range(1, devices + 1):
+        chain += [f"device {k}", f"hop from device {k}"]
+    forward = [*chain, "uplink", "decoder"]
+    return [*forward, "downlink", *(f"{name}, backward" for name in reversed(chain))]
 
 
 class Terms(NamedTuple):
@@ -41,6 +104,20 @@ def terms(problem: RoundProblem, cost: RoundCost) -> Terms:
         latency=float(control.v * cost.latency_s / control.reference_latency_s),
         energy=float(np.sum(np.asarray(control.energy_queue) * over)),
         divergence=float(control.divergence_queue * cost.divergence / control.divergence_target),
+    )
+
+
+def decision_summary(problem: RoundProblem, cost: RoundCost) -> str:
+    """Terms of the objective and the worst of each constraint."""
+    term = terms(problem, cost)
+    over = np.asarray(cost.energy_j / problem.control.energy_budget_j)
+    node = np.unravel_index(np.argmax(over), over.shape)
+    return (
+        f"objective {float(cost.objective):.6g} = latency {term.latency:.4g} + energy "
+        f"{term.energy:.4g} + divergence {term.divergence:.4g}\n"
+        f"latency {float(cost.latency_s):.4g} s, compute {float(cost.compute_latency_s):.4g} s; "
+        f"divergence {float(cost.divergence / problem.control.divergence_target):.3g} of its "
+        f"target;\nhighest energy {over.max():.3g} of the budget, cluster {node[0]} node {node[1]}"
     )
 
 
@@ -100,10 +177,10 @@ def _limits(problem, decision: Decision, prices: Prices, objective: float) -> Ta
     rows = [(f"D2D band of cluster {n}", float(price)) for n, price in enumerate(prices.d2d_band)]
     rows.append(("D2E band", float(prices.d2e_band)))
     d2d_max_w, d2e_max_w = problem.radio.d2d_power_max_w, problem.radio.d2e_power_max_w
-    for (n, i), price in np.ndenumerate(prices.d2d_power):
-        rows.append((f"D2D power {d2d_max_w[n, i]:.3g} W, {_node(n, i)}", float(price)))
-    for n, price in enumerate(prices.d2e_power):
-        rows.append((f"D2E power {d2e_max_w[n]:.3g} W, cluster {n}", float(price)))
+    for (n, i), own in np.ndenumerate(prices.d2d_power):
+        rows.append((f"D2D power {d2d_max_w[n, i]:.3g} W, {_node(n, i)}", float(own)))
+    for n, own in enumerate(prices.d2e_power):
+        rows.append((f"D2E power {d2e_max_w[n]:.3g} W, cluster {n}", float(own)))
     binding = [row for row in rows if row[1] > _SLIGHT * objective]
     binding.sort(key=lambda row: -row[1])
     cells = [

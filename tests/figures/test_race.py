@@ -44,7 +44,7 @@ def test_every_seed_has_its_panel_and_its_clock():
         elapsed_s = 60.0 * line.get_xdata()
         np.testing.assert_allclose(elapsed_s, run.record.history["simulated_time_s"][known])
         np.testing.assert_allclose(line.get_ydata(), run.record.history["score"][known])
-        assert line.get_color() == looks[run.policy].color
+        assert line.get_color() == looks[run.policy]["color"]
     trivial = panels[0].lines[len(POLICIES)]
     np.testing.assert_allclose(trivial.get_ydata(), 3.2)
     units = {axes.get_xlabel() for axes in panels}
