@@ -31,7 +31,7 @@ def get_config(variant: str = "") -> ConfigDict:
             # Every word that training has twice is whole; dropout teaches the pieces of others.
             "vocabulary_size": 12_000,
             "piece_dropout": 0.2,
-            "lowercase": False,  # names of chemicals are told by their capitals
+            "lowercase": False,  # capitals mark names of chemicals
             "source_length": 64,
         }
     )

@@ -21,6 +21,7 @@ from typing import Any
 from collapipe_jax.command_line import make_parser
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord, load_run
+from collapipe_jax.files.convergence import load_study
 from collapipe_jax.files.races import Run, load_race
 from collapipe_jax.files.realisations import OURS, load_sweep
 from collapipe_jax.files.results import read_settings
@@ -54,7 +55,7 @@ _BY_EXPERIMENT: dict[str, tuple[Callable[[str], Any], tuple[ModuleType, ...]]] =
     "closed_loop": (tradeoff.load, (tradeoff,)),
     "sweep": (load_sweep, (sweep,)),
     "bound": (bound.load, (bound,)),
-    "convergence": (convergence.load, (convergence,)),
+    "convergence": (load_study, (convergence,)),
     "stability": (stability.load, (stability,)),
     "gap": (gap.load, (gap,)),
 }

@@ -130,7 +130,7 @@ def _draw_ablations(axes: Axes, rows: Sequence[dict]) -> None:
 
 
 def _ablation_label(row: dict) -> str:
-    """What tells an ablation from the others of its kind."""
+    """Kind of an ablation, and the sizes in which it differs from others of its kind."""
     step = f"$\\eta L_s$ = {row['step_smoothness']:g}"
     if row["kind"] == "pooled":
         return f"pooled, {step}"

@@ -5,8 +5,8 @@ for any distribution: where a few networks are hopeless, only medians speak for 
 ends where its value is infinite or unknown.
 
 Energy is the mean so far of all nodes together, over the sum of their budgets: above 1 some
-node is over its budget for certain, below 1 a single node may be. Nodes stand behind the
-queues, of which the longest is drawn.
+node is over its budget for certain, below 1 a single node may be. Of the nodes' queues the
+longest is drawn.
 """
 
 from collections.abc import Callable, Mapping
@@ -77,19 +77,19 @@ def _overlay(
     axes: Axes, series: Mapping[str, np.ndarray], estimate: Callable[[np.ndarray], Estimate]
 ) -> None:
     """Lines of all policies on their bands, on one scale from 0."""
-    told = {name: estimate(values) for name, values in series.items()}
-    highest = [np.ravel(part) for each in told.values() for part in (each.value, each.high)]
+    estimates = {name: estimate(values) for name, values in series.items()}
+    highest = [np.ravel(part) for each in estimates.values() for part in (each.value, each.high)]
     highest = np.concatenate(highest)
     top = stretched_axis(axes, max(1.2, highest.max(where=np.isfinite(highest), initial=0.0)))
     if not np.isfinite(highest).any():
         style.say_empty(axes, "no finite value")
-    looks = style.policy_looks(told)
-    for name, each in told.items():
+    looks = style.policy_looks(estimates)
+    for name, each in estimates.items():
         rounds = np.arange(1, each.value.size + 1)
         every = style.mark_every(rounds.size, _MARKS)
         band = each.within((0.0, top))
         color = looks[name]["color"]
         axes.fill_between(rounds, band.low, band.high, color=color, alpha=0.08, linewidth=0.0)
-        for end in (band.low, band.high):  # where bands lie on each other, their ends tell
+        for end in (band.low, band.high):  # visible where bands overlap
             axes.plot(rounds, end, color=color, linewidth=0.4, alpha=0.7)
         axes.plot(rounds, each.value, markevery=every, clip_on=False, **looks[name])

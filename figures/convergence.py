@@ -9,13 +9,12 @@ least of the seed, with the median in blue; a line ends where the score was neve
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.files.results import Results, as_rows
+from collapipe_jax.files.convergence import ConvergenceStudy, Row
 from collapipe_jax.statistics import mean_estimate
 from figures import style
 
@@ -30,45 +29,13 @@ _LABELS = {
 _COLORS = (style.VERMILLION, style.ORANGE, style.GREEN, style.SKY, style.BLUE)
 _MARKERS = "v^osD"
 
-Row = dict[str, Any]
-
-
-class Study(NamedTuple):
-    """Runs around a setting.
-
-    Attributes:
-      base: the setting, its values by axis.
-      axes: values by the axis that varies.
-      rows: a run each.
-    """
-
-    base: dict[str, float]
-    axes: dict[str, list[float]]
-    rows: list[Row]
-
-    def of(self, axis: str, value: float) -> list[Row]:
-        """Runs at the base but for the value on an axis, by seed."""
-        wanted = self.base | {axis: value}
-        found = [row for row in self.rows if all(row[key] == wanted[key] for key in wanted)]
-        return sorted(found, key=lambda row: row["seed"])
-
-
-def load(workdir: str) -> Study:
-    """A study on file.
-
-    Raises:
-      InputError: if there is none.
-    """
-    results = Results.open(workdir, "convergence")
-    return Study(**results.options, rows=as_rows(results.read("runs")))
-
 
 @style.styled
-def draw(study: Study) -> Figure:
+def draw(study: ConvergenceStudy) -> Figure:
     """Draw all panels.
 
     Args:
-      study: from :func:`load`.
+      study: on file.
     """
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 4.2)
     above, below = figure.subplots(2, 3)
@@ -94,7 +61,7 @@ def _evaluated(row: Row, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.append(0.0, x[known]), np.append(0.0, score[known])
 
 
-def _losses(axes: Axes, study: Study, name: str) -> None:
+def _losses(axes: Axes, study: ConvergenceStudy, name: str) -> None:
     """Training loss over an axis, evenly spaced, seed by seed above that of the base."""
     place = np.arange(len(study.axes[name]))
     runs = [study.of(name, value) for value in study.axes[name]]
@@ -109,7 +76,7 @@ def _losses(axes: Axes, study: Study, name: str) -> None:
     axes.set_xlabel(_LABELS[name])
 
 
-def _scores(axes: Axes, study: Study, where: Callable[[Row], np.ndarray]) -> None:
+def _scores(axes: Axes, study: ConvergenceStudy, where: Callable[[Row], np.ndarray]) -> None:
     """Score of every number of micro-batches, mean over seeds, as far as all of them go."""
     counts = study.axes["micro_batches"]
     for count, color, marker in zip(counts, _COLORS, _MARKERS, strict=True):
@@ -122,7 +89,7 @@ def _scores(axes: Axes, study: Study, where: Callable[[Row], np.ndarray]) -> Non
     axes.set_ylim(bottom=0.0)
 
 
-def times_to_goal(study: Study) -> np.ndarray:
+def times_to_goal(study: ConvergenceStudy) -> np.ndarray:
     """Time to the goal over the least of the seed, ``[seeds, settings]``; infinite if missed."""
     runs = [study.of("micro_batches", count) for count in study.axes["micro_batches"]]
     times = []
@@ -144,7 +111,7 @@ def _first_time(row: Row, goal: float) -> float:
     return time_s[after - 1] + part * (time_s[after] - time_s[after - 1])
 
 
-def _times(axes: Axes, study: Study) -> None:
+def _times(axes: Axes, study: ConvergenceStudy) -> None:
     """Time to the goal; a seed's line ends where its run never reached it."""
     times, counts = times_to_goal(study), study.axes["micro_batches"]
     place, median = np.arange(len(counts)), np.median(times, axis=0)

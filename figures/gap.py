@@ -38,7 +38,7 @@ _LOOKS = {
 
 
 def gap_file(workdir: str | os.PathLike) -> Path:
-    """Where the networks stand, one line each."""
+    """File with a line for every network."""
     return Path(workdir) / "gap.jsonl"
 
 
@@ -90,13 +90,13 @@ def draw(rows: Sequence[dict]) -> Figure:
     """
     figure = style.new_figure(style.COLUMN_WIDTH_IN, 2.7)
     axes = figure.subplots()
-    told = {name: gaps for name, gaps in gaps_percent(rows).items() if gaps.size}
-    every = np.concatenate(list(told.values()))
+    curves = {name: gaps for name, gaps in gaps_percent(rows).items() if gaps.size}
+    every = np.concatenate(list(curves.values()))
     top = decades(np.maximum(every[np.isfinite(every)], 10 * FLOOR_PERCENT))[1]
     axes.set_xscale("log")
     axes.set_xlim(FLOOR_PERCENT, top)
     axes.set_ylim(0.0, 102.0)
-    for name, gaps in told.items():
+    for name, gaps in curves.items():
         _distribution(axes, gaps, top, name)
     axes.set_xlabel("Gap [%]")
     axes.set_ylabel("Networks with at most this gap [%]")

@@ -84,15 +84,15 @@ def draw(result: Realisations) -> Figure:
 
 def _memories(axes: Axes, held: dict, limits: dict[str, float]) -> None:
     """Mean memory by blocks, policies side by side, and the limits."""
-    told = np.concatenate([*(memory for memory, _ in held.values()), list(limits.values())])
-    unit_bytes, unit = style.memory_unit(np.nanmax(told))
+    drawn_bytes = np.concatenate([*(memory for memory, _ in held.values()), list(limits.values())])
+    unit_bytes, unit = style.memory_unit(np.nanmax(drawn_bytes))
     offsets = _SPREAD * ((np.arange(len(held)) + 0.5) / len(held) - 0.5)
     looks = style.policy_looks(held)
     for (name, (memory, _)), offset in zip(held.items(), offsets, strict=True):
         blocks = np.flatnonzero(np.isfinite(memory))
         look = style.alone(looks[name])
         axes.plot(blocks + offset, memory[blocks] / unit_bytes, **look)
-    wide_axis(axes, "y", _HEADROOM * told / unit_bytes)
+    wide_axis(axes, "y", _HEADROOM * drawn_bytes / unit_bytes)
     for words, limit in limits.items():
         axes.axhline(limit / unit_bytes, **style.RULE)
         place = axes.get_yaxis_transform()

@@ -50,11 +50,11 @@ def reductions(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
         problem = f"no reduction to draw without {OURS} and another policy in the comparison"
         remedy = "Compare again with both in --policies"
         raise InputError("--policies", ",".join(result.policies), problem, remedy)
-    told = round_means(only_runnable(result))
-    ours = told.pop(OURS)
+    others = round_means(only_runnable(result))
+    ours = others.pop(OURS)
     return {
         metric: {
-            name: reduction_percent(ours[metric], other[metric]) for name, other in told.items()
+            name: reduction_percent(ours[metric], other[metric]) for name, other in others.items()
         }
         for metric in TITLES
     }
@@ -67,12 +67,12 @@ def draw(result: Realisations) -> Figure:
     Args:
       result: a comparison with ``dssra``.
     """
-    told = reductions(result)
+    panels = reductions(result)
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.0 + ROW_IN * (len(result.policies) - 1))
-    panels = figure.subplots(1, len(told))
-    for axes, (metric, values) in zip(panels, told.items(), strict=True):
+    drawn = figure.subplots(1, len(panels))
+    for axes, (metric, values) in zip(drawn, panels.items(), strict=True):
         draw_rows(axes, values, _percent_axis(axes, values))
-        name_rows(axes, list(values), labelled=axes is panels[0])
+        name_rows(axes, list(values), labelled=axes is drawn[0])
         axes.axvline(0.0, **style.RULE)
         axes.set_title(TITLES[metric], loc="left")
         axes.set_xlabel(f"{OURS} saves [%]")
@@ -82,8 +82,8 @@ def draw(result: Realisations) -> Figure:
 
 def _percent_axis(axes: Axes, values: Mapping[str, np.ndarray]) -> tuple[float, float]:
     """Linear above -100 %, logarithmic below where something lies there; the limits."""
-    told = np.concatenate(list(values.values()))
-    lowest = np.min(told, where=np.isfinite(told), initial=_LEAST_LOW)
+    every = np.concatenate(list(values.values()))
+    lowest = np.min(every, where=np.isfinite(every), initial=_LEAST_LOW)
     if lowest >= -100.0:
         limits = lowest - 0.06 * (100.0 - lowest), 105.0
     else:

@@ -1,6 +1,6 @@
 """The one look of all figures: sizes, colours, units, and how a figure is saved.
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; every colour
+Colours are those of Okabe and Ito, which colour-blind readers can distinguish; every colour
 comes with a line style and marker, or with a hatch, so that a grey print reads as well.
 """
 
@@ -153,21 +153,20 @@ def fill_handles(looks: Mapping[str, Look]) -> list[Patch]:
 
 
 def run_labels(records: Sequence[RunRecord]) -> list[str]:
-    """Names of runs for legends: the policy, and what tells runs of one policy apart.
+    """Names of runs for legends: the policy, and for several runs of one policy a suffix.
 
-    That is the value of the one key in which their configurations differ, or a number.
+    The suffix is the value of the one key in which their configurations differ, or a number.
     """
     labels = [policy_label(record.policy) for record in records]
     for name in {label for label, count in Counter(labels).items() if count > 1}:
         rows = [index for index, label in enumerate(labels) if label == name]
-        told = _told_apart([records[index].config for index in rows])
-        for index, text in zip(rows, told, strict=True):
-            labels[index] = f"{name} {text}"
+        suffixes = _suffixes([records[index].config for index in rows])
+        for index, suffix in zip(rows, suffixes, strict=True):
+            labels[index] = f"{name} {suffix}"
     return labels
 
 
-def _told_apart(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells configurations apart: the one key that does, or a number."""
+def _suffixes(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     flat = [flatten_dict(config, sep=".") for config in configs]
     keys = [key for key in flat[0] if len({str(one.get(key)) for one in flat}) > 1]
     if len(keys) == 1 and len({str(one[keys[0]]) for one in flat}) == len(flat):
@@ -225,7 +224,7 @@ def legend_above(axes: Axes, columns: int = 3) -> None:
 
 
 def say_empty(axes: Axes, words: str) -> None:
-    """Tell why a panel shows no data."""
+    """Say in a panel why it has no data."""
     axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=GREY)
 
 

@@ -40,7 +40,7 @@ def compare(
       config: a checked configuration.
       options: of :func:`policy_options`.
       workdir: where results go; a run of the same settings goes on there.
-      console: where progress is shown.
+      console: for progress.
 
     Returns:
       The summary, as in ``summary.json``.

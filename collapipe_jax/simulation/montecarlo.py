@@ -135,7 +135,7 @@ def run_cases(
       results: where they go; its options have the rounds, realisations and chunk.
       cases: by name.
       reduce: what is kept.
-      console: where progress is shown.
+      console: for progress.
     """
     options = results.options
     keys = realisation_keys(results.config["seed"], options["realisations"])

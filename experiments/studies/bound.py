@@ -227,7 +227,7 @@ def measure(
       cases: of one table.
       repeats: of every descent.
       seed: of all of them.
-      console: where progress is shown.
+      console: for progress.
     """
     problems = make_problems()
     assumed = {case: case.as_assumed for case in cases if case.erasing != "independent"}

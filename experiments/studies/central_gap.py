@@ -17,29 +17,25 @@ from rich.console import Console
 from rich.progress import track
 
 from collapipe_jax.command_line import make_parser, run_training
-from collapipe_jax.config.experiment import Experiment, build_experiment
+from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.config.files import read_config
-from collapipe_jax.errors import InputError
 from collapipe_jax.files.results import Results, as_columns
 from collapipe_jax.statistics import mean_interval
 from collapipe_jax.training.central import central_round, initial_central_state
 from collapipe_jax.training.learner import model_params
 from collapipe_jax.training.loop import train
-from configs import default
+from experiments.studies.seeds import experiments_of_seeds
 
 
 def main(argv: Sequence[str]) -> None:
     """Train both ways for every seed, and print the scores."""
     parser = make_parser(__doc__, "config", "workdir", seeds=(3, "number of seeds, 2 or more"))
     given, overrides = parser.parse_known_args(argv)
-    if given.seeds < 2:
-        raise InputError("--seeds", given.seeds, "no interval from so few", "Give 2 or more")
     config, console = read_config(given.config, overrides), Console()
+    experiments = experiments_of_seeds(config, given.seeds)
     results = Results.create(given.workdir, "central_gap", {}, config.to_dict())
     rows = []
-    for seed in range(given.seeds):
-        config.seed = seed
-        experiment = build_experiment(config, default.get_config())
+    for seed, experiment in enumerate(experiments):
         console.print(f"seed {seed}: collaborative")
         folder = results.folder / f"seed{seed}"
         train(experiment, folder, resume=True, console=console)

@@ -11,7 +11,7 @@ run in a folder of its own, gone on with if it was killed. More seeds are the sa
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from rich.table import Table
 from scipy import stats
 
 from collapipe_jax.command_line import make_parser, make_table, run_training
-from collapipe_jax.config.experiment import Experiment, build_experiment
+from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.config.files import read_config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.cost.decision import Decision
@@ -33,11 +33,12 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import split_equally, with_equal_resources
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
-from collapipe_jax.files.results import Results, Variable, as_columns
+from collapipe_jax.files.convergence import ConvergenceStudy, Row, save_study
+from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import Policy
 from collapipe_jax.statistics import Interval, interval_text, mean_interval
 from collapipe_jax.training.loop import train
-from configs import default
+from experiments.studies.seeds import experiments_of_seeds
 
 LAST_SHARE = 0.25
 """Share of the rounds, the last ones, over which the training loss is averaged."""
@@ -63,16 +64,8 @@ class Setting(NamedTuple):
 
 
 BASE = Setting()
-AXES = {
-    "micro_batches": tuple(BASE._replace(micro_batches=value) for value in (1, 2, 4, 8, 16)),
-    "stages": tuple(BASE._replace(stages=value) for value in (1, 2, 4)),
-    "activity": tuple(BASE._replace(activity=value) for value in (0.0, 0.5, 1.0)),
-}
-"""Settings by what varies."""
-OPTIONS = {
-    "base": BASE._asdict(),
-    "axes": {axis: [getattr(one, axis) for one in settings] for axis, settings in AXES.items()},
-}
+AXES = {"micro_batches": [1, 2, 4, 8, 16], "stages": [1, 2, 4], "activity": [0.0, 0.5, 1.0]}
+"""Values by what varies around the base."""
 MEASURES = ("train_loss", "last_score", "divergence")
 
 
@@ -102,13 +95,15 @@ def main(argv: Sequence[str]) -> None:
     """Train under every setting with every seed, and write the results."""
     parser = make_parser(__doc__, "config", "workdir", seeds=(12, "number of seeds, 2 or more"))
     given, overrides = parser.parse_known_args(argv)
-    if given.seeds < 2:
-        raise InputError("--seeds", given.seeds, "no interval from so few", "Give 2 or more")
     config, console = read_config(given.config, overrides), Console()
-    results = Results.create(given.workdir, "convergence", OPTIONS, config.to_dict())
-    rows = run_settings(config, given.seeds, results.folder, console)
-    results.write("runs", as_variables(rows))
-    report = {"steps": compare_values(rows), "order": rank_agreement(rows)}
+    settings = settings_of(config)
+    experiments = experiments_of_seeds(config, given.seeds)
+    around = {"base": BASE._asdict(), "axes": AXES}
+    results = Results.create(given.workdir, "convergence", around, config.to_dict())
+    rows = run_settings(experiments, settings, results.folder, console)
+    study = ConvergenceStudy(**around, rows=rows)
+    save_study(study, results)
+    report = {"steps": compare_values(study), "order": rank_agreement(rows)}
     results.write_summary(report)
     console.print(steps_table(report["steps"]))
     agreement = interval_text(report["order"], "{:.2f}")
@@ -116,47 +111,14 @@ def main(argv: Sequence[str]) -> None:
     console.print(f"{agreement}, mean and 95 % interval over seeds")
 
 
-def run_settings(
-    config: ConfigDict, seeds: int, root: Path, console: Console
-) -> list[dict[str, Any]]:
-    """Train under every setting with every seed.
-
-    Args:
-      config: of all runs but for seed and interference.
-      seeds: number of seeds, from 0.
-      root: where the runs' folders go.
-      console: where progress is shown.
-
-    Returns:
-      A row for every run, as :func:`outcome` makes them.
+def settings_of(config: ConfigDict) -> list[Setting]:
+    """All settings, each once.
 
     Raises:
-      InputError: if a setting does not fit the configuration.
+      InputError: if one does not fit the configuration.
     """
-    settings = list(dict.fromkeys(setting for axis in AXES.values() for setting in axis))
-    _check(config, settings)
-    rows = []
-    for seed in range(seeds):
-        config.seed = seed
-        built = build_experiment(config, default.get_config())  # corpus and model of all settings
-        for setting in settings:
-            console.print(f"seed {seed}: {setting.name}")
-            folder = root / f"seed{seed}" / setting.name
-            record = train(with_setting(built, setting), folder, resume=True, console=console)
-            rows.append({**setting._asdict(), "seed": seed, **outcome(record)})
-    return rows
-
-
-def as_variables(rows: Sequence[dict[str, Any]]) -> dict[str, Variable]:
-    """Rows of runs as columns; ``simulated_time_s`` and ``score`` have an axis of rounds, too."""
-    columns = as_columns(rows, "run")
-    longer = {
-        name: columns[name].replace(axes="run round") for name in ("simulated_time_s", "score")
-    }
-    return columns | longer
-
-
-def _check(config: ConfigDict, settings: Sequence[Setting]) -> None:
+    settings = [BASE._replace(**{axis: value}) for axis in AXES for value in AXES[axis]]
+    settings = list(dict.fromkeys(settings))
     choices, devices = config.training.micro_batch_choices, config.network.devices
     for setting in settings:
         if setting.micro_batches not in choices:
@@ -165,6 +127,29 @@ def _check(config: ConfigDict, settings: Sequence[Setting]) -> None:
         if setting.stages > devices:
             problem = f"fewer than the {setting.stages} stages of a setting"
             raise InputError("network.devices", devices, problem, "Raise it")
+    return settings
+
+
+def run_settings(
+    experiments: Iterable[Experiment], settings: Sequence[Setting], root: Path, console: Console
+) -> list[Row]:
+    """Train every experiment under every setting; a row for each run, as :func:`outcome`'s.
+
+    Args:
+      experiments: one a seed; all settings share its corpus and model.
+      settings: what to train under.
+      root: where the runs' folders go.
+      console: for progress.
+    """
+    rows = []
+    for experiment in experiments:
+        seed = experiment.config["seed"]
+        for setting in settings:
+            console.print(f"seed {seed}: {setting.name}")
+            folder = root / f"seed{seed}" / setting.name
+            record = train(with_setting(experiment, setting), folder, resume=True, console=console)
+            rows.append({**setting._asdict(), "seed": seed, **outcome(record)})
+    return rows
 
 
 def with_setting(built: Experiment, setting: Setting) -> Experiment:
@@ -180,7 +165,7 @@ def with_setting(built: Experiment, setting: Setting) -> Experiment:
     )
 
 
-def outcome(record: RunRecord) -> dict[str, Any]:
+def outcome(record: RunRecord) -> Row:
     """Measures of convergence of a run.
 
     Args:
@@ -204,18 +189,8 @@ def outcome(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def rows_of(rows: Sequence[dict[str, Any]], setting: Setting) -> list[dict[str, Any]]:
-    """The rows of a setting, by seed."""
-    wanted = setting._asdict()
-    found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
-    return sorted(found, key=lambda row: row["seed"])
-
-
-def compare_values(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What changes from each value of an axis to the next, and to the last, seed by seed.
-
-    Args:
-      rows: as :func:`run_settings` returns them.
+def compare_values(study: ConvergenceStudy) -> list[dict[str, Any]]:
+    """Changes from each value of an axis to the next, and to the last, seed by seed.
 
     Returns:
       For every axis and two values on it ``axis``, ``from``, ``to`` and for every measure
@@ -223,10 +198,10 @@ def compare_values(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
       size a hopeless link sets, the share of the seeds in which it rises.
     """
     steps = []
-    for axis, settings in AXES.items():
-        for one, other in (*itertools.pairwise(settings), (settings[0], settings[-1])):
-            pairs = list(zip(rows_of(rows, one), rows_of(rows, other), strict=True))
-            step = {"axis": axis, "from": getattr(one, axis), "to": getattr(other, axis)}
+    for axis, values in study.axes.items():
+        for one, other in (*itertools.pairwise(values), (values[0], values[-1])):
+            pairs = list(zip(study.of(axis, one), study.of(axis, other), strict=True))
+            step = {"axis": axis, "from": one, "to": other}
             change = {
                 key: np.array([after[key] - before[key] for before, after in pairs])
                 for key in MEASURES
@@ -236,15 +211,8 @@ def compare_values(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return steps
 
 
-def rank_agreement(rows: Sequence[dict[str, Any]]) -> Interval:
-    """How far the bound orders the runs of a seed as their training losses do.
-
-    Args:
-      rows: as :func:`run_settings` returns them.
-
-    Returns:
-      Mean over seeds of Spearman's rank correlation, and the half width of its interval.
-    """
+def rank_agreement(rows: Sequence[Row]) -> Interval:
+    """Spearman's rank correlation of divergence and training loss, mean over seeds."""
     found = []
     for seed in sorted({row["seed"] for row in rows}):
         own = [row for row in rows if row["seed"] == seed]

@@ -113,7 +113,7 @@ def race(
       config: of all runs but for policy, rates, seed and, in equal time, rounds.
       policies: their names; the first sets the time.
       root: where the folders go: ``NAME``, and ``NAME_x2_seed1`` for twice the rates and seed 1.
-      console: where progress and the table are shown.
+      console: for progress and the table.
       rates: multiples of the local learning rates; the best run of a policy by its last
         validation score, of equals the first, is the one that is compared. Chosen on the first
         seed, kept on the others.
@@ -151,7 +151,7 @@ class _Course:
     Attributes:
       config: of all runs but for policy, rates, seed and, in equal time, rounds.
       root: where their folders go.
-      console: where progress is shown.
+      console: for progress.
       clock: policy that sets the simulated time of all; None where rounds are alike instead.
       optimizers: by way of learning, rate and rounds; one object is compiled once.
     """

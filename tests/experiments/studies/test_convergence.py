@@ -11,22 +11,33 @@ from support.tiny_system import tiny_params
 from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
+from collapipe_jax.files.convergence import ConvergenceStudy, load_study, save_study
 from collapipe_jax.files.results import Results
 from collapipe_jax.simulation.system import sample_system
 from experiments.studies import convergence
 from experiments.studies.convergence import (
     AXES,
     BASE,
-    OPTIONS,
     Setting,
     compare_values,
     rank_agreement,
-    rows_of,
     steps_table,
 )
-from figures.convergence import GOAL, Study, draw, load, times_to_goal
+from experiments.studies.seeds import experiments_of_seeds
+from figures.convergence import GOAL, draw, times_to_goal
 
-SETTINGS = list(dict.fromkeys(setting for axis in AXES.values() for setting in axis))
+AROUND = {"base": BASE._asdict(), "axes": AXES}
+
+
+def fitting():
+    """A tiny configuration that all settings fit."""
+    config = tiny_run.get_config()
+    config.training.update({"batch": 16, "micro_batch_choices": (1, 2, 4, 8, 16)})
+    config.network.devices = 4
+    return config
+
+
+SETTINGS = convergence.settings_of(fitting())
 
 
 def made_up(seed, setting, loss, score=(1.0, 4.0, 10.0)):
@@ -44,7 +55,7 @@ def made_up(seed, setting, loss, score=(1.0, 4.0, 10.0)):
 
 
 def study_of(rows):
-    return Study(**OPTIONS, rows=rows)
+    return ConvergenceStudy(**AROUND, rows=rows)
 
 
 @pytest.fixture
@@ -63,7 +74,8 @@ def rows():
 
 
 def test_neighbours_are_compared_seed_by_seed(rows):
-    steps = compare_values(rows)
+    study = study_of(rows)
+    steps = compare_values(study)
     assert [(step["axis"], step["from"], step["to"]) for step in steps[:2]] == [
         ("micro_batches", 1, 2),
         ("micro_batches", 2, 4),
@@ -76,7 +88,7 @@ def test_neighbours_are_compared_seed_by_seed(rows):
     assert next(step for step in steps if step["axis"] == "stages")["divergence_rises"] == 1.0
     assert steps_table(steps).row_count == len(steps)
     assert steps[4]["train_loss"]["mean"] == pytest.approx(-3.0)  # from the first to the last
-    assert [row["seed"] for row in rows_of(rows, BASE)] == [0, 1]
+    assert [row["seed"] for row in study.of("stages", 2)] == [0, 1]
 
 
 def test_order_by_the_bound_is_compared_within_seeds(rows):
@@ -112,11 +124,11 @@ def test_all_panels_are_drawn(rows):
 
 
 def test_a_study_on_file_is_the_one_that_was_written(rows, tmp_path):
-    results = Results.create(tmp_path, "convergence", OPTIONS, {})
-    results.write("runs", convergence.as_variables(rows))
-    found = load(tmp_path)
-    np.testing.assert_equal(found.rows, rows)
-    assert found.of("micro_batches", 2) == rows_of(found.rows, BASE)
+    results = Results.create(tmp_path, "convergence", AROUND, {})
+    save_study(study_of(rows), results)
+    found = load_study(tmp_path)
+    np.testing.assert_equal(found, study_of(rows))
+    assert found.of("micro_batches", 2) == found.of("activity", 0.5)  # both are the base
     assert results.labels("runs")["score"]["axes"] == ["run", "round"]
     assert list(rendered(draw(found)).axes[0].get_xticks()) == [0, 1, 2, 3, 4]
 
@@ -147,10 +159,9 @@ def test_every_run_is_trained_under_its_setting(tmp_path, monkeypatch):
         return RunRecord({}, {}, history, "static_pipeline", "BLEU")
 
     monkeypatch.setattr(convergence, "train", fake_train)
-    config = tiny_run.get_config()
     settings = (Setting(1, 1, 0.0), Setting(4, 2, 1.0))
-    monkeypatch.setattr(convergence, "AXES", {"micro_batches": settings})
-    rows = convergence.run_settings(config, 2, tmp_path, Console(quiet=True))
+    experiments = experiments_of_seeds(tiny_run.get_config(), 2)
+    rows = convergence.run_settings(experiments, settings, tmp_path, Console(quiet=True))
     assert list(trained) == [f"seed{seed}/{one.name}" for seed in (0, 1) for one in settings]
     for experiment, setting in zip(trained.values(), settings * 2, strict=True):
         problem = experiment.system.mean_problem
@@ -167,10 +178,23 @@ def test_every_run_is_trained_under_its_setting(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "value"), [("micro_batch_choices", (1, 2, 4)), ("devices", 3)])
 def test_settings_that_do_not_fit_are_named(name, value):
-    config = tiny_run.get_config()
-    config.training.update({"batch": 16, "micro_batch_choices": (1, 2, 4, 8, 16)})
-    config.network.devices = 4
+    config = fitting()
     section = config.network if name == "devices" else config.training
     section[name] = value
     with pytest.raises(InputError, match=name):
-        convergence._check(config, SETTINGS)
+        convergence.settings_of(config)
+
+
+def test_wrong_input_leaves_no_workdir(tmp_path):
+    workdir = tmp_path / "run"
+    common = [f"--config={tiny_run.__file__}", f"--workdir={workdir}"]
+    fits = ["--config.network.devices=4", "--config.training.batch=16"]
+    fits.append("--config.training.micro_batch_choices=(1, 2, 4, 8, 16)")
+    for wrong, key in (
+        (["--config.network.devices=3", *fits[1:]], r"network\.devices"),
+        ([*fits, "--seeds=1"], "--seeds"),
+        ([*fits, "--config.task.corpus=none.txt"], r"task\.corpus"),
+    ):
+        with pytest.raises(InputError, match=key):
+            convergence.main([*common, *wrong])
+        assert not workdir.exists()
