@@ -43,7 +43,7 @@ def test_a_central_run_is_not_repeated(tmp_path, monkeypatch):
         scored.append(experiment.config["seed"])
         return {"test_bleu_greedy": 18.0, "bleu_signature": "case:mixed", "dropped_pairs": {}}
 
-    monkeypatch.setattr("collapipe_jax.objectives.translation.TranslationObjective.test", test)
+    monkeypatch.setattr("collapipe_jax.objectives.translation.Translation.test", test)
     arguments = [f"--config={tiny_run.__file__}", f"--workdir={tmp_path / 'run'}", "--seeds=2"]
     central_gap.main(arguments)
     assert (scored, rounds) == ([0, 1], [*range(6)] * 2)
