@@ -3,9 +3,8 @@
 import os
 from typing import Any, NamedTuple
 
-from collapipe_jax.files.results import Results, Variable, as_columns, as_rows
+from collapipe_jax.files.results import Results, as_columns, as_rows
 
-_BY_ROUND = ("simulated_time_s", "score")
 Row = dict[str, Any]
 
 
@@ -32,9 +31,7 @@ class ConvergenceStudy(NamedTuple):
 
 def save_study(study: ConvergenceStudy, results: Results) -> None:
     """Write the runs of a study."""
-    columns = as_columns(study.rows, "run")
-    by_round = {name: Variable("run round", columns[name].values) for name in _BY_ROUND}
-    results.write("runs", columns | by_round)
+    results.write("runs", as_columns(study.rows, "run", then="round"))
 
 
 def load_study(workdir: str | os.PathLike) -> ConvergenceStudy:

@@ -173,9 +173,19 @@ def unit_of(name: str) -> str:
     return suffix if suffix in _UNITS else ""
 
 
-def as_columns(rows: Sequence[Mapping[str, Any]], axis: str) -> dict[str, Variable]:
-    """A table, given by its rows, as arrays by column."""
-    return {name: Variable(axis, np.array([row[name] for row in rows])) for name in rows[0]}
+def as_columns(rows: Sequence[Mapping[str, Any]], axis: str, then: str = "") -> dict[str, Variable]:
+    """A table, given by its rows, as arrays by column.
+
+    Args:
+      rows: values by column; a column's values are of one shape.
+      axis: name of the axis of rows.
+      then: names of the further axes of values that are arrays.
+    """
+    columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return {
+        name: Variable(f"{axis} {then}".strip() if column.ndim > 1 else axis, column)
+        for name, column in columns.items()
+    }
 
 
 def as_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from collapipe_jax.files.realisations import (
 )
 from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.simulation.environment import draw_system
-from collapipe_jax.simulation.montecarlo import realisation_keys, run_policies, stack
+from collapipe_jax.simulation.montecarlo import run_policies, stack
 from collapipe_jax.simulation.reducers import per_round
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import Interval, mean_interval, reduction_percent
@@ -46,20 +46,18 @@ def compare(
       The summary, as in ``summary.json``.
     """
     results = Results.create(workdir, "compare", options, config.to_dict())
-    params = system_params(config)
-    if results.missing(["networks"]):
-        keys = realisation_keys(config.seed, options["realisations"])
-        results.write("networks", _networks(keys, params))
-    run_policies(results, params, per_round, console)
+    run_policies(results, system_params(config), _networks, per_round, console)
     summary = summarise(load_realisations(results.folder, "compare"))
     results.write_summary(summary)
     return summary
 
 
-@jax.jit
-def _networks(keys: Array, params: SystemParams) -> dict[str, Variable]:
+def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> dict[str, Variable]:
     """Limits and reference latency of all networks."""
+    del options
 
+    @jax.jit
+    @jax.vmap
     def network(key: Array) -> dict[str, Variable]:
         problem = draw_system(key, params).mean_problem
         control = problem.control
@@ -71,7 +69,7 @@ def _networks(keys: Array, params: SystemParams) -> dict[str, Variable]:
             "memory_limit_bytes": Variable("cluster device", problem.compute.memory_bytes),
         }
 
-    return {name: stack(variable) for name, variable in jax.vmap(network)(keys).items()}
+    return {name: stack(variable) for name, variable in network(keys).items()}
 
 
 def summarise(result: Realisations) -> dict[str, Any]:

@@ -114,14 +114,33 @@ def policy_options(
     }
 
 
-def run_policies(results: Results, params: SystemParams, reduce: Reducer, console: Console) -> None:
-    """Simulate the policies and V in the options of some results, as :func:`run_cases`."""
+def run_policies(
+    results: Results,
+    params: SystemParams,
+    networks: Callable[[Array, SystemParams, Mapping[str, Any]], dict[str, Variable]],
+    reduce: Reducer,
+    console: Console,
+) -> None:
+    """Simulate the policies and V of a Monte-Carlo experiment that are not on file.
+
+    Args:
+      results: where they go; its options are those of :func:`policy_options`.
+      params: what the networks are drawn from.
+      networks: what is kept of the networks as the part of this name, from their keys, the
+        parameters and the options.
+      reduce: what is kept of every history.
+      console: for progress.
+    """
+    options = results.options
+    if results.missing(["networks"]):
+        keys = realisation_keys(results.config["seed"], options["realisations"])
+        results.write("networks", networks(keys, params, options))
     cases = {
         case_name(name, v): Case(
             make_policy(**{**results.config["policy"], "name": name}), with_v(params, v)
         )
-        for name in results.options["policies"]
-        for v in results.options["v"]
+        for name in options["policies"]
+        for v in options["v"]
     }
     run_cases(results, cases, reduce, console)
 

@@ -37,7 +37,7 @@ from collapipe_jax.files.realisations import (
     load_realisations,
     select,
 )
-from collapipe_jax.files.results import Results, Variable
+from collapipe_jax.files.results import Results, Variable, as_columns
 from collapipe_jax.policies.registry import POLICIES, make_policy
 from collapipe_jax.simulation.constraints import (
     DIVERGENCE_LIMIT,
@@ -54,7 +54,6 @@ from collapipe_jax.simulation.environment import draw_system, problems_met
 from collapipe_jax.simulation.montecarlo import (
     chunk_rows,
     policy_options,
-    realisation_keys,
     run_policies,
 )
 from collapipe_jax.simulation.reducers import time_means
@@ -93,12 +92,9 @@ def main(argv: Sequence[str]) -> None:
         realisations=given.realisations,
         chunk=given.chunk,
     )
-    params, console = system_params(config), Console()
+    console = Console()
     results = Results.create(given.workdir, "closed_loop", options, config.to_dict())
-    if results.missing(["networks"]):
-        keys = realisation_keys(config.seed, options["realisations"])
-        results.write("networks", _networks(keys, params, options))
-    run_policies(results, params, time_means, console)
+    run_policies(results, system_params(config), _networks, time_means, console)
     summary = summarise(load_realisations(results.folder, "closed_loop"))
     path = results.write_summary(summary)
     console.print(summary_table(summary))
@@ -111,27 +107,20 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
     ``least_final_queue`` is that of every control unit after the last round, whatever decides
     as long as it keeps the mean divergence.
     """
-    networks = [_network(key, params) for key in keys]
-    axes = {"reference_latency_s": "", "can_run": "cluster", "control_unit_floor": "cluster"}
-    axes["device_floor"] = "cluster"
-    kept = {
-        name: Variable(f"realisation {own}".strip(), np.stack([one[name] for one in networks]))
-        for name, own in axes.items()
-    }
+    networks = []
+    for key in keys:
+        problem, runs, floor = drawn(key, params)
+        budget_j = np.asarray(problem.control.energy_budget_j)[:, 1]
+        network = {
+            "reference_latency_s": problem.control.reference_latency_s,
+            "can_run": runs,
+            "control_unit_floor": floor,
+            "device_floor": device_budget_floor_j(problem) / budget_j,
+        }
+        networks.append(network)
     queues = _least_final_queues(keys, params, options)
+    kept = as_columns(networks, "realisation", then="cluster")
     return kept | {"least_final_queue": Variable("realisation cluster", queues)}
-
-
-def _network(key: Array, params: SystemParams) -> dict[str, Array]:
-    """Floors of a network, ``[N]`` each, over the budgets."""
-    problem, runs, floor = drawn(key, params)
-    budget_j = np.asarray(problem.control.energy_budget_j)[:, 1]
-    return {
-        "reference_latency_s": problem.control.reference_latency_s,
-        "can_run": runs,
-        "control_unit_floor": floor,
-        "device_floor": device_budget_floor_j(problem) / budget_j,
-    }
 
 
 @jax.jit

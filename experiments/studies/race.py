@@ -201,12 +201,8 @@ class _Course:
             learns = (name in CLIENT_POLICIES, rate, rounds[name])
             if learns not in self.optimizers:
                 self.optimizers[learns] = build_optimizers(own)
-            optimizers = self.optimizers[learns]
-            yield (
-                name,
-                rate,
-                dataclasses.replace(experiment, config=own.to_dict(), optimizers=optimizers),
-            )
+            own = {"config": own.to_dict(), "optimizers": self.optimizers[learns]}
+            yield name, rate, dataclasses.replace(experiment, **own)
 
     def _rounds(self, experiments: Mapping[str, Experiment]) -> dict[str, int]:
         """Rounds of every policy on one seed.
