@@ -22,7 +22,6 @@ import functools
 import itertools
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +41,7 @@ from collapipe_jax.models.bert import bert_encode, init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import load_bert
+from experiments.benchmarks.timing import in_turns
 
 CLASSES = 2
 LEARNING_RATE = 1e-5
@@ -177,24 +177,6 @@ def make_step(config: BertConfig, params: Params, texts: Texts) -> Callable[[], 
         return float(loss)
 
     return run
-
-
-def in_turns(works: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of every call, after one more to warm up.
-
-    Args:
-      works: what to call, by name.
-      repeats: calls of each that are timed.
-    """
-    times_s: dict[str, list[float]] = {name: [] for name in works}
-    for work in works.values():
-        work()
-    for _ in range(repeats):
-        for name, work in works.items():
-            start_s = time.perf_counter()
-            work()
-            times_s[name].append(time.perf_counter() - start_s)
-    return times_s
 
 
 def threads() -> int:

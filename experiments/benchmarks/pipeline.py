@@ -34,6 +34,7 @@ from collapipe_jax.models.layers import Params
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.pipeline.schedules import SCHEDULES
 from collapipe_jax.pipeline.slots import gather_slots
+from experiments.benchmarks.timing import in_turns
 
 _OPTIMIZER = optax.adam(1e-3)
 
@@ -45,10 +46,10 @@ class Shape(NamedTuple):
     """Sizes of a step that are not the model's.
 
     Attributes:
-      stages: devices `K`.
-      batch: samples `B`.
-      micro_batches: `M`.
-      sequence: tokens of a sample `S`.
+      stages: devices ``K``.
+      batch: samples ``B``.
+      micro_batches: ``M``.
+      sequence: tokens of a sample ``S``.
     """
 
     stages: int
@@ -61,10 +62,10 @@ class Batch(NamedTuple):
     """One cluster's mini-batch, and how its encoder is cut.
 
     Attributes:
-      x: embedded tokens `[1, B, S, h]`.
-      mask: `[1, B, S]`.
+      x: embedded tokens ``[1, B, S, h]``.
+      mask: ``[1, B, S]``.
       weights: of the loss, like x.
-      segments: blocks per device `[1, K]`; values, so that one program runs every partition.
+      segments: blocks per device ``[1, K]``; values, so that one program runs every partition.
     """
 
     x: jax.Array
@@ -79,7 +80,8 @@ def main(argv: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", options.stages)
     shape = Shape(options.stages, options.batch, options.micro_batches, options.sequence)
-    config = _config(options)
+    sizes = {"width": options.width, "heads": options.heads, "encoder_blocks": options.blocks}
+    config = EncoderConfig(**sizes, feed_forward_width=4 * options.width)
     console = Console()
     memory = measure_memory(config, shape)
     console.print(_memory_table(memory))
@@ -111,15 +113,6 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _config(options: argparse.Namespace) -> EncoderConfig:
-    return EncoderConfig(
-        width=options.width,
-        heads=options.heads,
-        feed_forward_width=4 * options.width,
-        encoder_blocks=options.blocks,
-    )
-
-
 def weighted_sum(head: Params, encoded: jax.Array, weights: jax.Array) -> jax.Array:
     """A loss without parameters, so that the encoder alone is measured."""
     del head
@@ -127,7 +120,7 @@ def weighted_sum(head: Params, encoded: jax.Array, weights: jax.Array) -> jax.Ar
 
 
 def step_on_one_device(config: EncoderConfig) -> Callable:
-    """The fused step: one scan over the stack, `jax.grad`, Adam."""
+    """The fused step: one scan over the stack, ``jax.grad``, Adam."""
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state: tuple, batch: Batch) -> tuple[tuple, jax.Array]:
@@ -181,7 +174,7 @@ def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: S
       shape: sizes of the step.
 
     Returns:
-      `((parameters, moments), Batch)`; parameters in slots where there is a mesh.
+      ``((parameters, moments), Batch)``; parameters in slots where there is a mesh.
     """
 
     def draw(key: jax.Array) -> tuple:
@@ -226,7 +219,7 @@ def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> i
     Args:
       config: sizes; the blocks are split equally over the stages.
       shape: sizes of the step.
-      schedule: a key of `SCHEDULES`; None for the fused step on one device.
+      schedule: a key of ``SCHEDULES``; None for the fused step on one device.
     """
     if schedule is None:
         step, mesh = step_on_one_device(config), None
@@ -256,22 +249,23 @@ def measure_cpu_seconds(config: EncoderConfig, shape: Shape, repeats: int) -> di
     """Seconds of CPU of a step, all threads of the process, in alternation.
 
     Returns:
-      The seconds of every repetition of `sequential` and of every schedule.
+      The seconds of every repetition of ``sequential`` and of every schedule.
     """
     mesh = make_pipeline_mesh(1, shape.stages)
-    steps = {"sequential": step_on_one_device(config)}
-    steps |= {name: step_on_a_mesh(config, mesh, shape, name) for name in SCHEDULES}
-    places = {name: None if name == "sequential" else mesh for name in steps}
-    held = {name: lay_out(False, place, config, shape) for name, place in places.items()}
-    seconds = {name: [] for name in steps}
-    for repeat in range(repeats + 1):
-        for name, step in steps.items():
-            start_s, (state, batch) = time.process_time(), held[name]
+
+    def keep_running(step: Callable, place: Mesh | None) -> Callable[[], None]:
+        state, batch = lay_out(False, place, config, shape)
+
+        def run() -> None:
+            nonlocal state
             state = jax.block_until_ready(step(state, batch))[0]
-            held[name] = state, batch
-            if repeat:  # the first call compiles
-                seconds[name].append(time.process_time() - start_s)
-    return seconds
+
+        return run
+
+    works = {"sequential": keep_running(step_on_one_device(config), None)}
+    for name in SCHEDULES:
+        works[name] = keep_running(step_on_a_mesh(config, mesh, shape, name), mesh)
+    return in_turns(works, repeats, time.process_time)
 
 
 def _memory_table(rows: list[dict]) -> Table:

@@ -11,13 +11,12 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import chunk_parts
 from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.policies.registry import make_policy
-from collapipe_jax.simulation.environment import simulate
+from collapipe_jax.simulation.environment import draw_system, simulate, simulate_system
 from collapipe_jax.simulation.montecarlo import (
     Case,
     policy_options,
     realisation_keys,
     run_cases,
-    simulate_reduced,
     with_v,
 )
 from collapipe_jax.simulation.reducers import limit_use, per_round, time_means
@@ -103,17 +102,20 @@ def test_options_are_checked_before_any_work():
 @pytest.mark.parametrize("name", ["static_pipeline", "splitfed"])
 def test_reducers_keep_what_the_history_has(name, params):
     """Of one network, against sums over its whole history; axes are those of the arrays."""
-    policy, key = make_policy(name, 4), realisation_keys(0, 1)
-    history = jax.tree.map(
-        np.asarray, jax.jit(simulate, static_argnums=(2, 3))(key[0], params, policy, ROUNDS)
-    )
-    cost = history.cost
+
+    @jax.jit
+    def reduced(key):
+        system = draw_system(key, params)
+        history = simulate_system(key, system, make_policy(name, 4), ROUNDS)
+        return history, [reduce(system, history) for reduce in (per_round, time_means, limit_use)]
+
+    history, variables = reduced(realisation_keys(0, 1)[0])
     kept = {}
-    for reduce in (per_round, time_means, limit_use):
-        found = simulate_reduced(key, params, (), policy=policy, rounds=ROUNDS, reduce=reduce)
-        for variable in found.values():
+    for found in variables:
+        for label, variable in found.items():
             assert len(variable.axes.split()) == variable.values.ndim
-        kept |= {label: variable.values[0] for label, variable in found.items()}
+            kept[label] = np.asarray(variable.values)
+    cost = jax.tree.map(np.asarray, history.cost)
     np.testing.assert_allclose(kept["parts_s"].sum(axis=1), cost.latency_s, rtol=1e-5, atol=1e-9)
     np.testing.assert_allclose(kept["energy_j"], cost.energy_j.sum(axis=(1, 2)), rtol=1e-5)
     np.testing.assert_allclose(kept["mean_latency_s"], cost.latency_s.mean(), rtol=1e-5)
