@@ -20,7 +20,6 @@ from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.simulation.comparison import compare
 from collapipe_jax.simulation.montecarlo import policy_options
 from collapipe_jax.statistics import interval_text
-from configs import default
 
 
 def main(argv: Sequence[str]) -> None:
@@ -35,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
         policies=",".join(POLICIES),
     )
     given, overrides = parser.parse_known_args(argv)
-    console, config = Console(), read_checked_config(given.config, overrides, default.get_config())
+    console, config = Console(), read_checked_config(given.config, overrides)
     options = policy_options(
         given.policies.split(","),
         [config.control.v],

@@ -15,13 +15,12 @@ from collapipe_jax.config.files import equal_weight, read_checked_config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.files.documents import write_network
 from collapipe_jax.simulation.environment import initial_state, round_problem
-from configs import default
 
 
 def main(argv: Sequence[str]) -> None:
     """Draw the network, its channel of one round, and write both."""
     options, overrides = make_parser(__doc__, "config", "out").parse_known_args(argv)
-    config = read_checked_config(options.config, overrides, default.get_config())
+    config = read_checked_config(options.config, overrides)
     clusters = config.network.clusters
     system = build_system(config, equal_weight(config))
     state_key, round_key = jax.random.split(jax.random.key(config.seed))

@@ -23,7 +23,6 @@ from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.simulation.comparison import compare
 from collapipe_jax.simulation.montecarlo import policy_options
 from collapipe_jax.statistics import interval_text
-from configs import default
 
 _STYLE = {"box": box.SIMPLE, "padding": (0, 1, 0, 0)}
 
@@ -36,8 +35,7 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = parser.parse_known_args(argv)
     sweep = read_sweep(given.config)
     configs = [
-        read_checked_config(given.config, [*overrides, *keys], default.get_config())
-        for _, keys in sweep["points"]
+        read_checked_config(given.config, [*overrides, *keys]) for _, keys in sweep["points"]
     ]
     sizes = {"rounds": given.rounds, "realisations": given.realisations}
     policies = given.policies.split(",")

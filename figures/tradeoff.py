@@ -5,8 +5,8 @@ Of ``experiments.studies.closed_loop`` with several V. The bounds hold for a pol
 in place of the optimum:
 
 - latency over reference <= T_opt + (B + q0) / V, with B the mean of half the squared steps
-  of all queues and q0 an upper bound of what prices above the queues add to (P2): the sum of
-  all reserve prices, and what the prices of the run with the largest V did add;
+  of all queues and q0 an upper bound of what effective queues above the queues add to (P2): the sum of
+  all queue floors, and what the effective queues of the run with the largest V did add;
 - mean backlog <= (B + q0 + V (T_slack - T_opt)) / slack, with T_slack the latency at the
   smallest V and slack what its worst mean leaves of a budget or target there.
 
@@ -96,15 +96,15 @@ def curves(result: Realisations) -> list[Curve]:
         v = min(result.settings["options"]["v"])
         problem = f"no network keeps every budget with slack at V = {v:g}"
         raise InputError("control", "budgets", problem, "Raise budgets, or add a smaller V")
-    reserve = sum_of_reserves(result)
-    return [_curve(own, kept, reserve) for own in cases.values()]
+    floor = total_queue_floor(result)
+    return [_curve(own, kept, floor) for own in cases.values()]
 
 
-def sum_of_reserves(result: Realisations) -> float:
+def total_queue_floor(result: Realisations) -> float:
     """Effective queues of empty ones, summed over all nodes and the divergence."""
     network, control = (result.settings["config"][key] for key in ("network", "control"))
     nodes = network["clusters"] * (network["devices"] + 1)
-    return nodes * control["energy_reserve"] + control["divergence_reserve"]
+    return nodes * control["energy_queue_floor"] + control["divergence_queue_floor"]
 
 
 def _cases(result: Realisations, policy: str) -> list[Case]:
@@ -124,7 +124,7 @@ def _looks_at_v(cases: Sequence[Case]) -> bool:
     )
 
 
-def _curve(cases: Sequence[Case], kept: np.ndarray, reserve: float) -> Curve:
+def _curve(cases: Sequence[Case], kept: np.ndarray, queue_floor: float) -> Curve:
     """Curve over some networks; the bounds of a policy that does not look at V are nan."""
     v = np.array([case.v for case in cases])
     values = [select(case.values, kept) for case in cases]
@@ -133,7 +133,7 @@ def _curve(cases: Sequence[Case], kept: np.ndarray, reserve: float) -> Curve:
     excess_bound = backlog_bound = np.full(v.shape, np.nan)
     if _looks_at_v(cases):
         constant = np.stack([drift_constant(value) for value in values])
-        constant += reserve + values[-1]["lifted_cost"]
+        constant += queue_floor + values[-1]["lifted_cost"]
         growth = v[:, None] * np.maximum(excess[0], 0.0)
         slack = 1.0 - worst_mean(cases[0])[kept]
         excess_bound = constant.mean(axis=1) / v

@@ -15,8 +15,12 @@ os.environ["XLA_FLAGS"] = " ".join(
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+import jaxtyping
 import pytest
 from hypothesis import settings
+
+# Shapes and types of these packages' public functions are checked in every call.
+jaxtyping.install_import_hook(["collapipe_jax.network"], "beartype.beartype")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 settings.register_profile("repo", deadline=None, derandomize=True, print_blob=True)

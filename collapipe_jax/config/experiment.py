@@ -1,7 +1,5 @@
 """From a configuration to an experiment.
 
-This file, ``build_objective.py`` and ``build_system.py`` are all that knows ml_collections.
-
 Everything a configuration can get wrong is found here, before any work starts.
 """
 
@@ -14,7 +12,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.checks import check_training, typed_values, under_keys
+from collapipe_jax.config.checks import check_config, under_keys
 from collapipe_jax.config.objective import build_model, build_objective
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError
@@ -74,18 +72,16 @@ class Experiment:
         return int(decision.samples.max())
 
 
-def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
+def build_experiment(config: ConfigDict) -> Experiment:
     """Make a configuration ready, or say what is wrong with it.
 
     Args:
       config: the configuration.
-      default: the default one; it tells which keys there are and of which type.
 
     Raises:
       InputError: naming key, value and remedy.
     """
-    config = ConfigDict(typed_values(config.to_dict(), default.to_dict()))
-    check_training(config)
+    config = check_config(config)
     build_model(config)  # cheap checks first, the corpus last
     policy = make_policy(**config.policy)
     _check_is_trained(config)

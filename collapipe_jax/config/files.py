@@ -1,7 +1,6 @@
 """Configuration files, with an argument and with overrides on the command line."""
 
 import ast
-import difflib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.checks import check_training, typed_values
+from collapipe_jax.config.checks import check_config, unknown_key
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.errors import InputError
 from collapipe_jax.simulation.system import SystemParams
@@ -36,21 +35,17 @@ def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     return config
 
 
-def read_checked_config(path: str, overrides: Sequence[str], default: ConfigDict) -> ConfigDict:
+def read_checked_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     """The configuration of a file with all that can be checked without a corpus.
 
     Args:
       path: as for :func:`read_config`.
       overrides: likewise.
-      default: the default configuration, which has all keys and their types.
 
     Raises:
       InputError: naming the key that is wrong.
     """
-    found = read_config(path, overrides).to_dict()
-    config = ConfigDict(typed_values(found, default.to_dict()))
-    check_training(config)
-    return config
+    return check_config(read_config(path, overrides))
 
 
 def system_params(config: ConfigDict) -> SystemParams:
@@ -121,13 +116,8 @@ def _apply(config: ConfigDict, override: str) -> None:
     if not (separator and name.startswith("--config.")):
         raise InputError("argument", override, "not understood", "Write --config.section.key=value")
     name = name.removeprefix("--config.")
-    known = list(flatten_dict(config.to_dict(), sep="."))
-    if name not in known:
-        last = name.rpartition(".")[2]
-        elsewhere = [other for other in known if other.rpartition(".")[2] == last]
-        near = elsewhere or difflib.get_close_matches(name, known, n=1)
-        remedy = f"Did you mean {near[0]}" if near else "See configs/default.py for all keys"
-        raise InputError(name, text, "unknown key", remedy)
+    if name not in flatten_dict(config.to_dict(), sep="."):
+        raise unknown_key(name, text)
     *sections, key = name.split(".")
     section = config
     for step in sections:

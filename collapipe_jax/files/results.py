@@ -21,9 +21,9 @@ from jax.typing import ArrayLike
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import partial_path, write_json
 from collapipe_jax.files.checkpoints import open_workdir
+from collapipe_jax.units import unit_of
 
 _LABELS = "labels"
-_UNITS = ("hz", "bps", "w", "j", "s", "bits", "bytes", "m", "percent")
 
 
 @struct.dataclass
@@ -110,7 +110,7 @@ class Results:
         path = self.path(part)
         path.parent.mkdir(parents=True, exist_ok=True)
         labels = {
-            name: {"axes": variable.axes.split(), "unit": unit_of(name)}
+            name: {"axes": variable.axes.split(), "unit": unit_of(name.partition(".")[0])}
             for name, variable in data.items()
         }
         arrays = {name: np.asarray(variable.values) for name, variable in data.items()}
@@ -165,12 +165,6 @@ def read_settings(workdir: str | os.PathLike) -> dict[str, Any]:
     except (OSError, ValueError):
         settings = None
     return settings if isinstance(settings, dict) else {}
-
-
-def unit_of(name: str) -> str:
-    """Unit of a quantity, the suffix of its name; empty for numbers without unit."""
-    suffix = name.partition(".")[0].rpartition("_")[2]
-    return suffix if suffix in _UNITS else ""
 
 
 def as_columns(rows: Sequence[Mapping[str, Any]], axis: str, then: str = "") -> dict[str, Variable]:

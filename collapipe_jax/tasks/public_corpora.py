@@ -62,7 +62,7 @@ class Corpus:
 
 @functools.cache
 def corpora() -> dict[str, Corpus]:
-    """All corpora by name, from ``corpora.toml``."""
+    """All corpora by name, from ``public_corpora.toml``."""
     found = tomllib.loads(_REGISTRY.read_text(encoding="utf-8"))
     return {
         name: Corpus(files=tuple(_files(entry.pop("sources"))), **entry)

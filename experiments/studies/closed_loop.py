@@ -59,7 +59,6 @@ from collapipe_jax.simulation.montecarlo import (
 from collapipe_jax.simulation.reducers import time_means
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
-from configs import default
 
 GROUPS = ("within_floors", "below_floors")
 
@@ -84,7 +83,7 @@ def main(argv: Sequence[str]) -> None:
         v=(None, "values of V, with commas (default: the configuration's)"),
     )
     given, overrides = parser.parse_known_args(argv)
-    config = read_checked_config(given.config, overrides, default.get_config())
+    config = read_checked_config(given.config, overrides)
     options = policy_options(
         given.policies.split(","),
         [config.control.v] if given.v is None else read_numbers("--v", given.v),

@@ -49,7 +49,6 @@ from collapipe_jax.policies.registry import CLIENT_POLICIES, POLICIES, make_poli
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.training.loop import round_latencies_s, train
 from collapipe_jax.units import bytes_to_mib
-from configs import default
 
 ROWS = {
     "simulated time, s": ("simulated_time_s", "{:.0f}"),
@@ -186,7 +185,7 @@ class _Course:
             own.seed, own.policy.name = seed, name
             by_clients = name in CLIENT_POLICIES
             if by_clients not in built:
-                built[by_clients] = build_experiment(own, default.get_config())
+                built[by_clients] = build_experiment(own)
             return dataclasses.replace(
                 built[by_clients], config=own.to_dict(), policy=make_policy(**own.policy)
             )

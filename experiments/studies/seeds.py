@@ -7,7 +7,6 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.config.experiment import Experiment, build_experiment
 from collapipe_jax.errors import InputError
-from configs import default
 
 
 def experiments_of_seeds(config: ConfigDict, seeds: int) -> Iterator[Experiment]:
@@ -22,6 +21,6 @@ def experiments_of_seeds(config: ConfigDict, seeds: int) -> Iterator[Experiment]
     def build(seed: int) -> Experiment:
         own = config.copy_and_resolve_references()
         own.seed = seed
-        return build_experiment(own, default.get_config())
+        return build_experiment(own)
 
     return itertools.chain([build(0)], map(build, range(1, seeds)))

@@ -40,7 +40,6 @@ from collapipe_jax.simulation.montecarlo import Case, realisation_keys, run_case
 from collapipe_jax.simulation.reducers import limit_use
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
-from configs import default
 from experiments.benchmarks.solver.network_rows import judge, pick
 from experiments.benchmarks.solver.outside_solvers import in_double
 
@@ -72,10 +71,10 @@ def main(argv: Sequence[str]) -> None:
     for name, value in sizes.items():
         if value < 2:
             raise InputError(f"--{name}", value, "under 2", "Give 2 or more")
-    config = read_checked_config(given.config, overrides, default.get_config())
+    config = read_checked_config(given.config, overrides)
     console = console_for_tables(_WIDTH)
-    if config.control.hysteresis or config.control.move_price:
-        value = [config.control.hysteresis, config.control.move_price]
+    if config.control.hysteresis or config.control.switching_cost:
+        value = [config.control.hysteresis, config.control.switching_cost]
         raise InputError("control", value, "not part of the theorem", "Set both to 0")
     options = sizes | {"chunk": given.realisations}
     results = Results.create(given.workdir, "stability", options, config.to_dict())

@@ -10,7 +10,7 @@ from support import ROOT
 from collapipe_jax.config.files import read_config
 
 PAGES = sorted(
-    str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+    str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 )
 
 

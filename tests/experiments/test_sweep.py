@@ -7,7 +7,7 @@ from support import ROOT
 from collapipe_jax.config.files import read_checked_config, read_sweep
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import load_sweep, point_folder
-from configs import default, sweeps
+from configs import sweeps
 from experiments import sweep
 
 CONFIGS = str(ROOT / "configs" / "sweeps.py")
@@ -59,7 +59,7 @@ def test_every_sweep_sets_keys_that_there_are(name):
     path = f"{CONFIGS}:{name}"
     checked, found = read_sweep(path), []
     for _, overrides in checked["points"]:
-        found.append(read_checked_config(path, overrides, default.get_config()).to_dict())
+        found.append(read_checked_config(path, overrides).to_dict())
     assert all(one != other for one, other in itertools.pairwise(found))
     values = [value for value, _ in checked["points"]]
     assert len(set(values)) == len(values)

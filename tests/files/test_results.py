@@ -7,7 +7,7 @@ import pytest
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
-from collapipe_jax.files.results import Results, Variable, as_columns, as_rows, unit_of
+from collapipe_jax.files.results import Results, Variable, as_columns, as_rows
 
 DATA = {
     "latency_s": Variable("realisation round", np.arange(6.0).reshape(2, 3)),
@@ -91,15 +91,17 @@ def test_a_table_is_its_rows_again(results):
     ("name", "unit"),
     [
         ("latency_s", "s"),
-        ("energy_budget_j", "j"),
-        ("device_memory_bytes", "bytes"),
+        ("energy_budget_j", "J"),
+        ("device_memory_bytes", "byte"),
         ("divergence", ""),
         ("violated.d2d_power_w", ""),
         ("loss_probability", ""),
     ],
 )
-def test_a_unit_is_the_suffix_of_a_name(name, unit):
-    assert unit_of(name) == unit
+def test_a_unit_is_the_suffix_of_a_name(tmp_path, name, unit):
+    results = Results.create(tmp_path, "units", {})
+    results.write("part", {name: Variable("", 1.0)})
+    assert results.labels("part")[name]["unit"] == unit
 
 
 def test_json_is_strict_and_its_folder_is_made(tmp_path):

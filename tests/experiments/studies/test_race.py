@@ -15,7 +15,6 @@ from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.races import Run, load_race, save_race
 from collapipe_jax.files.results import Results
 from collapipe_jax.training.loop import round_latencies_s
-from configs import default
 from experiments.studies import race as module
 from experiments.studies.race import race
 from figures import all as all_figures
@@ -59,7 +58,7 @@ def _assert_rounds_that_fit(run, time_s):
     """One round more would not; what was foreseen is what happened."""
     config = ConfigDict(run.record.config)
     latency_s = run.record.history["latency_s"]
-    ahead = round_latencies_s(build_experiment(config, default.get_config()))
+    ahead = round_latencies_s(build_experiment(config))
     ahead_s = list(itertools.islice(ahead, len(latency_s) + 1))
     np.testing.assert_array_equal(ahead_s[:-1], latency_s)
     assert sum(ahead_s[:-1]) <= time_s * (1 + 1e-6) < sum(ahead_s)
