@@ -64,7 +64,8 @@ def make_table(
       left: number of columns of words.
       **style: keywords of :class:`rich.table.Table`.
     """
-    table = Table(**{"title_justify": "left", "caption_justify": "left"} | style)
+    usual: dict[str, Any] = {"title_justify": "left", "caption_justify": "left"}
+    table = Table(**usual | style)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place < left else "right")
     for row in rows:

@@ -23,7 +23,7 @@ def get_config(name: str = "") -> ConfigDict:
     """The configuration that the points of a sweep change."""
     if name:
         get_sweep(name)  # raises for a wrong one
-    return (default if _plain(name) == "mobility" else paper).get_config()
+    return (default if name == "mobility" else paper).get_config()
 
 
 def get_sweep(name: str = "") -> dict[str, Any]:
@@ -32,15 +32,11 @@ def get_sweep(name: str = "") -> dict[str, Any]:
     Raises:
       InputError: if there is no sweep of this name.
     """
-    if _plain(name) not in SWEEPS:
+    if name not in SWEEPS:
         remedy = f"Write configs/sweeps.py:NAME with one of {', '.join(SWEEPS)}"
         raise InputError("--config", f"configs/sweeps.py:{name}", "no such sweep", remedy)
-    axis, scale, points = SWEEPS[_plain(name)]
+    axis, scale, points = SWEEPS[name]
     return {"axis": axis, "log": scale == "log", "points": points}
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix("sweep_")
 
 
 def _over(key: str, values: tuple, unit: float = 1) -> list[tuple]:

@@ -5,8 +5,8 @@ Of ``experiments.studies.closed_loop`` with several V. The bounds hold for a pol
 in place of the optimum:
 
 - latency over reference <= T_opt + (B + q0) / V, with B the mean of half the squared steps
-  of all queues and q0 an upper bound of what effective queues above the queues add to (P2): the sum of
-  all queue floors, and what the effective queues of the run with the largest V did add;
+  of all queues and q0 an upper bound of what effective queues above the queues add to (P2):
+  the sum of all queue floors, and what those of the run with the largest V did add;
 - mean backlog <= (B + q0 + V (T_slack - T_opt)) / slack, with T_slack the latency at the
   smallest V and slack what its worst mean leaves of a budget or target there.
 

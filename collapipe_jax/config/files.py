@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.config.checks import check_config, unknown_key
+from collapipe_jax.config.keys import Config
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.errors import InputError
 from collapipe_jax.simulation.system import SystemParams
@@ -48,12 +49,12 @@ def read_checked_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     return check_config(read_config(path, overrides))
 
 
-def system_params(config: ConfigDict) -> SystemParams:
+def system_params(config: Config) -> SystemParams:
     """Parameters of the network, every cluster with the same share of the samples."""
     return build_system_params(config, equal_weight(config))
 
 
-def equal_weight(config: ConfigDict) -> np.ndarray:
+def equal_weight(config: Config) -> np.ndarray:
     """The same share of the samples for every cluster, ``[N]``."""
     return np.full(config.network.clusters, 1.0 / config.network.clusters)
 
@@ -110,7 +111,7 @@ def _call(path: str, name: str) -> Any:
         raise InputError("--config", path, problem, "Correct it") from error
 
 
-def _apply(config: ConfigDict, override: str) -> None:
+def _apply(config: Config, override: str) -> None:
     """Set one key from ``--config.section.key=value``."""
     name, separator, text = override.partition("=")
     if not (separator and name.startswith("--config.")):

@@ -26,8 +26,7 @@ from collapipe_jax.units import unit_of
 _LABELS = "labels"
 
 
-@struct.dataclass
-class Variable:
+class Variable(struct.PyTreeNode):
     """A labelled array.
 
     Attributes:
@@ -113,7 +112,9 @@ class Results:
             name: {"axes": variable.axes.split(), "unit": unit_of(name.partition(".")[0])}
             for name, variable in data.items()
         }
-        arrays = {name: np.asarray(variable.values) for name, variable in data.items()}
+        arrays: dict[str, Any] = {
+            name: np.asarray(variable.values) for name, variable in data.items()
+        }
         partial = partial_path(path)
         with partial.open("wb") as stream:
             np.savez(stream, **{_LABELS: json.dumps(labels)}, **arrays)

@@ -48,6 +48,7 @@ class Appraisal(NamedTuple):
 def appraise(problem: RoundProblem, decision: Decision) -> Appraisal:
     """Evaluate a decision, with the stages of its flows."""
     cost = price(problem, decision)
+    assert cost.stages is not None  # a Decision has a pipeline
     flows_s = forward_flow_s(cost.stages), backward_flow_s(cost.stages)
     loss_free = loss_free_divergence(problem.learning, problem.workload.batch, ~cost.absent)
     return Appraisal(cost, jnp.concatenate(flows_s, axis=1), loss_free)
@@ -70,7 +71,7 @@ def decision_table(problem: RoundProblem, decision: Decision, found: Appraisal) 
             f"{float(cost.cluster_latency_s[n]):.4g}",
             stage_names[int(np.argmax(flows[n]))],
             f"{1e3 * flows[n].max():.3g}",
-            f"{float(bytes_to_mib(np.max(cost.memory_bytes[n]))):.0f}",
+            f"{bytes_to_mib(np.max(cost.memory_bytes[n])):.0f}",
         ]
         rows.append(row)
     headings = ("cluster", "blocks per device", "M", "latency, s", "slowest stage", "ms")

@@ -73,11 +73,11 @@ def corpora() -> dict[str, Corpus]:
 def _files(sources: Sequence[dict]) -> Iterator[CorpusFile]:
     for source in sources:
         for name, path, sha256 in source["files"]:
+            known = functools.partial(CorpusFile, name=name, sha256=sha256)
             if "archive" in source:
-                address = {"url": source["archive"], "member": path, "replaced_upstream": True}
+                yield known(url=source["archive"], member=path, replaced_upstream=True)
             else:
-                address = {"url": f"{source['repository']}/{path}"}
-            yield CorpusFile(name=name, sha256=sha256, **address)
+                yield known(url=f"{source['repository']}/{path}")
 
 
 def fetch(corpus: Corpus, folder: Path, console: Console, newer: bool = False) -> None:
@@ -170,7 +170,7 @@ def _transfer(url: str, path: Path, console: Console, remedy: str) -> None:
 
 
 def _problem(error: requests.exceptions.RequestException) -> str:
-    if isinstance(error, requests.exceptions.HTTPError):
+    if isinstance(error, requests.exceptions.HTTPError) and error.response is not None:
         return f"the server refuses it ({error.response.status_code})"
     if not isinstance(error, requests.exceptions.ConnectionError):
         return "the connection broke"
