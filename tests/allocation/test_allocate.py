@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from collapipe_jax.cost.round import price
 from scipy.optimize import minimize, minimize_scalar
 from support.random_problems import pick, random_problems
 
@@ -18,7 +19,6 @@ from collapipe_jax.allocation.allocate import (
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import active_nodes
 from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import static_pipeline
 
 CLUSTERS, DEVICES, BLOCKS, COUNT = 2, 3, 5, 24

@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from collapipe_jax.allocation.chain_price import price_point
+from collapipe_jax.cost.chains import chains, heard_w
+from collapipe_jax.cost.round import price
 from support.random_problems import random_rounds, to_lanes
 
 from collapipe_jax.allocation.allocate import to_logs, to_resources
-from collapipe_jax.allocation.chain_price import price_point
 from collapipe_jax.allocation.smooth_maximum import to_inverse
 from collapipe_jax.allocation.variables import Resources, Surroundings, first_multipliers
 from collapipe_jax.compilation import quick_jit
-from collapipe_jax.cost.chains import chains, heard_w
 from collapipe_jax.cost.decision import active_nodes
-from collapipe_jax.cost.round import price
 from collapipe_jax.network.channel import RATE_LAWS, interference_w
 
 CLUSTERS, DEVICES, BLOCKS, LANES = 2, 3, 5, 12

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from collapipe_jax.cost.chains import chains
 from support.random_problems import random_rounds, to_lanes
 
 from collapipe_jax.allocation.allocate import price_logs, to_logs, tune_chains
@@ -18,7 +19,6 @@ from collapipe_jax.allocation.projected_gradient import (
 )
 from collapipe_jax.allocation.variables import Resources, Surroundings, first_multipliers
 from collapipe_jax.compilation import quick_jit
-from collapipe_jax.cost.chains import chains
 
 CLUSTERS, DEVICES, BLOCKS, LANES = 2, 3, 5, 12
 NODES = DEVICES + 1

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-
-from collapipe_jax.allocation.smooth_maximum import add_up, largest
 from collapipe_jax.cost.chains import (
     at_next_active,
     from_previous_active,
     gain_to_next,
     heard_w,
 )
+
+from collapipe_jax.allocation.smooth_maximum import add_up, largest
 
 
 @pytest.fixture

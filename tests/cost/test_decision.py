@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collapipe_jax.cost.decision import active_nodes, participates, next_active
+from collapipe_jax.cost.decision import active_nodes, next_active, participates
 
 follow = jax.jit(lambda segments: next_active(active_nodes(segments)))
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from collapipe_jax.cost.messages import message_loss, sinr_at_hazard
 from support.random_problems import random_problems
 
-from collapipe_jax.cost.messages import message_loss, sinr_at_hazard
 from collapipe_jax.network.channel import transport_block_hazard
 
 

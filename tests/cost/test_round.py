@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from collapipe_jax.cost.round import price
 from support.reference_cost import (
     as_decision,
     as_problem,
@@ -19,7 +20,6 @@ from support.reference_cost import (
 
 from collapipe_jax.cost.feasibility import violations
 from collapipe_jax.cost.links import message_links, micro_batch_hazard
-from collapipe_jax.cost.round import price
 
 CLUSTERS, DEVICES, BLOCKS = 3, 4, 7
 COMPARED = (

@@ -11,7 +11,6 @@ from support.tiny_system import tiny_params
 
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.cost.switching import Switching, SwitchingParams, moved_encoders
 from collapipe_jax.errors import InputError

@@ -1,6 +1,6 @@
 """How far ``dssra`` is from the best decision there is, on small networks.
 
-    python -m experiments.benchmarks.gap --networks=200 --workdir=runs/gap
+    python -m experiments.benchmarks.solver.gap --networks=200 --workdir=runs/gap
 
 Random networks of the small shapes by turn. ``dssra`` decides in single precision at its
 default settings; exhaustive search, in double precision, looks at every layout and ends
@@ -29,16 +29,20 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.policies.dssra import Effort, dssra
 from collapipe_jax.policies.exhaustive import exhaustive
-from experiments.benchmarks.effort import add_effort_options, effort_of
-from experiments.benchmarks.network_rows import (
+from experiments.benchmarks.solver.effort import add_effort_options, effort_of
+from experiments.benchmarks.solver.network_rows import (
     by_hope,
     judge,
     run_networks,
     spread,
     spread_table,
 )
-from experiments.benchmarks.outside_solvers import in_double
-from experiments.benchmarks.solver_networks import SMALL_SHAPES, NetworkShape, sample_problems
+from experiments.benchmarks.solver.outside_solvers import in_double
+from experiments.benchmarks.solver.solver_networks import (
+    SMALL_SHAPES,
+    NetworkShape,
+    sample_problems,
+)
 from experiments.benchmarks.timing import timed
 
 _TUNING_STEPS = 500

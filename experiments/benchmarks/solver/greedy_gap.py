@@ -1,6 +1,6 @@
 """How good the shares and powers are that ``greedy`` finds under its caps, segments given.
 
-    python -m experiments.benchmarks.greedy_gap --networks=112 --workdir=runs/greedy_gap
+    python -m experiments.benchmarks.solver.greedy_gap --networks=112 --workdir=runs/greedy_gap
 
 Random networks whose budgets are what the static pipeline spends at a tenth of full power,
 so that caps bind. SciPy's SLSQP tunes shares and powers of greedy's layout under the same
@@ -23,25 +23,29 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import jax
 import jax.numpy as jnp
 import numpy as np
+from collapipe_jax.cost.round import price
 from rich.console import Console
 
 from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision, active_nodes
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.policies.greedy import greedy
-from experiments.benchmarks.network_rows import (
+from experiments.benchmarks.solver.network_rows import (
     HOPELESS_LOSS,
     by_hope,
     run_networks,
     spread,
     spread_table,
 )
-from experiments.benchmarks.outside_solvers import in_double, solve_with_scipy
-from experiments.benchmarks.solver_networks import SMALL_SHAPES, NetworkShape, sample_problems
+from experiments.benchmarks.solver.outside_solvers import in_double, solve_with_scipy
+from experiments.benchmarks.solver.solver_networks import (
+    SMALL_SHAPES,
+    NetworkShape,
+    sample_problems,
+)
 
 SHAPES = (*SMALL_SHAPES, NetworkShape(3, 4, 8))
 

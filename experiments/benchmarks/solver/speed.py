@@ -1,6 +1,6 @@
 """Decisions a second of ``dssra``, and of outside solvers on the same networks.
 
-    python -m experiments.benchmarks.solver --networks=2048 --out=solver.json
+    python -m experiments.benchmarks.solver.speed --networks=2048 --out=solver.json
 
 Networks of 4 clusters, 5 devices, 12 blocks and 6 choices of micro-batches, spread over
 all devices of the host (a CPU counts as one a core) along the mesh axis "realisation".
@@ -23,21 +23,21 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import numpy as np
+from collapipe_jax.cost.round import price
 from jax.sharding import PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.command_line import require_positive, run_reporting_errors
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.policies.dssra import Effort, dssra
-from experiments.benchmarks.effort import add_effort_options, effort_of
-from experiments.benchmarks.outside_bound import lower_bound_with_cvxpy
-from experiments.benchmarks.outside_solvers import in_double, solve_with_scipy
-from experiments.benchmarks.solver_networks import LARGE_SHAPE, sample_problems
+from experiments.benchmarks.solver.effort import add_effort_options, effort_of
+from experiments.benchmarks.solver.outside_bound import lower_bound_with_cvxpy
+from experiments.benchmarks.solver.outside_solvers import in_double, solve_with_scipy
+from experiments.benchmarks.solver.solver_networks import LARGE_SHAPE, sample_problems
 from experiments.benchmarks.timing import timed
 
 _REPEATS = 3
