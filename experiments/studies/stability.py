@@ -40,8 +40,8 @@ from collapipe_jax.simulation.montecarlo import Case, realisation_keys, run_case
 from collapipe_jax.simulation.reducers import limit_use
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
-from experiments.benchmarks.solver.network_rows import judge, pick
-from experiments.benchmarks.solver.outside_solvers import in_double
+from experiments.benchmarks.solver.networks import in_double, pick
+from experiments.benchmarks.solver.rows import judge
 
 V = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 PRICES = (0.3, 1.0, 3.0, 10.0, 30.0)

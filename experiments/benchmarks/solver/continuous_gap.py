@@ -4,10 +4,10 @@
 
 Random networks, half with the partition of a static pipeline and half with that of
 ``dssra``, all from equal shares and full power. The solver in either precision, against the
-best of SciPy by two methods and several starts, and against a lower bound by CVXPY. Ends with
-status 1 if an objective is below its bound, or the solver's certificate above an objective.
+best of several runs of SciPy's SLSQP, and against a lower bound by CVXPY. Ends with status 1
+if an objective is below its bound, or the solver's certificate above an objective.
 One line for every network in DIR/continuous_gap.jsonl, from which a killed run goes on; the
-summary is printed and in DIR/summary.json. Nearly all of the time is SciPy's.
+summary is printed and in DIR/summary.json.
 """
 
 import os
@@ -121,17 +121,12 @@ def _cases(seed: int, count: int, shape: NetworkShape, steps: int) -> _Case:
 def _compare(case: _Case, starts: int) -> dict:
     """All solvers on one network, in double precision."""
     problem, start = case.problem, case.start
-    found = {
-        "slsqp": solve_with_scipy(problem, start, "SLSQP", starts),
-        "trust_constr": solve_with_scipy(problem, start, "trust-constr"),
-    }
-    best = min(found.values(), key=lambda solution: solution.objective)
+    best = solve_with_scipy(problem, start, starts)
     with jax.enable_x64(True):
         wide = in_double(problem)
         return {
             "segments_by": _ORIGINS[case.origin],
             "start": float(judge(wide, in_double(start)).objective),
-            **{name: solution.objective for name, solution in found.items()},
             "scipy": best.objective,
             "bound": lower_bound_with_cvxpy(problem, best.decision).lower_bound,
             "loss": float(judge(wide, best.decision).loss),

@@ -98,7 +98,9 @@ def _with_queues(key: Array, problem: RoundProblem) -> RoundProblem:
     energy = scale * jax.random.exponential(length_key, control.energy_queue.shape)
     energy = jnp.where(jax.random.bernoulli(empty_key, 0.25, energy.shape), 0.0, energy)
     divergence = 10.0 ** jax.random.uniform(divergence_key, minval=-1.0, maxval=1.5)
-    return problem.replace(control=control.replace(energy_queue=energy, divergence_queue=divergence))
+    return problem.replace(
+        control=control.replace(energy_queue=energy, divergence_queue=divergence)
+    )
 
 
 def _with_losses(key: Array, problem: RoundProblem) -> RoundProblem:

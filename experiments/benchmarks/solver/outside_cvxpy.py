@@ -20,9 +20,9 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from collapipe_jax.allocation.variables import to_allocation
+from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.cost.chain import Messages, of_senders
-from collapipe_jax.cost.decision import Allocation, Decision, decision_allocation
+from collapipe_jax.cost.decision import Allocation, Decision
 from collapipe_jax.cost.divergence import excess_inverse_survival
 from collapipe_jax.cost.energy import energy_cost, message_energy_j
 from collapipe_jax.cost.fixed_partition import FixedPartition
@@ -37,9 +37,13 @@ from collapipe_jax.network.channel import (
     transport_block_hazard,
     unlimited_efficiency,
 )
-from experiments.benchmarks.solver.epigraph import decision_at, fix
 from experiments.benchmarks.solver.networks import in_double
-from experiments.benchmarks.solver.outside_scipy import OutsideSolution, evaluate_compiled
+from experiments.benchmarks.solver.outside_scipy import (
+    OutsideSolution,
+    decision_at,
+    evaluate_compiled,
+    fix,
+)
 
 try:
     import clarabel  # noqa: F401  CVXPY finds it by itself
@@ -90,7 +94,7 @@ def lower_bound_with_cvxpy(
     with jax.enable_x64(True):
         problem, decision = in_double(problem), in_double(decision)
         fixed = fix(problem, decision)
-        points = _first_points(fixed, decision)
+        points = _first_points(problem, fixed, decision)
         objective = float(evaluate_compiled(problem, decision).objective)
         best = OutsideBound(-np.inf, OutsideSolution(decision, objective))
         for _ in range(rounds):
@@ -145,10 +149,11 @@ class _Points(NamedTuple):
         )
 
 
-def _first_points(fixed: FixedPartition, decision: Decision) -> _Points:
+def _first_points(problem: RoundProblem, fixed: FixedPartition, decision: Decision) -> _Points:
     """At the decision, and on a grid."""
     with jax.numpy_rank_promotion("allow"):
-        links = round_links(fixed, decision_allocation(decision))
+        logs = to_logs(problem, fixed.active, decision)
+        links = round_links(fixed, to_allocation(problem, logs))
     used = _used(fixed)[0].log_bit_hz_s
     log_sinr = np.log(np.asarray(ravel_pytree(links.sinr)[0]))[ravel_pytree(used)[0]]
     hazard = np.asarray(links.hazard)[used.uplink]
@@ -267,10 +272,10 @@ def _bit_times_s(times: BitTimes) -> tuple[Messages, Array]:
 def _coefficients(problem: RoundProblem, fixed: FixedPartition, decision: Decision) -> tuple:
     """Rows at 0 and their derivatives, flat, and the latency of a known decision."""
     with jax.numpy_rank_promotion("allow"):
-        terms = round_terms(fixed, decision_allocation(decision))
+        logs = to_logs(problem, fixed.active, decision)
+        terms = round_terms(fixed, to_allocation(problem, logs))
         unit_bit_s, unit_s = _bit_times_s(terms.bit_time), jnp.max(terms.cluster_latency_s)
-        node, messages = jnp.zeros(fixed.active.shape), unit_bit_s[0]
-        logs = Allocation(node, node, node[0], node[0])
+        node, messages = logs.d2d_share, unit_bit_s[0]
         template = _Point(logs, node, messages, unit_bit_s, node[:2])
         zero, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, template))
 
@@ -319,7 +324,9 @@ def _conic_program(
         bit_s >= cp.exp(at(_chosen(row.log_bit_s, used_rows.log_bit_s))),
         point[place.longest_s[flow, cluster]] >= at(row.stages_s[flow, stage, cluster]),
         latency >= at(row.latency_s[sends]),
-        *_efficiency_limits(fixed, point[_chosen(place.log_bit_hz_s, used.log_bit_hz_s)], log_sinr, points),
+        *_efficiency_limits(
+            fixed, point[_chosen(place.log_bit_hz_s, used.log_bit_hz_s)], log_sinr, points
+        ),
         *_allocation_limits(problem, fixed, point, place),
     ]
     energy = _energy_cost(matrix, row, place, used.log_bit_hz_s, at, unit)

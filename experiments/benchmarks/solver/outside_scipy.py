@@ -1,56 +1,46 @@
-"""Shares and powers of a fixed partition by SciPy, in double precision.
+"""Shares and powers of a fixed partition by SciPy's SLSQP, in double precision.
 
-It gets the smooth program of :mod:`epigraph`, interference in full, one network at a time.
+The program is smooth and convex. Variables are logarithms of shares and powers, and one more
+for every maximum of a round: a rule for :func:`.round_terms` puts it in the place of the
+maximum and makes its entries constraints. All else is the package's own cost, interference in
+full, and derivatives are by automatic differentiation.
 """
 
+import functools
 import warnings
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
 from scipy import optimize
 
-from collapipe_jax.cost.decision import Decision, active_nodes, participates
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.errors import InputError
-from experiments.benchmarks.solver.epigraph import (
-    bounds,
-    decision_at,
-    derivatives,
-    fix,
-    hessian,
-    point_of,
-    unravel,
-    used_entries,
+from collapipe_jax.allocation.variables import to_allocation, to_logs
+from collapipe_jax.cost.decision import (
+    Allocation,
+    Decision,
+    active_nodes,
+    make_decision,
+    participates,
 )
+from collapipe_jax.cost.energy import node_energy_j
+from collapipe_jax.cost.evaluate import evaluate
+from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.cost.maximum import Maximum, hard_max
+from collapipe_jax.cost.objective import drift_plus_penalty
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.round_terms import round_terms
 from experiments.benchmarks.solver.networks import in_double
 
-METHODS = {
-    "SLSQP": {"maxiter": 1500, "ftol": 1e-10},
-    # A gtol that can be met ends it before its barrier has come down. Sparse is as fast as
-    # dense, and does not share so small a matrix among threads.
-    "trust-constr": {
-        "maxiter": 400,
-        "gtol": 1e-14,
-        "xtol": 1e-6,
-        "barrier_tol": 1e-8,
-        "sparse_jacobian": True,
-    },
-}
-"""Methods by name, with their options."""
-
+_OPTIONS = {"maxiter": 1500, "ftol": 1e-10}
+_RANGE = 30.0  # of logarithms
 _ROUNDING = 1e-6  # of a cap, in budgets
 
 
 class OutsideSolution(NamedTuple):
-    """Result of an outside solver.
-
-    Attributes:
-      decision: feasible, in double precision.
-      objective: of the decision, docs/system-model.md (P2).
-    """
+    """A feasible decision of an outside solver, and its objective by the package."""
 
     decision: Decision
     objective: float
@@ -62,7 +52,6 @@ evaluate_compiled = jax.jit(evaluate)
 def solve_with_scipy(
     problem: RoundProblem,
     decision: Decision,
-    method: str = "SLSQP",
     starts: int = 1,
     smooth: bool = True,
     capped: bool = False,
@@ -72,28 +61,24 @@ def solve_with_scipy(
     Args:
       problem: one round of one network.
       decision: the partition, and the first start.
-      method: one of :data:`METHODS`; "trust-constr" with exact Hessians.
       starts: number; those after the first are the decision's shares and powers, perturbed
         at random.
-      smooth: as in :func:`.epigraph.program`. False is several times faster, and often a
-        little off.
+      smooth: whether times of a bit are variables. False leaves the kinks at the ceiling of
+        modulation in: a third of the size, several times faster, and often a little off.
       capped: no node may spend more than its budget; the decision must keep that.
 
     Returns:
       The best point, never worse than the decision.
-
-    Raises:
-      InputError: if the method is unknown.
     """
-    if method not in METHODS:
-        raise InputError("method", method, "unknown method", f"Choose among: {', '.join(METHODS)}")
     with jax.enable_x64(True):
         problem, decision = in_double(problem), in_double(decision)
+        fixed = fix(problem, decision)
         best = OutsideSolution(decision, float(evaluate_compiled(problem, decision).objective))
         rng = np.random.default_rng(0)
         for attempt in range(starts):
             start = decision if attempt == 0 else _perturbed(rng, problem, decision)
-            found = _Reduced(problem, start, smooth, capped).solve(method)
+            logs = _minimise(problem, fixed, start, smooth, capped)
+            found = decision_at(problem, fixed, decision, logs)
             cost = evaluate_compiled(problem, found)
             use = jnp.max(cost.energy_j / problem.control.energy_budget_j)
             kept = not capped or use <= 1.0 + _ROUNDING
@@ -102,71 +87,227 @@ def solve_with_scipy(
     return best
 
 
-class _Reduced:
-    """The program in the variables that a partition uses."""
+@jax.jit
+def fix(problem: RoundProblem, decision: Decision) -> FixedPartition:
+    """The partition of a decision, its allocation aside."""
+    with jax.numpy_rank_promotion("allow"):
+        return fix_partition(problem, decision.segments, decision.micro_batches)
 
-    def __init__(self, problem: RoundProblem, start: Decision, smooth: bool, capped: bool):
-        self._problem, self._decision, self._smooth = problem, start, smooth
-        self._fixed = fix(problem, start)
-        self._variables, self._constraints = used_entries(self._fixed, smooth, capped)
-        flat = np.asarray(point_of(problem, self._fixed, start))
-        self._lower, self._upper = (limit[self._variables] for limit in bounds(self._fixed))
-        self._start = np.clip(flat[self._variables], self._lower, self._upper)
-        self._last = None
 
-    def solve(self, method: str) -> Decision:
-        """The decision that a method ends with."""
-        constraints = optimize.NonlinearConstraint(
-            lambda x: self._at(x)[2],
-            0.0,
-            np.inf,
-            jac=lambda x: self._at(x)[3],
-            hess=lambda x, multipliers: self._hessian(x, 0.0, multipliers),
+@jax.jit
+def decision_at(
+    problem: RoundProblem, fixed: FixedPartition, decision: Decision, logs: Allocation
+) -> Decision:
+    """The decision at a point that may leave the limits by a little, brought inside.
+
+    Args:
+      problem: one round of one network.
+      fixed: its partition.
+      decision: with this partition.
+      logs: logarithms of shares, and of powers over their maxima.
+    """
+    segments, micro_batches = decision.segments, decision.micro_batches
+    inside = jax.tree.map(lambda leaf: jnp.minimum(leaf, 0.0), logs)
+    with jax.numpy_rank_promotion("allow"):
+        allocation = to_allocation(problem, inside)
+        found = make_decision(segments, micro_batches, allocation, fixed.active)
+    d2d_total = jnp.sum(found.d2d_share, axis=1, keepdims=True)
+    return found.replace(
+        d2d_share=found.d2d_share / jnp.maximum(d2d_total, 1.0),
+        d2e_share=found.d2e_share / jnp.maximum(jnp.sum(found.d2e_share), 1.0),
+    )
+
+
+class Maxima(NamedTuple):
+    """One number for every maximum; as variables, their logarithms.
+
+    Attributes:
+      hop, move, uplink: time of a bit over that at the ceiling of modulation, ``[2, P, N]``,
+        ``[2, K, N]`` and ``[N]``.
+      forward, backward: longest stage of either flow, ``[N]``.
+      latency: of the round.
+    """
+
+    hop: Array
+    move: Array
+    uplink: Array
+    forward: Array
+    backward: Array
+    latency: Array
+
+
+class Point(NamedTuple):
+    """Logarithms of shares, of powers over their maxima, and of maxima; 0 where unused."""
+
+    logs: Allocation
+    maxima: Maxima
+
+
+class Constraints(NamedTuple):
+    """Left sides of constraints of the form ``g >= 0``.
+
+    Attributes:
+      d2d_band, d2e_band: remaining part of a band, ``[N]`` and scalar.
+      maxima: logarithm of a maximum over each of its entries.
+      energy: logarithm of a node's budget over its energy, ``[P, N]``; of use with caps.
+    """
+
+    d2d_band: Array
+    d2e_band: Array
+    maxima: Maxima
+    energy: Array
+
+
+class Program(NamedTuple):
+    """Logarithm of the objective, and constraints, flat."""
+
+    objective: Array
+    constraints: Array
+
+
+class _Epigraph:
+    """Rule: variables for maxima, with the constraints by their entries in ``slack``.
+
+    Without variables maxima are exact, and ``log`` collects their logarithms.
+    """
+
+    def __init__(self, maxima: Maxima | None = None, smooth: bool = True):
+        self.maxima, self.smooth, self.slack, self.log = maxima, smooth, {}, {}
+
+    def pair(self, name: str, first: Array, second: Array) -> Maximum:
+        exact = hard_max.pair(name, first, second)
+        found = self._take(name, exact, first, second)  # that over the second is a bound
+        return found if self.smooth else exact
+
+    def over(self, name: str, values: Array) -> Maximum:
+        return self._take(name, hard_max.over(name, values), values, 1.0)
+
+    def _take(self, name, exact: Maximum, entries: Array, unit) -> Maximum:
+        if self.maxima is None:
+            self.log[name] = _log(exact.value / unit)
+            return exact
+        log = getattr(self.maxima, name)
+        self.slack[name] = log - _log(entries / unit)
+        return Maximum(unit * jnp.exp(log), None)
+
+
+def _log(values: Array) -> Array:
+    """Logarithm, 0 of what is 0, with finite slopes."""
+    return jnp.where(values > 0, jnp.log(jnp.where(values > 0, values, 1.0)), 0.0)
+
+
+def _template(fixed: FixedPartition) -> Point:
+    node, hop = jnp.zeros(fixed.active.shape), jnp.zeros((2, *fixed.active.shape))
+    cluster = node[0]
+    maxima = Maxima(hop, hop[:, 1:], cluster, cluster, cluster, jnp.zeros(()))
+    return Point(Allocation(node, node, cluster, cluster), maxima)
+
+
+def program(problem: RoundProblem, fixed: FixedPartition, flat: Array, smooth: bool) -> Program:
+    """Objective and constraints at a :class:`Point`, raveled."""
+    with jax.numpy_rank_promotion("allow"):
+        point = ravel_pytree(_template(fixed))[1](flat)
+        rule, allocation = _Epigraph(point.maxima, smooth), to_allocation(problem, point.logs)
+        terms = round_terms(fixed, allocation, rule)
+        rule.slack["latency"] = point.maxima.latency - _log(terms.cluster_latency_s)
+        latency_s = jnp.exp(point.maxima.latency)
+        objective = drift_plus_penalty(fixed.costs, latency_s, terms.cluster_cost)
+        budget_j = jnp.swapaxes(problem.control.energy_budget_j, 0, 1)
+        d2d_share = jnp.where(fixed.active, allocation.d2d_share, 0.0)
+        d2e_share = jnp.where(fixed.active[0], allocation.d2e_share, 0.0)
+        constraints = Constraints(
+            d2d_band=1.0 - jnp.sum(d2d_share, axis=0),
+            d2e_band=1.0 - jnp.sum(d2e_share),
+            maxima=Maxima(**rule.slack),
+            energy=_log(budget_j) - _log(node_energy_j(fixed, terms.message_j)),
         )
-        with warnings.catch_warnings():
-            # Singular Jacobians of redundant constraints; Hessians that SLSQP has no use for.
-            warnings.simplefilter("ignore")
-            found = optimize.minimize(
-                lambda x: self._at(x)[0],
-                self._start,
-                jac=lambda x: self._at(x)[1],
-                hess=lambda x: self._hessian(x, 1.0, 0.0),
-                bounds=optimize.Bounds(self._lower, self._upper),
-                constraints=constraints,
-                method=method,
-                options=METHODS[method],
-            )
-        logs = unravel(self._fixed, self._full(found.x)).logs
-        return decision_at(self._problem, self._fixed, self._decision, logs)
+    # The logarithm is convex too, and has slopes of one size on any link.
+    return Program(jnp.log(objective), ravel_pytree(constraints)[0])
 
-    def _full(self, x: np.ndarray) -> np.ndarray:
-        """All variables, those that are not used 0."""
-        flat = np.zeros(self._variables.size)
-        flat[self._variables] = x
+
+@functools.partial(jax.jit, static_argnames="smooth")
+def derivatives(problem: RoundProblem, fixed: FixedPartition, flat: Array, smooth: bool) -> tuple:
+    """Derivatives of :func:`program` by every variable, and its values."""
+
+    def values(flat):
+        out = program(problem, fixed, flat, smooth)
+        return out, out
+
+    return jax.jacrev(values, has_aux=True)(flat)
+
+
+@jax.jit
+def point_of(problem: RoundProblem, fixed: FixedPartition, decision: Decision) -> Array:
+    """The :class:`Point` of a decision, its maxima tight, raveled."""
+    with jax.numpy_rank_promotion("allow"):
+        logs, rule = to_logs(problem, fixed.active, decision), _Epigraph()
+        terms = round_terms(fixed, to_allocation(problem, logs), rule)
+    latency = jnp.log(jnp.max(terms.cluster_latency_s))
+    return ravel_pytree(Point(logs, Maxima(**rule.log, latency=latency)))[0]
+
+
+def used_entries(
+    fixed: FixedPartition, smooth: bool, capped: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of the variables and of the constraints that a partition uses, flat."""
+    active, always = np.asarray(fixed.active), np.array(True)
+    sends, hop = active[0], np.stack([active, active]) & smooth
+    waits = sends & np.asarray(fixed.micro_batches > 1)
+    maxima = Maxima(hop, hop[:, 1:], hop[0, 0], waits, waits, always)
+    stages = waits & np.concatenate([active, [sends, sends]])
+    entries = maxima._replace(forward=stages, backward=stages, latency=sends)
+    point = Point(Allocation(active, active, sends, sends), maxima)
+    constraints = Constraints(sends, always, entries, active & capped)
+    return tuple(np.asarray(ravel_pytree(tree)[0]) for tree in (point, constraints))
+
+
+def _limits(fixed: FixedPartition) -> tuple[np.ndarray, np.ndarray]:
+    """Least and largest value of every variable, flat."""
+    zero = _template(fixed)
+    lower, upper = (jax.tree.map(lambda x, by=by: x + by, zero) for by in (-_RANGE, _RANGE))
+    at_ceiling = {name: getattr(zero.maxima, name) for name in ("hop", "move", "uplink")}
+    lower = lower._replace(maxima=lower.maxima._replace(**at_ceiling))
+    upper = upper._replace(logs=zero.logs)
+    return tuple(np.asarray(ravel_pytree(tree)[0]) for tree in (lower, upper))
+
+
+def _minimise(
+    problem: RoundProblem, fixed: FixedPartition, start: Decision, smooth: bool, capped: bool
+) -> Allocation:
+    """One run of SLSQP in the variables that the partition uses."""
+    variables, constraints = used_entries(fixed, smooth, capped)
+    lower, upper = (limit[variables] for limit in _limits(fixed))
+    first = np.asarray(point_of(problem, fixed, start))[variables]
+    entries = np.ix_(constraints, variables)
+
+    def full(x):
+        flat = np.zeros(variables.size)
+        flat[variables] = x
         return flat
 
-    def _at(self, x: np.ndarray) -> tuple:
-        """Objective, its slope, constraints, theirs; solvers ask for them one by one."""
-        if self._last is None or not np.array_equal(self._last[0], x):
-            at = self._problem, self._fixed, self._full(x)
-            slopes, values = derivatives(*at, smooth=self._smooth)
-            entries = np.ix_(self._constraints, self._variables)
-            self._last = (
-                x.copy(),
-                float(values.objective),
-                np.asarray(slopes.objective)[self._variables],
-                np.asarray(values.constraints)[self._constraints],
-                np.asarray(slopes.constraints)[entries],
-            )
-        return self._last[1:]
+    @functools.lru_cache(maxsize=1)  # SciPy asks for values and slopes one by one
+    def at(x_bytes):
+        flat = full(np.frombuffer(x_bytes))
+        slopes, values = jax.device_get(derivatives(problem, fixed, flat, smooth=smooth))
+        objective = float(values.objective), slopes.objective[variables]
+        return objective, (values.constraints[constraints], slopes.constraints[entries])
 
-    def _hessian(self, x: np.ndarray, of_objective: float, of_constraints) -> np.ndarray:
-        multipliers = np.zeros(1 + self._constraints.size)
-        multipliers[0] = of_objective
-        multipliers[1:][self._constraints] = of_constraints
-        at = self._problem, self._fixed, self._full(x), multipliers
-        second = np.asarray(hessian(*at, smooth=self._smooth))
-        return second[np.ix_(self._variables, self._variables)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # steps a little over the limits are clipped
+        found = optimize.minimize(
+            lambda x: at(x.tobytes())[0],
+            np.clip(first, lower, upper),
+            jac=True,
+            bounds=optimize.Bounds(lower, upper),
+            constraints={
+                "type": "ineq",
+                "fun": lambda x: at(x.tobytes())[1][0],
+                "jac": lambda x: at(x.tobytes())[1][1],
+            },
+            method="SLSQP",
+            options=_OPTIONS,
+        )
+    return ravel_pytree(_template(fixed))[1](jnp.asarray(full(found.x))).logs
 
 
 def _perturbed(rng: np.random.Generator, problem: RoundProblem, decision: Decision) -> Decision:

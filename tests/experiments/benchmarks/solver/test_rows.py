@@ -8,8 +8,13 @@ import pytest
 from rich.console import Console
 
 from collapipe_jax.errors import InputError
-from experiments.benchmarks.solver.network_rows import run_networks
-from experiments.benchmarks.solver.solver_networks import NetworkShape
+from experiments.benchmarks.solver.networks import NetworkShape
+from experiments.benchmarks.solver.rows import (
+    run_networks,
+    split_by_loss,
+    spread,
+    spread_table,
+)
 
 SHAPES = (NetworkShape(2, 2, 4), NetworkShape(2, 3, 6))
 SETTINGS = {"seed": 7, "starts": 2}
@@ -37,7 +42,7 @@ def test_shapes_take_turns_and_rows_come_by_number(tmp_path):
     assert all(row["seed"] == 7 and row["starts"] == 2 for row in rows)
 
 
-def test_a_stopped_run_goes_on_after_a_line_that_was_cut_off(tmp_path):
+def test_a_killed_run_goes_on_after_a_line_that_was_cut_off(tmp_path):
     path, measured = tmp_path / "rows.jsonl", []
     whole = run(path, 5)
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -62,7 +67,20 @@ def test_rows_of_other_settings_are_refused(tmp_path):
     assert "--workdir" in str(caught.value)
 
 
-def test_a_setting_that_older_rows_do_not_tell_is_named_as_an_option(tmp_path):
+def test_a_setting_that_older_rows_lack_is_named_as_an_option(tmp_path):
     run(tmp_path / "rows.jsonl", 2)
-    with pytest.raises(InputError, match=r"--joint-steps.*written with None"):
-        run(tmp_path / "rows.jsonl", 2, {**SETTINGS, "joint_steps": [1, 2]})
+    with pytest.raises(InputError, match=r"--allocation-steps.*written with None"):
+        run(tmp_path / "rows.jsonl", 2, {**SETTINGS, "allocation_steps": [1, 2]})
+
+
+def test_rows_of_heavy_losses_are_apart():
+    rows = [{"loss": loss} for loss in (0.0, 0.9, 0.91)]
+    assert split_by_loss(rows) == (rows[:2], rows[2:])
+
+
+def test_spreads_and_their_table():
+    summary = {"networks": 3, "gap": spread([0.0, 1.0, 4.0])}
+    assert summary["gap"] == pytest.approx({"median": 1.0, "p95": 3.7, "max": 4.0})
+    console = Console(file=io.StringIO(), width=80)
+    console.print(spread_table("gaps", summary))
+    assert "3.7e+00" in console.file.getvalue()
