@@ -1,9 +1,10 @@
 """Shares and powers of a fixed partition by SciPy's SLSQP, in double precision.
 
-The program is smooth and convex. Variables are logarithms of shares and powers, and one more
-for every maximum of a round: a rule for :func:`.round_terms` puts it in the place of the
-maximum and makes its entries constraints. All else is the package's own cost, interference in
-full, and derivatives are by automatic differentiation.
+The program is convex. Variables are logarithms of shares and powers, and of the longest stages
+and the round's latency: a rule for :func:`.round_terms` puts a variable in the place of a
+maximum and makes its entries constraints. Only the kink of a message's time at the ceiling of
+modulation is left in, as variables for it treble the size and bring next to nothing. All else
+is the package's own cost, interference in full; derivatives are by automatic differentiation.
 """
 
 import functools
@@ -28,7 +29,7 @@ from collapipe_jax.cost.decision import (
 from collapipe_jax.cost.energy import node_energy_j
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
-from collapipe_jax.cost.maximum import Maximum, hard_max
+from collapipe_jax.cost.maximum import HardMax, Maximum
 from collapipe_jax.cost.objective import drift_plus_penalty
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import round_terms
@@ -53,7 +54,6 @@ def solve_with_scipy(
     problem: RoundProblem,
     decision: Decision,
     starts: int = 1,
-    smooth: bool = True,
     capped: bool = False,
 ) -> OutsideSolution:
     """Shares and powers by SciPy, the best of several starts.
@@ -63,8 +63,6 @@ def solve_with_scipy(
       decision: the partition, and the first start.
       starts: number; those after the first are the decision's shares and powers, perturbed
         at random.
-      smooth: whether times of a bit are variables. False leaves the kinks at the ceiling of
-        modulation in: a third of the size, several times faster, and often a little off.
       capped: no node may spend more than its budget; the decision must keep that.
 
     Returns:
@@ -77,7 +75,7 @@ def solve_with_scipy(
         rng = np.random.default_rng(0)
         for attempt in range(starts):
             start = decision if attempt == 0 else _perturbed(rng, problem, decision)
-            logs = _minimise(problem, fixed, start, smooth, capped)
+            logs = _minimise(problem, fixed, start, capped)
             found = decision_at(problem, fixed, decision, logs)
             cost = evaluate_compiled(problem, found)
             use = jnp.max(cost.energy_j / problem.control.energy_budget_j)
@@ -119,18 +117,13 @@ def decision_at(
 
 
 class Maxima(NamedTuple):
-    """One number for every maximum; as variables, their logarithms.
+    """One number for every maximum.
 
     Attributes:
-      hop, move, uplink: time of a bit over that at the ceiling of modulation, ``[2, P, N]``,
-        ``[2, K, N]`` and ``[N]``.
       forward, backward: longest stage of either flow, ``[N]``.
       latency: of the round.
     """
 
-    hop: Array
-    move: Array
-    uplink: Array
     forward: Array
     backward: Array
     latency: Array
@@ -165,30 +158,23 @@ class Program(NamedTuple):
     constraints: Array
 
 
-class _Epigraph:
-    """Rule: variables for maxima, with the constraints by their entries in ``slack``.
+class _Epigraph(HardMax):
+    """Rule: variables for longest stages, with the constraints by their entries in ``slack``.
 
     Without variables maxima are exact, and ``log`` collects their logarithms.
     """
 
-    def __init__(self, maxima: Maxima | None = None, smooth: bool = True):
-        self.maxima, self.smooth, self.slack, self.log = maxima, smooth, {}, {}
-
-    def pair(self, name: str, first: Array, second: Array) -> Maximum:
-        exact = hard_max.pair(name, first, second)
-        found = self._take(name, exact, first, second)  # that over the second is a bound
-        return found if self.smooth else exact
+    def __init__(self, maxima: Maxima | None = None):
+        self.maxima, self.slack, self.log = maxima, {}, {}
 
     def over(self, name: str, values: Array) -> Maximum:
-        return self._take(name, hard_max.over(name, values), values, 1.0)
-
-    def _take(self, name, exact: Maximum, entries: Array, unit) -> Maximum:
         if self.maxima is None:
-            self.log[name] = _log(exact.value / unit)
+            exact = super().over(name, values)
+            self.log[name] = _log(exact.value)
             return exact
         log = getattr(self.maxima, name)
-        self.slack[name] = log - _log(entries / unit)
-        return Maximum(unit * jnp.exp(log), None)
+        self.slack[name] = log - _log(values)
+        return Maximum(jnp.exp(log), None)
 
 
 def _log(values: Array) -> Array:
@@ -197,17 +183,16 @@ def _log(values: Array) -> Array:
 
 
 def _template(fixed: FixedPartition) -> Point:
-    node, hop = jnp.zeros(fixed.active.shape), jnp.zeros((2, *fixed.active.shape))
-    cluster = node[0]
-    maxima = Maxima(hop, hop[:, 1:], cluster, cluster, cluster, jnp.zeros(()))
-    return Point(Allocation(node, node, cluster, cluster), maxima)
+    node = jnp.zeros(fixed.active.shape)
+    logs = Allocation(node, node, node[0], node[0])
+    return Point(logs, Maxima(node[0], node[0], jnp.zeros(())))
 
 
-def program(problem: RoundProblem, fixed: FixedPartition, flat: Array, smooth: bool) -> Program:
+def program(problem: RoundProblem, fixed: FixedPartition, flat: Array) -> Program:
     """Objective and constraints at a :class:`Point`, raveled."""
     with jax.numpy_rank_promotion("allow"):
         point = ravel_pytree(_template(fixed))[1](flat)
-        rule, allocation = _Epigraph(point.maxima, smooth), to_allocation(problem, point.logs)
+        rule, allocation = _Epigraph(point.maxima), to_allocation(problem, point.logs)
         terms = round_terms(fixed, allocation, rule)
         rule.slack["latency"] = point.maxima.latency - _log(terms.cluster_latency_s)
         latency_s = jnp.exp(point.maxima.latency)
@@ -225,12 +210,12 @@ def program(problem: RoundProblem, fixed: FixedPartition, flat: Array, smooth: b
     return Program(jnp.log(objective), ravel_pytree(constraints)[0])
 
 
-@functools.partial(jax.jit, static_argnames="smooth")
-def derivatives(problem: RoundProblem, fixed: FixedPartition, flat: Array, smooth: bool) -> tuple:
+@jax.jit
+def derivatives(problem: RoundProblem, fixed: FixedPartition, flat: Array) -> tuple:
     """Derivatives of :func:`program` by every variable, and its values."""
 
     def values(flat):
-        out = program(problem, fixed, flat, smooth)
+        out = program(problem, fixed, flat)
         return out, out
 
     return jax.jacrev(values, has_aux=True)(flat)
@@ -246,37 +231,28 @@ def point_of(problem: RoundProblem, fixed: FixedPartition, decision: Decision) -
     return ravel_pytree(Point(logs, Maxima(**rule.log, latency=latency)))[0]
 
 
-def used_entries(
-    fixed: FixedPartition, smooth: bool, capped: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def used_entries(fixed: FixedPartition, capped: bool) -> tuple[np.ndarray, np.ndarray]:
     """Masks of the variables and of the constraints that a partition uses, flat."""
     active, always = np.asarray(fixed.active), np.array(True)
-    sends, hop = active[0], np.stack([active, active]) & smooth
+    sends = active[0]
     waits = sends & np.asarray(fixed.micro_batches > 1)
-    maxima = Maxima(hop, hop[:, 1:], hop[0, 0], waits, waits, always)
     stages = waits & np.concatenate([active, [sends, sends]])
-    entries = maxima._replace(forward=stages, backward=stages, latency=sends)
-    point = Point(Allocation(active, active, sends, sends), maxima)
+    point = Point(Allocation(active, active, sends, sends), Maxima(waits, waits, always))
+    entries = Maxima(stages, stages, sends)
     constraints = Constraints(sends, always, entries, active & capped)
     return tuple(np.asarray(ravel_pytree(tree)[0]) for tree in (point, constraints))
 
 
-def _limits(fixed: FixedPartition) -> tuple[np.ndarray, np.ndarray]:
-    """Least and largest value of every variable, flat."""
-    zero = _template(fixed)
-    lower, upper = (jax.tree.map(lambda x, by=by: x + by, zero) for by in (-_RANGE, _RANGE))
-    at_ceiling = {name: getattr(zero.maxima, name) for name in ("hop", "move", "uplink")}
-    lower = lower._replace(maxima=lower.maxima._replace(**at_ceiling))
-    upper = upper._replace(logs=zero.logs)
-    return tuple(np.asarray(ravel_pytree(tree)[0]) for tree in (lower, upper))
-
-
 def _minimise(
-    problem: RoundProblem, fixed: FixedPartition, start: Decision, smooth: bool, capped: bool
+    problem: RoundProblem, fixed: FixedPartition, start: Decision, capped: bool
 ) -> Allocation:
     """One run of SLSQP in the variables that the partition uses."""
-    variables, constraints = used_entries(fixed, smooth, capped)
-    lower, upper = (limit[variables] for limit in _limits(fixed))
+    variables, constraints = used_entries(fixed, capped)
+    unravel = ravel_pytree(_template(fixed))[1]
+    limits = Allocation(0.0, 0.0, 0.0, 0.0), Maxima(_RANGE, _RANGE, _RANGE)
+    upper = jax.tree.map(jnp.add, _template(fixed), Point(*limits))
+    upper = np.asarray(ravel_pytree(upper)[0])[variables]
+    lower = np.full_like(upper, -_RANGE)
     first = np.asarray(point_of(problem, fixed, start))[variables]
     entries = np.ix_(constraints, variables)
 
@@ -288,7 +264,7 @@ def _minimise(
     @functools.lru_cache(maxsize=1)  # SciPy asks for values and slopes one by one
     def at(x_bytes):
         flat = full(np.frombuffer(x_bytes))
-        slopes, values = jax.device_get(derivatives(problem, fixed, flat, smooth=smooth))
+        slopes, values = jax.device_get(derivatives(problem, fixed, flat))
         objective = float(values.objective), slopes.objective[variables]
         return objective, (values.constraints[constraints], slopes.constraints[entries])
 
@@ -307,7 +283,7 @@ def _minimise(
             method="SLSQP",
             options=_OPTIONS,
         )
-    return ravel_pytree(_template(fixed))[1](jnp.asarray(full(found.x))).logs
+    return unravel(jnp.asarray(full(found.x))).logs
 
 
 def _perturbed(rng: np.random.Generator, problem: RoundProblem, decision: Decision) -> Decision:

@@ -144,8 +144,7 @@ def _time_outside(problems: RoundProblem, solution: Solution, options) -> dict:
     """Outside solvers on the first networks, with the partitions of ``dssra``."""
 
     def slsqp(problem, start):
-        # With the kinks left in it is several times faster here, and little less exact.
-        return solve_with_scipy(problem, start, smooth=False).objective
+        return solve_with_scipy(problem, start).objective
 
     def clarabel(problem, start):
         found = lower_bound_with_cvxpy(problem, start)

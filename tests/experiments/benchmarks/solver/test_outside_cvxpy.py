@@ -24,7 +24,7 @@ def case():
 
 
 def check_bound(problem, start: Decision):
-    best = solve_with_scipy(problem, start, smooth=False)
+    best = solve_with_scipy(problem, start)
     at_best = lower_bound_with_cvxpy(problem, best.decision, rounds=4)
     assert at_best.solution.objective <= best.objective
     assert 1 - 1e-6 < at_best.lower_bound / at_best.solution.objective <= 1 + 1e-9

@@ -47,12 +47,6 @@ def test_the_package_finds_the_same_objective(case, found):
     assert float(ours.lower_bound) <= found.objective * (1 + 1e-9)
 
 
-def test_kinks_left_in_cost_little(case, found):
-    assert solve_with_scipy(*case, smooth=False).objective == pytest.approx(
-        found.objective, rel=1e-4
-    )
-
-
 @pytest.mark.usefixtures("x64")
 def test_caps_are_kept_and_cost_something(case):
     problem, start = in_double(case)
@@ -63,31 +57,30 @@ def test_caps_are_kept_and_cost_something(case):
     capped = problem.replace(
         control=control.replace(energy_budget_j=budget_j, energy_queue=0.0 * energy_j)
     )
-    found = solve_with_scipy(capped, low, smooth=False, capped=True)
+    found = solve_with_scipy(capped, low, capped=True)
     use = np.asarray(cost(capped, found.decision).energy_j / budget_j)
     assert 0.99 < use.max() <= 1.0 + 2e-6
-    free = solve_with_scipy(capped, low, smooth=False)
+    free = solve_with_scipy(capped, low)
     assert free.objective < found.objective < float(cost(capped, low).objective)
     assert np.max(cost(capped, free.decision).energy_j / budget_j) > 1.1
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("smooth", [True, False])
-def test_the_program_is_tight_at_a_decision_and_convex(case, smooth):
+def test_the_program_is_tight_at_a_decision_and_convex(case):
     problem, start = in_double(case)
     fixed = fix(problem, start)
     flat = np.asarray(point_of(problem, fixed, start))
-    used, kept = used_entries(fixed, smooth, capped=True)
-    slopes, values = derivatives(problem, fixed, flat, smooth=smooth)
+    used, kept = used_entries(fixed, capped=True)
+    slopes, values = derivatives(problem, fixed, flat)
     log_objective = float(jnp.log(jax.jit(evaluate)(problem, start).objective))
     assert float(values.objective) == pytest.approx(log_objective, abs=1e-12)
-    uncapped = used_entries(fixed, smooth, capped=False)[1]
+    uncapped = used_entries(fixed, capped=False)[1]
     least = np.asarray(values.constraints)[uncapped].min()
     assert least == pytest.approx(0.0, abs=1e-7)  # the start's shares are in single precision
     rng = np.random.default_rng(0)
     for size in (0.01, 0.3, 2.0):
         move = np.where(used, -np.abs(rng.normal(size=flat.shape)), 0.0) * size
-        there = derivatives(problem, fixed, flat + move, smooth=smooth)[1]
+        there = derivatives(problem, fixed, flat + move)[1]
         assert float(there.objective) >= float(values.objective + slopes.objective @ move) - 1e-9
         tangent = np.asarray(values.constraints + slopes.constraints @ move)
         assert np.all(np.asarray(there.constraints)[kept] <= tangent[kept] + 1e-9)
