@@ -54,7 +54,6 @@ except ModuleNotFoundError:  # optional packages; an error names them where they
 _LOG_SINRS = (-4.0, -2.0, 0.0, 2.0, 4.0)  # over the gap of the code; tangents are always there
 _HAZARDS = (0.0, 0.01, 0.3, 2.0, 8.0)  # likewise
 _LARGEST_HAZARD = 45.0  # beyond, exp(hazard) leaves the numbers that Clarabel copes with
-_LATEST = 4  # tangents kept at solutions; of many nearly parallel ones Clarabel tires
 _CLOSE = 1e-7  # bound and objective, relative
 _TOLERANCE = 1e-9  # of Clarabel
 
@@ -110,7 +109,9 @@ def lower_bound_with_cvxpy(
                 best = best._replace(solution=OutsideSolution(found, objective))
             if best.lower_bound >= (1.0 - _CLOSE) * best.solution.objective:
                 break
-            points = points.with_latest(conic.log_sinr.value, conic.hazard.value)
+            points = _Points(
+                [*points.log_sinr, conic.log_sinr.value], [*points.hazard, conic.hazard.value]
+            )
     return best
 
 
@@ -139,14 +140,6 @@ class _Points(NamedTuple):
 
     log_sinr: list[np.ndarray]
     hazard: list[np.ndarray]
-
-    def with_latest(self, log_sinr: np.ndarray, hazard: np.ndarray) -> "_Points":
-        """Tangents at a solution added."""
-        first = 1 + len(_LOG_SINRS), 1 + len(_HAZARDS)
-        added = zip(self, first, (log_sinr, hazard), strict=True)
-        return _Points(
-            *([*kept[:n], *kept[n:][1 - _LATEST :], latest] for kept, n, latest in added)
-        )
 
 
 def _first_points(problem: RoundProblem, fixed: FixedPartition, decision: Decision) -> _Points:
