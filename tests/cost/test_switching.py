@@ -10,6 +10,7 @@ from support.random_problems import pick, random_problems
 from support.tiny_system import tiny_params
 
 from collapipe_jax.compilation import quick_jit
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.cost.switching import Switching, SwitchingParams, moved_encoders
@@ -21,7 +22,7 @@ from collapipe_jax.simulation.environment import initial_state, simulate_round
 from collapipe_jax.simulation.system import sample_system
 
 CLUSTERS, DEVICES, BLOCKS, NETWORKS = 2, 2, 3, 16
-LIGHT = SearchConfig(joint_steps=(8, 16), plans=2, layouts=3, cluster_steps=5)
+LIGHT = SearchConfig(allocation_steps=(8, 16), candidates=2, cluster_candidates=3, cluster_steps=5)
 
 
 def test_moved_blocks_against_a_loop():
@@ -38,9 +39,9 @@ def test_moved_blocks_against_a_loop():
 @quick_jit
 @jax.vmap
 def solve(problem):
-    tuned = dssra(problem, effort=LIGHT)
-    free = price(problem.replace(switching=None), tuned.decision)
-    return tuned, price(problem, tuned.decision), free, is_feasible(problem, tuned.decision)
+    tuned = dssra(problem, config=LIGHT)
+    free = evaluate(problem.replace(switching=None), tuned.decision)
+    return tuned, evaluate(problem, tuned.decision), free, is_feasible(problem, tuned.decision)
 
 
 @pytest.fixture(scope="module")
