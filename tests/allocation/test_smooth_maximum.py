@@ -14,7 +14,7 @@ from collapipe_jax.allocation.smooth_maximum import (
     to_inverse,
 )
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "batch_axis_last")
 
 
 def random_weights(rng, shape):
