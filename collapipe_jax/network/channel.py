@@ -194,7 +194,7 @@ def sinr_at_hazard(radio: Radio, hazard: _Values) -> _Values:
 
 
 def loss_probability(hazard: _Values) -> _Values:
-    """Probability that a message of this hazard is lost. Source: docs/system-model.md (7)."""
+    """Probability that a message of this hazard is lost."""
     return -jnp.expm1(-hazard)
 
 

@@ -103,9 +103,7 @@ def test_the_slope_of_energy_on_air_is_that_of_differences_below_the_ceiling(som
     radio = problem.radio
     wide = 1e3 * radio.max_spectral_efficiency
     silent = jnp.zeros_like(radio.cross_gain)
-    problem = problem.replace(
-        radio=radio.replace(max_spectral_efficiency=wide, cross_gain=silent)
-    )
+    problem = problem.replace(radio=radio.replace(max_spectral_efficiency=wide, cross_gain=silent))
 
     @quick_jit
     def found(shift):

@@ -37,7 +37,9 @@ def random_weights(rng, initial, cluster_shape=None):
         hop=rng.uniform(size=initial.hop.shape),
         move=rng.uniform(size=initial.move.shape),
         uplink=rng.uniform(size=initial.uplink.shape),
-        caps=None if initial.caps is None else initial.caps * rng.uniform(0.3, 3, np.shape(initial.caps)),
+        caps=None
+        if initial.caps is None
+        else initial.caps * rng.uniform(0.3, 3, np.shape(initial.caps)),
     )
 
 
