@@ -1,39 +1,104 @@
-"""What all command-line programs share: one message for wrong input, exit status 2."""
+"""Helpers of all command-line programs: options, tables, one message for wrong input."""
 
+import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.host_memory import keep_freed_memory
 
+_HELP = {
+    "config": "a file with get_config(), as FILE or FILE:ARGUMENT",
+    "workdir": "folder for the results",
+    "out": "file to write",
+    "rounds": "length of the horizon",
+    "realisations": "number of networks, each with its fading",
+    "chunk": "realisations at a time",
+    "policies": "names, with commas",
+    "policy": "its name",
+    "instance": "network on file",
+    "decision": "decision on file",
+}
 
-def run_reporting_errors(main: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
+
+def make_parser(description: str | None, *required: str, **options: Any) -> argparse.ArgumentParser:
+    """A parser that shows a docstring as it is.
+
+    Args:
+      description: the docstring of the program.
+      *required: names of options that must be given.
+      **options: default of every other option, whose type it has, or a pair of it and a help
+        text.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name in required:
+        parser.add_argument(f"--{name}", required=True, help=_HELP.get(name))
+    for name, option in options.items():
+        default, words = option if isinstance(option, tuple) else (option, _HELP.get(name))
+        flag = f"--{name.replace('_', '-')}"
+        kind = str if default is None else type(default)
+        parser.add_argument(flag, type=kind, default=default, help=words)
+    return parser
+
+
+COMPACT = {"box": box.SIMPLE, "padding": (0, 1, 0, 0), "pad_edge": False}
+"""Style of a table with many columns."""
+
+
+def make_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, **style: Any
+) -> Table:
+    """A table with words at the left and numbers at the right.
+
+    Args:
+      headings: of the columns.
+      rows: their cells.
+      left: number of columns of words.
+      **style: keywords of :class:`rich.table.Table`.
+    """
+    usual: dict[str, Any] = {"title_justify": "left", "caption_justify": "left"}
+    table = Table(**usual | style)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < left else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def run_reporting_errors(
+    main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
+) -> int:
     """Run a program; print wrong input, or a file that cannot be written, as one message.
 
     Args:
       main: the program.
-      argv: its arguments, without its name.
+      argv: its arguments, without its name; None takes those of the command line.
 
     Returns:
       The exit status: 0, or 2 after an error.
     """
     try:
-        main(argv)
+        main(sys.argv[1:] if argv is None else argv)
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def run_training(main: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
+def run_training(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
     """As :func:`run_reporting_errors`, with memory set up for many steps of training.
 
     Args:
       main: the program; the first to use JAX in this process.
-      argv: its arguments, without its name.
+      argv: as there.
 
     Returns:
       The exit status: 0, or 2 after an error.

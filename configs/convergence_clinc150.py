@@ -1,6 +1,6 @@
 """How losses slow convergence: a small BERT on CLINC150 over links that do not retransmit.
 
-    python -m experiments.convergence --config=configs/convergence_clinc150.py \
+    python -m experiments.studies.convergence --config=configs/convergence_clinc150.py \
         --workdir=runs/convergence --seeds=12
 
 Decisions are fixed here, so that one of them at a time can be varied.

@@ -1,6 +1,6 @@
 """A network so small that the best decision of a round can be found, with budgets that bind.
 
-python -m experiments.stability --config=configs/stability.py --out=runs/stability/stability.json
+python -m experiments.studies.stability --config=configs/stability.py --workdir=runs/stability
 """
 
 from ml_collections import ConfigDict

@@ -5,28 +5,24 @@
 Results go to ``runs/quickstart``; a second call goes on where the first stopped.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from collapipe_jax.command_line import run_training
+from collapipe_jax.command_line import make_parser, run_training
 from configs import quickstart
-from experiments.race import race
+from experiments.studies.race import draw, race
 
 POLICIES = ("dssra", "static_pipeline")
 
 
 def main(argv: Sequence[str]) -> None:
     """Train twice on the same network and data, print the table, draw the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--workdir", default="runs/quickstart", help="where results go")
-    race(quickstart.get_config(), POLICIES, Path(parser.parse_args(argv).workdir), Console())
+    workdir = Path(make_parser(__doc__, workdir="runs/quickstart").parse_args(argv).workdir)
+    race(quickstart.get_config(), POLICIES, workdir, Console())
+    draw(workdir)
 
 
 if __name__ == "__main__":
-    sys.exit(run_training(main, sys.argv[1:]))
+    raise SystemExit(run_training(main))

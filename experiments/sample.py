@@ -5,39 +5,30 @@
 Any key may be set on the way, the seed for one: ``--config.seed=3``.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 
 import jax
-import numpy as np
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import make_parser, run_reporting_errors
 from collapipe_jax.compilation import quick_jit
+from collapipe_jax.config.files import equal_weight, read_checked_config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.files.documents import write_network
-from collapipe_jax.simulation.environment import initial_state, round_problem
-from experiments.configuration import read_checked_config
+from collapipe_jax.simulation.environment import Environment, initial_state, observe
 
 
 def main(argv: Sequence[str]) -> None:
     """Draw the network, its channel of one round, and write both."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--config", required=True, help="a file with get_config()")
-    parser.add_argument("--out", required=True, help="where to write the network")
-    options, overrides = parser.parse_known_args(argv)
-
+    options, overrides = make_parser(__doc__, "config", "out").parse_known_args(argv)
     config = read_checked_config(options.config, overrides)
     clusters = config.network.clusters
-    system = build_system(config, np.full(clusters, 1.0 / clusters))
+    system = build_system(config, equal_weight(config))
     state_key, round_key = jax.random.split(jax.random.key(config.seed))
     state = quick_jit(initial_state)(state_key, system)
-    problem = quick_jit(round_problem)(round_key, system, state)
+    problem = quick_jit(observe)(Environment(system, state, round_key))
     write_network(options.out, problem)
     print(f"{clusters} clusters of {config.network.devices} devices, written: {options.out}")
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

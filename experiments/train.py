@@ -4,33 +4,28 @@
     python -m experiments.train --config=configs/default.py --workdir=runs/default --resume
 
 Any key may be set on the way: ``--config.control.v=30``. Draw the figures afterwards
-with ``python -m figures.all --workdir=runs/default``.
+with ``python -m figures --workdir=runs/default``.
 """
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from collapipe_jax import hosts
-from collapipe_jax.command_line import run_training
+from collapipe_jax.command_line import make_parser, run_training
 from collapipe_jax.config.experiment import build_experiment
+from collapipe_jax.config.files import read_config
 from collapipe_jax.errors import InputError
 from collapipe_jax.training.loop import train
-from experiments.configuration import read_config
 
 
 def main(argv: Sequence[str]) -> None:
     """Build the experiment, train, and print the summary."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--config", required=True, help="a file with get_config()")
-    parser.add_argument("--workdir", required=True, help="where metrics and checkpoints go")
-    parser.add_argument("--resume", action="store_true", help="go on with what is there")
+    parser = make_parser(__doc__, "config", "workdir")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the workdir")
     parser.add_argument("--coordinator", help="ADDRESS:PORT of the first host, or auto")
     parser.add_argument("--hosts", type=int, help="how many there are")
     parser.add_argument("--host", type=int, help="which of them this one is, from 0")
@@ -57,8 +52,8 @@ def _join(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None:
             remedy = "Give --coordinator=ADDRESS:PORT of the first host"
-            raise InputError(f"--{name}", value, "says nothing without a coordinator", remedy)
+            raise InputError(f"--{name}", value, "has no meaning without a coordinator", remedy)
 
 
 if __name__ == "__main__":
-    sys.exit(run_training(main, sys.argv[1:]))
+    raise SystemExit(run_training(main))

@@ -1,31 +1,33 @@
-"""All figures of what a folder holds.
+"""Figures of what a folder holds, all of them or one by its name.
 
-    python -m figures.all --workdir=DIR [--workdir=DIR2 ...] [--out=DIR]
+    python -m figures --workdir=DIR [--workdir=DIR2 ...] [--out=DIR]
+    python -m figures NAME --workdir=DIR [--workdir=DIR2 ...] [--out=DIR]
 
 Of one or several training runs ``progress``, ``latency`` and ``queues`` over all of them,
-``constants`` over those that estimate them, and a ``gantt`` a run; of one race these of its
-runs with the first seed and, with several, ``race``. Of one comparison ``policies``, ``memory``
-and ``constraints``, and ``reduction`` where it has ``dssra``. Of one sweep ``sweep`` and
-``sweep_mean``, of one closed-loop run with several V ``tradeoff``, and one figure of a folder of
-experiments.benchmarks.gap, experiments.bound, convergence or stability. Each as PDF and PNG;
-prints the paths. Takes a few seconds a figure.
+``constants`` over those that estimate them, and a ``gantt`` or ``gantt_clients`` a run; of one
+race these of its runs with the first seed and, with several, ``race``. Of one comparison
+``policies``, ``memory`` and ``constraints``, and ``reduction`` where it has ``dssra``. Of one sweep
+``sweep`` and ``sweep_mean``, of one closed-loop run with several V ``tradeoff``, and one figure of
+a folder of experiments.studies.bound, convergence or stability, or of
+experiments.benchmarks.solver.gap. Each as PDF and PNG; prints the paths. Takes a few seconds a
+figure.
 """
 
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.command_line import make_parser
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.checkpoints import RunRecord
-from experiments.closed_loop_files import load_closed_loop
-from experiments.compare_files import Comparison, load_comparison
-from experiments.compare_summary import OURS
-from experiments.race_files import Run, load_race
-from experiments.sweep_files import load_sweep
+from collapipe_jax.files.checkpoints import RunRecord, load_run
+from collapipe_jax.files.convergence import load_study
+from collapipe_jax.files.races import Run, load_race
+from collapipe_jax.files.realisations import OURS, load_sweep
+from collapipe_jax.files.results import read_settings
 from figures import (
     bound,
+    comparison,
     constants,
     constraints,
     convergence,
@@ -44,46 +46,125 @@ from figures import (
     sweep,
     tradeoff,
 )
-from figures.command_line import figure_parser, load_runs, out_dir, print_paths
-from figures.schedule import runs_pipeline
 
-_RUN = "policy"  # a key that the settings of a training run have
-_EXPERIMENTS = ("compare", "sweep", "closed_loop", "race")  # keys that those of others have
-_REPORTS = {
-    "gap.jsonl": (gap, gap.load_gaps),
-    "bound.json": (bound, bound.load_bound),
-    "convergence.json": (convergence, convergence.load_rows),
-    "stability.json": (stability, stability.load_rows),
+_OF_RUNS = (progress, latency, queues, constants, gantt, gantt_clients)
+_TAKES = {gantt: ("round_number", "cluster"), gantt_clients: ("round_number",)}
+_BY_EXPERIMENT: dict[str, tuple[Callable[[str], Any], tuple[ModuleType, ...]]] = {
+    "compare": (comparison.load, (policies, memory, constraints, reduction)),
+    "race": (load_race, (race,)),
+    "closed_loop": (tradeoff.load, (tradeoff,)),
+    "sweep": (load_sweep, (sweep,)),
+    "bound": (bound.load, (bound,)),
+    "convergence": (load_study, (convergence,)),
+    "stability": (stability.load, (stability,)),
+    "gap": (gap.load, (gap,)),
 }
-"""Figure and reader by the file that experiments without settings leave."""
+"""Reader and figures of a folder, by the experiment that left it."""
+
+
+def _name(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+_EXPERIMENT = {
+    _name(module): (experiment, module)
+    for experiment, (_, modules) in (("run", (None, _OF_RUNS)), *_BY_EXPERIMENT.items())
+    for module in modules
+}
+"""Experiment and module by the name of a figure."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draw figures from the folders on file."""
+    out = (None, "folder for the files (default: figures/ in the first workdir)")
+    parser = make_parser(__doc__, out=out)
+    parser.add_argument("name", nargs="?", choices=_EXPERIMENT, help="one figure alone")
+    parser.add_argument("--workdir", required=True, action="append", help="repeat for several")
+    rounds, clusters = "of a gantt (default: the last)", "of a gantt (default: the slowest)"
+    parser.add_argument("--round", type=int, dest="round_number", help=rounds)
+    parser.add_argument("--cluster", type=int, help=clusters)
+    options = parser.parse_args(argv)
+    folder = Path(options.out) if options.out else Path(options.workdir[0]) / "figures"
+    experiment, module = _EXPERIMENT.get(options.name, (None, None))
+    given = {
+        key: getattr(options, key) for key in _TAKES[gantt] if getattr(options, key) is not None
+    }
+    for key, value in given.items():
+        if key not in _TAKES.get(module, ()):
+            remedy = "Name gantt, or gantt_clients for a round"
+            raise InputError(f"--{key.removesuffix('_number')}", value, "no such option", remedy)
+    if module is None:
+        paths = draw_folders(options.workdir, folder)
+    else:
+        paths = _save([module], _load(experiment, options.workdir), folder, **given)
+    for path in paths:
+        print(f"written: {path}")
 
 
 def kind_of(workdir: str | Path) -> str:
-    """What a folder holds, by the settings on file.
-
-    Returns:
-      A key of those settings that tells, or the name of a file in :data:`_REPORTS`.
+    """What a folder holds: the name of an experiment, or ``"run"``.
 
     Raises:
       InputError: if it holds nothing that figures are drawn from.
     """
-    try:
-        settings = json.loads((Path(workdir) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = {}
-    for key in (*_EXPERIMENTS, _RUN):
-        if key in settings:
-            return key
-    for name in _REPORTS:
-        if (Path(workdir) / name).is_file():
-            return name
+    settings = read_settings(workdir)
+    kind = settings.get("experiment", "run" if "policy" in settings else None)
+    if gap.gap_file(workdir).is_file():
+        kind = "gap"
+    if kind in ("run", *_BY_EXPERIMENT):
+        return kind
     raise InputError(
         "workdir",
         str(workdir),
         "holds nothing that figures are drawn from",
-        "Name the workdir of a training run, or of experiments.compare, sweep, closed_loop, "
-        "race, bound, convergence, stability or benchmarks.gap",
+        "Name the workdir of a training run, or of experiments.compare, sweep, "
+        "studies.closed_loop, race, bound, convergence, stability or benchmarks.solver.gap",
     )
+
+
+def _load(kind: str, workdirs: Sequence[str]) -> Any:
+    """Data of figures: of all folders of training runs or races, or of the only one."""
+    load = load_run if kind == "run" else _BY_EXPERIMENT[kind][0]
+    if kind in ("run", "race"):
+        return [load(workdir) for workdir in workdirs]
+    if len(workdirs) > 1:
+        problem = "only training runs are drawn together, and the scores of races"
+        raise InputError("--workdir", list(workdirs), problem, "Name one folder at a time")
+    return load(workdirs[0])
+
+
+def _save(modules: Sequence[ModuleType], data: Any, folder: str | Path, **options) -> list[Path]:
+    """Draw and write figures under the names of their modules."""
+    paths = []
+    for module in modules:
+        if hasattr(module, "draw_several"):
+            figures = module.draw_several(data)
+        else:
+            figures = {_name(module): module.draw(data, **options)}
+        for name, figure in figures.items():
+            paths += style.save(figure, folder, name)
+        if hasattr(module, "describe"):
+            print(*module.describe(data), sep="\n")
+    return paths
+
+
+def draw_folders(workdirs: Sequence[str], folder: Path) -> list[Path]:
+    """Draw and write every figure of training runs, or of one other folder."""
+    kinds = {kind_of(workdir) for workdir in workdirs}
+    kind = kinds.pop()
+    if kinds or (kind == "race" and len(workdirs) > 1):
+        problem = "only training runs are drawn together"
+        raise InputError("--workdir", list(workdirs), problem, "Name one folder at a time")
+    data = _load(kind, workdirs)
+    if kind == "run":
+        return draw_all(data, folder)
+    if kind == "race":
+        return draw_race(data[0], folder)
+    modules = _BY_EXPERIMENT[kind][1]
+    if kind == "compare" and not reduction.can_reduce(data):
+        print(f"no reduction: the comparison lacks {OURS}, or has nothing else")
+        modules = modules[:-1]
+    return _save(modules, data, folder)
 
 
 def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
@@ -96,74 +177,20 @@ def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
     Returns:
       Paths of the files.
     """
-    paths: list[Path] = []
-    for module in (progress, latency, queues):
-        paths += style.save(module.draw(records), folder, _name(module))
+    paths = _save([progress, latency, queues], records, folder)
     if estimated := [record for record in records if constants.has_estimates(record)]:
-        paths += style.save(constants.draw(estimated), folder, _name(constants))
+        paths += _save([constants], estimated, folder)
     for record, label in zip(records, style.run_labels(records), strict=True):
         name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
-        if runs_pipeline(record).any():
+        if gantt.runs_pipeline(record).any():
             paths += style.save(gantt.draw([record]), folder, name)
         elif gantt_clients.has_clients(record):
             paths += style.save(gantt_clients.draw([record]), folder, name)
     return paths
 
 
-def draw_comparison(result: Comparison, folder: str | Path) -> list[Path]:
-    """Draw and write every figure of a comparison, and tell if one does not belong."""
-    modules = [policies, memory, constraints]
-    if reduction.can_reduce(result):
-        modules.append(reduction)
-    else:
-        print(f"no reduction: the comparison lacks {OURS}, or has nothing else")
-    return [
-        path
-        for module in modules
-        for path in style.save(module.draw(result), folder, _name(module))
-    ]
-
-
 def draw_race(runs: Sequence[Run], folder: str | Path) -> list[Path]:
     """Draw and write every figure of a race: its runs with one seed, and the scores of all."""
     first = [run.record for run in runs if run.seed == runs[0].seed]
     paths = draw_all(first, folder)
-    if len(first) < len(runs):
-        paths += style.save(race.draw([runs]), folder, _name(race))
-    return paths
-
-
-def _name(module) -> str:
-    return module.__name__.rpartition(".")[2]
-
-
-def _draw_experiment(kind: str, workdir: str, folder: Path) -> list[Path]:
-    """All figures of a folder that holds no training run."""
-    if kind == "compare":
-        return draw_comparison(load_comparison(workdir), folder)
-    if kind == "sweep":
-        return sweep.draw_and_save(load_sweep(workdir), folder)
-    if kind == "closed_loop":
-        return style.save(tradeoff.draw(load_closed_loop(workdir)), folder, "tradeoff")
-    if kind == "race":
-        return draw_race(load_race(workdir), folder)
-    module, load = _REPORTS[kind]
-    return style.save(module.draw(load(workdir)), folder, _name(module))
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw all figures from the folders on file."""
-    options = figure_parser(__doc__).parse_args(argv)
-    kinds = [kind_of(workdir) for workdir in options.workdir]
-    if set(kinds) == {_RUN}:
-        paths = draw_all(load_runs(options), out_dir(options))
-    elif len(kinds) == 1:
-        paths = _draw_experiment(kinds[0], options.workdir[0], out_dir(options))
-    else:
-        problem = "only training runs are drawn together"
-        raise InputError("--workdir", options.workdir, problem, "Name one folder at a time")
-    print_paths(paths)
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    return paths + (_save([race], [runs], folder) if len(first) < len(runs) else [])

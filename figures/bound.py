@@ -1,8 +1,4 @@
-"""The convergence bound against measured descents.
-
-    python -m figures.bound --workdir=DIR [--out=DIR]
-
-Reads ``bound.json`` of ``experiments.bound`` and writes ``bound.pdf`` and ``bound.png``.
+"""The convergence bound against measured descents of ``experiments.studies.bound``.
 
 - Above, the bound on the mean squared gradient against the measured one, a marker for every
   descent of the grid and of the extensions; below the dotted line the bound would be broken.
@@ -12,47 +8,48 @@ Reads ``bound.json`` of ``experiments.bound`` and writes ``bound.pdf`` and ``bou
   hollow the same descent with losses as assumed. Right of the dotted line the bound fails.
 """
 
-import os
-import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.files.results import Results, as_rows
 from figures import style
-from figures.command_line import draw_result, load_report
 
 _LOOKS = (
-    style.LineLook(style.BLUE, "-", "o"),
-    style.LineLook(style.VERMILLION, (0, (4, 1.5)), "s"),
-    style.LineLook(style.GREEN, (0, (1, 1)), "^"),
+    style.line(style.BLUE, "-", "o"),
+    style.line(style.VERMILLION, (0, (4, 1.5)), "s"),
+    style.line(style.GREEN, (0, (1, 1)), "^"),
 )
 _EXTENSION_LOOKS = {
-    "momentum": style.LineLook(style.PURPLE, "none", "D"),
-    "absence": style.LineLook(style.ORANGE, "none", "v"),
+    "momentum": style.line(style.PURPLE, "none", "D"),
+    "absence": style.line(style.ORANGE, "none", "v"),
 }
 _STAGGER = 0.007  # of whiskers at one loss, in losses
 _MARGIN = 1.5  # of logarithmic axes, as a factor
-_LONG_STEP = 0.5  # of eta L_s, from which on a label tells it
+_LONG_STEP = 0.5  # of eta L_s, from which on a label has it
+
+Report = dict[str, list[dict[str, Any]]]
 
 
-def load_bound(workdir: str | os.PathLike) -> dict:
-    """What ``experiments.bound`` wrote.
+def load(workdir: str) -> Report:
+    """The tables ``settings``, ``extensions`` and ``ablations``.
 
     Raises:
-      InputError: if there is nothing.
+      InputError: if there are none.
     """
-    return load_report(workdir, "bound.json", "experiments.bound")
+    results = Results.open(workdir, "bound")
+    return {name: as_rows(results.read(name)) for name in ("settings", "extensions", "ablations")}
 
 
 @style.styled
-def draw(report: dict) -> Figure:
+def draw(report: Report) -> Figure:
     """Draw the three panels.
 
     Args:
-      report: content of bound.json.
+      report: from :func:`load`.
     """
     figure = style.new_figure(style.COLUMN_WIDTH_IN, 6.9)
     parts = figure.subfigures(3, height_ratios=[2.7, 1.8, 2.4])  # each with a margin of its own
@@ -68,7 +65,7 @@ def _local_steps(rows: Sequence[dict]) -> list[int]:
     return sorted({row["local_steps"] for row in rows})
 
 
-def _draw_bounds(axes: Axes, report: dict, looks: dict[int, style.LineLook]) -> None:
+def _draw_bounds(axes: Axes, report: Report, looks: dict[int, style.Look]) -> None:
     """Bound against measured, with the line where they are equal."""
     groups = [
         (f"H = {steps}", [row for row in report["settings"] if row["local_steps"] == steps], look)
@@ -81,7 +78,7 @@ def _draw_bounds(axes: Axes, report: dict, looks: dict[int, style.LineLook]) -> 
     for label, rows, look in groups:
         measured, bounds = ([row[key] for row in rows] for key in ("measured", "bound"))
         every += measured + bounds
-        axes.plot(measured, bounds, label=label, fillstyle="none", **look.alone()._asdict())
+        axes.plot(measured, bounds, label=label, fillstyle="none", **style.alone(look))
     ends = min(every) / _MARGIN, max(every) * _MARGIN
     axes.plot(ends, ends, **style.RULE)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
@@ -91,7 +88,7 @@ def _draw_bounds(axes: Axes, report: dict, looks: dict[int, style.LineLook]) -> 
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _draw_factors(axes: Axes, rows: Sequence[dict], looks: dict[int, style.LineLook]) -> None:
+def _draw_factors(axes: Axes, rows: Sequence[dict], looks: dict[int, style.Look]) -> None:
     """Median and range of the factor at every loss."""
     for place, (steps, look) in enumerate(looks.items()):
         some = [row for row in rows if row["local_steps"] == steps]
@@ -105,7 +102,7 @@ def _draw_factors(axes: Axes, rows: Sequence[dict], looks: dict[int, style.LineL
             np.abs(ends - middle),
             label=f"H = {steps}",
             elinewidth=0.6,
-            **look._asdict(),
+            **look,
         )
     axes.axhline(1.0, **style.RULE)
     axes.set_ylim(bottom=0.0)
@@ -122,7 +119,7 @@ def _draw_ablations(axes: Axes, rows: Sequence[dict]) -> None:
         ("measured_as_assumed", "none", "losses as assumed"),
     ):
         ratios = [row[key] / row["bound"] for row in rows]
-        look = style.LineLook(style.BLACK, "none", "o")._asdict()
+        look = style.line(style.BLACK, "none", "o")
         axes.plot(ratios, places, fillstyle=filled, label=label, **look)
     axes.axvline(1.0, **style.RULE)
     axes.set_xscale("log")
@@ -133,19 +130,10 @@ def _draw_ablations(axes: Axes, rows: Sequence[dict]) -> None:
 
 
 def _ablation_label(row: dict) -> str:
-    """What tells an ablation from the others of its kind."""
+    """Kind of an ablation, and the sizes in which it differs from others of its kind."""
     step = f"$\\eta L_s$ = {row['step_smoothness']:g}"
     if row["kind"] == "pooled":
         return f"pooled, {step}"
     if row["step_smoothness"] > _LONG_STEP:
         return f"{row['kind']}, {step}"
     return f"{row['kind']}, M = {row['micro_batches']}, H = {row['local_steps']}"
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the descents on file."""
-    draw_result(argv, __doc__, "experiments.bound", "bound", load_bound, draw)
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))

@@ -1,31 +1,25 @@
 """Are the long-term constraints kept: mean energy, worst energy queue, divergence queue.
 
-    python -m figures.constraints --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.compare`` and writes ``constraints.pdf`` and
-``constraints.png``. Above means over networks with Student's 95 % intervals, below medians
-with intervals that hold for any distribution: where a few networks are hopeless, only the
-medians tell of the others. A line ends where its value is infinite or unknown.
+Above means over networks with Student's 95 % intervals, below medians with intervals that hold
+for any distribution: where a few networks are hopeless, only medians speak for the others. A line
+ends where its value is infinite or unknown.
 
 Energy is the mean so far of all nodes together, over the sum of their budgets: above 1 some
-node is over its budget for certain, below 1 a single node may be. Nodes stand behind the
-queues, of which the longest is drawn.
+node is over its budget for certain, below 1 a single node may be. Of the nodes' queues the
+longest is drawn.
 """
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.command_line import run_reporting_errors
-from experiments.compare_files import Comparison, load_comparison
+from collapipe_jax.files.realisations import Realisations
+from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 from figures import style
-from figures.command_line import draw_result
-from figures.comparison import horizon, kept
-from figures.estimates import Estimate, mean_estimate, median_estimate
+from figures.comparison import horizon, only_runnable
 from figures.scales import stretched_axis
 
 LABELS = {
@@ -36,7 +30,7 @@ LABELS = {
 _MARKS = 8  # markers along a line
 
 
-def energy_over_budget(result: Comparison, policy: str) -> np.ndarray:
+def energy_over_budget(result: Realisations, policy: str) -> np.ndarray:
     """Mean energy so far of all nodes over the sum of their budgets, ``[R, T]``."""
     energy_j = result.policies[policy]["energy_j"].astype(np.float64)
     so_far = np.cumsum(energy_j, axis=1) / np.arange(1, energy_j.shape[1] + 1)
@@ -44,7 +38,7 @@ def energy_over_budget(result: Comparison, policy: str) -> np.ndarray:
     return so_far / budget_j[:, None]
 
 
-def constraint_series(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
+def constraint_series(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
     """What the panels show: by panel and policy, ``[R, T]`` each."""
     policies = result.policies
     return {
@@ -55,13 +49,13 @@ def constraint_series(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
 
 
 @style.styled
-def draw(result: Comparison) -> Figure:
+def draw(result: Realisations) -> Figure:
     """Draw means above and medians below, one column a constraint.
 
     Args:
       result: a comparison.
     """
-    result = kept(result)
+    result = only_runnable(result)
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 4.3)
     panels = figure.subplots(2, 3, sharex=True)
     for column, (panel, series) in enumerate(constraint_series(result).items()):
@@ -74,7 +68,8 @@ def draw(result: Comparison) -> Figure:
         axes.axhline(1.0, **style.RULE)
     panels[0, 0].set_title(f"mean over {horizon(result)}", loc="left")
     panels[1, 0].set_title("median over networks", loc="left")
-    _legend(figure, result)
+    handles = [*style.policy_handles(result.policies), Line2D([], [], label="budget", **style.RULE)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=5)
     return figure
 
 
@@ -82,34 +77,19 @@ def _overlay(
     axes: Axes, series: Mapping[str, np.ndarray], estimate: Callable[[np.ndarray], Estimate]
 ) -> None:
     """Lines of all policies on their bands, on one scale from 0."""
-    told = {name: estimate(values) for name, values in series.items()}
-    highest = [np.ravel(part) for each in told.values() for part in (each.value, each.high)]
+    estimates = {name: estimate(values) for name, values in series.items()}
+    highest = [np.ravel(part) for each in estimates.values() for part in (each.value, each.high)]
     highest = np.concatenate(highest)
     top = stretched_axis(axes, max(1.2, highest.max(where=np.isfinite(highest), initial=0.0)))
     if not np.isfinite(highest).any():
         style.say_empty(axes, "no finite value")
-    looks = style.policy_looks(told)
-    for name, each in told.items():
+    looks = style.policy_looks(estimates)
+    for name, each in estimates.items():
         rounds = np.arange(1, each.value.size + 1)
-        every = max(1, -(-rounds.size // _MARKS))
+        every = style.mark_every(rounds.size, _MARKS)
         band = each.within((0.0, top))
-        color = looks[name].color
+        color = looks[name]["color"]
         axes.fill_between(rounds, band.low, band.high, color=color, alpha=0.08, linewidth=0.0)
-        for end in (band.low, band.high):  # where bands lie on each other, their ends tell
+        for end in (band.low, band.high):  # visible where bands overlap
             axes.plot(rounds, end, color=color, linewidth=0.4, alpha=0.7)
-        axes.plot(rounds, each.value, markevery=every, clip_on=False, **looks[name]._asdict())
-
-
-def _legend(figure: Figure, result: Comparison) -> None:
-    budget = Line2D([], [], label="budget", **style.RULE)
-    handles = [*style.policy_handles(result.policies), budget]
-    figure.legend(handles=handles, loc="outside upper center", ncols=5)
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the comparison on file."""
-    draw_result(argv, __doc__, "experiments.compare", "constraints", load_comparison, draw)
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+        axes.plot(rounds, each.value, markevery=every, clip_on=False, **looks[name])

@@ -1,25 +1,25 @@
 """One local step of the pipeline: when each resource serves which micro-batch.
 
-    python -m figures.gantt --workdir=RUN [--workdir=RUN2 ...] [--round=T] [--cluster=N] [--out=DIR]
-
 Without ``--round`` the last round is drawn, without ``--cluster`` its slowest cluster.
-Writes ``gantt.pdf`` and ``gantt.png``.
 """
 
-import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import ConnectionPatch, Patch, Rectangle
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.cost.timeline import flow_events
+from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.command_line import figure_parser, load_runs, out_dir, print_paths
-from figures.schedule import BACKWARD, FORWARD, TURN, Step, first_step, pick
+
+FORWARD, BACKWARD, TURN = "forward", "backward", "decoder"
 
 # Forward bars are light and backward bars dark, so that they differ in grey print too;
 # successive micro-batches alternate between two shades.
@@ -36,8 +36,168 @@ _STRIP_IN = 0.2
 _CHART_WIDTH_IN = style.DOUBLE_WIDTH_IN - 1.4  # what the row names leave
 _DIGIT_IN = 0.075  # of a number of 7 points
 _THIN_IN = 0.04  # narrower bars would vanish behind their edges
-_INK = "0.2"
 _BEFORE_STEPS = 2  # parts of a round before its local steps: download and distribution
+
+
+class Bar(NamedTuple):
+    """One service of one micro-batch.
+
+    Attributes:
+      resource: row of the chart.
+      direction: ``FORWARD``, ``BACKWARD``, or ``TURN`` for the decoder, whose stage is both.
+      micro_batch: from 0.
+      start_s, finish_s: since the first local step began.
+    """
+
+    resource: str
+    direction: str
+    micro_batch: int
+    start_s: float
+    finish_s: float
+
+
+class Step(NamedTuple):
+    """First local step of a cluster in a round.
+
+    Attributes:
+      index: of the round along the history's first axis.
+      cluster: from 0.
+      micro_batches: ``M``.
+      resources: rows from top to bottom, in the order of the forward flow, idle ones left
+        out; the downlink is last.
+      bars: services, both directions.
+      turned_s: when the last micro-batch leaves the decoder and the backward flow starts.
+      finish_s: when the step ends, docs/system-model.md (12).
+    """
+
+    index: int
+    cluster: int
+    micro_batches: int
+    resources: list[str]
+    bars: list[Bar]
+    turned_s: float
+    finish_s: float
+
+
+def runs_pipeline(record: RunRecord) -> np.ndarray:
+    """Which clusters ran a pipeline in which rounds, ``[R, N]``.
+
+    None where a cluster sat out, and nowhere under a data-parallel policy.
+    """
+    if "forward_flow_s" not in record.history:
+        return np.zeros(record.history["cluster_latency_s"].shape, bool)
+    flow_s = np.concatenate(
+        [record.history["forward_flow_s"], record.history["backward_flow_s"]], axis=-1
+    )
+    return (flow_s > 0).any(axis=-1) & np.isfinite(flow_s).all(axis=-1)
+
+
+def index_of_round(record: RunRecord, number: int) -> int:
+    """Index of a round along the first axis of a run's history.
+
+    Raises:
+      InputError: if the run has no such round.
+    """
+    rounds = record.history["round"]
+    if number not in rounds:
+        remedy = f"Choose one of {rounds[0]} to {rounds[-1]}"
+        raise InputError("--round", number, "the run has no such round", remedy)
+    return int(np.flatnonzero(rounds == number)[0])
+
+
+def pick(record: RunRecord, round_number: int | None, cluster: int | None) -> tuple[int, int]:
+    """Which round and cluster to draw.
+
+    Args:
+      record: run.
+      round_number: as in the run's history; ``None`` takes the last that has a pipeline.
+      cluster: from 0; ``None`` takes the slowest of the round.
+
+    Returns:
+      Index of the round along the history's first axis, and the cluster.
+
+    Raises:
+      InputError: no such round or cluster, or it ran no pipeline.
+    """
+    runs = runs_pipeline(record)
+    if not runs.any():
+        raise InputError(
+            "policy", record.policy, "no round of this run has a pipeline", "Draw another run"
+        )
+    if cluster is not None and not 0 <= cluster < runs.shape[1]:
+        remedy = f"Choose one of 0 to {runs.shape[1] - 1}"
+        raise InputError("--cluster", cluster, "the run has no such cluster", remedy)
+    eligible = runs if cluster is None else runs[:, [cluster]]
+    if round_number is None:
+        index = int(np.max(np.nonzero(eligible.any(axis=1))[0], initial=-1))
+    else:
+        index = index_of_round(record, round_number)
+    if index < 0 or not eligible[index].any():
+        key, value = ("--cluster", cluster) if cluster is not None else ("--round", round_number)
+        raise InputError(key, value, "it sat out", "Choose another round or cluster")
+    if cluster is None:
+        latency_s = np.where(runs[index], record.history["cluster_latency_s"][index], -np.inf)
+        cluster = int(np.argmax(latency_s))
+    return index, cluster
+
+
+def first_step(record: RunRecord, index: int, cluster: int) -> Step:
+    """Place every micro-batch of the first local step on the resources it passes.
+
+    The backward flow starts when the last micro-batch has left the decoder.
+
+    Source: docs/system-model.md (12).
+
+    Args:
+      record: run.
+      index: of the round along the history's first axis.
+      cluster: a cluster that ran a pipeline in that round.
+    """
+    forward_s = record.history["forward_flow_s"][index, cluster]
+    backward_s = record.history["backward_flow_s"][index, cluster]
+    micro_batches = int(record.history["micro_batches"][index, cluster])
+    names = _names(forward_s)
+    forward, turned_s = _flow_bars(forward_s, names, micro_batches, 0.0, FORWARD)
+    forward = [
+        bar._replace(direction=TURN) if bar.resource == names[-1] else bar for bar in forward
+    ]
+    chain = ["downlink", *names[-3::-1]]
+    backward, finish_s = _flow_bars(backward_s, chain, micro_batches, turned_s, BACKWARD)
+    bars = forward + backward
+    busy = {bar.resource for bar in bars}
+    resources = [name for name in [*names, "downlink"] if name in busy]
+    return Step(index, cluster, micro_batches, resources, bars, turned_s, finish_s)
+
+
+def _names(forward_s: np.ndarray) -> list[str]:
+    """Names of the stages of the forward flow, ``[2 K + 4]``.
+
+    A hop is named by the nodes it joins, the next active one included; 0 marks a device
+    that is skipped.
+    """
+    devices = (len(forward_s) - 4) // 2
+    active = [node for node in range(1, devices + 1) if forward_s[2 * node] > 0]
+    names = []
+    for node in range(devices + 1):
+        following = next((f"device {other}" for other in active if other > node), "CU")
+        sender = f"device {node}" if node else "CU"
+        names += [sender if node else "control unit", f"{sender} ↔ {following}"]
+    return [*names, "uplink", "decoder"]
+
+
+def _flow_bars(
+    stage_s: np.ndarray, names: list[str], micro_batches: int, start_s: float, direction: str
+) -> tuple[list[Bar], float]:
+    """Bars of one flow, stages of time 0 left out, and when it ends."""
+    events = flow_events(jnp.asarray(stage_s), micro_batches, start_s)
+    start, finish = np.asarray(events.start_s), np.asarray(events.finish_s)
+    bars = [
+        Bar(name, direction, micro, float(start[micro, stage]), float(finish[micro, stage]))
+        for stage, name in enumerate(names)
+        if stage_s[stage] > 0
+        for micro in range(micro_batches)
+    ]
+    return bars, float(finish[-1, -1])
 
 
 @style.styled
@@ -84,25 +244,15 @@ def _chart(axes: Axes, step: Step, longest_s: float) -> None:
     thin_s = longest_s * _THIN_IN / _CHART_WIDTH_IN
     for bar in step.bars:
         width_s = bar.finish_s - bar.start_s
-        axes.barh(
-            heights[bar.resource],
-            width_s / unit_s,
-            left=bar.start_s / unit_s,
-            height=0.8,
-            color=_SHADES[bar.direction][bar.micro_batch % 2],
-            edgecolor="white",
-            linewidth=0.5 if width_s >= thin_s else 0.0,
-        )
+        height, shade = heights[bar.resource], _SHADES[bar.direction][bar.micro_batch % 2]
+        place = {"left": bar.start_s / unit_s, "height": 0.8, "color": shade}
+        edge = {"edgecolor": "white", "linewidth": 0.5 if width_s >= thin_s else 0.0}
+        axes.barh(height, width_s / unit_s, **place, **edge)
         if width_s >= numbered_from_s:
-            axes.text(
-                (bar.start_s + bar.finish_s) / 2 / unit_s,
-                heights[bar.resource],
-                str(bar.micro_batch + 1),
-                ha="center",
-                va="center_baseline",
-                fontsize=7,
-                color=_NUMBER_COLOR[bar.direction],
-            )
+            middle = (bar.start_s + bar.finish_s) / 2 / unit_s
+            look = {"color": _NUMBER_COLOR[bar.direction], "fontsize": 7}
+            number = str(bar.micro_batch + 1)
+            axes.text(middle, height, number, ha="center", va="center_baseline", **look)
     axes.axvline(step.turned_s / unit_s, **_TURN_LINE)
     axes.set_yticks(list(heights.values()), labels=list(heights))
     axes.set_ylim(0.5 - len(heights), 0.5)
@@ -117,16 +267,9 @@ def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> None:
     parts_s = record.history["parts_s"][step.index, step.cluster]
     unit_s, unit = style.time_unit(float(parts_s.sum()))
     start_s = 0.0
-    for (_, look), part_s in zip(style.PART_LOOKS.items(), parts_s, strict=True):
-        axes.barh(
-            0.0,
-            part_s / unit_s,
-            left=start_s / unit_s,
-            height=1.0,
-            edgecolor=_INK,
-            linewidth=0.3,
-            **look._asdict(),
-        )
+    for look, part_s in zip(style.PART_LOOKS.values(), parts_s, strict=True):
+        place = {"left": start_s / unit_s, "height": 1.0}
+        axes.barh(0.0, part_s / unit_s, **place, **look)
         start_s += part_s
     number = record.history["round"][step.index]
     axes.set_xlim(0.0, start_s / unit_s)
@@ -156,14 +299,9 @@ def _zoom(
     strip.add_patch(frame)
     last = step.finish_s / style.time_unit(longest_s)[0]
     for above, below in ((begin, 0.0), (end, last)):
-        line = ConnectionPatch(
-            (above, -0.5),
-            (below, 0.5),
-            coordsA=strip.transData,
-            coordsB=chart.transData,
-            color=style.GREY,
-            linewidth=0.6,
-        )
+        places = {"coordsA": strip.transData, "coordsB": chart.transData}
+        thin = {"color": style.GREY, "linewidth": 0.6}
+        line = ConnectionPatch((above, -0.5), (below, 0.5), **places, **thin)
         line.set_in_layout(False)
         figure.add_artist(line)
 
@@ -173,22 +311,5 @@ def _handles() -> list[Artist]:
     chart = [Patch(color=_SHADES[key][0], label=text) for key, text in _LEGEND.items()]
     chart.append(Line2D([], [], label="pipeline flushed", **_TURN_LINE))
     chart.append(Patch(fill=False, linewidth=1.2, label="first local step"))
-    strip = [
-        Patch(label=name, edgecolor=_INK, linewidth=0.3, **look._asdict())
-        for name, look in style.PART_LOOKS.items()
-    ]
+    strip = style.fill_handles(style.PART_LOOKS)
     return [handle for column in zip(chart, strip, strict=True) for handle in column]
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the runs on file."""
-    parser = figure_parser(__doc__)
-    parser.add_argument("--round", type=int, help="round (default: the last)")
-    parser.add_argument("--cluster", type=int, help="cluster, from 0 (default: the slowest)")
-    options = parser.parse_args(argv)
-    figure = draw(load_runs(options), options.round, options.cluster)
-    print_paths(style.save(figure, out_dir(options), "gantt"))
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))

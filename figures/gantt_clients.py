@@ -1,31 +1,25 @@
 """A round of a data-parallel policy: what every client does when.
 
-    python -m figures.gantt_clients --workdir=RUN [--workdir=RUN2 ...] [--round=T] [--out=DIR]
-
-Without ``--round`` the last round is drawn. A row is a device; local steps stand together,
-computing before messages, though each step does both. Writes ``gantt_clients.pdf`` and
-``gantt_clients.png``; pipelines have :mod:`figures.gantt`.
+Without ``--round`` the last round is drawn. A row is a device; local steps are drawn together,
+computing before messages, though each step does both. Pipelines have :mod:`figures.gantt`.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.command_line import figure_parser, load_runs, out_dir, print_paths
+from figures.gantt import index_of_round
 
 _LOOKS = {
     "download": style.PART_LOOKS["download"],
     "computing": style.PART_LOOKS["iterations"],
-    "activations and gradients": style.FillLook(style.ORANGE, "//////"),
+    "activations and gradients": style.fill(style.ORANGE, "//////"),
     "upload": style.PART_LOOKS["upload"],
 }
 _ROW_IN = 0.13
@@ -62,20 +56,19 @@ def client_round(record: RunRecord, round_number: int | None) -> ClientRound:
     """
     if not has_clients(record):
         raise InputError("policy", record.policy, "the run has no clients", "Draw another run")
-    takes_part, rounds = record.history["samples"] > 0, record.history["round"]
+    takes_part = record.history["samples"] > 0
     if round_number is None:
         index = int(np.flatnonzero(takes_part.any(axis=(1, 2)))[-1])
-    elif round_number in rounds:
-        index = int(np.flatnonzero(rounds == round_number)[0])
     else:
-        remedy = f"Choose one of {rounds[0]} to {rounds[-1]}"
-        raise InputError("--round", round_number, "the run has no such round", remedy)
+        index = index_of_round(record, round_number)
     places = np.argwhere(takes_part[index])
     if not len(places):
         raise InputError("--round", round_number, "everybody sat out", "Choose another round")
     names = [f"cluster {cluster}, device {device + 1}" for cluster, device in places]
     parts_s = record.history["client_parts_s"][index][takes_part[index]]
-    return ClientRound(int(rounds[index]), names, np.where(np.isfinite(parts_s), parts_s, 0.0))
+    return ClientRound(
+        int(record.history["round"][index]), names, np.where(np.isfinite(parts_s), parts_s, 0.0)
+    )
 
 
 @style.styled
@@ -99,11 +92,9 @@ def draw(records: Sequence[RunRecord], round_number: int | None = None) -> Figur
         axes.set_title(f"{label}, round {each.number}", loc="left")
     panels[-1, 0].set_xlabel(f"Time since the round began [{style.time_unit(longest_s)[1]}]")
     seen = np.any([each.parts_s.any(axis=0) for each in picked], axis=0)
-    handles = [
-        Patch(label=name, edgecolor="0.2", linewidth=0.3, **look._asdict())
-        for (name, look), is_seen in zip(_LOOKS.items(), seen, strict=True)
-        if is_seen  # whole models exchange no activations
-    ]
+    # Whole models exchange no activations.
+    looks = {name: _LOOKS[name] for name, is_seen in zip(_LOOKS, seen, strict=True) if is_seen}
+    handles = style.fill_handles(looks)
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
@@ -114,24 +105,9 @@ def _chart(axes: Axes, picked: ClientRound, longest_s: float) -> None:
     place = -np.arange(len(picked.names))
     start = np.zeros(len(place))
     for look, width in zip(_LOOKS.values(), picked.parts_s.T / unit_s, strict=True):
-        axes.barh(
-            place, width, left=start, height=0.8, edgecolor="0.2", linewidth=0.3, **look._asdict()
-        )
+        axes.barh(place, width, left=start, height=0.8, **look)
         start += width
     axes.set_yticks(place, labels=picked.names)
     axes.set_ylim(0.5 - len(place), 0.5)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the runs on file."""
-    parser = figure_parser(__doc__)
-    parser.add_argument("--round", type=int, help="round (default: the last)")
-    options = parser.parse_args(argv)
-    figure = draw(load_runs(options), options.round)
-    print_paths(style.save(figure, out_dir(options), "gantt_clients"))
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))

@@ -1,10 +1,7 @@
 """How far ``dssra`` is from the best decision: distribution of the gap over networks.
 
-    python -m figures.gap --workdir=DIR [--out=DIR]
-
-Reads ``gap.jsonl`` of ``experiments.benchmarks.gap`` and writes ``gap.pdf`` and ``gap.png``.
-A curve tells the share of the networks whose gap is at most so much, in percent of the
-better objective:
+From ``gap.jsonl`` of ``experiments.benchmarks.solver.gap``. A curve is the share of the networks
+whose gap is at most so much, in percent of the better objective:
 
 - the gap of ``dssra`` to exhaustive search;
 - the layout's part of it, which better shares and powers do not close;
@@ -17,7 +14,6 @@ single precision ends.
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,30 +21,28 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
-from experiments.benchmarks.network_rows import by_hope
 from figures import style
-from figures.command_line import draw_result
 from figures.scales import decades
 
 FLOOR_PERCENT = 1e-5
 """Left end of the axis."""
 
+_HOPELESS_LOSS = 0.9  # above which experiments.benchmarks.solver.gap reports networks apart
 _LOOKS = {
-    "gap": style.LineLook(style.BLUE, "-", None),
-    "the layout's part": style.LineLook(style.VERMILLION, (0, (4, 1.5)), None),
-    "to the lower bound": style.LineLook(style.GREEN, (0, (1, 1)), None),
-    "gap, hopeless losses": style.LineLook(style.GREY, (0, (4, 1, 1, 1)), None),
+    "gap": style.line(style.BLUE, "-", None),
+    "the layout's part": style.line(style.VERMILLION, (0, (4, 1.5)), None),
+    "to the lower bound": style.line(style.GREEN, (0, (1, 1)), None),
+    "gap, hopeless losses": style.line(style.GREY, (0, (4, 1, 1, 1)), None),
 }
 
 
 def gap_file(workdir: str | os.PathLike) -> Path:
-    """Where the networks stand, one line each."""
+    """File with a line for every network."""
     return Path(workdir) / "gap.jsonl"
 
 
-def load_gaps(workdir: str | os.PathLike) -> list[dict]:
+def load(workdir: str | os.PathLike) -> list[dict]:
     """Networks on file; a line that a kill cut off is left out.
 
     Raises:
@@ -62,7 +56,7 @@ def load_gaps(workdir: str | os.PathLike) -> list[dict]:
         except json.JSONDecodeError:
             continue
     if not rows:
-        remedy = "Name the workdir of experiments.benchmarks.gap"
+        remedy = "Name the workdir of experiments.benchmarks.solver.gap"
         raise InputError("workdir", str(workdir), "holds no gaps", remedy)
     return rows
 
@@ -73,7 +67,8 @@ def gaps_percent(rows: Sequence[dict]) -> dict[str, np.ndarray]:
     Args:
       rows: lines of gap.jsonl.
     """
-    usable, hopeless = by_hope(rows)
+    usable = [row for row in rows if row["loss"] <= _HOPELESS_LOSS]
+    hopeless = [row for row in rows if row["loss"] > _HOPELESS_LOSS]
     return {
         "gap": _over(usable, "dssra", "exhaustive"),
         "the layout's part": _over(usable, "dssra_tuned", "exhaustive"),
@@ -95,13 +90,13 @@ def draw(rows: Sequence[dict]) -> Figure:
     """
     figure = style.new_figure(style.COLUMN_WIDTH_IN, 2.7)
     axes = figure.subplots()
-    told = {name: gaps for name, gaps in gaps_percent(rows).items() if gaps.size}
-    every = np.concatenate(list(told.values()))
+    curves = {name: gaps for name, gaps in gaps_percent(rows).items() if gaps.size}
+    every = np.concatenate(list(curves.values()))
     top = decades(np.maximum(every[np.isfinite(every)], 10 * FLOOR_PERCENT))[1]
     axes.set_xscale("log")
     axes.set_xlim(FLOOR_PERCENT, top)
     axes.set_ylim(0.0, 102.0)
-    for name, gaps in told.items():
+    for name, gaps in curves.items():
         _distribution(axes, gaps, top, name)
     axes.set_xlabel("Gap [%]")
     axes.set_ylabel("Networks with at most this gap [%]")
@@ -119,13 +114,4 @@ def _distribution(axes: Axes, gaps: np.ndarray, top: float, name: str) -> None:
     x = np.concatenate([[FLOOR_PERCENT], ordered[finite], [top]])
     y = np.concatenate([[start], shares[finite]])
     label = f"{name} (n = {gaps.size})"
-    axes.plot(x, [*y, y[-1]], drawstyle="steps-post", label=label, **_LOOKS[name]._asdict())
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the networks on file."""
-    draw_result(argv, __doc__, "experiments.benchmarks.gap", "gap", load_gaps, draw)
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    axes.plot(x, [*y, y[-1]], drawstyle="steps-post", label=label, **_LOOKS[name])

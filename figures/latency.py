@@ -1,26 +1,16 @@
-"""Where the time of a round goes: parts of the slowest cluster's latency.
+"""Where the time of a round goes: parts of the slowest cluster's latency."""
 
-    python -m figures.latency --workdir=RUN [--workdir=RUN2 ...] [--out=DIR]
-
-Writes ``latency.pdf`` and ``latency.png``.
-"""
-
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.command_line import draw_and_save
 from figures.scales import decades
 
 _PARTS = tuple(style.PART_LOOKS)
-_INK = "0.2"
 
 
 def slowest_parts_s(record: RunRecord) -> np.ndarray:
@@ -66,36 +56,25 @@ def draw(records: Sequence[RunRecord]) -> Figure:
         panels.append(axes)
     panels[0].set_ylim(0.0, 1.05 * max(tops) / unit_s or 1.0)  # 1 where no round took time
     _means(figure.add_subplot(grid[-1, len(records) % columns :]), records, parts)
-    handles = [
-        Patch(label=name, edgecolor=_INK, linewidth=0.3, **look._asdict())
-        for name, look in style.PART_LOOKS.items()
-    ]
+    handles = style.fill_handles(style.PART_LOOKS)
     figure.legend(handles=handles, loc="outside upper center", ncols=5 if columns == 2 else 3)
     return figure
 
 
-def _stack(axes: Axes, rounds, parts) -> None:
+def _stack(axes: Axes, rounds: np.ndarray, parts: np.ndarray) -> None:
     """Stairs, one a part, on top of each other; a cross where the latency is infinite."""
     edges = np.append(rounds - 0.5, rounds[-1] + 0.5)
     lower = np.zeros(len(rounds))
-    for name, values in zip(_PARTS, np.nan_to_num(parts).T, strict=True):
-        look = style.PART_LOOKS[name]
-        axes.stairs(
-            lower + values,
-            edges,
-            baseline=lower.copy(),
-            fill=True,
-            edgecolor=_INK,
-            linewidth=0.25,
-            **look._asdict(),
-        )
+    for look, values in zip(style.PART_LOOKS.values(), np.nan_to_num(parts).T, strict=True):
+        look = {**look, "linewidth": 0.25}
+        axes.stairs(lower + values, edges, baseline=lower.copy(), fill=True, **look)
         lower += values
     endless = np.isnan(parts).any(axis=1)
     if endless.any():
         axes.plot(rounds[endless], np.zeros(endless.sum()), "x", color=style.BLACK, clip_on=False)
 
 
-def _means(axes: Axes, records, parts) -> None:
+def _means(axes: Axes, records: Sequence[RunRecord], parts: Sequence[np.ndarray]) -> None:
     """Mean seconds of every part over the rounds of finite latency, one marker a run.
 
     On a logarithmic axis, for parts differ by orders of magnitude; a part that takes no
@@ -103,39 +82,21 @@ def _means(axes: Axes, records, parts) -> None:
     """
     heights = np.arange(len(_PARTS))[::-1]
     offsets = 0.5 * (np.arange(len(records)) - (len(records) - 1) / 2) / max(len(records), 3)
-    looks = style.run_looks(records)
-    for index, label in enumerate(style.run_labels(records)):
+    looks = zip(style.run_looks(records), style.run_labels(records), strict=True)
+    for index, (look, label) in enumerate(looks):
         finite = parts[index][~np.isnan(parts[index]).any(axis=1)]
         means = finite.mean(axis=0) if finite.size else np.zeros(len(_PARTS))
-        look = looks[index]
-        shown = means > 0
-        if not shown.any():
-            continue
-        axes.plot(
-            means[shown],
-            (heights - offsets[index])[shown],
-            linestyle="none",
-            clip_on=False,
-            zorder=3,
-            color=look.color,
-            marker=look.marker,
-            label=label,
-        )
+        positive = means > 0
+        if positive.any():
+            place = (heights - offsets[index])[positive]
+            keywords = {"clip_on": False, "zorder": 3, "label": label}
+            axes.plot(means[positive], place, **keywords, **style.alone(look))
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
-    shown = [line.get_xdata() for line in axes.lines]
-    axes.set_xlim(*decades(np.concatenate([*shown, np.empty(0)])))
+    drawn = [line.get_xdata() for line in axes.lines]
+    axes.set_xlim(*decades(np.concatenate([*drawn, np.empty(0)])))
     axes.set_yticks(heights, labels=_PARTS)
     axes.set_ylim(-0.5, len(_PARTS) - 0.5)
     axes.set_xlabel("Mean over rounds [s]")
     if len(records) > 1 and axes.lines:
         style.legend_above(axes)
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the runs on file."""
-    draw_and_save(argv, __doc__, "latency", draw)
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))

@@ -1,27 +1,18 @@
 """Memory of a device against the blocks it holds, and how often it holds how many.
 
-    python -m figures.memory --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.compare`` and writes ``memory.pdf`` and ``memory.png``. Both
-panels are over all devices that take part, in all rounds and networks. Above, markers of a
-number of blocks stand side by side, for policies that cut the model alike need the same
-memory; lines are the limits of the boards. Below, shares of a policy's devices in percent.
+Both panels are over all devices that take part, in all rounds and networks. Above, markers of a
+number of blocks are side by side, for policies that cut the model alike need the same memory;
+lines are the limits of the boards. Below, shares of a policy's devices in percent.
 """
-
-import sys
-from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from collapipe_jax.command_line import run_reporting_errors
-from experiments.compare_files import Comparison, load_comparison
+from collapipe_jax.files.realisations import Realisations
 from figures import style
-from figures.command_line import draw_result
-from figures.comparison import horizon, kept
-from figures.rows import ROW_IN, name_rows
+from figures.comparison import ROW_IN, horizon, name_rows, only_runnable
 from figures.scales import wide_axis
 
 _SPREAD = 0.7  # of the room between two numbers of blocks
@@ -70,13 +61,13 @@ def board_limits(limits_bytes: np.ndarray) -> dict[str, float]:
 
 
 @style.styled
-def draw(result: Comparison) -> Figure:
+def draw(result: Realisations) -> Figure:
     """Draw memory above and how often below; both share the axis of blocks.
 
     Args:
       result: a comparison.
     """
-    result = kept(result)
+    result = only_runnable(result)
     held = {name: held_memory(values) for name, values in result.policies.items()}
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 3.3 + ROW_IN * len(held))
     heights = [2.2, 0.3 + ROW_IN * len(held)]
@@ -93,15 +84,15 @@ def draw(result: Comparison) -> Figure:
 
 def _memories(axes: Axes, held: dict, limits: dict[str, float]) -> None:
     """Mean memory by blocks, policies side by side, and the limits."""
-    told = np.concatenate([*(memory for memory, _ in held.values()), list(limits.values())])
-    unit_bytes, unit = style.memory_unit(np.nanmax(told))
+    drawn_bytes = np.concatenate([*(memory for memory, _ in held.values()), list(limits.values())])
+    unit_bytes, unit = style.memory_unit(np.nanmax(drawn_bytes))
     offsets = _SPREAD * ((np.arange(len(held)) + 0.5) / len(held) - 0.5)
     looks = style.policy_looks(held)
     for (name, (memory, _)), offset in zip(held.items(), offsets, strict=True):
         blocks = np.flatnonzero(np.isfinite(memory))
-        look = looks[name].alone()
-        axes.plot(blocks + offset, memory[blocks] / unit_bytes, **look._asdict())
-    wide_axis(axes, "y", _HEADROOM * told / unit_bytes)
+        look = style.alone(looks[name])
+        axes.plot(blocks + offset, memory[blocks] / unit_bytes, **look)
+    wide_axis(axes, "y", _HEADROOM * drawn_bytes / unit_bytes)
     for words, limit in limits.items():
         axes.axhline(limit / unit_bytes, **style.RULE)
         place = axes.get_yaxis_transform()
@@ -128,12 +119,3 @@ def _shares(axes: Axes, shares: dict[str, np.ndarray]) -> None:
             words = f"{share:.0f}" if share >= 0.5 else "<1"
             ink = "white" if grey < 0.55 else "black"
             axes.text(column, row, words, ha="center", va="center", fontsize=7, color=ink)
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the comparison on file."""
-    draw_result(argv, __doc__, "experiments.compare", "memory", load_comparison, draw)
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))

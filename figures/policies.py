@@ -1,9 +1,5 @@
 """Policies side by side: latency and where it goes, compute, energy and divergence.
 
-    python -m figures.policies --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.compare`` and writes ``policies.pdf`` and ``policies.png``.
-
 A network counts with its mean over the rounds. Latencies are heavy-tailed over networks: one
 bad link multiplies them by hundreds, so a mean rests on few networks and its interval may
 reach 0. Each row therefore shows every network, the median with an interval that holds for
@@ -14,21 +10,22 @@ cluster, its sums over the rounds, within every network, then averaged over netw
 which weighs the same. Networks in which a round never ends have no shares.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
-from collapipe_jax.command_line import run_reporting_errors
-from experiments.compare_files import Comparison, load_comparison
+from collapipe_jax.files.realisations import Realisations, round_means
 from figures import style
-from figures.command_line import draw_result
-from figures.comparison import horizon, kept, round_means
-from figures.rows import ROW_IN, draw_rows, name_rows, row_legend
+from figures.comparison import (
+    ROW_IN,
+    draw_rows,
+    horizon,
+    name_rows,
+    only_runnable,
+    row_legend,
+)
 from figures.scales import wide_axis
 
 PANELS = {
@@ -37,7 +34,6 @@ PANELS = {
     "energy_j": "Energy of a round, all nodes [J]",
     "divergence_over_target": "Divergence / target [–]",
 }
-_INK = "0.2"
 
 
 def part_shares(parts_s: np.ndarray) -> np.ndarray:
@@ -58,15 +54,15 @@ def part_shares(parts_s: np.ndarray) -> np.ndarray:
 
 
 @style.styled
-def draw(result: Comparison) -> Figure:
+def draw(result: Realisations) -> Figure:
     """Draw latency and its parts above, the other amounts below; rows are policies.
 
     Args:
       result: a comparison.
     """
-    result = kept(result)
-    told = round_means(result)
-    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.5 + 2 * ROW_IN * len(told))
+    result = only_runnable(result)
+    means = round_means(result)
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.5 + 2 * ROW_IN * len(means))
     grid = figure.add_gridspec(2, 6)
     places = {
         "latency_s": grid[0, :3],
@@ -76,13 +72,12 @@ def draw(result: Comparison) -> Figure:
     }
     for metric, place in places.items():
         axes = figure.add_subplot(place)
-        values = {name: metrics[metric] for name, metrics in told.items()}
+        values = {name: metrics[metric] for name, metrics in means.items()}
         _amounts(axes, values, PANELS[metric])
-        name_rows(axes, list(told), labelled=place.colspan.start == 0)
+        name_rows(axes, list(means), labelled=place.colspan.start == 0)
     axes.axvline(1.0, **style.RULE)
     _shares(figure.add_subplot(grid[0, 3:]), result)
-    target = Line2D([], [], label="target", **style.RULE)
-    row_legend(figure, [target, Line2D([], [], linestyle="none", label=horizon(result))])
+    row_legend(figure, "target", horizon(result))
     return figure
 
 
@@ -93,7 +88,7 @@ def _amounts(axes: Axes, values: Mapping[str, np.ndarray], label: str) -> None:
     axes.set_xlabel(label)
 
 
-def _shares(axes: Axes, result: Comparison) -> None:
+def _shares(axes: Axes, result: Realisations) -> None:
     """Stacked bars, one a policy, and the names of the parts above."""
     for row, values in enumerate(result.policies.values()):
         shares = 100.0 * part_shares(values["parts_s"])
@@ -102,29 +97,11 @@ def _shares(axes: Axes, result: Comparison) -> None:
             continue
         starts = np.cumsum(shares) - shares
         for share, start, look in zip(shares, starts, style.PART_LOOKS.values(), strict=True):
-            axes.barh(row, share, 0.7, start, edgecolor=_INK, linewidth=0.3, **look._asdict())
+            axes.barh(row, share, 0.7, start, **look)
     name_rows(axes, list(result.policies), labelled=False)
     axes.set_xlim(0.0, 100.0)
     axes.set_xlabel("Parts of the slowest cluster's latency [%]")
-    handles = [
-        Patch(label=name, edgecolor=_INK, linewidth=0.3, **look._asdict())
-        for name, look in style.PART_LOOKS.items()
-    ]
-    axes.legend(
-        handles=handles,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        ncols=len(handles),
-        handlelength=1.2,
-        columnspacing=0.8,
-        handletextpad=0.4,
-    )
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the comparison on file."""
-    draw_result(argv, __doc__, "experiments.compare", "policies", load_comparison, draw)
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    handles = style.fill_handles(style.PART_LOOKS)
+    room = {"handlelength": 1.2, "columnspacing": 0.8, "handletextpad": 0.4}
+    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(handles)}
+    axes.legend(handles=handles, **place, **room)

@@ -1,11 +1,5 @@
-"""Are the long-term constraints kept: energy and divergence over their targets, and queues.
+"""Are the long-term constraints kept: energy and divergence over their targets, and queues."""
 
-    python -m figures.queues --workdir=RUN [--workdir=RUN2 ...] [--out=DIR]
-
-Writes ``queues.pdf`` and ``queues.png``.
-"""
-
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,16 +7,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.command_line import draw_and_save
 from figures.scales import stretched_axis
 
 # Which nodes of a cluster belong to a class: node 0 is the control unit.
 _NODE_CLASSES = {
-    "control units": (slice(0, 1), style.LineLook(style.VERMILLION, (0, (4, 1.5)), "s")),
-    "devices": (slice(1, None), style.LineLook(style.BLUE, "-", "o")),
+    "control units": (slice(0, 1), style.line(style.VERMILLION, (0, (4, 1.5)), "s")),
+    "devices": (slice(1, None), style.line(style.BLUE, "-", "o")),
 }
 
 
@@ -74,23 +66,27 @@ def draw(records: Sequence[RunRecord]) -> Figure:
         axes.axhline(1.0, **style.RULE)
     for axes in panels[-1]:
         style.round_axis(axes)
-    _legend(figure)
+    handles = [
+        Line2D([], [], label=f"{name} (worst bold)", **look)
+        for name, (_, look) in _NODE_CLASSES.items()
+    ]
+    handles.append(Line2D([], [], label="budget, target", **style.RULE))
+    figure.legend(handles=handles, loc="outside upper center", ncols=3)
     return figure
 
 
-def _line(axes: Axes, rounds, values, look: style.LineLook, **keywords) -> None:
-    every = max(1, -(-len(rounds) // 8))
-    axes.plot(rounds, values, markevery=every, clip_on=False, **look._asdict(), **keywords)
+def _line(axes: Axes, rounds: np.ndarray, values: np.ndarray, look: style.Look, **more) -> None:
+    every = style.mark_every(len(rounds), 8)
+    axes.plot(rounds, values, markevery=every, clip_on=False, **look, **more)
 
 
-def _nodes(axes: Axes, rounds, values, badness) -> None:
+def _nodes(axes: Axes, rounds: np.ndarray, values: np.ndarray, badness: np.ndarray) -> None:
     """Lines of all nodes, ``values [R, N, K + 1]``, bold where ``badness [N, K + 1]`` is most."""
-    alone = "." if len(rounds) == 1 else None  # a line through one point shows nothing
+    alone = "." if len(rounds) == 1 else None  # a line through one point is not visible
+    thin = {"linewidth": 0.4, "alpha": 0.5, "marker": alone, "zorder": 1.5}
     for nodes, look in _NODE_CLASSES.values():
         lines = values[:, :, nodes].reshape(len(rounds), -1)
-        axes.plot(
-            rounds, lines, color=look.color, linewidth=0.4, alpha=0.5, marker=alone, zorder=1.5
-        )
+        axes.plot(rounds, lines, color=look["color"], **thin)
         if lines.shape[1]:
             _line(axes, rounds, lines[:, np.argmax(badness[:, nodes])], look)
 
@@ -100,7 +96,7 @@ def _scale(panels: Sequence[Axes], values: Sequence[np.ndarray], least: float) -
 
     Args:
       panels: axes that get the scale.
-      values: what they show; infinite entries do not count.
+      values: of their lines; infinite entries do not count.
       least: top of the axis where the values stay below it.
     """
     top = max(least, *(float(np.max(run, where=np.isfinite(run), initial=0.0)) for run in values))
@@ -112,11 +108,10 @@ def _divergence(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
     """Divergence over target (left) and its queue (right), all runs overlaid."""
     ratios = [divergence_over_target(record) for record in records]
     queues = [record.history["divergence_queue"] for record in records]
-    looks = style.run_looks(records)
-    for index, label in enumerate(style.run_labels(records)):
-        look, rounds = looks[index], records[index].history["round"]
-        _line(panels[0], rounds, ratios[index], look, label=label)
-        _line(panels[1], rounds, queues[index], look, label=label)
+    looks = zip(style.run_looks(records), style.run_labels(records), strict=True)
+    for index, (look, label) in enumerate(looks):
+        for axes, values in zip(panels, (ratios[index], queues[index]), strict=True):
+            _line(axes, records[index].history["round"], values, look, label=label)
     _scale(panels[:1], ratios, least=1.2)
     _scale(panels[1:], queues, least=0.1)
     panels[0].set_title("divergence", loc="left")
@@ -124,22 +119,3 @@ def _divergence(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
     panels[1].set_ylabel("Divergence queue [–]")
     if len(records) > 1:
         style.legend_above(panels[1])
-
-
-def _legend(figure: Figure) -> None:
-    handles = [
-        Line2D([], [], label=f"{name} (worst bold)", **look._asdict())
-        for name, (_, look) in _NODE_CLASSES.items()
-    ]
-    budget = Line2D([], [], **style.RULE)
-    budget.set_label("budget, target")
-    figure.legend(handles=[*handles, budget], loc="outside upper center", ncols=3)
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the runs on file."""
-    draw_and_save(argv, __doc__, "queues", draw)
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))

@@ -1,12 +1,8 @@
 """Score against simulated time, a row a race and a panel a seed.
 
-    python -m figures.race --workdir=RACE [--workdir=RACE2 ...] [--out=DIR]
-
-Reads the runs that ``race.json`` of experiments.race names and writes ``race.pdf`` and
-``race.png``. Every seed is another network, with a time axis of its own.
+Every seed is another network, with a time axis of its own.
 """
 
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,13 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.command_line import run_reporting_errors
-from experiments.race_files import Run, load_race
+from collapipe_jax.files.races import Run
 from figures import style
-from figures.command_line import figure_parser, out_dir, print_paths
 
 _ROW_IN = 1.7
-_TRIVIAL = {"color": style.GREY, "linewidth": 0.9, "linestyle": (0, (1, 2))}
 
 
 @style.styled
@@ -47,7 +40,7 @@ def draw(races: Sequence[Sequence[Run]]) -> Figure:
         row[0].set_ylim(bottom=0.0)
     handles = style.policy_handles(names)
     if any(np.isfinite(run.record.constants["baseline_score"]) for race in races for run in race):
-        handles.append(Line2D([], [], label="trivial answer", **_TRIVIAL))
+        handles.append(Line2D([], [], label="trivial answer", **style.TRIVIAL))
     most = 3 if columns == 1 else 6
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), most))
     return figure
@@ -59,23 +52,11 @@ def _draw_seed(axes: Axes, runs: Sequence[Run], names: Sequence[str]) -> None:
     longest_s = max(float(run.record.history["simulated_time_s"][-1]) for run in runs)
     unit_s, unit = style.time_unit(longest_s)
     for run in runs:
-        score = run.record.history["score"]
-        known = np.isfinite(score)
-        elapsed = run.record.history["simulated_time_s"][known] / unit_s
-        axes.plot(elapsed, score[known], clip_on=False, **looks[run.policy]._asdict())
+        history = run.record.history
+        elapsed = history["simulated_time_s"] / unit_s
+        style.plot_known(axes, elapsed, history["score"], looks[run.policy], markevery=1)
     trivial = float(runs[0].record.constants["baseline_score"])
     if np.isfinite(trivial):
-        axes.axhline(trivial, **_TRIVIAL)
+        axes.axhline(trivial, **style.TRIVIAL)
     axes.set_xlim(left=0.0)
     axes.set_xlabel(f"Simulated time [{unit}]")
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the races on file."""
-    options = figure_parser(__doc__).parse_args(argv)
-    races = [load_race(workdir) for workdir in options.workdir]
-    print_paths(style.save(draw(races), out_dir(options), "race"))
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))

@@ -1,31 +1,30 @@
 """What ``dssra`` saves against every other policy, in percent and network by network.
 
-    python -m figures.reduction --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.compare`` and writes ``reduction.pdf`` and ``reduction.png``.
 A dot is by how much the mean over the rounds of ``dssra`` lies under that of the other policy
 in the same network; below 0 ``dssra`` needs more. Memory is of the device that holds most.
 Intervals are those of figures.policies. A saving cannot pass 100 %, but a loss has no end, so
 an axis that falls below -100 % by far is logarithmic there.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
-from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
-from experiments.compare_files import Comparison, load_comparison
-from experiments.compare_summary import OURS, reduction_percent
+from collapipe_jax.files.realisations import OURS, Realisations, round_means
+from collapipe_jax.statistics import reduction_percent
 from figures import style
-from figures.command_line import draw_result
-from figures.comparison import horizon, kept, round_means
-from figures.rows import ROW_IN, draw_rows, name_rows, row_legend
+from figures.comparison import (
+    ROW_IN,
+    draw_rows,
+    horizon,
+    name_rows,
+    only_runnable,
+    row_legend,
+)
 
 TITLES = {
     "latency_s": "latency",
@@ -36,12 +35,12 @@ TITLES = {
 _LEAST_LOW = -20.0  # of an axis, so that one of equal policies is not empty
 
 
-def can_reduce(result: Comparison) -> bool:
+def can_reduce(result: Realisations) -> bool:
     """Whether the comparison has ``dssra`` and another policy."""
     return OURS in result.policies and len(result.policies) > 1
 
 
-def reductions(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
+def reductions(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
     """Reductions in percent by metric and other policy, ``[R]``.
 
     Raises:
@@ -51,41 +50,40 @@ def reductions(result: Comparison) -> dict[str, dict[str, np.ndarray]]:
         problem = f"no reduction to draw without {OURS} and another policy in the comparison"
         remedy = "Compare again with both in --policies"
         raise InputError("--policies", ",".join(result.policies), problem, remedy)
-    told = round_means(kept(result))
-    ours = told.pop(OURS)
+    others = round_means(only_runnable(result))
+    ours = others.pop(OURS)
     return {
         metric: {
-            name: reduction_percent(ours[metric], other[metric]) for name, other in told.items()
+            name: reduction_percent(ours[metric], other[metric]) for name, other in others.items()
         }
         for metric in TITLES
     }
 
 
 @style.styled
-def draw(result: Comparison) -> Figure:
+def draw(result: Realisations) -> Figure:
     """Draw one panel a metric; rows are the other policies.
 
     Args:
       result: a comparison with ``dssra``.
     """
-    told = reductions(result)
+    panels = reductions(result)
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.0 + ROW_IN * (len(result.policies) - 1))
-    panels = figure.subplots(1, len(told))
-    for axes, (metric, values) in zip(panels, told.items(), strict=True):
+    drawn = figure.subplots(1, len(panels))
+    for axes, (metric, values) in zip(drawn, panels.items(), strict=True):
         draw_rows(axes, values, _percent_axis(axes, values))
-        name_rows(axes, list(values), labelled=axes is panels[0])
+        name_rows(axes, list(values), labelled=axes is drawn[0])
         axes.axvline(0.0, **style.RULE)
         axes.set_title(TITLES[metric], loc="left")
         axes.set_xlabel(f"{OURS} saves [%]")
-    none = Line2D([], [], label="no difference", **style.RULE)
-    row_legend(figure, [none, Line2D([], [], linestyle="none", label=horizon(kept(result)))])
+    row_legend(figure, "no difference", horizon(only_runnable(result)))
     return figure
 
 
 def _percent_axis(axes: Axes, values: Mapping[str, np.ndarray]) -> tuple[float, float]:
     """Linear above -100 %, logarithmic below where something lies there; the limits."""
-    told = np.concatenate(list(values.values()))
-    lowest = np.min(told, where=np.isfinite(told), initial=_LEAST_LOW)
+    every = np.concatenate(list(values.values()))
+    lowest = np.min(every, where=np.isfinite(every), initial=_LEAST_LOW)
     if lowest >= -100.0:
         limits = lowest - 0.06 * (100.0 - lowest), 105.0
     else:
@@ -96,12 +94,3 @@ def _percent_axis(axes: Axes, values: Mapping[str, np.ndarray]) -> tuple[float, 
         axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlim(*limits)
     return limits
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the comparison on file."""
-    draw_result(argv, __doc__, "experiments.compare", "reduction", load_comparison, draw)
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))

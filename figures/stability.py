@@ -1,50 +1,45 @@
 """Latency and backlog of closed loops under the bounds of drift plus penalty.
 
-    python -m figures.stability --workdir=DIR [--out=DIR]
-
-Reads ``stability.json`` of ``experiments.stability`` and writes ``stability.pdf`` and
-``stability.png``: means over networks with 95 % intervals against V, and the bounds (T20) and
-(T22) of docs/theory.md, whose constants are computed and not fitted.
+Means over networks with 95 % intervals against V, and the bounds (T20) and (T22) of
+docs/theory.md, whose constants are computed and not fitted.
 """
 
-import os
-import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.files.results import Results
+from collapipe_jax.statistics import mean_interval
 from figures import style
-from figures.command_line import draw_result, load_report
 
-_MEASURED = style.LineLook(style.BLUE, "-", "o")
-_BOUND = style.LineLook(style.VERMILLION, (0, (4, 1.5)), "^")
+_MEASURED = style.line(style.BLUE, "-", "o")
+_BOUND = style.line(style.VERMILLION, (0, (4, 1.5)), "^")
 
 
-def load_rows(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """Rows on file, one a V.
+def load(workdir: str) -> dict[str, np.ndarray]:
+    """Latency and backlog with their bounds, ``[V, R]``, and ``v [V]``.
 
     Raises:
       InputError: if there are none.
     """
-    return load_report(workdir, "stability.json", "experiments.stability")["v"]
+    return Results.open(workdir, "stability").read("bounds")
 
 
 @style.styled
-def draw(rows: Sequence[dict[str, Any]]) -> Figure:
+def draw(bounds: Mapping[str, np.ndarray]) -> Figure:
     """Draw both panels.
 
     Args:
-      rows: as ``experiments.stability`` writes them.
+      bounds: from :func:`load`; a backlog that no comparison bounds is left out.
     """
     figure = style.new_figure(style.COLUMN_WIDTH_IN, 4.0)
     above, below = figure.subplots(2, 1, sharex=True)
     for axes, name in ((above, "latency"), (below, "backlog")):
-        _curve(axes, rows, name, _MEASURED, "measured")
-        _curve(axes, rows, f"{name}_bound", _BOUND, "bound")
+        bounded = np.isfinite(bounds[f"{name}_bound"])
+        _curve(axes, bounds["v"], bounds[name], bounded, _MEASURED, "measured")
+        _curve(axes, bounds["v"], bounds[f"{name}_bound"], bounded, _BOUND, "bound")
         axes.set_xscale("log")
     below.set_yscale("log")
     above.set_ylabel("Mean latency\nover reference [–]")
@@ -55,19 +50,16 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def _curve(
-    axes: Axes, rows: Sequence[dict[str, Any]], name: str, look: style.LineLook, label: str
+    axes: Axes,
+    v: np.ndarray,
+    values: np.ndarray,
+    bounded: np.ndarray,
+    look: style.Look,
+    label: str,
 ) -> None:
-    """Means with their intervals; V of which no network tells are left out."""
-    known = [row for row in rows if row[name]["mean"] is not None]
-    v, mean = ([row["v"] for row in known], [row[name]["mean"] for row in known])
-    half = np.array([row[name]["ci95"] or 0.0 for row in known])
-    axes.errorbar(v, mean, half, capsize=2, label=label, **look._asdict())
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the figure from the bounds on file."""
-    draw_result(argv, __doc__, "experiments.stability", "stability", load_rows, draw)
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    """Means over bounded networks with their intervals; V without one are left out."""
+    known = bounded.any(axis=1)
+    intervals = [mean_interval(row[use]) for row, use in zip(values, bounded, strict=True)]
+    mean = [one["mean"] for one, use in zip(intervals, known, strict=True) if use]
+    half = [one["ci95"] or 0.0 for one, use in zip(intervals, known, strict=True) if use]
+    axes.errorbar(v[known], mean, half, capsize=2, label=label, **look)

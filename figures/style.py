@@ -1,6 +1,6 @@
 """The one look of all figures: sizes, colours, units, and how a figure is saved.
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; every colour
+Colours are those of Okabe and Ito, which colour-blind readers can distinguish; every colour
 comes with a line style and marker, or with a hatch, so that a grey print reads as well.
 """
 
@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
+import numpy as np
+from flax.traverse_util import flatten_dict
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from collapipe_jax.files.checkpoints import RunRecord
@@ -29,6 +32,8 @@ ROUND_LABEL = "Round [–]"
 
 RULE = {"color": BLACK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
 """Line of a limit, a target, or of no difference."""
+TRIVIAL = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (1, 2))}
+"""Line of a trivial answer's score."""
 
 _PARAMETERS = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine has it
@@ -62,54 +67,43 @@ _PARAMETERS = {
 styled = matplotlib.rc_context(_PARAMETERS)
 
 
-class LineLook(NamedTuple):
-    """Keywords of a line that stands for a run."""
-
-    color: str
-    linestyle: str | tuple
-    marker: str | None
-
-    def alone(self) -> "LineLook":
-        """For markers that no line joins."""
-        return self._replace(linestyle="none")
+Look = dict[str, Any]
+"""Keywords of a line or of a filled shape."""
 
 
-class FillLook(NamedTuple):
-    """Keywords of a filled shape; a hatch of ``None`` is plain."""
-
-    facecolor: str
-    hatch: str | None
+def line(color: str, linestyle: str | tuple, marker: str | None) -> Look:
+    """Look of a line."""
+    return {"color": color, "linestyle": linestyle, "marker": marker}
 
 
-_RUN_LOOKS = (
-    LineLook(BLUE, "-", "o"),
-    LineLook(VERMILLION, (0, (4, 1.5)), "s"),
-    LineLook(GREEN, (0, (1, 1)), "^"),
-    LineLook(PURPLE, (0, (4, 1, 1, 1)), "D"),
-    LineLook(ORANGE, (0, (6, 1, 1, 1, 1, 1)), "v"),
-    LineLook(BLACK, (0, (2, 1)), "P"),
-    LineLook(SKY, (0, (8, 2)), "X"),
-    LineLook(GREY, (0, (2, 1, 1, 1, 1, 1)), "h"),
-)
-# Whose looks those are wherever policies stand side by side.
-_POLICIES = (
-    "dssra",
-    "static_pipeline",
-    "titanic",
-    "titanic_pipelined",
-    "greedy",
-    "vanilla_fl",
-    "splitfed",
-    "random",
-)
+def alone(look: Look) -> Look:
+    """Look of markers that no line joins."""
+    return {**look, "linestyle": "none"}
 
+
+def fill(color: str, hatch: str | None) -> Look:
+    """Look of a filled shape; a hatch of ``None`` is plain."""
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "0.2", "linewidth": 0.3}
+
+
+_POLICY_LOOKS = {
+    "dssra": line(BLUE, "-", "o"),
+    "static_pipeline": line(VERMILLION, (0, (4, 1.5)), "s"),
+    "titanic": line(GREEN, (0, (1, 1)), "^"),
+    "titanic_pipelined": line(PURPLE, (0, (4, 1, 1, 1)), "D"),
+    "greedy": line(ORANGE, (0, (6, 1, 1, 1, 1, 1)), "v"),
+    "vanilla_fl": line(BLACK, (0, (2, 1)), "P"),
+    "splitfed": line(SKY, (0, (8, 2)), "X"),
+    "random": line(GREY, (0, (2, 1, 1, 1, 1, 1)), "h"),
+}
+_LOOKS = list(_POLICY_LOOKS.values())
 # In the order of RunRecord.history["parts_s"], docs/system-model.md (14).
 PART_LOOKS = {
-    "download": FillLook(SKY, None),
-    "distribute": FillLook(ORANGE, "//////"),
-    "iterations": FillLook(BLUE, None),
-    "collect": FillLook(YELLOW, "\\\\\\\\\\\\"),
-    "upload": FillLook(PURPLE, "......"),
+    "download": fill(SKY, None),
+    "distribute": fill(ORANGE, "//////"),
+    "iterations": fill(BLUE, None),
+    "collect": fill(YELLOW, "\\\\\\\\\\\\"),
+    "upload": fill(PURPLE, "......"),
 }
 
 
@@ -118,64 +112,67 @@ def policy_label(name: str) -> str:
     return name.replace("_", " ")
 
 
-def policy_looks(names: Iterable[str]) -> dict[str, LineLook]:
+def policy_looks(names: Iterable[str]) -> dict[str, Look]:
     """Looks of policies by name: those of the package have theirs in every figure.
 
     A policy of another name takes a look that none of the others has, while there is one.
     """
     names = list(names)
-    looks = {name: _RUN_LOOKS[_POLICIES.index(name)] for name in names if name in _POLICIES}
-    free = cycle([look for look in _RUN_LOOKS if look not in looks.values()] or _RUN_LOOKS)
+    looks = {name: _POLICY_LOOKS[name] for name in names if name in _POLICY_LOOKS}
+    free = cycle([look for look in _LOOKS if look not in looks.values()] or _LOOKS)
     return {name: looks[name] if name in looks else next(free) for name in names}
 
 
 def policy_handles(names: Iterable[str], joined: bool = True) -> list[Line2D]:
     """Policies for a legend, as lines, or as markers alone where points are not joined."""
     return [
-        Line2D([], [], label=policy_label(name), **(look if joined else look.alone())._asdict())
+        Line2D([], [], label=policy_label(name), **(look if joined else alone(look)))
         for name, look in policy_looks(names).items()
     ]
 
 
-def run_looks(records: Sequence[RunRecord]) -> list[LineLook]:
+def run_looks(records: Sequence[RunRecord]) -> list[Look]:
     """Looks of runs: those of their policies, or by position where two runs share one."""
     looks = policy_looks(record.policy for record in records)
     if len(looks) == len(records):
         return list(looks.values())
-    return [_RUN_LOOKS[index % len(_RUN_LOOKS)] for index in range(len(records))]
+    return [_LOOKS[index % len(_LOOKS)] for index in range(len(records))]
+
+
+def run_handles(records: Sequence[RunRecord]) -> list[Line2D]:
+    """Runs for a legend."""
+    return [
+        Line2D([], [], label=label, **look)
+        for look, label in zip(run_looks(records), run_labels(records), strict=True)
+    ]
+
+
+def fill_handles(looks: Mapping[str, Look]) -> list[Patch]:
+    """Filled shapes by name, for a legend."""
+    return [Patch(label=name, **look) for name, look in looks.items()]
 
 
 def run_labels(records: Sequence[RunRecord]) -> list[str]:
-    """Names of runs for legends: the policy, and what tells runs of one policy apart.
+    """Names of runs for legends: the policy, and for several runs of one policy a suffix.
 
-    That is the value of the one key in which their configurations differ, or a number.
+    The suffix is the value of the one key in which their configurations differ, or a number.
     """
     labels = [policy_label(record.policy) for record in records]
     for name in {label for label, count in Counter(labels).items() if count > 1}:
         rows = [index for index, label in enumerate(labels) if label == name]
-        told = _told_apart([records[index].config for index in rows])
-        for index, text in zip(rows, told, strict=True):
-            labels[index] = f"{name} {text}"
+        suffixes = _suffixes([records[index].config for index in rows])
+        for index, suffix in zip(rows, suffixes, strict=True):
+            labels[index] = f"{name} {suffix}"
     return labels
 
 
-def _told_apart(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells configurations apart: the one key that does, or a number."""
-    flat = [_flat(config) for config in configs]
+def _suffixes(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    flat = [flatten_dict(config, sep=".") for config in configs]
     keys = [key for key in flat[0] if len({str(one.get(key)) for one in flat}) > 1]
     if len(keys) == 1 and len({str(one[keys[0]]) for one in flat}) == len(flat):
         key = keys[0].rpartition(".")[2].replace("_", " ")
         return [f"({key} {one[keys[0]]})" for one in flat]
     return [f"({number})" for number in range(1, len(flat) + 1)]
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted name."""
-    values = {}
-    for key, value in config.items():
-        nested = isinstance(value, Mapping)
-        values |= _flat(value, f"{prefix}{key}.") if nested else {prefix + key: value}
-    return values
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
@@ -207,13 +204,27 @@ def round_axis(axes: Axes, label: bool = True) -> None:
         axes.set_xlabel(ROUND_LABEL)
 
 
+def mark_every(points: int, marks: int = 12) -> int:
+    """Step between markers along a line, more of which would hide it."""
+    return max(1, -(-points // marks))
+
+
+def plot_known(axes: Axes, x: np.ndarray, y: np.ndarray, look: Look, **keywords: Any) -> None:
+    """Line through the points that are known; one on the frame is drawn whole."""
+    known = np.isfinite(y)
+    every = mark_every(known.sum())
+    if known.any():
+        keywords = {"markevery": every, "clip_on": False, **look, **keywords}
+        axes.plot(x[known], y[known], **keywords)
+
+
 def legend_above(axes: Axes, columns: int = 3) -> None:
     """Legend on top of a panel, where it hides no data."""
     axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderaxespad=0.2)
 
 
 def say_empty(axes: Axes, words: str) -> None:
-    """Tell why a panel shows no data."""
+    """Say in a panel why it has no data."""
     axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=GREY)
 
 

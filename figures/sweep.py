@@ -1,75 +1,137 @@
 """Amounts against what a sweep changes, one line a policy.
 
-    python -m figures.sweep --workdir=DIR [--out=DIR]
-
-Reads the files of ``experiments.sweep`` and writes ``sweep`` with medians over networks and
-``sweep_mean`` with means, each as PDF and PNG. Intervals are of 95 %, of a median between two
-order statistics, of a mean by Student's t; an interval that leaves a panel ends at its frame.
-A network counts with its mean over the rounds. Points of a value stand side by side, lest
+``sweep`` has medians over networks and ``sweep_mean`` means. Intervals are of 95 %, of a median
+between two order statistics, of a mean by Student's t; one that leaves a panel ends at its frame.
+A network counts with its mean over the rounds. Points of a value are drawn side by side, lest
 intervals hide one another. Axes of amounts are logarithmic where these differ by more than a
 factor of 30. A point whose value is infinite has no marker. Where links are bad, mean
 latencies rest on few networks, so read the medians first. A sweep whose points have names
-gets a row a point.
+has a row for each.
 """
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.command_line import run_reporting_errors
-from experiments.sweep_files import SweepResult, load_sweep
-from figures import choices, style
-from figures.command_line import out_dir, print_paths, result_parser
-from figures.comparison import horizon, kept
+from collapipe_jax.files.realisations import Sweep, round_means
+from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
+from figures import style
+from figures.comparison import horizon, only_runnable, separate_rows
 from figures.scales import wide_axis
-from figures.sweep_points import Panel, sweep_panels
 
-_FILES = {"median": "sweep", "mean": "sweep_mean"}
-_SPREAD = 0.45  # of the gap between two values, that points of one take
+STATISTICS = {"median": median_estimate, "mean": mean_estimate}
+NAMED_METRICS = ("latency_s", "compute_latency_s", "energy_j", "device_memory_bytes")
+"""Panels where the points have names."""
+_LABELS = {
+    "latency_s": "Latency of a round [s]",
+    "compute_latency_s": "Compute latency [s]",
+    "energy_j": "Energy of a round [J]",
+    "device_memory_bytes": "Fullest device [{unit}]",
+    "divergence_over_target": "Divergence / target [–]",
+}
+_SPREAD = 0.45  # of the gap between two values, over which their policies are spread
 _MOST_TICKS = 8  # values that are all written on the axis
+_POLICY_IN = 0.055  # of a row
+_ROW_SPREAD = 0.8  # of a row, over which its policies are spread
+
+
+class Panel(NamedTuple):
+    """One amount.
+
+    Attributes:
+      label: of its axis, with its unit.
+      estimates: by policy in that unit, arrays ``[points]``.
+    """
+
+    label: str
+    estimates: dict[str, Estimate]
+
+    def limited_by(self) -> np.ndarray:
+        """Numbers that the axis has to hold; lower ends of intervals may leave it."""
+        return np.concatenate([part for one in self.estimates.values() for part in one[::2]])
+
+
+def sweep_panels(result: Sweep, statistic: str) -> dict[str, Panel]:
+    """Panels by metric, latency first.
+
+    Args:
+      result: a sweep.
+      statistic: a key of ``STATISTICS``.
+    """
+    points = [round_means(only_runnable(point)) for point in result.points]
+    panels = {}
+    for metric, label in _LABELS.items():
+        estimates = {}
+        for name in points[0]:
+            parts = [STATISTICS[statistic](point[name][metric]) for point in points]
+            estimates[name] = Estimate(*map(np.stack, zip(*parts, strict=True)))
+        panels[metric] = Panel(label, estimates)
+    panels["device_memory_bytes"] = _in_unit(panels["device_memory_bytes"])
+    return panels
+
+
+def _in_unit(panel: Panel) -> Panel:
+    """Bytes in a unit in which they read well."""
+    most = panel.limited_by()
+    unit_bytes, unit = style.memory_unit(np.max(most, where=np.isfinite(most), initial=0.0))
+    scaled = {
+        name: Estimate(*(part / unit_bytes for part in estimate))
+        for name, estimate in panel.estimates.items()
+    }
+    return Panel(panel.label.format(unit=unit), scaled)
 
 
 @style.styled
-def draw(result: SweepResult, statistic: str = "median") -> Figure:
+def draw(result: Sweep, statistic: str = "median") -> Figure:
     """Draw latency at the left and, smaller, the other amounts.
 
     Args:
       result: a sweep.
       statistic: ``"median"`` or ``"mean"`` over networks.
     """
+    panels = sweep_panels(result, statistic)
     if isinstance(result.values[0], str):
-        return choices.draw(result, statistic)
-    told = sweep_panels(result, statistic)
+        return _draw_named(result, statistic, panels)
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 3.7)
     grid = figure.add_gridspec(2, 3, width_ratios=[1.35, 1.0, 1.0])
     places = (grid[:, 0], grid[0, 1], grid[0, 2], grid[1, 1], grid[1, 2])
-    for panel, place in zip(told.values(), places, strict=True):
+    for panel, place in zip(panels.values(), places, strict=True):
         axes = figure.add_subplot(place)
         _swept_axis(axes, result, labelled=place.rowspan.stop == 2)
-        _overlay(axes, side_by_side(result, len(panel.told)), panel)
+        _overlay(axes, side_by_side(result, len(panel.estimates)), panel)
         axes.set_ylabel(panel.label)
-    figure.axes[0].set_title(f"{statistic} over {horizon(kept(result.points[0]))}", loc="left")
-    handles = style.policy_handles(told["latency_s"].told)
-    figure.legend(handles=handles, loc="outside upper center", ncols=4)
+    _title_and_legend(figure, result, statistic, list(panels["latency_s"].estimates))
     return figure
 
 
-def is_log(result: SweepResult) -> bool:
-    """Whether the swept values stand on a logarithmic axis."""
+def _title_and_legend(
+    figure: Figure, result: Sweep, statistic: str, policies: Sequence[str], joined: bool = True
+) -> None:
+    title = f"{statistic} over {horizon(only_runnable(result.points[0]))}"
+    figure.axes[0].set_title(title, loc="left")
+    handles = style.policy_handles(policies, joined)
+    figure.legend(handles=handles, loc="outside upper center", ncols=4)
+
+
+def is_log(result: Sweep) -> bool:
+    """Whether the axis of the swept values is logarithmic."""
     return result.log and min(result.values) > 0
 
 
-def side_by_side(result: SweepResult, policies: int) -> np.ndarray:
-    """Where the points of every policy stand, around the values, ``[policies, points]``."""
+def _offsets(policies: int) -> np.ndarray:
+    """Places of policies side by side, from -1/2 to 1/2."""
+    return (np.arange(policies) + 0.5) / policies - 0.5
+
+
+def side_by_side(result: Sweep, policies: int) -> np.ndarray:
+    """Places of the points of every policy, around the values, ``[policies, points]``."""
     values = np.array(result.values, np.float64)
     place = np.log(values) if is_log(result) else values
     gap = np.diff(np.sort(place)).min() if place.size > 1 else np.log(2.0)
-    offsets = _SPREAD * gap * ((np.arange(policies) + 0.5) / policies - 0.5)
-    places = place + offsets[:, None]
+    places = place + _SPREAD * gap * _offsets(policies)[:, None]
     return np.exp(places) if is_log(result) else places
 
 
@@ -78,21 +140,15 @@ def _overlay(axes: Axes, places: np.ndarray, panel: Panel) -> None:
     limits = wide_axis(axes, "y", panel.limited_by())
     if not np.isfinite(panel.limited_by()).any():
         style.say_empty(axes, "no finite value")
-    looks = style.policy_looks(panel.told)
-    for place, (name, estimate) in zip(places, panel.told.items(), strict=True):
+    looks = style.policy_looks(panel.estimates)
+    for place, (name, estimate) in zip(places, panel.estimates.items(), strict=True):
         each = estimate.within(limits)
-        error = np.nan_to_num([each.value - each.low, each.high - each.value])
-        axes.errorbar(
-            place,
-            each.value,
-            yerr=np.maximum(error, 0.0),
-            capsize=1.0,
-            elinewidth=0.7,
-            **looks[name]._asdict(),
-        )
+        error = np.maximum(np.nan_to_num([each.value - each.low, each.high - each.value]), 0.0)
+        thin = {"capsize": 1.0, "elinewidth": 0.7}
+        axes.errorbar(place, each.value, yerr=error, **thin, **looks[name])
 
 
-def _swept_axis(axes: Axes, result: SweepResult, labelled: bool) -> None:
+def _swept_axis(axes: Axes, result: Sweep, labelled: bool) -> None:
     """Scale and ticks of what is swept; its unit where it has one."""
     if is_log(result):
         axes.set_xscale("log")
@@ -106,20 +162,38 @@ def _swept_axis(axes: Axes, result: SweepResult, labelled: bool) -> None:
         axes.tick_params(labelbottom=False)
 
 
-def draw_and_save(result: SweepResult, folder: str | Path) -> list[Path]:
-    """Write both figures, and tell their paths."""
-    return [
-        path
-        for statistic, name in _FILES.items()
-        for path in style.save(draw(result, statistic), folder, name)
-    ]
+def _draw_named(result: Sweep, statistic: str, panels: dict[str, Panel]) -> Figure:
+    """Draw one panel an amount; in a row, a named point, policies are below one another."""
+    policies = list(panels["latency_s"].estimates)
+    count, row_in = len(result.values), max(0.2, _POLICY_IN * len(policies))
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.0 + row_in * count)
+    widths = [1.6, *[1.0] * (len(NAMED_METRICS) - 1)]
+    drawn = figure.subplots(1, len(NAMED_METRICS), sharey=True, width_ratios=widths)
+    for axes, metric in zip(drawn, NAMED_METRICS, strict=True):
+        _rows(axes, panels[metric])
+        axes.set_xlabel(panels[metric].label)
+    drawn[0].set_yticks(range(count), labels=result.values)
+    drawn[0].set_ylim(count - 0.5, -0.5)
+    drawn[0].set_ylabel(result.axis)
+    for axes in drawn:
+        axes.tick_params(axis="y", length=0)
+        separate_rows(axes, count)
+    _title_and_legend(figure, result, statistic, policies, joined=False)
+    return figure
 
 
-def main(argv: Sequence[str]) -> None:
-    """Draw both figures from the sweep on file."""
-    options = result_parser(__doc__, "experiments.sweep").parse_args(argv)
-    print_paths(draw_and_save(load_sweep(options.workdir[0]), out_dir(options)))
+def _rows(axes: Axes, panel: Panel) -> None:
+    """Markers of all policies on their intervals."""
+    limits = wide_axis(axes, "x", panel.limited_by())
+    offsets = _ROW_SPREAD * _offsets(len(panel.estimates))
+    looks = style.policy_looks(panel.estimates)
+    for (name, estimate), offset in zip(panel.estimates.items(), offsets, strict=True):
+        each = estimate.within(limits)
+        rows = np.arange(each.value.size) + offset
+        axes.hlines(rows, each.low, each.high, color=looks[name]["color"], linewidth=0.7)
+        axes.plot(each.value, rows, clip_on=False, **style.alone(looks[name]))
 
 
-if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+def draw_several(result: Sweep) -> dict[str, Figure]:
+    """Both figures by the names of their files."""
+    return {"sweep": draw(result, "median"), "sweep_mean": draw(result, "mean")}

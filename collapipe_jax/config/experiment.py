@@ -21,7 +21,7 @@ from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
 from collapipe_jax.objectives.objective import Objective
 from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
-from collapipe_jax.policies.registry import CLIENT_POLICIES, Policy, make_policy
+from collapipe_jax.policies.registry import Policy, make_policy, policy_entry
 from collapipe_jax.simulation.system import EdgeSystem
 from collapipe_jax.tasks.split import split_samples
 
@@ -64,7 +64,7 @@ class Experiment:
     @functools.cached_property
     def most_client_samples(self) -> int | None:
         """Most samples of a mini-batch that a client may get; None under a pipeline policy."""
-        if self.config["policy"]["name"] not in CLIENT_POLICIES:
+        if not policy_entry(self.config["policy"]["name"]).by_clients:
             return None
         if self.config["dynamics"]["availability"] < 1.0:
             return self.config["training"]["batch"]
@@ -124,7 +124,7 @@ def _check_is_trained(config: ConfigDict) -> None:
             "adapters are priced, not trained",
             "Give 1 to train, or compare policies without training",
         )
-    if config.policy.name in CLIENT_POLICIES and backend != "sequential":
+    if policy_entry(config.policy.name).by_clients and backend != "sequential":
         raise InputError(
             "pipeline.backend",
             backend,
@@ -159,7 +159,7 @@ def build_erasure_law(config: ConfigDict) -> ErasureLaw:
         name, value = f"training.{key}", config.training[key]
         if value not in known:
             raise InputError(name, value, "unknown", f"Choose among: {', '.join(known)}")
-        if value != known[0] and config.policy.name in CLIENT_POLICIES:
+        if value != known[0] and policy_entry(config.policy.name).by_clients:
             problem = f"clients of policy {config.policy.name} do not read it"
             raise InputError(name, value, problem, f"Give {known[0]}, or another policy")
     return ErasureLaw(
@@ -171,7 +171,7 @@ def build_erasure_law(config: ConfigDict) -> ErasureLaw:
 def _averaged_copies(config: ConfigDict) -> int:
     """How many copies of the embedding a round averages: of clusters, or of clients."""
     clusters, devices = config.network.clusters, config.network.devices
-    return clusters * devices if config.policy.name in CLIENT_POLICIES else clusters
+    return clusters * devices if policy_entry(config.policy.name).by_clients else clusters
 
 
 def build_optimizers(config: ConfigDict) -> Optimizers:

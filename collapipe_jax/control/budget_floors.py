@@ -1,14 +1,14 @@
-"""Floors under the budgets: what even the least-energy decision must spend.
+"""Floors of the budgets: least energy that any decision spends.
 
-A budget under its floor makes a queue grow for every policy (Slater's condition,
-docs/system-model.md, section 5), so it is refused before anything runs.
+With a budget below its floor, a queue grows under every policy: Slater's condition fails
+(docs/system-model.md, section 5). Such a budget is refused before anything runs.
 """
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.cost.energy import computing_energy_j
+from collapipe_jax.cost.computing import computing_energy_j
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
 
@@ -19,8 +19,7 @@ def control_unit_floor_j(problem: RoundProblem) -> Array:
     """Least energy of a round for every control unit, ``[N]``; 0 where a cluster cannot run.
 
     Its computing, and its bits at the energy per bit of vanishing power over the whole
-    band, ``ln 2 N_0 / g``, without D2D interference and towards the device with the
-    best link.
+    band, ``ln 2 N_0 / g``, without D2D interference and to the device with the best link.
 
     Args:
       problem: a round at mean gains.
@@ -36,7 +35,7 @@ def control_unit_floor_j(problem: RoundProblem) -> Array:
 
 
 def uplink_floor_j(problem: RoundProblem) -> Array:
-    """What every uplink takes of :func:`control_unit_floor_j`, ``[N]``."""
+    """Part of every uplink in :func:`control_unit_floor_j`, ``[N]``."""
     work, radio = problem.workload, problem.radio
     noise = radio.bs_noise_w_per_hz + radio.d2e_interference_w / radio.d2e_bandwidth_hz
     model_bits = work.blocks * work.block_param_bits + work.embedding_param_bits
@@ -59,7 +58,7 @@ def device_budget_floor_j(problem: RoundProblem) -> np.ndarray:
     round and never more than it can hold; the floor is where these sum to ``L``.
 
     Args:
-      problem: a round at mean gains, all devices there.
+      problem: a round at mean gains, with all devices available.
 
     Returns:
       ``[N]``; 0 for a cluster whose devices cannot hold the encoder.

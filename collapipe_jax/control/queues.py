@@ -1,4 +1,4 @@
-"""Virtual queues: debts towards the long-term constraints, docs/system-model.md (20)."""
+"""Virtual queues of the long-term constraints."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from collapipe_jax.cost.problem import Control
 
 
 class Queues(NamedTuple):
-    """Debts, in units of the budget and of the target.
+    """Backlogs, in units of the budget and of the target.
 
     Attributes:
       energy: ``q``, ``[N, K + 1]``.
@@ -27,7 +27,9 @@ def empty_queues(clusters: int, nodes: int) -> Queues:
 
 
 def update_queues(queues: Queues, control: Control, energy_j: Array, divergence: Array) -> Queues:
-    """Queues after a round: what was spent comes in, the budget goes out.
+    """Queues after a round: cost arrives, the budget is served.
+
+    Source: docs/system-model.md (20).
 
     Args:
       queues: before the round.
@@ -44,9 +46,9 @@ def update_queues(queues: Queues, control: Control, energy_j: Array, divergence:
 
 
 def queues_before(after: Queues) -> Queues:
-    """Queues before every round of a run that began with none, ``[rounds, ...]``.
+    """Queues before every round of a run that began with empty ones, ``[rounds, ...]``.
 
     Args:
-      after: those after every round.
+      after: queues after every round.
     """
     return jax.tree.map(lambda queue: jnp.roll(queue, 1, axis=0).at[0].set(0.0), after)

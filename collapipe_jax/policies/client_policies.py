@@ -1,7 +1,7 @@
-"""Policies that train whole copies of the model side by side, one a device.
+"""Policies of data-parallel learning: every device trains a copy of the model.
 
-Source: docs/system-model.md, section 6. Both share the D2E band equally at full power and
-look at neither energy nor losses; ``vanilla_fl`` does not look at memory either.
+Both share the D2E band equally at full power and ignore energy and losses; ``vanilla_fl``
+ignores memory too. Source: docs/system-model.md, section 6.
 """
 
 import jax.numpy as jnp
@@ -22,17 +22,17 @@ def vanilla_fl(problem: RoundProblem) -> ClientDecision:
       A decision that may exceed memory and budgets.
 
     Raises:
-      InputError: if the workload does not tell the sizes of embedding and decoder.
+      InputError: if the workload lacks the sizes of embedding and decoder.
     """
     model_ends(problem.workload)
-    return _all_take_part(problem, jnp.int32(problem.workload.blocks), whole_model=True)
+    return _with_all_clients(problem, jnp.int32(problem.workload.blocks), whole_model=True)
 
 
 def splitfed(problem: RoundProblem) -> ClientDecision:
     """Split federated learning (Thapa et al. 2004.12088): the first blocks on every device.
 
-    As many as fit the smallest device that takes part, but at most half of them; perhaps
-    none, for the embedding alone.
+    As many as fit the smallest participating device, but at most half of them; where none
+    fits, clients train the embedding alone.
 
     Args:
       problem: one round of one network.
@@ -41,22 +41,22 @@ def splitfed(problem: RoundProblem) -> ClientDecision:
       A decision that may exceed budgets, and memory where not even the embedding fits.
 
     Raises:
-      InputError: if the workload does not tell the sizes of embedding and decoder.
+      InputError: if the workload lacks the sizes of embedding and decoder.
     """
     work, memory_bytes = problem.workload, problem.compute.memory_bytes
     samples = split_batch(work.batch, memory_bytes > 0)
     largest = jnp.max(samples, axis=1, keepdims=True)
     per_block = work.block_static_bytes + largest * work.block_kept_bytes
     room = memory_bytes - model_ends(work).embedding_static_bytes
-    # A hair of slack keeps a device that fits exactly from losing a block to rounding.
+    # Slack against rounding for a device whose memory fits exactly.
     fits = jnp.floor((room - largest * work.block_working_bytes) / per_block * (1 + 1e-6))
     least = jnp.min(jnp.where(samples > 0, fits, jnp.inf))
     blocks = jnp.clip(least, 0, work.blocks // 2).astype(jnp.int32)
-    return _all_take_part(problem, blocks, whole_model=False)
+    return _with_all_clients(problem, blocks, whole_model=False)
 
 
 def split_batch(batch: Array, available: Array) -> Array:
-    """A mini-batch over the devices that are there, as evenly as integers allow.
+    """A mini-batch over the available devices, as evenly as integers allow.
 
     Args:
       batch: ``B``.
@@ -64,26 +64,26 @@ def split_batch(batch: Array, available: Array) -> Array:
 
     Returns:
       Integers, ``[N, K]``; the first devices get the remainder. A row sums to ``B``, or to
-      0 where nobody is there.
+      0 where none is available.
     """
-    there = jnp.sum(available, axis=1, keepdims=True)
-    share, remainder = jnp.divmod(jnp.asarray(batch, jnp.int32), jnp.maximum(there, 1))
+    count = jnp.sum(available, axis=1, keepdims=True)
+    share, remainder = jnp.divmod(jnp.asarray(batch, jnp.int32), jnp.maximum(count, 1))
     rank = jnp.cumsum(available, axis=1) - 1
     return jnp.where(available, share + (rank < remainder), 0).astype(jnp.int32)
 
 
-def _all_take_part(
+def _with_all_clients(
     problem: RoundProblem, client_blocks: Array, *, whole_model: bool
 ) -> ClientDecision:
-    """Everybody who is there, equal shares and full power."""
+    """All available devices, with equal shares and full power."""
     radio = problem.radio
     samples = split_batch(problem.workload.batch, problem.compute.memory_bytes > 0)
-    takes_part = samples > 0
-    clients = jnp.maximum(jnp.sum(takes_part), 1)
+    participates = samples > 0
+    clients = jnp.maximum(jnp.sum(participates), 1)
     return ClientDecision(
         samples=samples,
         client_blocks=client_blocks,
-        d2e_share=jnp.where(takes_part, 1.0 / clients, 0.0),
-        d2e_power_w=jnp.where(takes_part, radio.d2e_power_max_w[:, None], 0.0),
+        d2e_share=jnp.where(participates, 1.0 / clients, 0.0),
+        d2e_power_w=jnp.where(participates, radio.d2e_power_max_w[:, None], 0.0),
         whole_model=whole_model,
     )

@@ -1,4 +1,4 @@
-"""Every layout of a small network: segments by numbers of micro-batches. On the host."""
+"""Every partition of a small network: segments and micro-batches. On the host."""
 
 import itertools
 from typing import NamedTuple
@@ -9,8 +9,8 @@ from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
 
 
-class ClusterLayouts(NamedTuple):
-    """All that a cluster can do with its blocks.
+class ClusterPartitions(NamedTuple):
+    """All partitions of a cluster.
 
     Attributes:
       segments: integers, ``[J, K]``.
@@ -36,23 +36,23 @@ def compositions(total: int, parts: int) -> np.ndarray:
     return np.diff(ends, axis=1) - 1
 
 
-def enumerate_layouts(problem: RoundProblem) -> list[ClusterLayouts]:
-    """Every layout of every cluster that its memory allows.
+def enumerate_partitions(problem: RoundProblem) -> list[ClusterPartitions]:
+    """Every partition of every cluster that its memory allows.
 
     Args:
       problem: one round of one network.
 
     Returns:
-      For each cluster; a single layout of zeros where it must sit out.
+      For each cluster; a single one of zeros where it cannot participate.
     """
     splits = compositions(problem.workload.blocks, problem.devices)
     choices = np.unique(np.asarray(problem.workload.micro_batch_choices))
     capacity = np.stack([np.asarray(usable_blocks(problem, count)) for count in choices])
-    return [_layouts_within(capacity[:, n], splits, choices) for n in range(problem.clusters)]
+    return [_partitions_within(capacity[:, n], splits, choices) for n in range(problem.clusters)]
 
 
-def _layouts_within(capacity, splits, choices) -> ClusterLayouts:
+def _partitions_within(capacity, splits, choices) -> ClusterPartitions:
     choice, split = np.nonzero(np.all(splits[None] <= capacity[:, None], axis=2))
     if not choice.size:
-        return ClusterLayouts(np.zeros_like(splits[:1]), choices[-1:])
-    return ClusterLayouts(splits[split], choices[choice])
+        return ClusterPartitions(np.zeros_like(splits[:1]), choices[-1:])
+    return ClusterPartitions(splits[split], choices[choice])

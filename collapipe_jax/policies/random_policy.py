@@ -1,4 +1,4 @@
-"""A policy that draws every part of its decision: what chance alone reaches."""
+"""Random feasible decisions: the reference that uses no information."""
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,12 @@ from collapipe_jax.cost.problem import RoundProblem
 
 
 def random_policy(key: Array, problem: RoundProblem) -> Decision:
-    """Uniform over what is feasible, part by part.
+    """Random feasible decision, uniform part by part.
 
     A cluster's number of micro-batches is uniform over those with which its devices can
     hold the encoder; its segments are then uniform over all rows that fit, idle devices
     among them. Shares are uniform on the simplex of those that send, powers uniform up to
-    their maxima. A cluster that can hold the encoder with no number sits out.
+    their maxima. A cluster that cannot hold the encoder does not participate.
 
     Source: docs/system-model.md, section 6.
 
@@ -35,23 +35,19 @@ def random_policy(key: Array, problem: RoundProblem) -> Decision:
     segments = jax.vmap(random_composition, in_axes=(0, 0, None))(
         keys, capacity, problem.workload.blocks
     )
-    active, present = active_nodes(segments), participates(segments)
+    active, runs = active_nodes(segments), participates(segments)
     return Decision(
         segments=segments,
         micro_batches=count.astype(jnp.int32),
         d2d_share=_random_shares(share_key, active),
         d2d_power_w=_random_powers(power_key, active, problem.radio.d2d_power_max_w),
-        d2e_share=_random_shares(d2e_share_key, present),
-        d2e_power_w=_random_powers(d2e_power_key, present, problem.radio.d2e_power_max_w),
+        d2e_share=_random_shares(d2e_share_key, runs),
+        d2e_power_w=_random_powers(d2e_power_key, runs, problem.radio.d2e_power_max_w),
     )
 
 
 def _random_micro_batches(key: Array, problem: RoundProblem) -> Array:
-    """Of every cluster, among the numbers that let it hold the encoder; any if none does.
-
-    Returns:
-      ``[N]``.
-    """
+    """Uniform over the numbers with which a cluster holds the encoder; any if none, ``[N]``."""
     choices = problem.workload.micro_batch_choices
     capacity = jax.vmap(lambda count: usable_blocks(problem, count))(choices)
     fits = jnp.sum(capacity, axis=-1) >= problem.workload.blocks
@@ -112,7 +108,7 @@ def log_ways(capacity: Array, blocks: int) -> Array:
 
 
 def _at_rest(log_ways_after: Array, rest: Array) -> Array:
-    """``log_ways_after`` at the blocks left, minus infinity where they are fewer than none."""
+    """``log_ways_after`` at the blocks left, minus infinity where negative."""
     return jnp.where(rest >= 0, log_ways_after[jnp.maximum(rest, 0)], -jnp.inf)
 
 
@@ -132,16 +128,15 @@ def _random_shares(key: Array, members: Array) -> Array:
 
 
 def _random_powers(key: Array, members: Array, power_max_w: Array) -> Array:
-    """Uniform up to the maximum; 0 for whom is no member. All ``[...]``."""
+    """Uniform up to the maximum; 0 for others. All ``[...]``."""
     return jnp.where(members, power_max_w * _open_uniform(key, members.shape), 0.0)
 
 
 def _open_uniform(key: Array, shape: tuple[int, ...]) -> Array:
-    """Uniform between 0 and 1, of which neither is reached.
+    """Uniform on the open interval (0, 1).
 
-    A draw of 0 comes once in some million, and a message without power or share breaks
-    its whole round. Draws are multiples of a step, the rounding of 1; half a step more
-    keeps them apart from both ends and their mean at one half.
+    A message without power or share would break its whole round. Draws are multiples of the
+    rounding of 1; half of it more keeps them off both ends and their mean at one half.
     """
     draw = jax.random.uniform(key, shape)
     return draw + 0.5 * jnp.finfo(draw.dtype).eps

@@ -1,4 +1,4 @@
-"""All policies behind one signature."""
+"""All policies by name, behind one signature."""
 
 import dataclasses
 import functools
@@ -22,16 +22,21 @@ Policy = Callable[[Array, RoundProblem], Decision | ClientDecision]
 
 
 @dataclasses.dataclass(frozen=True)
-class PolicyOptions:
-    """What policies are told that they do not decide.
+class PolicyEntry:
+    """A policy of the registry.
 
     Attributes:
-      micro_batches: of policies that fix it, and of others to start from.
-      partitions: of ``titanic``.
+      decide: ``decide(problem, *options)``; ``decide(key, problem, *options)`` if random.
+      options: names of the options of :func:`make_policy` that it takes, in order.
+      random: whether it takes a random key.
+      by_clients: whether devices train copies of the model by themselves; if not, a cluster
+        trains one model in a pipeline.
     """
 
-    micro_batches: int
-    partitions: int
+    decide: Callable[..., Decision | ClientDecision]
+    options: tuple[str, ...] = ()
+    random: bool = False
+    by_clients: bool = False
 
 
 def _decide_dssra(problem: RoundProblem, micro_batches: int) -> Decision:
@@ -42,33 +47,41 @@ def _decide_greedy(problem: RoundProblem, micro_batches: int) -> Decision:
     return greedy(problem, micro_batches).decision
 
 
-@functools.cache
-def _policy(decide: Callable[..., Decision | ClientDecision], *arguments: int) -> Policy:
-    """The same object for the same arguments, so that nothing is compiled for it twice."""
-    return lambda key, problem: decide(problem, *arguments)
+def _decide_titanic(problem: RoundProblem, partitions: int) -> Decision:
+    return titanic(problem, 1, partitions)
 
 
-POLICIES: dict[str, Callable[[PolicyOptions], Policy]] = {
-    "dssra": lambda told: _policy(_decide_dssra, told.micro_batches),
-    "greedy": lambda told: _policy(_decide_greedy, told.micro_batches),
-    "static_pipeline": lambda told: _policy(static_pipeline, told.micro_batches),
-    "titanic": lambda told: _policy(titanic, 1, told.partitions),
-    "titanic_pipelined": lambda told: _policy(titanic, told.micro_batches, told.partitions),
-    "random": lambda told: random_policy,
-    "vanilla_fl": lambda told: _policy(vanilla_fl),
-    "splitfed": lambda told: _policy(splitfed),
+POLICIES: dict[str, PolicyEntry] = {
+    "dssra": PolicyEntry(_decide_dssra, ("micro_batches",)),
+    "greedy": PolicyEntry(_decide_greedy, ("micro_batches",)),
+    "static_pipeline": PolicyEntry(static_pipeline, ("micro_batches",)),
+    "titanic": PolicyEntry(_decide_titanic, ("partitions",)),
+    "titanic_pipelined": PolicyEntry(titanic, ("micro_batches", "partitions")),
+    "random": PolicyEntry(random_policy, random=True),
+    "vanilla_fl": PolicyEntry(vanilla_fl, by_clients=True),
+    "splitfed": PolicyEntry(splitfed, by_clients=True),
 }
-"""Factories by name."""
-CLIENT_POLICIES = ("vanilla_fl", "splitfed")
-"""Those that decide for clients with whole copies of the model; others cut one model."""
+"""Policies by name; a new one is one entry."""
 
 
 def make_policy(name: str, micro_batches: int = 8, partitions: int = 3) -> Policy:
-    """A policy by name; one object for all options that it does not look at.
+    """A policy by name; the same object for all values of options that it does not take.
 
     Args:
       name: a key of :data:`POLICIES`.
-      micro_batches, partitions: as in :class:`PolicyOptions`.
+      micro_batches: of policies that fix it, and of others to start from.
+      partitions: of ``titanic``.
+
+    Raises:
+      InputError: if there is no such policy.
+    """
+    entry = policy_entry(name)
+    options = {"micro_batches": micro_batches, "partitions": partitions}
+    return _policy(entry, *(options[option] for option in entry.options))
+
+
+def policy_entry(name: str) -> PolicyEntry:
+    """Entry of a policy.
 
     Raises:
       InputError: if there is no such policy.
@@ -76,4 +89,12 @@ def make_policy(name: str, micro_batches: int = 8, partitions: int = 3) -> Polic
     if name not in POLICIES:
         known = ", ".join(POLICIES)
         raise InputError("policy.name", name, "unknown policy", f"Choose among: {known}")
-    return POLICIES[name](PolicyOptions(micro_batches, partitions))
+    return POLICIES[name]
+
+
+@functools.cache
+def _policy(entry: PolicyEntry, *options: int) -> Policy:
+    """The same object for the same arguments, so that it is compiled once."""
+    if entry.random:
+        return lambda key, problem: entry.decide(key, problem, *options)
+    return lambda key, problem: entry.decide(problem, *options)

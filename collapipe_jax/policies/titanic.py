@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jax import Array
 from optax.assignment import hungarian_algorithm
 
+from collapipe_jax.cost.computing import forward_time_s
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.feasibility import usable_blocks
-from collapipe_jax.cost.latency import forward_time_s
-from collapipe_jax.cost.links import message_time_s
+from collapipe_jax.cost.latency import message_time_s
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_allocation
 from collapipe_jax.errors import InputError
-from collapipe_jax.network.channel import d2d_rate_bps, d2d_sinr
+from collapipe_jax.network.channel import bit_time_s, d2d_sinr
 
 
 def titanic(problem: RoundProblem, micro_batches: int, partitions: int = 3) -> Decision:
@@ -144,8 +144,8 @@ def _transfer_time_s(problem: RoundProblem, partitions: Array, micro_batches: Ar
 
     def message_s(power_w, gain):
         sinr = d2d_sinr(radio, power_w, gain, share, 0.0)
-        rate_bps = d2d_rate_bps(radio, sinr, share)
-        return message_time_s(bits, rate_bps) + problem.compute.link_overhead_s
+        air_s = bits * bit_time_s(radio, share * radio.d2d_bandwidth_hz, sinr)
+        return message_time_s(air_s, problem.compute.link_overhead_s)
 
     there_s = message_s(power_w[:, :1], gain[:, 0, 1:])
     back_s = message_s(power_w[:, 1:], gain[:, 1:, 0])

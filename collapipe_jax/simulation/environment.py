@@ -1,7 +1,6 @@
-"""The network over rounds: state, decision, price and queues, with no learning.
+"""A network over rounds: observe a problem, decide, step; without learning.
 
-One realisation is a pure function of its key; ``jax.vmap`` over keys makes thousands,
-and one ``jax.lax.scan`` runs the rounds.
+One realisation is a pure function of its key. ``jax.vmap`` over keys runs thousands.
 """
 
 from typing import NamedTuple
@@ -14,9 +13,9 @@ from collapipe_jax.control.effective_queues import effective_queues
 from collapipe_jax.control.queues import Queues, empty_queues, update_queues
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.decision import Decision, participates
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import violations
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.cost.switching import Switching
 from collapipe_jax.network.channel import Radio
@@ -33,70 +32,80 @@ from collapipe_jax.policies.registry import Policy
 from collapipe_jax.simulation.system import EdgeSystem, SystemParams, sample_system
 
 
-class HeldLayout(NamedTuple):
-    """Segments ``[N, K]`` and micro-batches ``[N]`` of the last round that a cluster was in."""
+class HeldPartition(NamedTuple):
+    """Segments ``[N, K]`` and micro-batches ``[N]`` of each cluster's last round."""
 
     segments: Array
     micro_batches: Array
 
 
 class SystemState(NamedTuple):
-    """What changes from round to round.
+    """Part of a network that changes from round to round.
 
     Attributes:
       fading: of all links.
-      queues: of energy and divergence.
-      held: layout of the last round, where leaving it has a price.
+      queues: virtual queues of energy and divergence.
+      held: partition of the last round, where switching has a cost.
       mobility: positions, velocities and shadowing, where devices walk.
     """
 
     fading: FadingState
     queues: Queues
-    held: HeldLayout | None
+    held: HeldPartition | None
     mobility: MobilityState | None
 
 
+class Environment(NamedTuple):
+    """A network before a round.
+
+    Attributes:
+      system: what does not change over rounds.
+      state: what does.
+      key: random key of the round.
+    """
+
+    system: EdgeSystem
+    state: SystemState
+    key: Array
+
+
 class SystemRound(NamedTuple):
-    """What happened in a round on the network's side.
+    """Record of a round on the network's side.
 
     Attributes:
       decision: of the policy.
-      cost: its price.
-      shown: queues before the round, as the policy saw them.
+      cost: of the decision.
+      effective_queues: queues before the round, as the policy saw them.
       queues: after the round.
       violations: limits that the decision breaks, a boolean scalar by name.
     """
 
     decision: Decision | ClientDecision
     cost: RoundCost
-    shown: Queues
+    effective_queues: Queues
     queues: Queues
     violations: dict[str, Array]
 
 
-def initial_state(key: Array, system: EdgeSystem) -> SystemState:
-    """State before the first round: stationary fading, empty queues, nobody holds a block."""
-    clusters, nodes = system.mean_problem.radio.d2e_gain.shape
-    fading, queues = sample_fading(key, clusters, nodes), empty_queues(clusters, nodes)
-    mobility = None if system.mobility is None else system.mobility.start
-    if system.switching is None:
-        return SystemState(fading, queues, None, mobility)
-    nothing = jnp.zeros((clusters, nodes - 1), jnp.int32)
-    held = HeldLayout(nothing, jnp.ones(clusters, jnp.int32))
-    return SystemState(fading, queues, held, mobility)
-
-
-def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundProblem:
-    """The problem of a round: mean gains with this round's fading, devices that are there.
-
-    Where devices walk, gains follow; budgets, reference latency and target of divergence stay
-    those of the start.
+def reset(key: Array, params: SystemParams) -> Environment:
+    """Draw a network, in the state before its first round.
 
     Args:
-      key: random key, for availability.
-      system: the network.
-      state: its state.
+      key: random key of the realisation.
+      params: distribution of networks.
     """
+    system_key, state_key, round_key = _realisation_keys(key)
+    system = sample_system(system_key, params)
+    return Environment(system, initial_state(state_key, system), round_key)
+
+
+def observe(environment: Environment) -> RoundProblem:
+    """The problem of the round: mean gains times fading, and the available devices.
+
+    Where devices walk, gains follow; budgets, reference latency and divergence target stay
+    those of the start.
+    """
+    system, state, key = environment
     problem, dynamics = system.mean_problem, system.dynamics
     clusters, nodes = problem.radio.d2e_gain.shape
     d2e = fading_power(state.fading.d2e, dynamics.d2e_rician_factor)
@@ -110,22 +119,168 @@ def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundPr
         cross_gain=radio.cross_gain * node,
     )
     memory_bytes = problem.compute.memory_bytes
-    there = sample_availability(key, dynamics.availability, memory_bytes.shape)
+    available = sample_availability(
+        _round_keys(key).availability, dynamics.availability, memory_bytes.shape
+    )
     problem = problem.replace(
         radio=radio,
-        compute=problem.compute.replace(memory_bytes=jnp.where(there, memory_bytes, 0.0)),
+        compute=problem.compute.replace(memory_bytes=jnp.where(available, memory_bytes, 0.0)),
     )
-    shown = effective_queues(state.queues, problem, system.queue_params)
+    queues = effective_queues(state.queues, problem, system.queue_params)
     return problem.replace(
         control=problem.control.replace(
-            energy_queue=shown.energy, divergence_queue=shown.divergence
+            energy_queue=queues.energy, divergence_queue=queues.divergence
         ),
         switching=_switching(system, state),
     )
 
 
+def step(
+    key: Array, environment: Environment, decision: Decision | ClientDecision
+) -> tuple[Environment, RoundCost]:
+    """Carry out a decision.
+
+    Args:
+      key: random key of the next round.
+      environment: before the round.
+      decision: for the problem that :func:`observe` returns.
+
+    Returns:
+      The environment before the next round, and the cost of the decision.
+    """
+    cost = evaluate(observe(environment), decision)
+    return environment._replace(state=_next_state(environment, decision, cost), key=key), cost
+
+
+def simulate(key: Array, params: SystemParams, policy: Policy, rounds: int) -> SystemRound:
+    """A whole horizon of one network, drawn from the key.
+
+    Args:
+      key: random key of the realisation.
+      params: distribution of networks.
+      policy: makes the decisions.
+      rounds: length of the horizon (fixes shapes).
+
+    Returns:
+      Every leaf with a leading axis of rounds.
+    """
+    return simulate_system(key, draw_system(key, params), policy, rounds)
+
+
+def simulate_system(key: Array, system: EdgeSystem, policy: Policy, rounds: int) -> SystemRound:
+    """A whole horizon of a given network; arguments as of :func:`simulate`."""
+    return _scan_rounds(key, system, policy, rounds, lambda environment, record: record)
+
+
+def simulate_batch(keys: Array, params: SystemParams, policy: Policy, rounds: int) -> SystemRound:
+    """Many realisations at once: :func:`simulate` over keys ``[R]``.
+
+    Returns:
+      Every leaf with leading axes ``[R, rounds]``.
+    """
+    return jax.vmap(lambda key: simulate(key, params, policy, rounds))(keys)
+
+
+def observed_problems(
+    key: Array, params: SystemParams, policy: Policy, rounds: int
+) -> RoundProblem:
+    """Problems of all rounds of :func:`simulate`, with its arguments.
+
+    Returns:
+      Every leaf with a leading axis of rounds.
+    """
+    system = draw_system(key, params)
+    return _scan_rounds(key, system, policy, rounds, lambda environment, _: observe(environment))
+
+
+def draw_system(key: Array, params: SystemParams) -> EdgeSystem:
+    """The network of a realisation; arguments as of :func:`reset`."""
+    return sample_system(_realisation_keys(key)[0], params)
+
+
+def initial_state(key: Array, system: EdgeSystem) -> SystemState:
+    """State before the first round: stationary fading, empty queues, no blocks held."""
+    clusters, nodes = system.mean_problem.radio.d2e_gain.shape
+    fading, queues = sample_fading(key, clusters, nodes), empty_queues(clusters, nodes)
+    mobility = None if system.mobility is None else system.mobility.start
+    held = None
+    if system.switching is not None:
+        none = jnp.zeros((clusters, nodes - 1), jnp.int32)
+        held = HeldPartition(none, jnp.ones(clusters, jnp.int32))
+    return SystemState(fading, queues, held, mobility)
+
+
+def simulate_round(environment: Environment, policy: Policy) -> tuple[SystemState, SystemRound]:
+    """One round of one network.
+
+    Args:
+      environment: before the round.
+      policy: makes the decision.
+
+    Returns:
+      State after the round, and its record.
+    """
+    problem = observe(environment)
+    decision = policy(_round_keys(environment.key).policy, problem)
+    cost = evaluate(problem, decision)
+    state = _next_state(environment, decision, cost)
+    record = SystemRound(
+        decision=decision,
+        cost=cost,
+        effective_queues=Queues(problem.control.energy_queue, problem.control.divergence_queue),
+        queues=state.queues,
+        violations=violations(problem, decision),
+    )
+    return state, record
+
+
+def _scan_rounds(key, system, policy, rounds, output):
+    _, state_key, rounds_key = _realisation_keys(key)
+
+    def one(state, round_key):
+        environment = Environment(system, state, round_key)
+        state, record = simulate_round(environment, policy)
+        return state, output(environment, record)
+
+    start = initial_state(state_key, system)
+    return jax.lax.scan(one, start, jax.random.split(rounds_key, rounds))[1]
+
+
+def _next_state(
+    environment: Environment, decision: Decision | ClientDecision, cost: RoundCost
+) -> SystemState:
+    system, state, key = environment
+    correlation = system.dynamics.fading_correlation
+    return SystemState(
+        fading=step_fading(_round_keys(key).fading, state.fading, correlation),
+        queues=update_queues(
+            state.queues, system.mean_problem.control, cost.energy_j, cost.divergence
+        ),
+        held=None if state.held is None else _next_held(state.held, decision),
+        mobility=_next_mobility(key, system, state),
+    )
+
+
+def _next_held(held: HeldPartition, decision: Decision | ClientDecision) -> HeldPartition:
+    """A cluster that does not participate keeps its blocks; clients hold no partition."""
+    if isinstance(decision, ClientDecision):
+        return held
+    active = participates(decision.segments)
+    return HeldPartition(
+        jnp.where(active[:, None], decision.segments, held.segments),
+        jnp.where(active, decision.micro_batches, held.micro_batches),
+    )
+
+
+def _next_mobility(key: Array, system: EdgeSystem, state: SystemState) -> MobilityState | None:
+    if system.mobility is None:
+        return None
+    # A fourth key, beside the three of every round.
+    return step_mobility(jax.random.fold_in(key, 3), state.mobility, system.mobility)
+
+
 def _mean_radio(system: EdgeSystem, state: SystemState) -> Radio:
-    """The radio before fading: of the network, or of where its devices have walked."""
+    """The radio before fading, at the present positions."""
     radio, mobility = system.mean_problem.radio, system.mobility
     if mobility is None:
         return radio
@@ -148,125 +303,16 @@ def _switching(system: EdgeSystem, state: SystemState) -> Switching | None:
     )
 
 
-def simulate_round(
-    key: Array, system: EdgeSystem, state: SystemState, policy: Policy
-) -> tuple[SystemState, SystemRound]:
-    """One round of one network.
-
-    Args:
-      key: random key of the round.
-      system: the network.
-      state: before the round.
-      policy: who decides.
-
-    Returns:
-      State after the round, and what happened.
-    """
-    there_key, policy_key, fading_key = _round_keys(key)
-    problem = round_problem(there_key, system, state)
-    decision = policy(policy_key, problem)
-    cost = price(problem, decision)
-    queues = update_queues(state.queues, problem.control, cost.energy_j, cost.divergence)
-    fading = step_fading(fading_key, state.fading, system.dynamics.fading_correlation)
-    held = None if state.held is None else _held_after(state.held, decision)
-    shown = Queues(problem.control.energy_queue, problem.control.divergence_queue)
-    happened = SystemRound(decision, cost, shown, queues, violations(problem, decision))
-    return SystemState(fading, queues, held, _mobility_after(key, system, state)), happened
+class _RoundKeys(NamedTuple):
+    availability: Array
+    policy: Array
+    fading: Array
 
 
-def _round_keys(key: Array) -> Array:
-    """Of a round: for who is there, its policy and its fading."""
+def _round_keys(key: Array) -> _RoundKeys:
+    return _RoundKeys(*jax.random.split(key, 3))
+
+
+def _realisation_keys(key: Array) -> Array:
+    """Of the network, its first state and its rounds."""
     return jax.random.split(key, 3)
-
-
-def _mobility_after(key: Array, system: EdgeSystem, state: SystemState) -> MobilityState | None:
-    """Where nodes are next, from the key of a round."""
-    if system.mobility is None:
-        return None
-    # A fourth key, beside the three that a round splits off in any case.
-    return step_mobility(jax.random.fold_in(key, 3), state.mobility, system.mobility)
-
-
-def _held_after(held: HeldLayout, decision: Decision | ClientDecision) -> HeldLayout:
-    """Whoever sits out keeps what it held; clients hold no layout."""
-    if isinstance(decision, ClientDecision):
-        return held
-    present = participates(decision.segments)
-    return HeldLayout(
-        jnp.where(present[:, None], decision.segments, held.segments),
-        jnp.where(present, decision.micro_batches, held.micro_batches),
-    )
-
-
-def draw_system(key: Array, params: SystemParams) -> EdgeSystem:
-    """The network of a realisation.
-
-    Args:
-      key: of the realisation.
-      params: what the network is drawn from.
-    """
-    return sample_system(_keys(key)[0], params)
-
-
-def _keys(key: Array) -> Array:
-    """Of a realisation: for its network, its first state and its rounds."""
-    return jax.random.split(key, 3)
-
-
-def simulate(key: Array, params: SystemParams, policy: Policy, rounds: int) -> SystemRound:
-    """A whole horizon of one network, drawn from the key.
-
-    Args:
-      key: random key of the realisation.
-      params: what the network is drawn from.
-      policy: who decides.
-      rounds: length of the horizon (fixes shapes).
-
-    Returns:
-      Every leaf with a leading axis of rounds.
-    """
-    return simulate_system(key, draw_system(key, params), policy, rounds)
-
-
-def simulate_system(key: Array, system: EdgeSystem, policy: Policy, rounds: int) -> SystemRound:
-    """A whole horizon of a network that is drawn already; arguments as of :func:`simulate`.
-
-    Returns:
-      Every leaf with a leading axis of rounds.
-    """
-    _, state_key, rounds_key = _keys(key)
-
-    def step(state, round_key):
-        return simulate_round(round_key, system, state, policy)
-
-    _, history = jax.lax.scan(
-        step, initial_state(state_key, system), jax.random.split(rounds_key, rounds)
-    )
-    return history
-
-
-def problems_met(key: Array, params: SystemParams, policy: Policy, rounds: int) -> RoundProblem:
-    """What a policy was shown in every round of :func:`simulate`, with its arguments.
-
-    Returns:
-      Every leaf with a leading axis of rounds.
-    """
-    system = draw_system(key, params)
-    _, state_key, rounds_key = _keys(key)
-
-    def step(state, round_key):
-        problem = round_problem(_round_keys(round_key)[0], system, state)
-        after, _ = simulate_round(round_key, system, state, policy)
-        return after, problem
-
-    start = initial_state(state_key, system)
-    return jax.lax.scan(step, start, jax.random.split(rounds_key, rounds))[1]
-
-
-def simulate_batch(keys: Array, params: SystemParams, policy: Policy, rounds: int) -> SystemRound:
-    """Many realisations at once: :func:`simulate` over keys ``[R]``.
-
-    Returns:
-      Every leaf with leading axes ``[R, rounds]``.
-    """
-    return jax.vmap(lambda key: simulate(key, params, policy, rounds))(keys)

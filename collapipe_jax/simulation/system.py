@@ -7,10 +7,10 @@ from jax import Array
 from collapipe_jax.control.budget_floors import control_unit_floor_j
 from collapipe_jax.control.effective_queues import EffectiveQueueParams
 from collapipe_jax.control.queues import empty_queues
-from collapipe_jax.cost.divergence import Learning, loss_free_divergence
+from collapipe_jax.cost.divergence import Learning, lossless_divergence
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.problem import Control, RoundProblem
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
@@ -114,8 +114,8 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
         learning=params.learning,
         control=_initial_control(params, clusters, nodes),
     )
-    static = price(problem, static_pipeline(problem, params.control.reference_micro_batches))
-    floor = loss_free_divergence(params.learning, params.workload.batch, can_run(problem))
+    static = evaluate(problem, static_pipeline(problem, params.control.reference_micro_batches))
+    floor = lossless_divergence(params.learning, params.workload.batch, can_run(problem))
     least_j = params.control.control_unit_margin * control_unit_floor_j(problem)
     budget_j = problem.control.energy_budget_j
     control = problem.control.replace(

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
 from collapipe_jax.federated.estimates import BoundConstants
 from collapipe_jax.federated.local_steps import RoundLearning
 from collapipe_jax.files.atomic import write_text
@@ -49,9 +48,9 @@ def round_metrics(
     }
     metrics |= {name: value for name, value in vars(decision).items() if name != "whole_model"}
     metrics |= {VIOLATED + name: broken for name, broken in happened.violations.items()}
-    if cost.stages is not None:
-        metrics["forward_flow_s"] = forward_flow_s(cost.stages)
-        metrics["backward_flow_s"] = backward_flow_s(cost.stages)
+    if cost.flows is not None:
+        metrics["forward_flow_s"] = cost.flows.forward_s
+        metrics["backward_flow_s"] = cost.flows.backward_s
     if cost.clients is not None:
         metrics["client_parts_s"] = jnp.stack(cost.clients, axis=-1)
     return {name: np.asarray(value) for name, value in jax.device_get(metrics).items()}

@@ -22,7 +22,12 @@ from collapipe_jax.federated.estimates import BoundConstants, estimate_constants
 from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
-from collapipe_jax.simulation.environment import SystemState, initial_state, simulate_round
+from collapipe_jax.simulation.environment import (
+    Environment,
+    SystemState,
+    initial_state,
+    simulate_round,
+)
 from collapipe_jax.tasks.sampling import sample_round
 from collapipe_jax.training.history import History, append_round, clock_after, round_metrics
 from collapipe_jax.training.learner import Learner, initial_learner, learn, model_params, outcome_of
@@ -173,7 +178,8 @@ def run_round(
     system_state, happened = state.system, None
     if hosts.is_first():  # it decides for all, who need not follow the network
         system_state, happened = _simulate_round(
-            network_key, experiment.system, state.system, policy=experiment.policy
+            Environment(experiment.system, state.system, network_key),
+            policy=experiment.policy,
         )
     happened = hosts.from_first(happened)
     place = _learning_place(experiment)
@@ -201,7 +207,9 @@ def round_latencies_s(experiment: Experiment) -> Iterator[float]:
     state = _first_network(experiment, key)
     for index in itertools.count():
         key, _ = _round_keys(experiment, index)
-        state, happened = _simulate_round(key, experiment.system, state, policy=experiment.policy)
+        state, happened = _simulate_round(
+            Environment(experiment.system, state, key), policy=experiment.policy
+        )
         yield float(happened.cost.latency_s)
 
 

@@ -10,7 +10,6 @@ set. Corpora are found through COLLAPIPE_DATA. About 10 minutes on 2 cores.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,7 +20,12 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import make_union
 from sklearn.svm import LinearSVC
 
-from collapipe_jax.command_line import console_for_tables, run_reporting_errors
+from collapipe_jax.command_line import (
+    console_for_tables,
+    make_parser,
+    make_table,
+    run_reporting_errors,
+)
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.classification import LabelledSets, read_sets
 from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence
@@ -97,13 +101,13 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = make_parser(
+        __doc__,
+        samples=(0, "also on so many; 0: only on all"),
+        seed=(0, "of the draw of the samples"),
     )
     known = [*CLASSIFICATION, *TAGGING]
     parser.add_argument("--corpora", nargs="+", choices=known, default=known)
-    parser.add_argument("--samples", type=int, default=0, help="also on so many; 0: only on all")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw of the samples")
     options = parser.parse_args(argv)
     if options.samples < 0:
         raise InputError("--samples", options.samples, "a negative number", "Use 0 or more")
@@ -235,18 +239,15 @@ def _shape(word: str) -> str:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    title = "test scores, %; seen and unseen: recall of entities that training has, and has not"
-    table = Table(title=title, title_justify="left")
-    for heading in ("corpus", "method"):
-        table.add_column(heading)
-    for heading in ("trained on", "accuracy", "macro F1", "span F1", "seen", "unseen", "s"):
-        table.add_column(heading, justify="right")
+    cells = []
     for row in rows:
         scores = [f"{score.value:.1f}" for score in row.scores]
-        cells = [*scores, *[""] * 3] if row.corpus in CLASSIFICATION else ["", "", *scores]
-        table.add_row(row.corpus, row.method, str(row.samples), *cells, f"{row.seconds:.1f}")
-    return table
+        scores = [*scores, *[""] * 3] if row.corpus in CLASSIFICATION else ["", "", *scores]
+        cells.append((row.corpus, row.method, str(row.samples), *scores, f"{row.seconds:.1f}"))
+    headings = ("trained on", "accuracy", "macro F1", "span F1", "seen", "unseen", "s")
+    title = "test scores, %; seen and unseen: recall of entities that training has, and has not"
+    return make_table(("corpus", "method", *headings), cells, left=2, title=title)
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

@@ -12,8 +12,6 @@ pipelines in turn, medians of the repetitions.
 import argparse
 import dataclasses
 import functools
-import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,15 +25,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import require_positive, run_training
+from collapipe_jax.command_line import make_parser, make_table, require_positive, run_training
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.atomic import write_json
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import Params
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.pipeline.schedules import SCHEDULES
 from collapipe_jax.pipeline.slots import gather_slots
+from experiments.benchmarks.timing import in_turns
 
 _OPTIMIZER = optax.adam(1e-3)
 
@@ -47,10 +46,10 @@ class Shape(NamedTuple):
     """Sizes of a step that are not the model's.
 
     Attributes:
-      stages: devices `K`.
-      batch: samples `B`.
-      micro_batches: `M`.
-      sequence: tokens of a sample `S`.
+      stages: devices ``K``.
+      batch: samples ``B``.
+      micro_batches: ``M``.
+      sequence: tokens of a sample ``S``.
     """
 
     stages: int
@@ -63,10 +62,10 @@ class Batch(NamedTuple):
     """One cluster's mini-batch, and how its encoder is cut.
 
     Attributes:
-      x: embedded tokens `[1, B, S, h]`.
-      mask: `[1, B, S]`.
+      x: embedded tokens ``[1, B, S, h]``.
+      mask: ``[1, B, S]``.
       weights: of the loss, like x.
-      segments: blocks per device `[1, K]`; values, so that one program runs every partition.
+      segments: blocks per device ``[1, K]``; values, so that one program runs every partition.
     """
 
     x: jax.Array
@@ -81,7 +80,8 @@ def main(argv: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", options.stages)
     shape = Shape(options.stages, options.batch, options.micro_batches, options.sequence)
-    config = _config(options)
+    sizes = {"width": options.width, "heads": options.heads, "encoder_blocks": options.blocks}
+    config = EncoderConfig(**sizes, feed_forward_width=4 * options.width)
     console = Console()
     memory = measure_memory(config, shape)
     console.print(_memory_table(memory))
@@ -89,37 +89,28 @@ def main(argv: Sequence[str]) -> None:
     console.print(_seconds_table(seconds))
     if options.out:
         report = {"options": vars(options), "memory": memory, "cpu_seconds": seconds}
-        write_text(Path(options.out), json.dumps(report, indent=1) + "\n")
+        write_json(Path(options.out), report)
         console.print(f"written: {options.out}")
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = make_parser(
+        __doc__,
+        width=128,
+        heads=4,
+        blocks=(8, "a multiple of the stages"),
+        stages=4,
+        batch=64,
+        micro_batches=8,
+        sequence=64,
+        repeats=9,
+        out=(None, "where to write the figures as JSON"),
     )
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--blocks", type=int, default=8, help="a multiple of the stages")
-    parser.add_argument("--stages", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--micro-batches", type=int, default=8)
-    parser.add_argument("--sequence", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--out", help="where to write the figures as JSON")
     options = parser.parse_args(argv)
     require_positive(repeats=options.repeats)
     if options.stages < 1 or options.blocks % options.stages:
         raise InputError("--stages", options.stages, "does not divide the blocks", "Give a divisor")
     return options
-
-
-def _config(options: argparse.Namespace) -> EncoderConfig:
-    return EncoderConfig(
-        width=options.width,
-        heads=options.heads,
-        feed_forward_width=4 * options.width,
-        encoder_blocks=options.blocks,
-    )
 
 
 def weighted_sum(head: Params, encoded: jax.Array, weights: jax.Array) -> jax.Array:
@@ -129,7 +120,7 @@ def weighted_sum(head: Params, encoded: jax.Array, weights: jax.Array) -> jax.Ar
 
 
 def step_on_one_device(config: EncoderConfig) -> Callable:
-    """The fused step: one scan over the stack, `jax.grad`, Adam."""
+    """The fused step: one scan over the stack, ``jax.grad``, Adam."""
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state: tuple, batch: Batch) -> tuple[tuple, jax.Array]:
@@ -183,7 +174,7 @@ def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: S
       shape: sizes of the step.
 
     Returns:
-      `((parameters, moments), Batch)`; parameters in slots where there is a mesh.
+      ``((parameters, moments), Batch)``; parameters in slots where there is a mesh.
     """
 
     def draw(key: jax.Array) -> tuple:
@@ -228,7 +219,7 @@ def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> i
     Args:
       config: sizes; the blocks are split equally over the stages.
       shape: sizes of the step.
-      schedule: a key of `SCHEDULES`; None for the fused step on one device.
+      schedule: a key of ``SCHEDULES``; None for the fused step on one device.
     """
     if schedule is None:
         step, mesh = step_on_one_device(config), None
@@ -258,48 +249,47 @@ def measure_cpu_seconds(config: EncoderConfig, shape: Shape, repeats: int) -> di
     """Seconds of CPU of a step, all threads of the process, in alternation.
 
     Returns:
-      The seconds of every repetition of `sequential` and of every schedule.
+      The seconds of every repetition of ``sequential`` and of every schedule.
     """
     mesh = make_pipeline_mesh(1, shape.stages)
-    steps = {"sequential": step_on_one_device(config)}
-    steps |= {name: step_on_a_mesh(config, mesh, shape, name) for name in SCHEDULES}
-    places = {name: None if name == "sequential" else mesh for name in steps}
-    held = {name: lay_out(False, place, config, shape) for name, place in places.items()}
-    seconds = {name: [] for name in steps}
-    for repeat in range(repeats + 1):
-        for name, step in steps.items():
-            start_s, (state, batch) = time.process_time(), held[name]
+
+    def keep_running(step: Callable, place: Mesh | None) -> Callable[[], None]:
+        state, batch = lay_out(False, place, config, shape)
+
+        def run() -> None:
+            nonlocal state
             state = jax.block_until_ready(step(state, batch))[0]
-            held[name] = state, batch
-            if repeat:  # the first call compiles
-                seconds[name].append(time.process_time() - start_s)
-    return seconds
+
+        return run
+
+    works = {"sequential": keep_running(step_on_one_device(config), None)}
+    for name in SCHEDULES:
+        works[name] = keep_running(step_on_a_mesh(config, mesh, shape, name), mesh)
+    return in_turns(works, repeats, time.process_time)
 
 
 def _memory_table(rows: list[dict]) -> Table:
-    table = Table(title="memory of one device for a training step", title_justify="left")
-    for heading in ("blocks on", "schedule", "activations", "MiB"):
-        table.add_column(heading, justify="right" if heading == "MiB" else "left")
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             "1 device" if row["stages"] == 1 else f"{row['stages']} devices",
             "one scan" if row["schedule"] is None else row["schedule"],
             "rematerialised" if row["rematerialise"] else "kept",
             f"{row['bytes'] / 2**20:.1f}",
         )
-    return table
+        for row in rows
+    ]
+    headings, title = ("blocks on", "schedule", "activations", "MiB"), "memory of one device"
+    return make_table(headings, cells, left=3, title=f"{title} for a training step")
 
 
 def _seconds_table(seconds: dict[str, list]) -> Table:
-    table = Table(title="seconds of CPU of a step, all threads", title_justify="left")
-    for heading in ("step", "median", "least", "most", "ratio"):
-        table.add_column(heading, justify="left" if heading == "step" else "right")
-    fused = np.median(seconds["sequential"])
+    fused, rows = np.median(seconds["sequential"]), []
     for name, values in seconds.items():
         numbers = np.median(values), min(values), max(values), np.median(values) / fused
-        table.add_row(name, *(f"{number:.3g}" for number in numbers))
-    return table
+        rows.append((name, *(f"{number:.3g}" for number in numbers)))
+    headings = ("step", "median", "least", "most", "ratio")
+    return make_table(headings, rows, title="seconds of CPU of a step, all threads")
 
 
 if __name__ == "__main__":
-    sys.exit(run_training(main, sys.argv[1:]))
+    raise SystemExit(run_training(main))

@@ -9,18 +9,22 @@ fewer rounds or realisations for a first look.
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from collapipe_jax.command_line import require_positive, run_reporting_errors
-from collapipe_jax.config.system import build_system_params
+from collapipe_jax.command_line import make_parser, require_positive, run_reporting_errors
+from collapipe_jax.config.files import system_params
+from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
-from collapipe_jax.simulation.environment import initial_state, simulate, simulate_round
+from collapipe_jax.simulation.environment import (
+    Environment,
+    initial_state,
+    simulate,
+    simulate_round,
+)
 from collapipe_jax.simulation.system import SystemParams, sample_system
 from configs import default
 from experiments.benchmarks.timing import timed
@@ -31,22 +35,19 @@ _PEER_ROUNDS = 20
 
 def main(argv: Sequence[str]) -> None:
     """Time every policy and print, and if asked write, the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = make_parser(
+        __doc__,
+        rounds=100,
+        realisations=256,
+        batch=(64, "realisations at a time, to bound memory"),
+        out=(None, "where to write the figures as JSON"),
     )
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--realisations", type=int, default=256)
-    parser.add_argument(
-        "--batch", type=int, default=64, help="realisations at a time, to bound memory"
-    )
-    parser.add_argument("--out", help="where to write the figures as JSON")
     options = parser.parse_args(argv)
     require_positive(rounds=options.rounds, realisations=options.realisations, batch=options.batch)
 
     config = default.get_config()
     config.model.encoder_blocks = _BLOCKS
-    clusters = config.network.clusters
-    params = build_system_params(config, np.full(clusters, 1.0 / clusters))
+    params = system_params(config)
     rows = []
     for name in POLICIES:
         policy = make_policy(name, config.policy.micro_batches)
@@ -59,14 +60,9 @@ def main(argv: Sequence[str]) -> None:
             f"{row['loop_decisions_per_s']:.1f} decisions/s, ratio {row['speedup']:.1f}"
         )
     if options.out:
-        figures = {
-            "device": jax.devices()[0].device_kind,
-            "rounds": options.rounds,
-            "realisations": options.realisations,
-            "batch": options.batch,
-            "policies": rows,
-        }
-        Path(options.out).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        sizes = {name: getattr(options, name) for name in ("rounds", "realisations", "batch")}
+        figures = {"device": jax.devices()[0].device_kind, **sizes, "policies": rows}
+        write_json(Path(options.out), figures)
         print(f"written: {options.out}")
 
 
@@ -92,7 +88,9 @@ def _time_batch(params: SystemParams, policy: Policy, options: argparse.Namespac
 
 def _time_loop(params: SystemParams, policy: Policy) -> dict:
     """The peer: a Python loop over rounds of one network, each a compiled step."""
-    step = jax.jit(lambda key, system, state: simulate_round(key, system, state, policy))
+    step = jax.jit(
+        lambda key, system, state: simulate_round(Environment(system, state, key), policy)
+    )
     system = jax.jit(sample_system)(jax.random.key(0), params)
     state = initial_state(jax.random.key(1), system)
     keys = jax.random.split(jax.random.key(2), _PEER_ROUNDS)
@@ -109,4 +107,4 @@ def _time_loop(params: SystemParams, policy: Policy) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

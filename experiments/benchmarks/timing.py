@@ -1,7 +1,7 @@
-"""How long one call takes."""
+"""Times of calls."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,3 +12,25 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     start_s = time.perf_counter()
     result = jax.block_until_ready(work())
     return time.perf_counter() - start_s, result
+
+
+def in_turns(
+    works: Mapping[str, Callable[[], Any]],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Seconds of calls that take turns, after one more of each to warm up.
+
+    Args:
+      works: what to call, by name.
+      repeats: calls of each that are timed.
+      clock: in seconds.
+    """
+    times_s: dict[str, list[float]] = {name: [] for name in works}
+    for repeat in range(repeats + 1):
+        for name, work in works.items():
+            start_s = clock()
+            work()
+            if repeat:
+                times_s[name].append(clock() - start_s)
+    return times_s

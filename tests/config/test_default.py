@@ -9,11 +9,11 @@ from support.changed_keys import KEYS, TINY, changed
 
 from collapipe_jax.config import default
 from collapipe_jax.config.checks import check_config
+from collapipe_jax.config.files import read_config
 from collapipe_jax.errors import InputError
 from collapipe_jax.quantity import quantities
 from collapipe_jax.simulation.system import RadioParams
 from collapipe_jax.units import unit_of
-from experiments.configuration import read_config
 
 DESCRIBED = flatten_dict(default.KEYS, sep=".")
 

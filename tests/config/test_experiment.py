@@ -1,3 +1,4 @@
+import importlib
 import json
 
 import numpy as np
@@ -306,15 +307,17 @@ def test_experiment_is_saved_as_it_was_given_and_fits_together():
 
 
 def test_every_shipped_configuration_passes_the_checks():
-    from experiments.configuration import read_config
+    from collapipe_jax.config.files import read_config
 
     for path in sorted((ROOT / "configs").glob("*.py")):
         if path.name == "__init__.py":
             continue
-        config = read_config(str(path), [])
-        config_checks.check_config(config)
-        build_objective.build_model(config)
-        build.build_optimizers(config)
+        module = importlib.import_module(f"configs.{path.stem}")
+        for variant in getattr(module, "VARIANTS", ("",)):
+            config = read_config(f"{path}:{variant}", [])
+            config_checks.check_config(config)
+            build_objective.build_model(config)
+            build.build_optimizers(config)
 
 
 @pytest.mark.parametrize(

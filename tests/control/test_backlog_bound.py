@@ -7,12 +7,12 @@ import pytest
 from scipy.optimize import minimize
 from support.tiny_system import tiny_params
 
-from collapipe_jax.control.backlog_bound import _fades, unavoidable_debt
+from collapipe_jax.control.backlog_bound import _floors, backlog_lower_bound
 from collapipe_jax.control.budget_floors import control_unit_floor_j
 from collapipe_jax.cost.divergence import excess_inverse_survival
 from collapipe_jax.network.channel import spectral_efficiency, transport_block_hazard
 from collapipe_jax.policies.registry import make_policy
-from collapipe_jax.simulation.environment import problems_met, simulate
+from collapipe_jax.simulation.environment import observed_problems, simulate
 
 ROUNDS, NETWORKS = 12, 6
 POLICY = make_policy("static_pipeline", 8)
@@ -29,7 +29,7 @@ def params():
 @pytest.fixture(scope="module")
 def channels(params):
     keys = jax.random.split(jax.random.key(1), NETWORKS)
-    return jax.jit(jax.vmap(lambda key: problems_met(key, params, POLICY, ROUNDS)))(keys)
+    return jax.jit(jax.vmap(lambda key: observed_problems(key, params, POLICY, ROUNDS)))(keys)
 
 
 def pick(tree, index):
@@ -38,7 +38,7 @@ def pick(tree, index):
 
 def debt_of(path, limit):
     """Of one network, ``[N]``."""
-    return unavoidable_debt(jax.tree.map(lambda leaf: leaf[None], path), limit)[0]
+    return backlog_lower_bound(jax.tree.map(lambda leaf: leaf[None], path), limit)[0]
 
 
 def queue_of(spent):
@@ -52,7 +52,7 @@ def queue_of(spent):
 def test_with_any_divergence_it_is_the_queue_of_the_floors(channels):
     floor_j = jax.vmap(jax.vmap(control_unit_floor_j))(channels)
     floor = np.asarray(floor_j / channels.control.energy_budget_j[..., 0], float)
-    found = unavoidable_debt(channels, np.inf)
+    found = backlog_lower_bound(channels, np.inf)
     np.testing.assert_allclose(found, queue_of(np.swapaxes(floor, 0, 1)), atol=1e-4)
     assert np.max(found) > 1.0
 
@@ -87,10 +87,10 @@ def test_no_policy_ends_below_it(params, channels):
 
 def test_it_is_near_the_least_that_uplinks_can_reach(channels):
     """SINRs of all rounds by an outside solver, on the cluster that owes most."""
-    path = pick(channels, np.argmax(unavoidable_debt(channels, 2.0).max(axis=1)))
+    path = pick(channels, np.argmax(backlog_lower_bound(channels, 2.0).max(axis=1)))
     limit, alone = 1.3, jax.tree.map(lambda leaf: leaf[None], path)
     cluster = int(np.argmax(debt_of(path, limit)))
-    uplink, rest, loss_weight, loss_free = (np.asarray(pick(x, 0), float) for x in _fades(alone))
+    uplink, rest, loss_weight, loss_free = (np.asarray(pick(x, 0), float) for x in _floors(alone))
     uplink, rest, loss_weight = uplink[:, cluster], rest[:, cluster], loss_weight[:, cluster]
     first = pick(path, 0)
     work, radio = first.workload, first.radio

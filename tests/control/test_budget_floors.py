@@ -13,12 +13,12 @@ from collapipe_jax.control.budget_floors import (
     control_unit_floor_j,
     device_budget_floor_j,
 )
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import usable_blocks
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import static_pipeline
 
 CLUSTERS, DEVICES, BLOCKS = 3, 4, 7
-priced_alone = jax.jit(price)
+priced_alone = jax.jit(evaluate)
 
 
 def test_no_decision_spends_less_at_a_control_unit():
@@ -32,7 +32,7 @@ def test_no_decision_spends_less_at_a_control_unit():
             decision[name] *= 10.0 ** -rng.uniform(0, 8, decision[name].shape)
         decisions.append(as_decision(decision))
     decisions = jax.tree.map(lambda *x: jnp.stack(x).reshape(16, 24, *x[0].shape), *decisions)
-    priced = jax.jit(jax.vmap(jax.vmap(price, in_axes=(None, 0))))(problem, decisions)
+    priced = jax.jit(jax.vmap(jax.vmap(evaluate, in_axes=(None, 0))))(problem, decisions)
     floor = np.asarray(jax.vmap(control_unit_floor_j)(problem))[:, None]
     spent = np.asarray(priced.energy_j)[..., 0]
     assert np.all(spent >= floor * (1 - 1e-4))

@@ -7,6 +7,8 @@ import re
 import pytest
 from support import ROOT
 
+from collapipe_jax.config.files import read_config
+
 PAGES = sorted(
     str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 )
@@ -38,12 +40,15 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_programs_and_configurations_exist(page):
+def test_programs_and_configurations_exist(page, monkeypatch):
     text = text_of(page)
+    monkeypatch.chdir(ROOT)
     for module in re.findall(r"python -m\s+((?:experiments|figures)[\w.]*)", text):
         assert importlib.util.find_spec(module), module
-    for path in re.findall(r"\bconfigs/[a-z0-9_]+\.py", text):
+    for path, name in re.findall(r"\b(configs/[a-z0-9_]+\.py)(?::([a-z0-9_]+))?", text):
         assert (ROOT / path).is_file(), path
+        if name:
+            read_config(f"{path}:{name}", [])
 
 
 def test_every_figure_on_file_is_shown():

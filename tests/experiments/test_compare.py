@@ -14,16 +14,14 @@ from support.random_problems import pick, plain_problems
 
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.realisations import METRICS, load_realisations
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.policies.titanic import titanic
 from collapipe_jax.simulation.environment import simulate
+from collapipe_jax.simulation.montecarlo import realisation_keys
 from experiments import compare
-from experiments.compare_files import Comparison, load_comparison
-from experiments.compare_summary import METRICS, reduction_percent, summarise
-from experiments.realisations import realisation_keys
 
 CONFIG = SUPPORT / "tiny_run.py"
 ROUNDS, REALISATIONS, CHUNK = 4, 5, 3
@@ -54,7 +52,7 @@ def finished(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["static_pipeline", "splitfed"])
 def test_what_is_on_file_is_what_was_simulated(finished, name):
-    result = load_comparison(finished)
+    result = load_realisations(finished, "compare")
     config = ConfigDict(result.settings["config"])
     params = build_system_params(config, np.full(2, 0.5))
     index = 4  # in the second, filled-up chunk
@@ -80,7 +78,7 @@ def test_what_is_on_file_is_what_was_simulated(finished, name):
 
 
 def test_blocks_are_counted_with_their_memory(finished):
-    result = load_comparison(finished)
+    result = load_realisations(finished, "compare")
     for name, values in result.policies.items():
         held = values["blocks_held"]
         np.testing.assert_allclose(held.sum(axis=1), values["active_devices"].sum(axis=1))
@@ -106,13 +104,14 @@ def test_a_run_goes_on_to_the_same_bytes(finished, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(finished, again)
     (again / "summary.json").unlink()
-    (again / "networks.npz").unlink()
-    lost = again / "checkpoints" / "splitfed_000003.npz"
-    lost.unlink()
-    kept = (again / "checkpoints" / "splitfed_000000.npz").stat().st_mtime_ns
+    networks, lost = "results/networks.npz", "results/splitfed_v3.0/000003.npz"
+    for file in (networks, lost):
+        (again / file).unlink()
+    first = again / "results/splitfed_v3.0/000000.npz"
+    kept = first.stat().st_mtime_ns
     run(again)
-    assert (again / "checkpoints" / "splitfed_000000.npz").stat().st_mtime_ns == kept
-    for file in ("summary.json", "networks.npz", f"checkpoints/{lost.name}"):
+    assert first.stat().st_mtime_ns == kept
+    for file in ("summary.json", networks, lost):
         assert (again / file).read_bytes() == (finished / file).read_bytes()
 
 
@@ -121,16 +120,20 @@ def test_a_killed_process_goes_on_to_the_same_bytes(finished, tmp_path):
     workdir = tmp_path / "killed"
     command = [sys.executable, "-m", "experiments.compare", *arguments(workdir)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-        while process.poll() is None and not any(workdir.glob("checkpoints/static_pipeline_*.npz")):
+        while process.poll() is None and not any(
+            workdir.glob("results/static_pipeline_v3.0/*.npz")
+        ):
             time.sleep(0.01)
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    done = {path.name for path in workdir.glob("checkpoints/*.npz")}
-    whole = {path.name for path in finished.glob("checkpoints/*.npz")}
+    done, whole = (
+        {path.relative_to(folder) for path in folder.glob("results/**/*.npz")}
+        for folder in (workdir, finished)
+    )
     assert done < whole
     assert not (workdir / "summary.json").exists()
     run(workdir)
-    for file in ("summary.json", "networks.npz", *(f"checkpoints/{name}" for name in whole)):
+    for file in ("summary.json", *whole):
         assert (workdir / file).read_bytes() == (finished / file).read_bytes()
 
 
@@ -146,67 +149,6 @@ def test_another_configuration_is_refused(finished):
 def test_wrong_options_are_named(option, key, tmp_path):
     with pytest.raises(InputError, match=key):
         run(tmp_path / "run", option)
-
-
-def made_up(latency_s, divergence=1.0):
-    """A policy's values over two networks and three rounds."""
-    per_round = np.ones((2, 3))
-    return {
-        **{name: per_round.copy() for name in (*METRICS, "active_devices", "micro_batches")},
-        "loss_probability": per_round,
-        "latency_s": np.array(latency_s)[:, None] * per_round,
-        "divergence": divergence * per_round,
-        "mean_energy_j": np.array([[[0.5, 1.5]], [[0.5, 0.5]]]),
-        "absent_rounds": np.array([[0], [3]]),
-        "violated.memory": np.array([3, 0]),
-    }
-
-
-def comparison(**policies):
-    networks = {
-        "reference_latency_s": np.ones(2),
-        "can_run": np.ones((2, 1), bool),
-        "energy_budget_j": np.ones((2, 1, 2)),
-        "divergence_target": np.ones(2),
-    }
-    asked = {"rounds": 3, "realisations": 2, "chunk": 2, "policies": list(policies)}
-    return Comparison({"compare": asked}, networks, policies)
-
-
-def test_reductions_are_taken_network_by_network():
-    summary = summarise(comparison(dssra=made_up([1.0, 8.0]), slow=made_up([2.0, 10.0])))
-    told = summary["reduction_percent"]["latency_s"]["slow"]
-    assert told["mean"] == pytest.approx(35.0)  # of 50 % and 20 %, not of the means' 25 %
-    assert told["ci95"] == pytest.approx(12.7062 * 15.0, rel=1e-4)
-
-
-def test_violations_are_shares():
-    (told,) = summarise(comparison(other=made_up([1.0, 1.0], 1.02)))["policies"].values()
-    assert told["violations"]["memory"] == pytest.approx(0.5)
-    assert told["violations"]["energy"] == pytest.approx(0.25)
-    assert told["violations"]["networks_over_energy"] == pytest.approx(0.5)
-    assert told["violations"]["worst_energy_over_budget"] == pytest.approx(1.5)
-    assert told["violations"]["divergence"] == 1.0
-    assert told["violations"]["absent"] == pytest.approx(0.5)
-
-
-def test_networks_that_cannot_run_are_left_out():
-    result = comparison(dssra=made_up([1.0, np.inf]), slow=made_up([2.0, np.inf]))
-    result.networks["can_run"][1] = False
-    summary = summarise(result)
-    assert summary["realisations_left_out"] == 1
-    assert summary["reduction_percent"]["latency_s"]["slow"]["mean"] == pytest.approx(50.0)
-
-
-def test_infinite_values_are_unknown_and_json_stays_strict():
-    summary = summarise(comparison(dssra=made_up([1.0, 1.0]), broken=made_up([2.0, np.inf])))
-    assert summary["policies"]["broken"]["latency_s"]["mean"] is None
-    json.dumps(summary, allow_nan=False)
-
-
-def test_reduction_where_one_is_infinite():
-    ours, other = np.array([1.0, np.inf, 1.0]), np.array([np.inf, 1.0, 4.0])
-    np.testing.assert_array_equal(reduction_percent(ours, other), [100.0, np.nan, 75.0])
 
 
 def test_the_same_decision_has_the_same_price_whoever_made_it():

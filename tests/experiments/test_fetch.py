@@ -1,214 +1,33 @@
-"""Downloads from a server on this machine: no test reaches the internet."""
+"""The command that downloads corpora, from a server on this machine."""
 
 import hashlib
-import http.server
 import io
-import socket
-import stat
-import threading
-import zipfile
 
 import pytest
-from rich.console import Console
+from support.local_server import serving
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.tasks.public_corpora import Corpus, CorpusFile
 from experiments import fetch as program
-from experiments.corpora import CORPORA, Corpus, CorpusFile
-from experiments.fetch import fetch, main
+from experiments.fetch import main
 
 CONTENT = b"word\tO\n" * 20_000
-
-
-def digest(content):
-    return hashlib.sha256(content).hexdigest()
-
-
-def zipped(**members):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves what stands under its paths.
-
-    ``/broken/...`` hangs up in the middle, ``/stalled/...`` falls silent there.
-    """
-
-    def do_GET(self):
-        self.server.requested.append(self.path)
-        name = self.path.removeprefix("/broken").removeprefix("/stalled")
-        content = self.server.contents.get(name)
-        self.send_response(200 if content is not None else 404)
-        self.send_header("Content-Length", str(len(content or b"")))
-        self.end_headers()
-        self.wfile.write((content or b"")[: len(content) // 2 if name != self.path else None])
-        if self.path.startswith("/stalled"):
-            self.server.given_up.wait()
-
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.contents, server.requested, server.given_up = {}, [], threading.Event()
-        server.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving() as server:
         yield server
-        server.given_up.set()
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def console():
-    return Console(file=io.StringIO(), width=200)
-
-
-def corpus(*files):
-    return Corpus(title="A test", licence="CC0", citation="Nobody 2020", files=files)
-
-
-def one_file(url, content=CONTENT, **more):
-    return corpus(CorpusFile(name="a.tsv", url=url, sha256=digest(content), **more))
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_a_file_arrives_whole_and_checked(server, tmp_path, console):
-    server.contents["/a.tsv"] = CONTENT
-    fetch(one_file(f"{server.url}/a.tsv"), tmp_path / "deep" / "corpus", console)
-    assert (tmp_path / "deep" / "corpus" / "a.tsv").read_bytes() == CONTENT
-    assert names(tmp_path / "deep" / "corpus") == ["a.tsv"]
-    assert "fetched: " in console.file.getvalue()
-
-
-def test_others_may_read_it_as_any_new_file(server, tmp_path, console):
-    server.contents["/a.tsv"] = CONTENT
-    fetch(one_file(f"{server.url}/a.tsv"), tmp_path, console)
-    (tmp_path / "usual").touch()
-    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-    assert len(modes) == 1
-
-
-def test_what_is_there_is_not_fetched_again(server, tmp_path, console):
-    (tmp_path / "a.tsv").write_bytes(CONTENT)
-    fetch(one_file(f"{server.url}/a.tsv"), tmp_path, console)
-    assert server.requested == []
-    assert "already there" in console.file.getvalue()
-
-
-def test_a_damaged_file_is_replaced(server, tmp_path, console):
-    server.contents["/a.tsv"] = CONTENT
-    (tmp_path / "a.tsv").write_bytes(CONTENT[:-1])
-    fetch(one_file(f"{server.url}/a.tsv"), tmp_path, console)
-    assert (tmp_path / "a.tsv").read_bytes() == CONTENT
-    assert "not as published" in console.file.getvalue()
-
-
-def test_a_corrupted_download_is_refused_and_removed(server, tmp_path, console):
-    server.contents["/a.tsv"] = CONTENT + b"!"
-    with pytest.raises(InputError, match=digest(CONTENT + b"!")) as caught:
-        fetch(one_file(f"{server.url}/a.tsv"), tmp_path, console)
-    assert "was not kept" in caught.value.problem
-    assert str(tmp_path / "a.tsv") in caught.value.remedy
-    assert names(tmp_path) == []
-
-
-def test_a_broken_connection_leaves_no_half_file(server, tmp_path, console):
-    server.contents["/a.tsv"] = CONTENT
-    with pytest.raises(InputError, match="the connection broke") as caught:
-        fetch(one_file(f"{server.url}/broken/a.tsv"), tmp_path, console)
-    assert caught.value.value == f"{server.url}/broken/a.tsv"
-    assert names(tmp_path) == []
-
-
-def test_a_connection_that_falls_silent_is_given_up(server, tmp_path, console, monkeypatch):
-    monkeypatch.setattr(program, "_TIMEOUT_S", 0.25)
-    server.contents["/a.tsv"] = CONTENT
-    with pytest.raises(InputError, match=r"nothing came for 0\.25 s"):
-        fetch(one_file(f"{server.url}/stalled/a.tsv"), tmp_path, console)
-    assert names(tmp_path) == []
-
-
-def test_a_broken_connection_leaves_what_was_there(server, tmp_path, console):
-    server.contents["/a.tsv"] = CONTENT
-    (tmp_path / "a.tsv").write_bytes(b"old")
-    with pytest.raises(InputError, match="the connection broke"):
-        fetch(one_file(f"{server.url}/broken/a.tsv"), tmp_path, console)
-    assert (tmp_path / "a.tsv").read_bytes() == b"old"
-    assert names(tmp_path) == ["a.tsv"]
-
-
-def test_offline_tells_address_and_place(tmp_path, console, monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # and never listens
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}/a.tsv"
-        with pytest.raises(InputError, match="cannot be reached; is there a connection") as caught:
-            fetch(one_file(url), tmp_path, console)
-    assert caught.value.value == url
-    assert f"save it as {tmp_path / 'a.tsv'}" in caught.value.remedy
-    assert names(tmp_path) == []
-
-
-def test_a_missing_page_tells_its_status(server, tmp_path, console):
-    with pytest.raises(InputError, match=r"the server refuses it \(404\)"):
-        fetch(one_file(f"{server.url}/no.tsv"), tmp_path, console)
-    assert names(tmp_path) == []
-
-
-def test_members_of_an_archive_are_fetched_at_once(server, tmp_path, console):
-    server.contents["/a.zip"] = zipped(one=CONTENT, two=b"2", three=b"3")
-    url = f"{server.url}/a.zip"
-    files = (
-        CorpusFile(name="first.tsv", url=url, member="one", sha256=digest(CONTENT)),
-        CorpusFile(name="two", url=url, member="two", sha256=digest(b"2")),
-    )
-    fetch(corpus(*files), tmp_path, console)
-    assert server.requested == ["/a.zip"]
-    assert names(tmp_path) == ["first.tsv", "two"]
-    assert (tmp_path / "first.tsv").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("content", [b"no archive", zipped(other=CONTENT)])
-def test_another_archive_is_refused(server, tmp_path, console, content):
-    server.contents["/a.zip"] = content
-    with pytest.raises(InputError, match="not an archive that holds one") as caught:
-        fetch(one_file(f"{server.url}/a.zip", member="one"), tmp_path, console)
-    assert f"save its one as {tmp_path / 'a.tsv'}" in caught.value.remedy
-    assert names(tmp_path) == []
-
-
-def test_newer_versions_are_taken_only_when_asked_for(server, tmp_path, console):
-    server.contents["/a.zip"] = zipped(one=b"of today")
-    grown = one_file(f"{server.url}/a.zip", member="one", replaced_upstream=True)
-    with pytest.raises(InputError, match="Take today's version with --newer"):
-        fetch(grown, tmp_path, console)
-    assert names(tmp_path) == []
-    fetch(grown, tmp_path, console, newer=True)
-    assert (tmp_path / "a.tsv").read_bytes() == b"of today"
-    assert digest(b"of today") in console.file.getvalue()
-    fetch(grown, tmp_path, console, newer=True)
-    assert len(server.requested) == 2
-    # a pinned file stays pinned
-    server.contents["/b.tsv"] = b"of today"
-    with pytest.raises(InputError, match="was not kept"):
-        fetch(one_file(f"{server.url}/b.tsv"), tmp_path / "b", console, newer=True)
 
 
 @pytest.fixture
 def registry(server, monkeypatch):
     server.contents["/a.tsv"] = CONTENT
-    monkeypatch.setattr(program, "CORPORA", {"tiny": one_file(f"{server.url}/a.tsv")})
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    files = (CorpusFile(name="a.tsv", url=f"{server.url}/a.tsv", sha256=sha256),)
+    tiny = Corpus(title="A test", licence="CC0", citation="Nobody 2020", files=files)
+    monkeypatch.setattr(program, "corpora", lambda: {"tiny": tiny})
 
 
 @pytest.mark.usefixtures("registry")
@@ -235,21 +54,9 @@ def test_terms_are_shown_and_consent_is_asked(tmp_path, monkeypatch, capsys, ser
 def test_yes_and_the_directory_come_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
     main(["tiny", "--yes", f"--directory={tmp_path}"])
-    assert names(tmp_path / "tiny") == ["a.tsv"]
+    assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["a.tsv"]
     assert f"export COLLAPIPE_DATA={tmp_path}" in capsys.readouterr().out
     with pytest.raises(InputError, match="COLLAPIPE_DATA is not set"):
         main(["tiny", "--yes"])
     with pytest.raises(InputError, match=r"NAME = 'tini': no such corpus\. Use one of tiny"):
         main(["tini", "--yes", f"--directory={tmp_path}"])
-
-
-def test_every_corpus_is_pinned():
-    for name, entry in CORPORA.items():
-        assert all((entry.title, entry.licence, entry.citation))
-        assert name in program.__doc__
-        assert len({file.name for file in entry.files}) == len(entry.files)
-        for file in entry.files:
-            assert len(bytes.fromhex(file.sha256)) == 32
-            assert file.url.startswith("https://")
-            # a commit, or an archive whose publisher replaces it
-            assert file.replaced_upstream or len(bytes.fromhex(file.url.split("/")[5])) == 20

@@ -12,8 +12,8 @@ import pytest
 from support import ROOT
 
 from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.files.documents import read_decision, read_network
 from experiments import plan
@@ -41,7 +41,7 @@ def planned(policy, tmp_path_factory):
     return Planned(out, printed.getvalue())
 
 
-priced = jax.jit(price)
+priced = jax.jit(evaluate)
 
 
 def objective_of(problem, decision):

@@ -1,18 +1,16 @@
-import importlib
 import itertools
 import json
 
 import pytest
 from support import ROOT
 
+from collapipe_jax.config.files import read_checked_config, read_sweep
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.realisations import load_sweep, point_folder
+from configs import sweeps
 from experiments import sweep
-from experiments.compare import comparison_settings
-from experiments.configuration import read_checked_config
-from experiments.sweep_files import load_sweep, point_folder
 
-CONFIGS = ROOT / "configs"
-SWEEPS = [*sorted(path.stem for path in CONFIGS.glob("sweep_*.py")), "sensitivity"]
+CONFIGS = str(ROOT / "configs" / "sweeps.py")
 SMALL = """
 from support import tiny_run
 get_config = tiny_run.get_config
@@ -55,17 +53,13 @@ def test_every_point_is_a_comparison_under_its_own_keys(config, tmp_path):
     assert (tmp_path / "run" / "summary.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", sweeps.SWEEPS)
 def test_every_sweep_sets_keys_that_there_are(name):
-    """All points pass the checks of a comparison; nothing is simulated."""
-    path = str(CONFIGS / f"{name}.py")
-    module = importlib.import_module(f"configs.{name}")
-    checked = sweep.checked_sweep(path, module.get_sweep())
-    found = []
-    for _, keys in checked["points"]:
-        overrides = sweep.as_overrides(keys)
-        settings = comparison_settings(read_checked_config(path, overrides), 1, 1, 1, ["dssra"])
-        found.append(settings["config"])
+    """All points pass the checks of a configuration; nothing is simulated."""
+    path = f"{CONFIGS}:{name}"
+    checked, found = read_sweep(path), []
+    for _, overrides in checked["points"]:
+        found.append(read_checked_config(path, overrides).to_dict())
     assert all(one != other for one, other in itertools.pairwise(found))
     values = [value for value, _ in checked["points"]]
     assert len(set(values)) == len(values)
@@ -85,6 +79,12 @@ def test_a_wrong_sweep_is_told(config, tmp_path):
         run(config, tmp_path / "run")
 
 
+def test_a_sweep_that_there_is_not_is_told_with_all_names():
+    for wrong in (f"{CONFIGS}:w", CONFIGS):
+        with pytest.raises(InputError, match=r"no such sweep.*bandwidth"):
+            read_sweep(wrong)
+
+
 def test_a_folder_without_a_sweep_is_told(tmp_path):
-    with pytest.raises(InputError, match="holds no sweep"):
+    with pytest.raises(InputError, match="no results of sweep"):
         load_sweep(tmp_path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.reference_cost import as_problem, random_decision, random_network, reference_cost
 
-from collapipe_jax.cost.round import price
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.documents import (
     read_decision,
@@ -82,7 +82,7 @@ def test_a_cost_is_written_key_by_key_with_nulls_where_a_message_breaks(files, t
         network["radio"]["d2e_gain"][0][0] = 0
 
     problem, decision = files(cut)
-    write_cost(tmp_path / "cost.json", jax.jit(price)(problem, decision), ["memory"])
+    write_cost(tmp_path / "cost.json", jax.jit(evaluate)(problem, decision), ["memory"])
     cost = json.loads((tmp_path / "cost.json").read_text())
     assert cost["format"] == "collapipe-cost/1"
     assert cost["latency_s"] is cost["divergence"] is cost["objective"] is None

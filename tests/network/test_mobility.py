@@ -30,8 +30,9 @@ from collapipe_jax.network.propagation import (
 from collapipe_jax.network.topology import TopologyParams, sample_topology
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.simulation.environment import (
+    Environment,
     initial_state,
-    round_problem,
+    observe,
     simulate_round,
     simulate_system,
 )
@@ -238,16 +239,15 @@ def test_shadowing_decorrelates_over_what_is_moved_as_gudmundson_has_it():
 
 draw = jax.jit(sample_system)
 start_of = jax.jit(initial_state)
-problem_of = jax.jit(round_problem)
+problem_of = jax.jit(lambda key, system, state: observe(Environment(system, state, key)))
 traces = []
 
 
 @jax.jit
 def step(key, system, state, micro_batches=4):
     traces.append(1)
-    return simulate_round(
-        key, system, state, lambda key, problem: static_pipeline(problem, micro_batches)
-    )
+    environment = Environment(system, state, key)
+    return simulate_round(environment, lambda key, problem: static_pipeline(problem, micro_batches))
 
 
 def rounds(system, micro_batches=4, count=3):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from support.random_problems import pick, random_problems, with_ends
 
 from collapipe_jax.cost.client_round import client_memory_bytes
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import violations
-from collapipe_jax.cost.round import price
 from collapipe_jax.policies.client_policies import split_batch, splitfed, vanilla_fl
 
 split = jax.jit(split_batch)
@@ -68,7 +68,7 @@ def test_the_fewest_samples_leave_devices_out():
     np.testing.assert_allclose(decision.d2e_share[:, :2], 0.25)
     assert np.all(decision.d2e_share[:, 2] == 0)
     assert np.all(decision.d2e_power_w[:, 2] == 0)
-    assert np.all(np.isfinite(price(problem, decision).energy_j))
+    assert np.all(np.isfinite(evaluate(problem, decision).energy_j))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_each_violation_is_told_by_its_name(change, name):
 
 
 def test_one_compilation_for_all_networks_of_a_shape():
-    compiled = jax.jit(lambda problem: price(problem, splitfed(problem)).latency_s)
+    compiled = jax.jit(lambda problem: evaluate(problem, splitfed(problem)).latency_s)
     problems = random_problems(6, 2, 3, 4)
     for index in range(6):
         compiled(with_ends(pick(problems, index)))

@@ -14,14 +14,16 @@ from collapipe_jax.allocation.allocate import (
     TOLERANCE,
 )
 from collapipe_jax.compilation import quick_jit
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, is_feasible
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.policies.dssra import Effort, dssra
+from collapipe_jax.policies.dssra import SearchConfig, dssra
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
 NETWORKS = 240
-LIGHT = Effort(joint_steps=(6, 6, 12), plans=3, layouts=4, cluster_steps=5)
+LIGHT = SearchConfig(
+    allocation_steps=(6, 6, 12), candidates=3, cluster_candidates=4, cluster_steps=5
+)
 KINDS = ("plain", "fades", "away", "nobody", "no queues", "huge queues", "v = 0", "one device")
 traces = []
 
@@ -52,9 +54,9 @@ def ugly(index, rng, network):
 
 def solve(problem):
     traces.append(1)
-    tuned = dssra(problem, effort=LIGHT)
-    static = price(problem, static_pipeline(problem, 8))
-    return tuned, price(problem, tuned.decision), static, is_feasible(problem, tuned.decision)
+    tuned = dssra(problem, config=LIGHT)
+    static = evaluate(problem, static_pipeline(problem, 8))
+    return tuned, evaluate(problem, tuned.decision), static, is_feasible(problem, tuned.decision)
 
 
 def by_kind(tree):
@@ -87,7 +89,7 @@ def test_feasible_everywhere(solved):
 
 def test_finite_everywhere(solved):
     _, tuned, cost, _, _ = solved
-    for tree in (tuned, cost.replace(stages=0, parts=0)):
+    for tree in (tuned, cost.replace(flows=0, parts=0)):
         for leaf in jax.tree.leaves(tree):
             assert np.all(np.isfinite(leaf))
 
@@ -174,7 +176,7 @@ def test_one_compilation_for_a_thousand_networks_and_all_queues(solved):
 @pytest.mark.slow
 def test_a_lone_network_is_decided_as_among_many(solved):
     problem, tuned, *_ = solved
-    alone = quick_jit(lambda one: dssra(one, effort=LIGHT))
+    alone = quick_jit(lambda one: dssra(one, config=LIGHT))
     for index in range(2 * len(KINDS)):
         got, wanted = alone(pick(problem, index)), pick(tuned, index)
         assert float(got.objective) == pytest.approx(float(wanted.objective), rel=1e-3), index
@@ -198,7 +200,7 @@ def test_slopes_of_the_objective_go_through_the_price_and_not_the_decision(solve
     @quick_jit
     @jax.value_and_grad
     def objective(gain):
-        return price(one.replace(radio=one.radio.replace(d2d_gain=gain)), decision).objective
+        return evaluate(one.replace(radio=one.radio.replace(d2d_gain=gain)), decision).objective
 
     gain = np.asarray(one.radio.d2d_gain)
     _, slope = objective(gain)
@@ -220,8 +222,8 @@ def test_no_slope_goes_through_the_decision(solved):
 
     def through(gain):
         problem = one.replace(radio=one.radio.replace(d2d_gain=gain))
-        decision = dssra(problem, effort=LIGHT).decision
-        return price(problem, decision).objective
+        decision = dssra(problem, config=LIGHT).decision
+        return evaluate(problem, decision).objective
 
     slope = jax.eval_shape(jax.grad(through), one.radio.d2d_gain)
     assert slope.shape == one.radio.d2d_gain.shape

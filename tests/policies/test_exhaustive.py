@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from support.random_problems import pick, random_problems
 
-from collapipe_jax.allocation.allocate import tune_resources
+from collapipe_jax.allocation.allocate import allocate
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, is_feasible, usable_blocks
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.errors import InputError
 from collapipe_jax.policies import exhaustive as module
 from collapipe_jax.policies.dssra import dssra
-from collapipe_jax.policies.enumeration import compositions, enumerate_layouts
+from collapipe_jax.policies.enumeration import compositions, enumerate_partitions
 from collapipe_jax.policies.exhaustive import exhaustive
 
 CLUSTERS, DEVICES, BLOCKS, CHOICES = 2, 2, 3, (2, 3, 6)
@@ -51,7 +51,7 @@ def test_layouts_are_those_that_memory_allows():
     problem = problem_with_room((1, 2), (0, 2))
     capacity = {count: np.asarray(usable_blocks(problem, count)) for count in CHOICES}
     assert np.any(capacity[2] < capacity[6])
-    for n, found in enumerate(enumerate_layouts(problem)):
+    for n, found in enumerate(enumerate_partitions(problem)):
         allowed = {
             (*row, count)
             for count in CHOICES
@@ -67,7 +67,7 @@ def test_layouts_are_those_that_memory_allows():
 def plain():
     """Objective of every joint layout, by the segments and micro-batches of each cluster."""
     problem = roomy()
-    tune = jax.jit(lambda decision: tune_resources(problem, decision, 400).objective)
+    tune = jax.jit(lambda decision: allocate(problem, decision, 400).objective)
     found = {}
     for joint in itertools.product(itertools.product(SPLITS, CHOICES), repeat=CLUSTERS):
         segments, counts = zip(*joint, strict=True)
@@ -85,11 +85,11 @@ def test_the_best_of_a_plain_loop(plain):
     problem = roomy()
     best = min(plain.values())
     found = exhaustive(problem)
-    assert found.layouts == len(plain)
-    assert 0 < found.solved < found.layouts
+    assert found.partitions == len(plain)
+    assert 0 < found.solved < found.partitions
     assert plain[layout_of(found.decision)] <= best * (1 + 1e-4)
     np.testing.assert_allclose(found.objective, best, rtol=1e-4)
-    priced = price(problem, found.decision).objective
+    priced = evaluate(problem, found.decision).objective
     np.testing.assert_allclose(priced, found.objective, rtol=1e-5)
     assert found.objective * (1 - 1e-3) < found.lower_bound <= found.objective
     assert is_feasible(problem, found.decision)
@@ -98,7 +98,7 @@ def test_the_best_of_a_plain_loop(plain):
 def test_clusters_by_themselves_bound_every_layout(plain):
     """For every mean of the latencies and any price of the band."""
     problem = roomy()
-    each = enumerate_layouts(problem)
+    each = enumerate_partitions(problem)
     segments, counts = module._side_by_side(problem, each)
     weights = np.linspace(0.1, 0.9, 9, dtype=np.float32)
     own = [
@@ -135,5 +135,5 @@ def test_a_cluster_that_cannot_run_sits_out():
 
 def test_too_many_layouts_are_refused():
     problem = pick(random_problems(1, 4, 4, 8, seed=1), 0)
-    with pytest.raises(InputError, match="joint layouts"):
+    with pytest.raises(InputError, match="joint partitions"):
         exhaustive(problem)

@@ -4,16 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.random_problems import plain_problems, random_problems, to_lanes
+from support.random_problems import plain_problems, random_problems, to_batch_last
 
-from collapipe_jax.allocation.allocate import NO_CLUSTER, price_logs
-from collapipe_jax.allocation.energy_caps import capped_chains
+from collapipe_jax.allocation.allocate import NO_CLUSTER, evaluate_logs
+from collapipe_jax.allocation.energy_caps import fix_capped_partition
 from collapipe_jax.compilation import quick_jit
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, usable_blocks, violations
-from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.partition.incumbents import static_plans
-from collapipe_jax.partition.payable import with_payable_blocks
+from collapipe_jax.partition.budget_relaxation import relax_infeasible_budgets
+from collapipe_jax.partition.candidates import starting_candidates
 from collapipe_jax.policies.greedy import greedy
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
@@ -63,11 +63,11 @@ def solve(problem):
     traces.append(1)
     tuned = greedy(problem)
     broken = jnp.stack(list(violations(problem, tuned.decision).values()))
-    return tuned, price(problem, tuned.decision), broken
+    return tuned, evaluate(problem, tuned.decision), broken
 
 
 decide_static = quick_jit(jax.vmap(lambda problem: static_pipeline(problem, 8)))
-priced = quick_jit(jax.vmap(price))
+priced = quick_jit(jax.vmap(evaluate))
 solve_all = quick_jit(jax.vmap(solve))
 
 
@@ -184,24 +184,24 @@ def test_queues_of_energy_change_nothing_and_nothing_is_compiled_again(solved):
     assert len(traces) == before == 1
 
 
-def test_slopes_of_capped_prices_are_those_of_the_smooth_price():
+def test_slopes_under_caps_are_those_of_the_smooth_objective():
     problem = plain_problems(4, CLUSTERS, 2, BLOCKS)
     static = decide_static(problem)
     spent_j = priced(problem, static).energy_j
-    problem = to_lanes(with_control(problem, energy_budget_j=0.95 * spent_j))
-    static = to_lanes(static)
+    problem = to_batch_last(with_control(problem, energy_budget_j=0.95 * spent_j))
+    static = to_batch_last(static)
 
     @quick_jit
     def slopes():
-        plans = static_plans(problem, static, 1, capped_chains)
-        own = jax.tree.map(lambda leaf: leaf[..., 0, :], plans)
-        chain = capped_chains(problem, static.segments, static.micro_batches)
+        candidates = starting_candidates(problem, static, 1, fix_capped_partition)
+        own = jax.tree.map(lambda leaf: leaf[..., 0, :], candidates)
+        fixed = fix_capped_partition(problem, static.segments, static.micro_batches)
 
-        def at(logs, chain):
-            return price_logs(problem, chain, logs, own.multipliers)
+        def at(logs, fixed):
+            return evaluate_logs(problem, fixed, logs, own.weights)
 
-        wanted = jax.grad(lambda logs: at(logs, chain).smooth.sum())(own.logs)
-        return at(own.logs, chain), at(own.logs, chain.replace(caps=None)), wanted
+        wanted = jax.grad(lambda logs: at(logs, fixed).smooth.sum())(own.logs)
+        return at(own.logs, fixed), at(own.logs, fixed.replace(caps=None)), wanted
 
     with jax.numpy_rank_promotion("allow"):
         found, free, wanted = slopes()
@@ -214,24 +214,24 @@ def test_slopes_of_capped_prices_are_those_of_the_smooth_price():
 
 def test_budgets_are_raised_by_the_least_factor_that_pays_for_the_blocks():
     @quick_jit
-    def pay(problem):
+    def relax(problem):
         with jax.numpy_rank_promotion("allow"):
-            return with_payable_blocks(problem)
+            return relax_infeasible_budgets(problem)
 
-    problem = to_lanes(plain_problems(16, CLUSTERS, DEVICES, BLOCKS))
+    problem = to_batch_last(plain_problems(16, CLUSTERS, DEVICES, BLOCKS))
     for factor, raised in ((1e6, False), (1e-3, True)):
         budget_j = factor * problem.control.energy_budget_j
-        payable = pay(with_control(problem, energy_budget_j=budget_j))
-        level = payable.control.energy_budget_j / budget_j
+        relaxed = relax(with_control(problem, energy_budget_j=budget_j))
+        level = relaxed.control.energy_budget_j / budget_j
         assert np.all(level > 1.001) if raised else np.all(level == 1.0)
         np.testing.assert_allclose(level, level[:, :1] * np.ones_like(level), rtol=1e-5)
-        blocks = jax.vmap(lambda one: usable_blocks(one, 12), -1, -1)(payable).sum(axis=1)
+        blocks = jax.vmap(lambda one: usable_blocks(one, 12), -1, -1)(relaxed).sum(axis=1)
         assert np.all(blocks >= BLOCKS)
-        less = with_control(problem, energy_budget_j=0.99 * payable.control.energy_budget_j)
-        raised_again = pay(less).control.energy_budget_j
+        less = with_control(problem, energy_budget_j=0.99 * relaxed.control.energy_budget_j)
+        raised_again = relax(less).control.energy_budget_j
         if raised:
-            np.testing.assert_allclose(raised_again, payable.control.energy_budget_j, rtol=1e-4)
+            np.testing.assert_allclose(raised_again, relaxed.control.energy_budget_j, rtol=1e-4)
         else:
             np.testing.assert_array_equal(
-                payable.compute.memory_bytes, problem.compute.memory_bytes
+                relaxed.compute.memory_bytes, problem.compute.memory_bytes
             )

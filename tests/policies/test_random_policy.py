@@ -12,9 +12,9 @@ from scipy.stats import chisquare, kstest
 from support.random_problems import pick, plain_problems, random_problems, stack
 
 from collapipe_jax.cost.decision import active_nodes
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, is_feasible, usable_blocks
-from collapipe_jax.cost.round import price
-from collapipe_jax.policies.enumeration import compositions, enumerate_layouts
+from collapipe_jax.policies.enumeration import compositions, enumerate_partitions
 from collapipe_jax.policies.random_policy import (
     log_ways,
     random_composition,
@@ -122,7 +122,7 @@ def test_micro_batches_then_segments_are_uniform():
     choices = problem.workload.micro_batch_choices
     room = np.asarray(jax.vmap(lambda count: usable_blocks(problem, count))(choices)).sum(-1)
     assert room[:, 0].tolist() == [2, 4, 8, 9]
-    layouts = enumerate_layouts(problem)[0]
+    layouts = enumerate_partitions(problem)[0]
     decision = draw_for_one(keys(DRAWS), problem)
     counts = np.asarray(decision.micro_batches)
     for n in range(2):
@@ -212,7 +212,7 @@ def test_no_message_is_broken_by_the_least_or_the_largest_draw(monkeypatch, draw
     # A function of its own, or what was compiled before would draw as ever.
     decision = jax.jit(jax.vmap(lambda key, one: random_policy(key, one)))(keys(5), problem)
     assert np.all(feasible(problem, decision))
-    cost = jax.jit(jax.vmap(price))(problem, decision)
+    cost = jax.jit(jax.vmap(evaluate))(problem, decision)
     for value in (cost.latency_s, cost.energy_j, cost.divergence, cost.objective):
         assert np.all(np.isfinite(value))
 

@@ -9,7 +9,9 @@ from support.random_problems import pick, random_problems, with_ends
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.errors import InputError
-from collapipe_jax.policies.registry import CLIENT_POLICIES, POLICIES, make_policy
+from collapipe_jax.policies.registry import POLICIES, make_policy
+
+CLIENT_POLICIES = [name for name, entry in POLICIES.items() if entry.by_clients]
 
 
 def decided(name):

@@ -9,17 +9,23 @@ from support.tiny_system import tiny_params
 from collapipe_jax.control.budget_floors import control_unit_floor_j
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.simulation.environment import (
+    Environment,
     initial_state,
-    round_problem,
+    observe,
+    reset,
+    simulate,
     simulate_batch,
     simulate_round,
+    step,
 )
 from collapipe_jax.simulation.system import sample_system
 
 ROUNDS, REALISATIONS = 9, 5
 policy = make_policy("static_pipeline", 4)
 draw = jax.jit(sample_system)
-step = jax.jit(lambda key, system, state: simulate_round(key, system, state, policy))
+one_round = jax.jit(
+    lambda key, system, state: simulate_round(Environment(system, state, key), policy)
+)
 traces = []
 
 
@@ -50,7 +56,7 @@ def test_equal_to_loops_over_keys_and_rounds(history):
         system = draw(system_key, params)
         state = initial_state(state_key, system)
         for t, round_key in enumerate(jax.random.split(rounds_key, ROUNDS)):
-            state, happened = step(round_key, system, state)
+            state, happened = one_round(round_key, system, state)
             jax.tree.map(
                 lambda one, all_of_them, index=index, t=t: np.testing.assert_allclose(
                     one, all_of_them[index, t], rtol=2e-4, atol=1e-6
@@ -116,9 +122,9 @@ def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone
     state = initial_state(jax.random.key(1), system)
     for queue, seen in [(0.0, 2.5), (2.0, 2.5), (4.0, 4.0)]:
         indebted = state._replace(queues=state.queues._replace(divergence=jnp.asarray(queue)))
-        problem = round_problem(jax.random.key(2), system, indebted)
+        problem = observe(Environment(system, indebted, jax.random.key(2)))
         assert float(problem.control.divergence_queue) == seen
-        after, happened = step(jax.random.key(2), system, indebted)
+        after, happened = one_round(jax.random.key(2), system, indebted)
         target = float(problem.control.divergence_target)
         grown = queue + float(happened.cost.divergence) / target - 1
         assert float(after.queues.divergence) == pytest.approx(max(grown, 0), abs=1e-5)
@@ -129,11 +135,11 @@ def test_the_reserve_of_energy_is_its_least_price_at_every_node_and_leaves_queue
     state = initial_state(jax.random.key(1), system)
     queue = jnp.zeros_like(state.queues.energy).at[0, 1].set(0.2).at[1, 2].set(3.0)
     indebted = state._replace(queues=state.queues._replace(energy=queue))
-    problem = round_problem(jax.random.key(2), system, indebted)
+    problem = observe(Environment(system, indebted, jax.random.key(2)))
     seen = np.full(queue.shape, 0.5)
     seen[1, 2] = 3.0
     np.testing.assert_array_equal(problem.control.energy_queue, seen)
-    after, happened = step(jax.random.key(2), system, indebted)
+    after, happened = one_round(jax.random.key(2), system, indebted)
     grown = queue + happened.cost.energy_j / problem.control.energy_budget_j - 1
     np.testing.assert_allclose(after.queues.energy, np.maximum(grown, 0), atol=1e-5)
 
@@ -149,24 +155,43 @@ def test_a_fade_that_no_decision_can_afford_is_priced_in_its_own_round():
     system = system.replace(mean_problem=mean.replace(radio=faded))
     state = initial_state(jax.random.key(1), system)
     state = state._replace(queues=state.queues._replace(energy=state.queues.energy.at[:].set(0.3)))
-    problem = round_problem(jax.random.key(2), system, state)
+    problem = observe(Environment(system, state, jax.random.key(2)))
     floor = np.asarray(control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0])
     assert floor[0] > 2 > 1 > floor[1]
     seen = np.full((2, 4), np.float32(0.3))
     seen[0, 0] += (floor[0] - 1) / 2
     np.testing.assert_allclose(problem.control.energy_queue, seen, rtol=1e-6)
-    _, happened = step(jax.random.key(2), system, state)
-    np.testing.assert_array_equal(happened.shown.energy, problem.control.energy_queue)
+    _, happened = one_round(jax.random.key(2), system, state)
+    np.testing.assert_array_equal(happened.effective_queues.energy, problem.control.energy_queue)
     assert float(happened.queues.energy[0, 0]) >= 0.3 + floor[0] - 1  # whatever was decided
 
 
 def test_this_rounds_gains_are_mean_gains_times_fading():
     system = draw(jax.random.key(0), tiny_params())
     state = initial_state(jax.random.key(1), system)
-    problem = round_problem(jax.random.key(2), system, state)
+    problem = observe(Environment(system, state, jax.random.key(2)))
     radio, mean = problem.radio, system.mean_problem.radio
     ratio = np.asarray(radio.cross_gain) / np.asarray(mean.cross_gain)
     np.testing.assert_allclose(ratio, ratio.transpose(2, 3, 0, 1), rtol=1e-5)
     own = np.asarray(radio.d2d_gain) / np.asarray(mean.d2d_gain)
     for n in range(2):
         np.testing.assert_allclose(own[n], ratio[n, :, n, :], rtol=1e-5)
+
+
+def test_reset_observe_and_step_are_the_rounds_of_simulate():
+    """One's own loop, with keys of one's own, meets what ``simulate`` does with these keys."""
+    params, key = tiny_params(availability=0.6), jax.random.key(7)
+    expected = jax.jit(lambda key: simulate(key, params, policy, 4))(key)
+    environment = jax.jit(reset)(key, params)
+    keys = jax.random.split(environment.key, 4)
+    environment = environment._replace(key=keys[0])
+    carry_out = jax.jit(step)
+    for index, next_key in enumerate(jnp.roll(keys, -1)):
+        problem = jax.jit(observe)(environment)
+        decision = policy(jax.random.key(0), problem)
+        environment, cost = carry_out(next_key, environment, decision)
+        np.testing.assert_allclose(cost.energy_j, expected.cost.energy_j[index], rtol=1e-5)
+        np.testing.assert_allclose(cost.latency_s, expected.cost.latency_s[index], rtol=1e-5)
+        for name, queue in environment.state.queues._asdict().items():
+            wanted = getattr(expected.queues, name)[index]
+            np.testing.assert_allclose(queue, wanted, rtol=1e-4, atol=1e-5)

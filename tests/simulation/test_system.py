@@ -9,8 +9,8 @@ from support import ROOT
 from support.tiny_system import tiny_params
 
 from collapipe_jax.control.budget_floors import control_unit_floor_j
-from collapipe_jax.cost.divergence import loss_free_divergence
-from collapipe_jax.cost.round import price
+from collapipe_jax.cost.divergence import lossless_divergence
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.simulation.system import sample_system
 
@@ -35,7 +35,7 @@ def test_gains_are_reciprocal_and_of_one_network(systems):
 def test_the_reference_is_the_static_pipeline_at_mean_gains(systems):
     problem = systems.mean_problem
     count = tiny_params().control.reference_micro_batches
-    static = jax.jit(jax.vmap(lambda one: price(one, static_pipeline(one, count))))
+    static = jax.jit(jax.vmap(lambda one: evaluate(one, static_pipeline(one, count))))
     cost = static(problem)
     np.testing.assert_allclose(problem.control.reference_latency_s, cost.latency_s, rtol=1e-5)
     assert np.all(np.isfinite(cost.latency_s))
@@ -52,7 +52,7 @@ def test_budgets_powers_and_empty_queues(systems):
     assert np.all(power_w[..., 1:] == np.float32(params.radio.d2d_power_max_w))
     assert not np.any(problem.control.energy_queue)
     assert not np.any(problem.control.divergence_queue)
-    floor = loss_free_divergence(
+    floor = lossless_divergence(
         params.learning, params.workload.batch, np.ones(params.topology.clusters, bool)
     )
     target = np.asarray(problem.control.divergence_target)

@@ -1,17 +1,20 @@
 """Comparisons and sweeps made up for figures, and what any figure must be."""
 
 import itertools
+import json
 
 import numpy as np
 from matplotlib.text import Text
 
-from collapipe_jax.files.checkpoints import open_workdir
-from experiments import compare_files
-from experiments.array_files import write_arrays
-from experiments.benchmarks.network_rows import append_row
-from experiments.closed_loop_files import Case, ClosedLoop
-from experiments.compare_files import load_comparison
-from experiments.sweep_files import point_folder
+from collapipe_jax.files.realisations import (
+    Case,
+    Realisations,
+    case_name,
+    chunk_parts,
+    load_realisations,
+    point_folder,
+)
+from collapipe_jax.files.results import Results, Variable
 from figures import gap
 from support.drawing import assert_units, rendered
 
@@ -49,6 +52,23 @@ def make_values(rng, networks, rounds):
     }
 
 
+def unlabelled(arrays):
+    """Arrays as variables; what figures read does not depend on the names of their axes."""
+    return {name: Variable("realisation", values) for name, values in arrays.items()}
+
+
+def write_realisations(folder, experiment, config, options, networks, cases):
+    """What a Monte-Carlo experiment leaves; ``cases`` are arrays by policy and V."""
+    results = Results.create(folder, experiment, options, config)
+    results.write("networks", unlabelled(networks))
+    for case, values in cases.items():
+        for part, start in chunk_parts(case_name(*case), options).items():
+            rows = slice(start, start + options["chunk"])
+            chunk = {field: value[rows] for field, value in values.items()}
+            results.write(part, unlabelled(chunk))
+    return folder
+
+
 def write_comparison(folder, names=EIGHT, networks=8, rounds=5, change=None, seed=0):
     """A comparison as experiments.compare leaves it, in chunks of 3 networks.
 
@@ -65,22 +85,18 @@ def write_comparison(folder, names=EIGHT, networks=8, rounds=5, change=None, see
     values = {name: make_values(rng, networks, rounds) for name in names}
     if change is not None:
         change(drawn, values)
-    asked = {"rounds": rounds, "realisations": networks, "chunk": 3, "policies": list(names)}
-    open_workdir(folder, {"config": {}, "compare": asked}, resume=True)
-    write_arrays(compare_files.networks_file(folder), drawn)
-    for name, start in itertools.product(names, range(0, networks, 3)):
-        chunk = {field: value[start : start + 3] for field, value in values[name].items()}
-        write_arrays(compare_files.chunk_file(folder, name, start), chunk)
-    return folder
+    options = {"rounds": rounds, "realisations": networks, "chunk": 3}
+    options |= {"policies": list(names), "v": [3.0]}
+    cases = {(name, 3.0): own for name, own in values.items()}
+    return write_realisations(folder, "compare", {}, options, drawn, cases)
 
 
 def compared(folder, **keywords):
-    return load_comparison(write_comparison(folder, **keywords))
+    return load_realisations(write_comparison(folder, **keywords), "compare")
 
 
 def write_sweep(folder, values=(5.0, 10.0, 40.0), axis="D2E bandwidth [MHz]", log=True, **keywords):
-    told = {"axis": axis, "log": log, "values": list(values)}
-    open_workdir(folder, {"sweep": told}, resume=False)
+    Results.create(folder, "sweep", {"axis": axis, "log": log, "values": list(values)})
     for index in range(len(values)):
         write_comparison(point_folder(folder, index), seed=index, **keywords)
     return folder
@@ -90,9 +106,9 @@ def write_gaps(folder, gaps, loss=0.1):
     folder.mkdir(exist_ok=True)
     for number, value in enumerate(gaps):
         row = {"network": number, "dssra": 2.0 * (1 + value), "dssra_tuned": 2.0}
-        append_row(
-            gap.gap_file(folder), row | {"exhaustive": 2.0, "lower_bound": 1.9, "loss": loss}
-        )
+        row |= {"exhaustive": 2.0, "lower_bound": 1.9, "loss": loss}
+        with gap.gap_file(folder).open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
     return folder
 
 
@@ -190,7 +206,8 @@ def random_loop(v, networks=40, rounds=100, seed=0):
             "divergence_queue_floor": 0.4,
         },  # 0.7 over all limits
     }
-    asked = {"rounds": rounds, "realisations": networks, "policies": ["made_up"], "v": list(v)}
+    options = {"rounds": rounds, "realisations": networks, "chunk": networks}
+    options |= {"policies": ["made_up"], "v": list(v)}
     drawn = {
         "reference_latency_s": np.ones(networks),
         "can_run": np.ones((networks, 2), bool),
@@ -199,4 +216,13 @@ def random_loop(v, networks=40, rounds=100, seed=0):
         "least_final_queue": np.zeros((networks, 2)),
     }
     cases = [Case("made_up", one, values(one)) for one in v]
-    return ClosedLoop({"config": config, "closed_loop": asked}, drawn, cases)
+    return Realisations({"config": config, "options": options}, drawn, cases)
+
+
+def write_loop(folder, v=(1.0, 10.0, 100.0)):
+    """The same on file."""
+    result = random_loop(v)
+    cases = {(case.policy, case.v): case.values for case in result.cases}
+    return write_realisations(
+        folder, "closed_loop", **result.settings, networks=result.networks, cases=cases
+    )

@@ -1,0 +1,141 @@
+"""Multipliers of the limits of a round: the fall of (P2) where one is relaxed a little.
+
+At the optimum of a partition every binding limit has a multiplier. Those of bands and powers
+are slopes of (P2) by logarithms; memory has no slope, so the round is decided anew with
+memory for one block more.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from collapipe_jax.allocation.allocate import Solution, descend_jointly, evaluate_logs
+from collapipe_jax.allocation.certificate import band_multiplier, certify
+from collapipe_jax.allocation.smooth_maximum import initial_weights
+from collapipe_jax.allocation.variables import to_logs
+from collapipe_jax.batching import batch_last, sum_nodes
+from collapipe_jax.compilation import compile_for_now
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.fixed_partition import fix_partition
+from collapipe_jax.cost.memory import device_memory_bytes
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.static_pipeline import with_equal_allocation
+
+_STEPS = 400
+_AT_LIMIT = 1e-3
+_FITS, _ROOM = 1 + 1e-6, 1 + 1e-5
+"""Tolerances of rounding: memory that just fits, and memory granted for one block more."""
+
+
+class LimitMultipliers(NamedTuple):
+    """Multipliers of the limits on shares and powers, in units of (P2).
+
+    Attributes:
+      latency: of a second of the round's latency, ``V / T_ref``.
+      cluster_latency: of a second of a cluster's latency, ``[N]``; sum ``latency``.
+      d2d_band: of the sum of a cluster's shares, ``[N]``; 0 where it is below 1.
+      d2e_band: likewise of the clusters' D2E shares.
+      d2d_power: of the logarithm of a node's largest power, ``[N, K + 1]``; 0 below it.
+      d2e_power: likewise, ``[N]``.
+      residual: of the KKT conditions, relative to the objective: the accuracy of all these.
+    """
+
+    latency: Array
+    cluster_latency: Array
+    d2d_band: Array
+    d2e_band: Array
+    d2d_power: Array
+    d2e_power: Array
+    residual: Array
+
+
+def limit_multipliers(problem: RoundProblem, decision: Decision) -> LimitMultipliers:
+    """Multipliers at a decision whose shares and powers are nearly optimal.
+
+    At the decision itself several clusters and stages are equally slow; weights of the
+    maxima from a descent tell their multipliers apart. It starts at equal shares, so that
+    its first point, with arbitrary weights, is not the best.
+
+    Args:
+      problem: one round of one network.
+      decision: as :func:`.policies.dssra.dssra` makes it.
+    """
+    start = with_equal_allocation(problem, decision.segments, decision.micro_batches)
+    return batch_last(_multipliers)(problem, decision, start)
+
+
+def _multipliers(problem, decision, start) -> LimitMultipliers:
+    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+    active, first = fixed.active, to_logs(problem, fixed.active, start)
+    weights = descend_jointly(problem, fixed, first, initial_weights(fixed), _STEPS).weights
+    logs = to_logs(problem, active, decision)
+    evaluation = evaluate_logs(problem, fixed, logs, weights)
+    slope, per_s = evaluation.slope, fixed.costs.latency_per_s
+
+    def of_power(slope, log, used):
+        return jnp.where(used & (log > -_AT_LIMIT), jnp.maximum(-slope, 0.0), 0.0)
+
+    return LimitMultipliers(
+        latency=per_s,
+        cluster_latency=per_s * evaluation.weights.cluster,
+        d2d_band=_of_band(slope.d2d_share, logs.d2d_share, active),
+        d2e_band=_of_band(slope.d2e_share, logs.d2e_share, active[0]),
+        d2d_power=jnp.swapaxes(of_power(slope.d2d_power, logs.d2d_power, active), 0, 1),
+        d2e_power=of_power(slope.d2e_power, logs.d2e_power, active[0]),
+        residual=certify(evaluation, logs, active).residual,
+    )
+
+
+def _of_band(slope, log, used):
+    """Multiplier of a band, 0 where part of it is left empty."""
+    share = sum_nodes(jnp.where(used, jnp.exp(log), 0.0))
+    return jnp.where(share > 1.0 - _AT_LIMIT, band_multiplier(slope), 0.0)
+
+
+class FullDevice(NamedTuple):
+    """A device without memory for another block.
+
+    Attributes:
+      cluster, device: indices; devices count from 1.
+      blocks: on the device.
+      saved: fall of (P2) with memory for one block more.
+    """
+
+    cluster: int
+    device: int
+    blocks: int
+    saved: float
+
+
+def full_devices(
+    problem: RoundProblem, solution: Solution, decide: Callable[[RoundProblem], Solution]
+) -> list[FullDevice]:
+    """Full devices, and the fall of (P2) with memory for one block more on each.
+
+    Args:
+      problem: one round of one network, in NumPy's arrays.
+      solution: of the problem, likewise.
+      decide: solves any round of this network's shape.
+
+    Returns:
+      Largest fall first; 0 where the other solution does not use the memory.
+    """
+    segments, counts = solution.decision.segments, solution.decision.micro_batches
+    memory_bytes = problem.compute.memory_bytes
+    needs = compile_for_now(device_memory_bytes, problem.workload, segments, counts)
+    one_more_bytes = np.asarray(needs(problem.workload, segments + 1, counts))
+    runs = segments.sum(axis=1, keepdims=True) > 0
+    full = runs & (memory_bytes > 0) & (one_more_bytes > memory_bytes * _FITS)
+    found = []
+    for n, k in np.argwhere(full & (segments < problem.workload.blocks)):
+        wider_bytes = memory_bytes.copy()
+        wider_bytes[n, k] = one_more_bytes[n, k] * _ROOM
+        other = decide(problem.replace(compute=problem.compute.replace(memory_bytes=wider_bytes)))
+        partition = other.decision.segments, other.decision.micro_batches
+        uses = needs(problem.workload, *partition)[n, k] > memory_bytes[n, k] * _FITS
+        saved = max(float(solution.objective) - float(other.objective), 0.0) if uses else 0.0
+        found.append(FullDevice(int(n), int(k) + 1, int(segments[n, k]), saved))
+    return sorted(found, key=lambda device: -device.saved)

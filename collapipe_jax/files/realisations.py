@@ -1,0 +1,141 @@
+"""Realisations of policies on file: comparisons, sweeps of them, and closed loops."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collapipe_jax.files.results import Results
+
+METRICS = ("latency_s", "compute_latency_s", "device_memory_bytes", "energy_j", "divergence")
+"""Quantities of a round that comparisons average."""
+OURS = "dssra"
+
+
+class Case(NamedTuple):
+    """All realisations of one policy and V.
+
+    Attributes:
+      policy: its name.
+      v: weight of latency.
+      values: arrays by name, ``[R, ...]``.
+    """
+
+    policy: str
+    v: float
+    values: dict[str, np.ndarray]
+
+
+class Realisations(NamedTuple):
+    """Realisations of policies on the same networks.
+
+    Attributes:
+      settings: ``config``, and ``options`` with rounds, realisations, chunk, policies and V.
+      networks: arrays by name, ``[R, ...]``.
+      cases: in the order of policies, then of V.
+    """
+
+    settings: dict[str, Any]
+    networks: dict[str, np.ndarray]
+    cases: list[Case]
+
+    @property
+    def rounds(self) -> int:
+        """Length of the horizon."""
+        return self.settings["options"]["rounds"]
+
+    @property
+    def policies(self) -> dict[str, dict[str, np.ndarray]]:
+        """Arrays by policy, where there is one V."""
+        return {case.policy: case.values for case in self.cases}
+
+    def only(self, kept: np.ndarray) -> "Realisations":
+        """The realisations of some networks, ``kept`` booleans ``[R]``."""
+        cases = [case._replace(values=select(case.values, kept)) for case in self.cases]
+        return self._replace(networks=select(self.networks, kept), cases=cases)
+
+
+def select(values: Mapping[str, np.ndarray], kept: np.ndarray) -> dict[str, np.ndarray]:
+    """Arrays by name at some places of their first axis."""
+    return {name: value[kept] for name, value in values.items()}
+
+
+def case_name(policy: str, v: float) -> str:
+    """Name of the parts of a policy and V."""
+    return f"{policy}_v{v!r}"
+
+
+def chunk_parts(name: str, options: Mapping[str, Any]) -> dict[str, int]:
+    """First realisation of every chunk of a case, by the name of its part."""
+    starts = range(0, options["realisations"], options["chunk"])
+    return {f"{name}/{start:06d}": start for start in starts}
+
+
+def load_realisations(workdir: str | os.PathLike, experiment: str) -> Realisations:
+    """Everything that a finished experiment left.
+
+    Raises:
+      InputError: if it is not there, or a file is missing or damaged.
+    """
+    results = Results.open(workdir, experiment)
+    options = results.options
+    cases = [
+        Case(policy, v, results.read(*chunk_parts(case_name(policy, v), options)))
+        for policy in options["policies"]
+        for v in options["v"]
+    ]
+    return Realisations(results.settings, results.read("networks"), cases)
+
+
+class Sweep(NamedTuple):
+    """A sweep of comparisons.
+
+    Attributes:
+      axis: what is swept, with its unit.
+      log: whether the values are best drawn on a logarithmic axis.
+      values: of the points, in their order; names where the points have no number.
+      points: comparisons.
+    """
+
+    axis: str
+    log: bool
+    values: list[float] | list[str]
+    points: list[Realisations]
+
+
+def point_folder(workdir: str | os.PathLike, index: int) -> Path:
+    """Workdir of the comparison at a point of a sweep."""
+    return Path(workdir) / "points" / f"{index:02d}"
+
+
+def load_sweep(workdir: str | os.PathLike) -> Sweep:
+    """Everything that a finished sweep left.
+
+    Raises:
+      InputError: if there is no sweep, or a file is missing or damaged.
+    """
+    options = Results.open(workdir, "sweep").options
+    folders = [point_folder(workdir, index) for index in range(len(options["values"]))]
+    points = [load_realisations(folder, "compare") for folder in folders]
+    return Sweep(options["axis"], options["log"], options["values"], points)
+
+
+def runnable(networks: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Networks in which some cluster can hold the encoder, booleans ``[R]``."""
+    reference_s = networks["reference_latency_s"]
+    return networks["can_run"].any(axis=1) & (reference_s > 0) & np.isfinite(reference_s)
+
+
+def round_means(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
+    """Means over the rounds by policy and metric, ``[R]``; infinite ones stay.
+
+    ``divergence_over_target`` comes on top of :data:`METRICS`.
+    """
+    means = {}
+    for policy, values in result.policies.items():
+        own = {name: values[name].astype(np.float64).mean(axis=1) for name in METRICS}
+        own["divergence_over_target"] = own["divergence"] / result.networks["divergence_target"]
+        means[policy] = own
+    return means

@@ -1,0 +1,189 @@
+"""Results of an experiment on file: settings as JSON, labelled arrays in parts.
+
+A folder holds ``config.json``, with the name of the ``experiment``, its ``options`` and its
+``config``; ``results/PART.npz``; and ``summary.json``. A file is whole or not there, so a
+killed experiment goes on with the parts that are missing and ends with the same bytes. As in
+xarray an array has named axes; its unit is the suffix of its name.
+"""
+
+import dataclasses
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import struct
+from jax.typing import ArrayLike
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.atomic import partial_path, write_json
+from collapipe_jax.files.checkpoints import open_workdir
+from collapipe_jax.units import unit_of
+
+_LABELS = "labels"
+
+
+class Variable(struct.PyTreeNode):
+    """A labelled array.
+
+    Attributes:
+      axes: their names, separated by blanks.
+      values: the array.
+    """
+
+    axes: str = struct.field(pytree_node=False)
+    values: ArrayLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The results of one experiment.
+
+    Attributes:
+      folder: its workdir.
+      settings: ``experiment``, ``options`` and, where there is one, ``config``.
+    """
+
+    folder: Path
+    settings: dict[str, Any]
+
+    @classmethod
+    def create(
+        cls,
+        workdir: str | os.PathLike,
+        experiment: str,
+        options: Mapping[str, Any],
+        config: Mapping[str, Any] | None = None,
+    ) -> "Results":
+        """Take possession of a workdir, or go on with the same experiment there.
+
+        Args:
+          workdir: made if it does not exist.
+          experiment: its name.
+          options: all that the numbers depend on besides the configuration.
+          config: nested plain dictionary.
+
+        Raises:
+          InputError: if the folder holds results of other settings, or foreign files.
+        """
+        settings = {"experiment": experiment, "options": dict(options)}
+        settings |= {} if config is None else {"config": dict(config)}
+        return cls(open_workdir(workdir, settings, resume=True), settings)
+
+    @classmethod
+    def open(cls, workdir: str | os.PathLike, experiment: str) -> "Results":
+        """Open the results of an experiment for reading.
+
+        Raises:
+          InputError: if the folder holds none.
+        """
+        settings = read_settings(workdir)
+        if settings.get("experiment") != experiment:
+            problem = f"holds no results of {experiment}"
+            raise InputError("workdir", str(workdir), problem, f"Name a workdir of {experiment}")
+        return cls(Path(workdir), settings)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All that the numbers depend on besides the configuration."""
+        return self.settings["options"]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration."""
+        return self.settings["config"]
+
+    def path(self, part: str) -> Path:
+        """File of a part."""
+        return self.folder / "results" / f"{part}.npz"
+
+    def missing(self, parts: Iterable[str]) -> list[str]:
+        """Parts that are not on file."""
+        return [part for part in parts if not self.path(part).exists()]
+
+    def write(self, part: str, data: Mapping[str, Variable]) -> None:
+        """Write a part at once or not at all; the same data give the same bytes."""
+        path = self.path(part)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        labels = {
+            name: {"axes": variable.axes.split(), "unit": unit_of(name.partition(".")[0])}
+            for name, variable in data.items()
+        }
+        arrays: dict[str, Any] = {
+            name: np.asarray(variable.values) for name, variable in data.items()
+        }
+        partial = partial_path(path)
+        with partial.open("wb") as stream:
+            np.savez(stream, **{_LABELS: json.dumps(labels)}, **arrays)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+
+    def read(self, *parts: str) -> dict[str, np.ndarray]:
+        """Arrays of parts, joined along their first axis.
+
+        Raises:
+          InputError: if a file is missing or damaged.
+        """
+        found = [self._load(part) for part in parts]
+        return {
+            name: found[0][name]
+            if len(found) == 1
+            else np.concatenate([one[name] for one in found])
+            for name in found[0]
+            if name != _LABELS
+        }
+
+    def labels(self, part: str) -> dict[str, dict[str, Any]]:
+        """Names of the ``axes`` and ``unit`` of every array of a part."""
+        return json.loads(str(self._load(part)[_LABELS]))
+
+    def _load(self, part: str) -> dict[str, np.ndarray]:
+        path = self.path(part)
+        try:
+            # NumPy leaves a damaged file open unless it is given an open one.
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
+                return dict(found)
+        except FileNotFoundError:
+            problem, remedy = "is missing", "Let its run go on with the same arguments"
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            problem, remedy = f"is damaged ({error})", "Delete it and let its run go on"
+        raise InputError("workdir", str(path), problem, remedy)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> Path:
+        """Write ``summary.json``; a number that is infinite or unknown becomes null."""
+        write_json(self.folder / "summary.json", summary)
+        return self.folder / "summary.json"
+
+
+def read_settings(workdir: str | os.PathLike) -> dict[str, Any]:
+    """Settings of an experiment or a training run; empty where there are none."""
+    try:
+        settings = json.loads((Path(workdir) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        settings = None
+    return settings if isinstance(settings, dict) else {}
+
+
+def as_columns(rows: Sequence[Mapping[str, Any]], axis: str, then: str = "") -> dict[str, Variable]:
+    """A table, given by its rows, as arrays by column.
+
+    Args:
+      rows: values by column; a column's values are of one shape.
+      axis: name of the axis of rows.
+      then: names of the further axes of values that are arrays.
+    """
+    columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return {
+        name: Variable(f"{axis} {then}".strip() if column.ndim > 1 else axis, column)
+        for name, column in columns.items()
+    }
+
+
+def as_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """The rows of a table from its columns, as plain values."""
+    values = [column.tolist() for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]

@@ -1,0 +1,150 @@
+"""Comparisons: all policies on the same networks, under the same fading; no learning."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from collapipe_jax.config.files import system_params
+from collapipe_jax.cost.feasibility import can_run
+from collapipe_jax.files.realisations import (
+    METRICS,
+    OURS,
+    Realisations,
+    load_realisations,
+    round_means,
+    runnable,
+)
+from collapipe_jax.files.results import Results, Variable
+from collapipe_jax.simulation.environment import draw_system
+from collapipe_jax.simulation.montecarlo import run_policies, stack
+from collapipe_jax.simulation.reducers import per_round
+from collapipe_jax.simulation.system import SystemParams
+from collapipe_jax.statistics import Interval, mean_interval, reduction_percent
+
+LIMIT = 1.01
+"""A mean over its budget or target up to which a long-term constraint counts as kept."""
+
+
+def compare(
+    config: ConfigDict, options: Mapping[str, Any], workdir: str | os.PathLike, console: Console
+) -> dict[str, Any]:
+    """Run what is missing in a workdir, and summarise.
+
+    Args:
+      config: a checked configuration.
+      options: of :func:`policy_options`.
+      workdir: where results go; a run of the same settings goes on there.
+      console: for progress.
+
+    Returns:
+      The summary, as in ``summary.json``.
+    """
+    results = Results.create(workdir, "compare", options, config.to_dict())
+    run_policies(results, system_params(config), _networks, per_round, console)
+    summary = summarise(load_realisations(results.folder, "compare"))
+    results.write_summary(summary)
+    return summary
+
+
+def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> dict[str, Variable]:
+    """Limits and reference latency of all networks."""
+    del options
+
+    @jax.jit
+    @jax.vmap
+    def network(key: Array) -> dict[str, Variable]:
+        problem = draw_system(key, params).mean_problem
+        control = problem.control
+        return {
+            "reference_latency_s": Variable("", control.reference_latency_s),
+            "can_run": Variable("cluster", can_run(problem)),
+            "energy_budget_j": Variable("cluster node", control.energy_budget_j),
+            "divergence_target": Variable("", control.divergence_target),
+            "memory_limit_bytes": Variable("cluster device", problem.compute.memory_bytes),
+        }
+
+    return {name: stack(variable) for name, variable in network(keys).items()}
+
+
+def summarise(result: Realisations) -> dict[str, Any]:
+    """Means, violations and paired reductions, as plain values for a JSON file.
+
+    ``reduction_percent`` is the saving of ``dssra`` over another policy in the same network,
+    in percent of that policy; empty without ``dssra``.
+    """
+    kept = runnable(result.networks)
+    result = result.only(kept)
+    means = round_means(result)
+    return {
+        "rounds": result.rounds,
+        "realisations": int(kept.sum()),
+        "realisations_left_out": int((~kept).sum()),
+        "policies": {
+            name: _policy_summary(values, means[name], result.networks)
+            for name, values in result.policies.items()
+        },
+        "reduction_percent": _reductions(means) if OURS in means else {},
+    }
+
+
+def _policy_summary(
+    values: Mapping[str, np.ndarray],
+    means: Mapping[str, np.ndarray],
+    networks: Mapping[str, np.ndarray],
+) -> dict[str, Any]:
+    summary: dict[str, Any] = {name: _with_median(means[name]) for name in METRICS}
+    for name in ("active_devices", "micro_batches", "loss_probability"):
+        summary[name] = _with_median(values[name].mean(axis=1))
+    return summary | {"violations": _violations(values, means, networks)}
+
+
+def _with_median(values: np.ndarray) -> Interval:
+    """Mean, half width of its 95 % interval, and median, which heavy tails do not move."""
+    median = np.median(values) if values.size else np.nan
+    return mean_interval(values) | {"median": float(median) if np.isfinite(median) else None}
+
+
+def _violations(
+    values: Mapping[str, np.ndarray],
+    means: Mapping[str, np.ndarray],
+    networks: Mapping[str, np.ndarray],
+) -> dict[str, Any]:
+    """How often limits are broken, and how badly.
+
+    Of limits of a round the share of all rounds; of long-term ones the share of nodes, or of
+    networks, whose mean over the rounds is above by more than 1 %, and the worst mean.
+    """
+    rounds = values["latency_s"].shape[1]
+    energy = values["mean_energy_j"] / networks["energy_budget_j"]
+    divergence = means["divergence_over_target"]
+    shares = {
+        name.removeprefix("violated."): count.mean() / rounds
+        for name, count in values.items()
+        if name.startswith("violated.")
+    }
+    shares |= {
+        "energy": (energy > LIMIT).mean(),
+        "networks_over_energy": (energy > LIMIT).any(axis=(1, 2)).mean(),
+        "worst_energy_over_budget": energy.max(initial=0.0),
+        "divergence": (divergence > LIMIT).mean(),
+        "worst_divergence_over_target": divergence.max(initial=0.0),
+        "absent": values["absent_rounds"].mean() / rounds,
+    }
+    return {name: float(value) for name, value in shares.items()}
+
+
+def _reductions(means: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    return {
+        metric: {
+            name: _with_median(reduction_percent(means[OURS][metric], other[metric]))
+            for name, other in means.items()
+            if name != OURS
+        }
+        for metric in METRICS
+    }

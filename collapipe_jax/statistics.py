@@ -1,0 +1,114 @@
+"""Means and medians with 95 % confidence intervals, and paired savings."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+Interval = dict[str, float | None]
+"""``mean`` and ``ci95``, the half width of its 95 % interval; None where unknown."""
+
+
+class Estimate(NamedTuple):
+    """A number and the ends of its interval, nan where unknown; arrays of one shape."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def within(self, limits: tuple[float, float]) -> "Estimate":
+        """The same estimate with its interval clipped to the limits of an axis."""
+        return self._replace(low=np.clip(self.low, *limits), high=np.clip(self.high, *limits))
+
+
+def mean_interval(values: np.ndarray) -> Interval:
+    """Mean and half width of its 95 % confidence interval by Student's t; ``values [R]``.
+
+    The half width of fewer than two values is unknown, and so are both where a value is not
+    finite.
+    """
+    values = np.asarray(values, np.float64)
+    if not np.all(np.isfinite(values)) or values.size == 0:
+        return {"mean": None, "ci95": None}
+    if values.size == 1:
+        return {"mean": float(values[0]), "ci95": None}
+    deviation = values.std(ddof=1) / math.sqrt(values.size)
+    half = stats.t.ppf(0.975, values.size - 1) * deviation
+    return {"mean": float(values.mean()), "ci95": float(half)}
+
+
+def interval_text(interval: Mapping[str, float | None], form: str = "{:.3g}") -> str:
+    """Mean and half width as text, the latter where it is known."""
+    if interval["mean"] is None:
+        return "?"
+    mean = form.format(interval["mean"])
+    if interval["ci95"] is None:
+        return mean
+    return f"{mean} ± {form.replace('+', '').format(interval['ci95'])}"
+
+
+def mean_estimate(values: np.ndarray) -> Estimate:
+    """Mean with Student's interval over the first axis, ``values [R, ...]``.
+
+    Unknown where a value is not finite. Few heavy-tailed values make the interval reach
+    below 0, or miss more often than it says.
+    """
+    return _over_first_axis(_mean, values)
+
+
+def median_estimate(values: np.ndarray) -> Estimate:
+    """Median over the first axis with the interval between two order statistics.
+
+    The interval holds for any distribution, infinite values included; it is unknown for
+    fewer than 6 values, and an infinite median counts as unknown.
+
+    Args:
+      values: ``[R, ...]``.
+    """
+    return _over_first_axis(_median, values)
+
+
+def _over_first_axis(estimate: Callable, values: np.ndarray) -> Estimate:
+    return Estimate(*np.apply_along_axis(estimate, 0, np.asarray(values, np.float64)))
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    interval = mean_interval(values)
+    mean, half = (np.nan if part is None else part for part in interval.values())
+    return np.array([mean, mean - half, mean + half])
+
+
+def _median(values: np.ndarray) -> np.ndarray:
+    """Median, and the narrowest symmetric ranks of a sign test at 5 %."""
+    ordered = np.sort(values)
+    if np.isnan(ordered).any() or not np.isfinite(median := _middle(ordered)):
+        return np.full(3, np.nan)
+    rank = int(stats.binom.ppf(0.025, ordered.size, 0.5))
+    ends = (ordered[rank - 1], ordered[-rank]) if rank else (np.nan, np.nan)
+    return np.array([median, *ends])
+
+
+def _middle(ordered: np.ndarray) -> float:
+    """Median of sorted values; nan between two infinities."""
+    below, above = ordered[(ordered.size - 1) // 2], ordered[ordered.size // 2]
+    return below if below == above else 0.5 * (below + above)
+
+
+def reduction_percent(ours: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Paired reduction of ours under the other, in percent of the other, ``[R]``.
+
+    100 where the other alone is infinite; nan where ours is, or both are 0.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reduction = 100.0 * (1.0 - ours / other)
+    return np.where(np.isfinite(ours), reduction, np.nan)
+
+
+def log_slope(x: np.ndarray, y: np.ndarray) -> float:
+    """Slope of a line through the logarithms; nan through fewer than two positive points."""
+    use = (x > 0) & (y > 0)
+    if use.sum() < 2:
+        return float("nan")
+    return float(np.polyfit(np.log(x[use]), np.log(y[use]), 1)[0])

@@ -1,0 +1,126 @@
+"""Sweeps: policies side by side at several values of a key, by the name of the sweep.
+
+    python -m experiments.sweep --config=configs/sweeps.py:bandwidth --workdir=runs/bandwidth
+
+On the networks of paper.py, but for ``mobility`` on those of default.py: their rounds last about
+as long as dynamics.round_interval_s. Rounds of paper.py last minutes, in which a pedestrian
+crosses the disc of its cluster several times: any walk would look alike there. ``sensitivity``
+has choices that could have been made otherwise. A number of clusters or devices is a program of
+its own and takes minutes to compile.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from collapipe_jax.errors import InputError
+from configs import default, paper
+
+_NANO, _TX2, _NX, _ORIN = "jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano"
+
+
+def get_config(name: str = "") -> ConfigDict:
+    """The configuration that the points of a sweep change."""
+    if name:
+        get_sweep(name)  # raises for a wrong one
+    return (default if name == "mobility" else paper).get_config()
+
+
+def get_sweep(name: str = "") -> dict[str, Any]:
+    """Axis and points of a sweep; each point sets keys of the configuration.
+
+    Raises:
+      InputError: if there is no sweep of this name.
+    """
+    if name not in SWEEPS:
+        remedy = f"Write configs/sweeps.py:NAME with one of {', '.join(SWEEPS)}"
+        raise InputError("--config", f"configs/sweeps.py:{name}", "no such sweep", remedy)
+    axis, scale, points = SWEEPS[name]
+    return {"axis": axis, "log": scale == "log", "points": points}
+
+
+def _over(key: str, values: tuple, unit: float = 1) -> list[tuple]:
+    """Points of one key, whose values are given in multiples of a unit."""
+    return [(value, {key: value * unit}) for value in values]
+
+
+def _payload(activation_bits: int, parameter_bits: int) -> dict[str, int]:
+    keys = ("payload.activation_number_bits", "payload.parameter_number_bits")
+    return dict(zip(keys, (activation_bits, parameter_bits), strict=True))
+
+
+SWEEPS = {
+    # The size of the network.
+    "clusters": ("Clusters", "linear", _over("network.clusters", (1, 2, 4, 8))),
+    "devices": ("Devices per cluster", "linear", _over("network.devices", (2, 3, 5, 8))),
+    # The radio.
+    "bandwidth": (
+        "D2E bandwidth [MHz]",
+        "log",
+        _over("radio.d2e_bandwidth_hz", (5, 10, 20, 40, 80), 1e6),
+    ),
+    "d2d_bandwidth": (
+        "D2D bandwidth [MHz]",
+        "log",
+        _over("radio.d2d_bandwidth_hz", (2.5, 5, 10, 20, 40), 1e6),
+    ),
+    "power": (
+        "Largest D2E power [dBm]",
+        "linear",
+        _over("radio.d2e_power_max_dbm", (17, 20, 23, 26)),
+    ),
+    # The work.
+    "blocks": ("Encoder blocks", "linear", _over("model.encoder_blocks", (4, 8, 12, 24))),
+    "sequence": (
+        "Sequence length [tokens]",
+        "log",
+        _over("task.source_length", (32, 64, 128, 256)),
+    ),
+    "micro_batches": (
+        "Micro-batches of policies that fix them",
+        "log",
+        _over("policy.micro_batches", (1, 2, 4, 8, 16, 32)),
+    ),
+    "local_steps": ("Local steps in a round", "log", _over("training.local_steps", (1, 4, 16, 64))),
+    "segments": ("Segments of titanic", "linear", _over("policy.partitions", (1, 2, 3, 4, 5))),
+    # The constraints and their weight.
+    "budgets": (
+        "Mean energy budget of a device [J]",
+        "log",
+        _over("control.device_budget_j", (120, 240, 480, 960)),
+    ),
+    "v": ("V", "log", _over("control.v", (0.3, 1, 3, 10, 30))),
+    # How unlike the boards are, and how fast devices walk.
+    "heterogeneity": (
+        "Speed of the fastest board over the slowest",
+        "linear",
+        [
+            (1.0, {"devices.kinds": (_NX,)}),
+            (1.3, {"devices.kinds": (_TX2, _NX)}),
+            (1.9, {"devices.kinds": (_TX2, _NX, _ORIN)}),
+            (5.4, {"devices.kinds": (_NANO, _TX2, _NX, _ORIN)}),
+        ],
+    ),
+    "mobility": (
+        "Mean speed of devices, m/s",
+        "linear",
+        _over("dynamics.speed_m_per_s", (0.0, 0.5, 1.4, 5.0, 15.0)),
+    ),
+    "sensitivity": (
+        "Choice",
+        "linear",
+        [
+            ("as in paper.py", {}),
+            ("no interference", {"radio.d2d_activity": 0.0}),
+            ("interference always", {"radio.d2d_activity": 1.0}),
+            ("devices along a short tour", {"network.order": "tour"}),
+            ("32-bit payloads", _payload(32, 32)),
+            ("8-bit activations", _payload(8, 16)),
+            # LoRA of rank 8 on all attention matrices of BERT-base: about 1 % of a block.
+            ("adapters", {"payload.trained_fraction": 0.01}),
+            ("1 local step", {"training.local_steps": 1}),
+            ("16 local steps", {"training.local_steps": 16}),
+        ],
+    ),
+}
+"""Axis, scale and points by name."""

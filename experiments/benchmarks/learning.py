@@ -1,0 +1,355 @@
+"""Tokens a second of a training step of BERT blocks, and of PyTorch's on the same machine.
+
+    python -m experiments.benchmarks.learning --out=learning.json
+
+Forward and backward pass and Adam's update in single precision, on texts of 128 tokens,
+some of them padded, with a head of two classes: blocks of width 768 and of width 256, 8 and
+32 texts at a time, with dropout of 0.1 and without. Ours is one compiled step; PyTorch runs
+``transformers.BertForSequenceClassification`` with the fused Adam, as it is and through
+``torch.compile``, with the same weights, texts and number of threads, in the same process,
+which keeps freed memory as our training programs do (``collapipe_jax.host_memory``). They take
+turns, so that whatever else the machine does meets all of them; the medians are compared.
+
+    python -m experiments.benchmarks.learning --mfu
+
+needs no PyTorch and is meant for an accelerator: the share of the rate of a large 16-bit
+matrix product, measured in the same run, that the blocks of BERT-base reach in 16 bits.
+"""
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from rich.console import Console
+from rich.table import Table
+
+from collapipe_jax.command_line import make_parser, make_table, require_positive, run_training
+from collapipe_jax.cost.model_counts import block_flops
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.atomic import write_json
+from collapipe_jax.models.bert import bert_encode, init_bert
+from collapipe_jax.models.config import BertConfig
+from collapipe_jax.models.layers import Params
+from collapipe_jax.models.pretrained import load_bert
+from experiments.benchmarks.timing import in_turns
+
+CLASSES = 2
+LEARNING_RATE = 1e-5
+
+_SIZES = {"widths": [768, 256], "blocks": [2, 4], "batches": [8, 32]}
+_MFU_SIZES = {"widths": [768], "blocks": [12], "batches": [64, 256]}  # BERT-base
+_LOSS_TOLERANCE = 1e-3  # of the first step, as rounding is not the same
+_MATRIX_PRODUCTS = 20  # in a row, so that one call lasts
+
+
+class Texts(NamedTuple):
+    """A batch of texts to classify.
+
+    Attributes:
+      token_ids, mask, token_types: ``[B, S]``.
+      labels: ``[B]``.
+    """
+
+    token_ids: np.ndarray
+    mask: np.ndarray
+    token_types: np.ndarray
+    labels: np.ndarray
+
+
+def main(argv: Sequence[str]) -> None:
+    """Time the steps, print and, if asked, write the figures."""
+    options = _options(argv)
+    console = Console()
+    report: dict[str, Any] = {"device": jax.devices()[0].device_kind}
+    if options.mfu:
+        rate = matrix_flops_per_s(options.matrix, options.repeats)
+        report["mfu"] = [_mfu(*case, options, rate) for case in _cases(options)]
+        console.print_json(data=report)
+    else:
+        report |= {"threads": threads(), "options": vars(options)}
+        report["rows"] = [compare(*case, options) for case in _cases(options)]
+        console.print(_table(report["rows"]))
+    if options.out:
+        write_json(Path(options.out), report)
+        console.print(f"written: {options.out}")
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    parser = make_parser(
+        __doc__,
+        widths=(None, "768,256; with --mfu 768"),
+        blocks=(None, "one a width; 2,4; with --mfu 12"),
+        batches=(None, "8,32; with --mfu 64,256"),
+        dropout=("0.1,0", "rates"),
+        sequence=128,
+        vocabulary=30522,
+        head_width=64,
+        repeats=7,
+        matrix=(8192, "rows of the large matrices"),
+        out=(None, "where to write the figures as JSON"),
+    )
+    parser.add_argument("--mfu", action="store_true", help="in 16 bits and without PyTorch")
+    options = parser.parse_args(argv)
+    for name, values in (_MFU_SIZES if options.mfu else _SIZES).items():
+        words = getattr(options, name)
+        setattr(
+            options, name, values if words is None else [int(word) for word in words.split(",")]
+        )
+    options.dropout = [float(word) for word in options.dropout.split(",")]
+    if len(options.widths) != len(options.blocks):
+        raise InputError("--blocks", options.blocks, "not one a width", "Give as many as --widths")
+    counts = ("repeats", "sequence", "matrix", "head_width")
+    require_positive(**{name: getattr(options, name) for name in counts})
+    return options
+
+
+def _cases(options: argparse.Namespace) -> Iterator[tuple[BertConfig, int]]:
+    """All combinations of sizes, texts at a time, and dropout."""
+    shapes = list(zip(options.widths, options.blocks, strict=True))
+    for (width, blocks), batch, rate in itertools.product(shapes, options.batches, options.dropout):
+        config = BertConfig(
+            width=width,
+            heads=max(width // options.head_width, 1),
+            feed_forward_width=4 * width,
+            encoder_blocks=blocks,
+            vocabulary_size=options.vocabulary,
+            positions=max(512, options.sequence),
+            dropout_rate=rate,
+        )
+        yield config, batch
+
+
+def draw_texts(config: BertConfig, batch: int, sequence: int) -> Texts:
+    """Random texts, the first of full length and the others of at least half of it."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(sequence // 2, sequence + 1, batch)
+    lengths[0] = sequence
+    mask = np.arange(sequence)[None] < lengths[:, None]
+    return Texts(
+        token_ids=np.where(mask, rng.integers(1, config.vocabulary_size, mask.shape), 0),
+        mask=mask,
+        token_types=np.zeros(mask.shape, np.int64),
+        labels=rng.integers(0, CLASSES, batch),
+    )
+
+
+def make_step(config: BertConfig, params: Params, texts: Texts) -> Callable[[], float]:
+    """One training step of ours, compiled, which keeps its state and returns the loss.
+
+    Args:
+      config: sizes, and the dropout.
+      params: of BERT and the "head" ``{"kernel": [h, 2], "bias": [2]}``; used up.
+      texts: a batch.
+    """
+    tx = optax.adam(LEARNING_RATE)
+
+    def loss_of(params: Params, key: jax.Array, batch: Texts) -> jax.Array:
+        inputs = batch.token_ids, batch.mask, batch.token_types
+        dropout_key = key if config.dropout_rate else None
+        _, pooled = bert_encode(params, config, *inputs, dropout_key=dropout_key)
+        logits = pooled @ params["head"]["kernel"] + params["head"]["bias"][None]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels).mean()
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: tuple, batch: Texts) -> tuple[tuple, jax.Array]:
+        params, moments, key = state
+        key, dropout_key = jax.random.split(key)
+        loss, gradient = jax.value_and_grad(loss_of)(params, dropout_key, batch)
+        updates, moments = tx.update(gradient, moments, params)
+        return (optax.apply_updates(params, updates), moments, key), loss
+
+    batch = jax.tree.map(jnp.asarray, texts)
+    state = params, tx.init(params), jax.random.key(0)
+
+    def run() -> float:
+        nonlocal state
+        state, loss = step(state, batch)
+        return float(loss)
+
+    return run
+
+
+def threads() -> int:
+    """Cores that this process may use; XLA takes as many threads."""
+    return len(os.sched_getaffinity(0))
+
+
+def peer_model(config: BertConfig) -> tuple[Any, Any]:
+    """PyTorch and its model with fresh weights.
+
+    Args:
+      config: sizes, and the dropout.
+
+    Raises:
+      InputError: if PyTorch or transformers is not installed.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        remedy = 'Run pip install -e ".[bench]", or measure with --mfu alone'
+        raise InputError("peer", "PyTorch", f"is not there ({error})", remedy) from None
+    torch.set_num_threads(threads())
+    torch.manual_seed(0)
+    sizes = transformers.BertConfig(
+        vocab_size=config.vocabulary_size,
+        hidden_size=config.width,
+        num_hidden_layers=config.encoder_blocks,
+        num_attention_heads=config.heads,
+        intermediate_size=config.feed_forward_width,
+        max_position_embeddings=config.positions,
+        hidden_dropout_prob=config.dropout_rate,
+        attention_probs_dropout_prob=config.dropout_rate,
+        num_labels=CLASSES,
+    )
+    return torch, transformers.BertForSequenceClassification(sizes).train()
+
+
+def our_params(model: Any) -> Params:
+    """The peer's weights as ours, by way of a checkpoint, with its head."""
+    with tempfile.TemporaryDirectory() as directory:
+        model.save_pretrained(directory)
+        _, params = load_bert(directory)
+    weight, bias = (part.detach().numpy() for part in model.classifier.parameters())
+    return params | {"head": {"kernel": jnp.array(weight.T), "bias": jnp.array(bias)}}
+
+
+def peer_step(torch: Any, model: Any, run: Any, texts: Texts) -> Callable[[], float]:
+    """One training step of PyTorch's, which returns the loss.
+
+    Args:
+      torch: PyTorch.
+      model: whose weights are trained.
+      run: the model, or what it was compiled to.
+      texts: a batch.
+    """
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
+    inputs = {
+        "input_ids": torch.tensor(texts.token_ids),
+        "attention_mask": torch.tensor(texts.mask.astype(np.int64)),
+        "token_type_ids": torch.tensor(texts.token_types),
+        "labels": torch.tensor(texts.labels),
+    }
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = run(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def _sizes(config: BertConfig, batch: int) -> dict[str, Any]:
+    sizes = {"width": config.width, "blocks": config.encoder_blocks, "batch": batch}
+    return sizes | {"dropout": config.dropout_rate}
+
+
+def compare(config: BertConfig, batch: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Tokens a second of ours and of PyTorch's, in turns, on the same texts.
+
+    Raises:
+      RuntimeError: if the first losses differ without dropout: not the same model then.
+    """
+    texts = draw_texts(config, batch, options.sequence)
+    torch, model = peer_model(config)
+    # Parameters are fetched before PyTorch trains.
+    works = {"ours": make_step(config, our_params(model), texts)}
+    works["eager"] = peer_step(torch, model, model, texts)
+    works["compiled"] = peer_step(torch, model, torch.compile(model), texts)
+    losses = [works["ours"](), works["eager"]()]
+    if config.dropout_rate == 0.0 and abs(losses[0] - losses[1]) > _LOSS_TOLERANCE:
+        raise RuntimeError(f"the models differ: losses {losses}")
+    works["compiled"]()  # compiles
+    times_s = in_turns(works, options.repeats)
+    tokens = batch * options.sequence
+    rates = {name: tokens / float(np.median(seconds)) for name, seconds in times_s.items()}
+    return {
+        **_sizes(config, batch),
+        "tokens_per_s": rates,
+        "ours_over": {name: rates["ours"] / rate for name, rate in rates.items() if name != "ours"},
+        "seconds": times_s,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    names = list(rows[0]["tokens_per_s"])
+    sizes = ("width", "blocks", "batch", "dropout")
+    cells = [
+        (
+            *(str(row[name]) for name in sizes),
+            *(f"{rate:.0f}" for rate in row["tokens_per_s"].values()),
+            *(f"{ratio:.2f}" for ratio in row["ours_over"].values()),
+        )
+        for row in rows
+    ]
+    headings = (*sizes, *names, *(f"ours / {name}" for name in names[1:]))
+    title = "tokens a second of a training step, ours and PyTorch's"
+    return make_table(headings, cells, left=0, title=title)
+
+
+def matrix_flops_per_s(size: int, repeats: int) -> float:
+    """FLOPs a second of products of square matrices of 16-bit numbers.
+
+    Args:
+      size: rows of a matrix.
+      repeats: timed calls, of which the median counts.
+    """
+
+    @jax.jit
+    def products(x: jax.Array, weights: jax.Array) -> jax.Array:
+        def body(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            # Scaled so that numbers keep their size.
+            y = jnp.matmul(x, weights, preferred_element_type=jnp.float32) * size**-0.5
+            return y.astype(x.dtype), None
+
+        return jax.lax.scan(body, x, length=_MATRIX_PRODUCTS)[0]
+
+    keys = jax.random.split(jax.random.key(0))
+    x, weights = (jax.random.normal(key, (size, size), jnp.bfloat16) for key in keys)
+    run = {"products": lambda: jax.block_until_ready(products(x, weights))}
+    seconds = float(np.median(in_turns(run, repeats)["products"]))
+    return 2.0 * size**3 * _MATRIX_PRODUCTS / seconds
+
+
+def _mfu(
+    config: BertConfig, batch: int, options: argparse.Namespace, matrix_rate: float
+) -> dict[str, Any]:
+    """Model FLOPs of 16-bit training steps over the measured rate of a matrix product.
+
+    Model FLOPs are those of the blocks' matrix products, forward and twice that backward
+    (``cost.model_counts.block_flops``): what embedding, head, Adam or recomputation cost counts
+    as time alone.
+    """
+    config = dataclasses.replace(config, compute_dtype="bfloat16")
+    key, head_key = jax.random.split(jax.random.key(0))
+    kernel = 0.02 * jax.random.normal(head_key, (config.width, CLASSES))
+    params = jax.jit(lambda key: init_bert(key, config))(key)
+    params |= {"head": {"kernel": kernel, "bias": jnp.zeros(CLASSES)}}
+    step = make_step(config, params, draw_texts(config, batch, options.sequence))
+    seconds = float(np.median(in_turns({"ours": step}, options.repeats)["ours"]))
+    per_block = block_flops(options.sequence, config.width, config.feed_forward_width)
+    flops = 3.0 * batch * config.encoder_blocks * per_block
+    return {
+        **_sizes(config, batch),
+        "step_s": seconds,
+        "tokens_per_s": batch * options.sequence / seconds,
+        "model_flops_per_s": flops / seconds,
+        "matrix_flops_per_s": matrix_rate,
+        "mfu": flops / seconds / matrix_rate,
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_training(main))

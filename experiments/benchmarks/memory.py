@@ -1,0 +1,101 @@
+"""Memory of a device as XLA lays it out, over formula (15) that policies see.
+
+    python -m experiments.benchmarks.memory
+
+One line a number of blocks on a device, compiled once each: a training step of the encoder
+(forward, backward, Adam) under GPipe on a mesh, everything kept or rematerialised.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from collapipe_jax.command_line import make_parser, make_table, run_reporting_errors
+from collapipe_jax.cost.memory import device_memory_bytes
+from collapipe_jax.cost.workload import encoder_workload
+from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import EncoderConfig
+from experiments.benchmarks.pipeline import Shape, device_bytes
+
+STATE_BYTES = 16
+"""Of a parameter in single precision: weight, gradient, two moments of Adam."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Compile for every number of blocks and print the ratios."""
+    parser = make_parser(
+        __doc__,
+        width=128,
+        blocks=("1,2,4,6,8", "on a device, with commas"),
+        stages=4,
+        batch=32,
+        micro_batches=8,
+        sequence=64,
+    )
+    options = parser.parse_args(argv)
+    if not options.blocks.replace(",", "").isdigit():
+        raise InputError("--blocks", options.blocks, "not numbers", "Write them like 1,2,4")
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", options.stages)
+    shape = Shape(options.stages, options.batch, options.micro_batches, options.sequence)
+    console = Console()
+    numbers = [int(word) for word in options.blocks.split(",")]
+    rows = []
+    for number in track(numbers, description="compiling", console=console):
+        ratios = _ratios(options.width, number, shape)
+        rows.append((str(number), *(f"{ratio:.2f}" for ratio in ratios)))
+    headings, title = ("blocks on a device", "kept", "rematerialised"), "measured over formula (15)"
+    console.print(make_table(headings, rows, left=0, title=title))
+
+
+def _ratios(width: int, blocks: int, shape: Shape) -> list[float]:
+    """Measured over stated, everything kept and rematerialised."""
+    kept = EncoderConfig(
+        width=width,
+        heads=max(width // 32, 1),
+        feed_forward_width=4 * width,
+        encoder_blocks=blocks * shape.stages,
+    )
+    both = kept, dataclasses.replace(kept, rematerialise=True)
+    return [device_bytes(one, shape, "gpipe") / formula_bytes(one, shape, "gpipe") for one in both]
+
+
+def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:
+    """Formula (15) for the first of the stages, whose part under 1F1B is the largest.
+
+    Args:
+      config: sizes; the blocks are split equally over the stages.
+      shape: sizes of the step.
+      schedule: "gpipe" or "1f1b".
+    """
+    work = encoder_workload(
+        sequence=shape.sequence,
+        width=config.width,
+        heads=config.heads,
+        feed_forward_width=config.feed_forward_width,
+        encoder_blocks=config.encoder_blocks,
+        dropout=config.dropout_rate > 0,
+        rematerialise=config.rematerialise,
+        batch=shape.batch,
+        local_steps=1,
+        micro_batch_choices=np.array([shape.micro_batches]),
+        activation_number_bits=32,
+        parameter_number_bits=32,
+        state_bytes_per_parameter=STATE_BYTES,
+        embedding_parameters=0,
+        decoder_parameters=0,
+        embed_flops=0.0,
+        target_bits=0.0,
+        decoder_flops=0.0,
+    )
+    segments = np.full((1, shape.stages), config.encoder_blocks // shape.stages)
+    counts = np.array([shape.micro_batches])
+    return float(device_memory_bytes(work, segments, counts, schedule)[0, 0])
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_reporting_errors(main))

@@ -1,0 +1,1 @@
+"""The solver against outside solvers, exhaustive search and the clock."""

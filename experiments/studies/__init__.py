@@ -1,0 +1,1 @@
+"""Studies of the paper: programs on top of the package."""

@@ -1,0 +1,434 @@
+"""The convergence bound against descents whose constants are known.
+
+    python -m experiments.studies.bound --workdir=runs/bound
+
+A grid of descents on a quadratic and on logistic regression: local steps, losses,
+micro-batches and weights. The mean of the squared gradient over all steps, with a one-sided
+95 % limit from the repeats, is set against the bound, docs/system-model.md (18) and
+docs/theory.md. So are a server with momentum and clusters that sit out; and descents that
+break what the bound assumes: a mean over all survivors, and micro-batches that are lost
+together. Constants are exact, or the largest that the descents met. Takes some minutes; a
+run that was killed goes on with the same arguments, table by table.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from scipy import stats
+
+from collapipe_jax.command_line import make_parser, make_table, run_reporting_errors
+from collapipe_jax.cost.convergence import (
+    Descent,
+    absence_bias,
+    local_steps_bound,
+    momentum_bound,
+    one_step_bound,
+)
+from collapipe_jax.cost.divergence import Learning, participating_weight
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.results import Results, as_columns, as_rows
+from experiments.studies.bound_descents import (
+    BATCH,
+    CLUSTERS,
+    Problem,
+    Setting,
+    Trace,
+    descend_all,
+    make_problems,
+)
+
+LOSSES = (0.0, 0.1, 0.2, 0.3, 0.5)
+MICRO_BATCHES = (1, 4, 8, 32)
+LOCAL_STEPS = (1, 4, 16)
+STEP = 0.2
+"""``eta L_s`` of all local steps of a round together."""
+
+_CONFIDENCE = 0.95
+_SPREAD = 0.6
+_PATTERN = np.array([1 / 3, -1.0, 1.0, -1 / 3])  # by which clusters' losses differ
+_WEIGHTS = {"equal": np.full(CLUSTERS, 1 / CLUSTERS), "unequal": np.array([0.4, 0.3, 0.2, 0.1])}
+_PRESENCE = {
+    "everyone": np.ones((CLUSTERS, CLUSTERS), bool),
+    "one out by turns": ~np.eye(CLUSTERS, dtype=bool),
+    "one never": np.tile(np.arange(CLUSTERS) != 2, (CLUSTERS, 1)),
+}
+_STYLE = {"box": box.SIMPLE_HEAD, "pad_edge": False}
+
+
+class Case(NamedTuple):
+    """One descent, as on file.
+
+    Attributes:
+      kind: "independent" as the bound assumes, "momentum" and "absence" with an extension,
+        "pooled", "correlated" and "shared" against its assumptions.
+      problem: name.
+      local_steps: ``H``.
+      loss: mean ``P_n`` of the clusters.
+      loss_spread: how far a cluster's is from it at most, as a part of it.
+      micro_batches: ``M``, of all clusters.
+      weights: "equal" or "unequal".
+      rounds: ``T``, a multiple of the clusters.
+      step_smoothness: ``eta L_s``.
+      momentum: of the server.
+      presence: "everyone", "one out by turns" or "one never".
+    """
+
+    kind: str
+    problem: str
+    local_steps: int
+    loss: float
+    loss_spread: float
+    micro_batches: int
+    weights: str
+    rounds: int
+    step_smoothness: float
+    momentum: float = 0.0
+    presence: str = "everyone"
+
+    @property
+    def erasing(self) -> str:
+        """How descents lose micro-batches."""
+        against = self.kind in ("pooled", "correlated", "shared")
+        return self.kind if against else "independent"
+
+    @property
+    def as_assumed(self) -> "Case":
+        """The same descent with losses as the bound assumes them."""
+        return self._replace(kind="independent")
+
+    @property
+    def loss_probability(self) -> np.ndarray:
+        """``P_n [N]``."""
+        return self.loss * (1.0 + self.loss_spread * _PATTERN)
+
+    @property
+    def weight(self) -> np.ndarray:
+        """``w_n [N]``."""
+        return _WEIGHTS[self.weights]
+
+    @property
+    def setting(self) -> Setting:
+        """The array values."""
+        return Setting(
+            loss_probability=jnp.asarray(self.loss_probability),
+            micro_batches=jnp.full(CLUSTERS, self.micro_batches),
+            weight=jnp.asarray(self.weight),
+            step_smoothness=jnp.asarray(self.step_smoothness),
+            momentum=jnp.asarray(self.momentum),
+            present=jnp.asarray(_PRESENCE[self.presence]),
+        )
+
+
+def grid(
+    rounds: int,
+    losses: Sequence[float] = LOSSES,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    local_steps: Sequence[int] = LOCAL_STEPS,
+) -> list[Case]:
+    """Every combination; in half of those with losses clusters' losses differ."""
+    return [
+        Case("independent", problem, steps, loss, spread, count, weights, rounds, STEP / steps)
+        for problem in ("quadratic", "logistic")
+        for steps in local_steps
+        for loss in losses
+        for place, count in enumerate(micro_batches)
+        for weights in _WEIGHTS
+        for spread in [_SPREAD * ((place + (weights == "equal")) % 2) if loss else 0.0]
+    ]
+
+
+def extensions(rounds: int) -> list[Case]:
+    """A server with momentum, its steps in the end as long, and clusters that sit out."""
+    combinations = [
+        (problem, loss, count)
+        for problem in ("quadratic", "logistic")
+        for loss in (0.0, 0.3, 0.5)
+        for count in (1, 8)
+    ]
+    return [
+        Case("momentum", problem, 1, loss, 0.0, count, "equal", longer * rounds, step, momentum)
+        for momentum, step, longer in ((0.5, STEP / 4, 2), (0.9, STEP / 100, 10))
+        for problem, loss, count in combinations
+    ] + [
+        Case("absence", problem, 1, loss, 0.0, count, "equal", rounds, STEP, 0.0, presence)
+        for presence in ("one out by turns", "one never")
+        for problem, loss, count in combinations
+    ]
+
+
+def ablations(rounds: int) -> list[Case]:
+    """What the bound assumes and does not hold; steps and problems that let it be seen.
+
+    The last case steps as far as independent losses allow.
+    """
+    quiet = "quiet quadratic"
+    return [
+        Case("pooled", quiet, 1, 0.5, _SPREAD, 32, "equal", rounds * longer, STEP / longer)
+        for longer in (1, 4, 16)
+    ] + [
+        *(Case("correlated", quiet, 1, 0.5, 0.0, m, "equal", 4 * rounds, STEP) for m in (1, 8, 32)),
+        Case("correlated", quiet, 4, 0.5, 0.0, 32, "equal", 4 * rounds, STEP / 4),
+        Case("shared", quiet, 1, 0.5, 0.0, 32, "equal", 4 * rounds, STEP),
+        Case("shared", quiet, 4, 0.5, 0.0, 32, "equal", 4 * rounds, STEP / 4),
+        Case("shared", quiet, 1, 0.7, 0.0, 32, "equal", 40, 0.7),
+    ]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run all descents, print the tables and write the results."""
+    parser = make_parser(
+        __doc__,
+        workdir="runs/bound",
+        repeats=(32, "of every descent"),
+        rounds=(200, "of most descents"),
+        seed=0,
+    )
+    given, console = parser.parse_args(argv), Console()
+    if given.repeats < 2:
+        raise InputError("--repeats", given.repeats, "give no interval", "Give 2 or more")
+    if given.rounds < CLUSTERS or given.rounds % CLUSTERS:
+        remedy = f"Give a multiple of {CLUSTERS}, so that clusters sit out equally often"
+        raise InputError("--rounds", given.rounds, "no whole number of turns", remedy)
+    options = {"repeats": given.repeats, "rounds": given.rounds, "seed": given.seed}
+    results = Results.create(given.workdir, "bound", options)
+    tables = {
+        "settings": grid(given.rounds),
+        "extensions": extensions(given.rounds),
+        "ablations": ablations(given.rounds),
+    }
+    for name in results.missing(tables):
+        rows = measure(tables[name], given.repeats, given.seed, console)
+        results.write(name, as_columns(rows, "case"))
+    rows = {name: as_rows(results.read(name)) for name in tables}
+    summary = summarise(rows["settings"])
+    path = results.write_summary({**options, "summary": summary})
+    console.print(_summary_table(summary))
+    console.print(_extensions_table(rows["extensions"]))
+    console.print(_ablations_table(rows["ablations"]))
+    console.print(f"written: {path}")
+
+
+def measure(
+    cases: Sequence[Case], repeats: int, seed: int, console: Console
+) -> list[dict[str, Any]]:
+    """Rows of cases; those against the assumptions with the same descent as assumed.
+
+    Args:
+      cases: of one table.
+      repeats: of every descent.
+      seed: of all of them.
+      console: for progress.
+    """
+    problems = make_problems()
+    assumed = {case: case.as_assumed for case in cases if case.erasing != "independent"}
+    every = dict.fromkeys([*cases, *assumed.values()])
+    traces: dict[Case | None, Trace] = dict(_run(every, problems, repeats, seed, console))
+    return [
+        _row(case, problems[case.problem], traces[case], traces.get(assumed.get(case)))
+        for case in cases
+    ]
+
+
+def _run(
+    cases: Iterable[Case],
+    problems: Mapping[str, Problem],
+    repeats: int,
+    seed: int,
+    console: Console,
+) -> Iterator[tuple[Case, Trace]]:
+    """Every case with its repeats, leaves ``[R, ...]``; those of one length together."""
+
+    def group_of(case: Case) -> tuple:
+        return case.problem, case.local_steps, case.rounds, case.erasing
+
+    groups = itertools.groupby(sorted(cases, key=group_of), group_of)
+    groups = [(key, list(members)) for key, members in groups]
+    for key, group in track(groups, "descents", console=console):
+        name, local_steps, rounds, erasing = key
+        settings = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(one.setting for one in group))
+        keys = jax.random.split(jax.random.key(seed), (len(group), repeats))
+        lengths = {"rounds": rounds, "local_steps": local_steps}
+        traces = descend_all(problems[name], settings, keys, **lengths, erasing=erasing)
+        traces = jax.device_get(traces)
+        for place, case in enumerate(group):
+            yield case, jax.tree.map(lambda leaf, place=place: leaf[place], traces)
+
+
+def _row(case: Case, problem: Problem, trace: Trace, assumed: Trace | None) -> dict[str, Any]:
+    """Measured and bounded mean squared gradient of a case, as on file."""
+    values = np.asarray(trace.squared_gradient, np.float64)
+    measured = float(values.mean())
+    limit = float(stats.t.ppf(_CONFIDENCE, values.size - 1) * values.std(ddof=1))
+    limit /= math.sqrt(values.size)
+    most = bound(case, problem, trace)
+    row = case._asdict() | {
+        "measured": measured,
+        "measured_low": measured - limit,
+        "measured_high": measured + limit,
+        "bound": most,
+        "factor": most / measured,
+    }
+    if assumed is not None:
+        # A mean over survivors descends the objective of other weights: by share and survival.
+        survives = case.weight * (1.0 - case.loss_probability)
+        best, pooled = (problem.optimum(w) for w in (case.weight, survives / survives.sum()))
+        is_pooled = case.kind == "pooled"
+        row |= {
+            "distance": _distance(case, problem, trace) if is_pooled else np.nan,
+            "distance_predicted": np.linalg.norm(pooled - best) if is_pooled else np.nan,
+            "measured_as_assumed": float(np.mean(assumed.squared_gradient, dtype=np.float64)),
+            "distance_as_assumed": _distance(case, problem, assumed),
+        }
+    return row
+
+
+def _distance(case: Case, problem: Problem, trace: Trace) -> float:
+    """Distance of the repeats' mean end from the optimum."""
+    end = np.mean(trace.end, axis=0, dtype=np.float64)
+    return float(np.linalg.norm(end - problem.optimum(case.weight)))
+
+
+def bound(case: Case, problem: Problem, trace: Trace) -> float:
+    """The theorem for a case, docs/system-model.md (18) and its like of docs/theory.md.
+
+    Args:
+      case: what was run.
+      problem: its problem.
+      trace: of its repeats, leaves ``[R, ...]``: variance and heterogeneity are the largest
+        that any of them met, where alone the proofs make use of them.
+    """
+    at = case.setting
+    learning = Learning(
+        cluster_weight=at.weight,
+        gradient_variance=jnp.max(trace.variance),
+        gradient_heterogeneity=jnp.max(trace.heterogeneity),
+    )
+    descent = Descent(
+        smoothness=problem.smoothness,
+        start_gap=start_gap(problem, case.weight),
+        step_size=at.step_smoothness / problem.smoothness,
+        rounds=case.rounds,
+    )
+    rest = at.loss_probability, at.micro_batches, BATCH, descent
+    if case.kind == "momentum":
+        return float(_momentum_bound(learning, *rest, at.momentum))
+    if case.kind == "absence":
+        return float(np.mean([_absence_bound(learning, *rest, row) for row in at.present]))
+    if case.local_steps > 1:
+        return float(_local_steps_bound(learning, *rest, case.local_steps))
+    return float(_one_step_bound(learning, *rest))
+
+
+def start_gap(problem: Problem, weight: np.ndarray) -> float:
+    """``F_0 - F*``."""
+    ends = problem.start, jnp.asarray(problem.optimum(weight))
+    first, last = (np.asarray(problem.objectives(x), np.float64) @ weight for x in ends)
+    return float(first - last)
+
+
+_one_step_bound = jax.jit(one_step_bound)
+_local_steps_bound = jax.jit(local_steps_bound)
+_momentum_bound = jax.jit(momentum_bound)
+
+
+@jax.jit
+def _absence_bound(
+    learning: Learning,
+    loss_probability: Array,
+    micro_batches: Array,
+    batch: Array,
+    descent: Descent,
+    present: Array,
+) -> Array:
+    """The bound if the same clusters sat out in all rounds; its mean over rounds is the bound."""
+    bias = absence_bias(learning, present)
+    ratio = jnp.sqrt(absence_bias(learning.replace(gradient_heterogeneity=1.0), present))
+    participating = learning.replace(
+        cluster_weight=participating_weight(learning.cluster_weight, present),
+        gradient_heterogeneity=(1.0 + ratio) ** 2 * learning.gradient_heterogeneity,
+    )
+    return one_step_bound(participating, loss_probability, micro_batches, batch, descent) + bias
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Where the bound holds and its factor over what was measured, by local steps.
+
+    It holds if the upper limit of what was measured is below it.
+
+    Args:
+      rows: of the grid.
+    """
+    summary = {}
+    for steps in sorted({row["local_steps"] for row in rows}):
+        some = [row for row in rows if row["local_steps"] == steps]
+        lossless = [row for row in some if row["loss"] == 0.0]
+        summary[str(steps)] = {"without losses": _factors(lossless), "all": _factors(some)}
+    return summary
+
+
+def _factors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if not rows:
+        return {"settings": 0}
+    factors = [row["factor"] for row in rows]
+    return {
+        "settings": len(rows),
+        "holds": sum(row["measured_high"] <= row["bound"] for row in rows),
+        "factor_median": float(np.median(factors)),
+        "factor_min": min(factors),
+        "factor_max": max(factors),
+    }
+
+
+def _summary_table(summary: Mapping[str, Any]) -> Table:
+    headings = ("local steps", "losses", "holds", "factor, median", "smallest", "largest")
+    rows = [
+        (
+            steps,
+            name,
+            f"{part['holds']} of {part['settings']}",
+            *(f"{part[f'factor_{which}']:.1f}" for which in ("median", "min", "max")),
+        )
+        for steps, parts in summary.items()
+        for name, part in parts.items()
+    ]
+    return make_table(headings, rows, left=0, title="bound over measured", **_STYLE)
+
+
+def _extensions_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    groups: dict[str, list] = {}
+    for row in rows:
+        momentum = f"momentum {row['momentum']}"
+        groups.setdefault(row["presence"] if row["kind"] == "absence" else momentum, []).append(row)
+    cells = []
+    for name, members in groups.items():
+        part = _factors(members)
+        ends = f"{part['factor_min']:.1f}", f"{part['factor_max']:.1f}"
+        cells.append((name, f"{part['holds']} of {part['settings']}", *ends))
+    headings, title = ("of", "holds", "smallest", "largest"), "extensions, bound over measured"
+    return make_table(headings, cells, left=0, title=title, **_STYLE)
+
+
+def _ablations_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    cells = []
+    for row in rows:
+        sizes = row["local_steps"], row["micro_batches"], row["step_smoothness"]
+        numbers = (row[key] for key in ("bound", "measured", "measured_as_assumed"))
+        distances = (row[key] for key in ("distance", "distance_predicted"))
+        away = ("" if np.isnan(distance) else f"{distance:.3f}" for distance in distances)
+        cells.append((row["kind"], *map(str, sizes), *(f"{x:.3g}" for x in numbers), *away))
+    headings = ("losses", "H", "M", "eta L", "bound", "measured", "assumed", "away", "formula")
+    return make_table(headings, cells, left=0, title="against the assumptions", **_STYLE)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_reporting_errors(main))

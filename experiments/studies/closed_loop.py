@@ -1,0 +1,262 @@
+"""Are the long-term constraints kept, and at what latency: policies over random networks.
+
+    python -m experiments.studies.closed_loop --config=configs/default.py --workdir=DIR \
+        --rounds=300 --realisations=256 --v=1,10,100
+
+No learning. Every policy and V meets the same networks and the same fading. Results are in
+``summary.json``; a run that was killed goes on with the same arguments, chunk by chunk, and
+ends with the same bytes.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from rich.console import Console
+from rich.table import Table
+
+from collapipe_jax.command_line import (
+    COMPACT,
+    make_parser,
+    make_table,
+    read_numbers,
+    run_reporting_errors,
+)
+from collapipe_jax.config.files import read_checked_config, system_params
+from collapipe_jax.control.backlog_bound import backlog_lower_bound
+from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
+from collapipe_jax.cost.feasibility import can_run
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.files.realisations import (
+    Case,
+    Realisations,
+    chunk_parts,
+    load_realisations,
+    select,
+)
+from collapipe_jax.files.results import Results, Variable, as_columns
+from collapipe_jax.policies.registry import POLICIES, make_policy
+from collapipe_jax.simulation.constraints import (
+    DIVERGENCE_LIMIT,
+    ENERGY_LIMIT,
+    QUEUE_LIMIT,
+    constraints_met,
+    drift_constant,
+    floors_bind,
+    mean_backlog,
+    network_groups,
+    sample_path_excess,
+)
+from collapipe_jax.simulation.environment import draw_system, observed_problems
+from collapipe_jax.simulation.montecarlo import (
+    chunk_rows,
+    policy_options,
+    run_policies,
+)
+from collapipe_jax.simulation.reducers import time_means
+from collapipe_jax.simulation.system import SystemParams
+from collapipe_jax.statistics import interval_text, mean_interval
+
+GROUPS = ("within_floors", "below_floors")
+
+_QUANTILES = (0.5, 0.9, 0.99)
+_WORST = {
+    "energy\n/budget": "energy_over_budget",
+    "queue\n/rounds": "final_energy_queue_over_rounds",
+    "diverg.\n/target": "divergence_over_target",
+}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Simulate what is not on file yet, then summarise all of it."""
+    parser = make_parser(
+        __doc__,
+        "config",
+        "workdir",
+        rounds=300,
+        realisations=256,
+        chunk=32,
+        policies=",".join(POLICIES),
+        v=(None, "values of V, with commas (default: the configuration's)"),
+    )
+    given, overrides = parser.parse_known_args(argv)
+    config = read_checked_config(given.config, overrides)
+    options = policy_options(
+        given.policies.split(","),
+        [config.control.v] if given.v is None else read_numbers("--v", given.v),
+        rounds=given.rounds,
+        realisations=given.realisations,
+        chunk=given.chunk,
+    )
+    console = Console()
+    results = Results.create(given.workdir, "closed_loop", options, config.to_dict())
+    run_policies(results, system_params(config), _networks, time_means, console)
+    summary = summarise(load_realisations(results.folder, "closed_loop"))
+    path = results.write_summary(summary)
+    console.print(summary_table(summary))
+    console.print(f"written: {path}")
+
+
+def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> dict[str, Variable]:
+    """Floors of all networks, and the energy queues that no policy can avoid.
+
+    ``least_final_queue`` is that of every control unit after the last round, whatever decides
+    as long as it keeps the mean divergence.
+    """
+    networks = []
+    for key in keys:
+        problem, runs, floor = drawn(key, params)
+        budget_j = np.asarray(problem.control.energy_budget_j)[:, 1]
+        network = {
+            "reference_latency_s": problem.control.reference_latency_s,
+            "can_run": runs,
+            "control_unit_floor": floor,
+            "device_floor": device_budget_floor_j(problem) / budget_j,
+        }
+        networks.append(network)
+    queues = _least_final_queues(keys, params, options)
+    kept = as_columns(networks, "realisation", then="cluster")
+    return kept | {"least_final_queue": Variable("realisation cluster", queues)}
+
+
+@jax.jit
+def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Array, Array]:
+    """The problem of a network at mean gains, its clusters that can run, and their floors.
+
+    Args:
+      key: of the realisation.
+      params: what the network is drawn from.
+    """
+    problem = draw_system(key, params).mean_problem
+    floor = control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0]
+    return problem, can_run(problem), floor
+
+
+def _least_final_queues(
+    keys: Array, params: SystemParams, options: Mapping[str, Any]
+) -> np.ndarray:
+    """Final queues that no policy can avoid in any of the networks, ``[R, N]``."""
+    queues = []
+    for start in chunk_parts("", options).values():
+        rows = chunk_rows(start, options["chunk"], options["realisations"])
+        problems = _channels(keys[rows], params, options["rounds"])
+        queues.append(backlog_lower_bound(problems, DIVERGENCE_LIMIT))
+    return np.concatenate(queues)[: options["realisations"]]
+
+
+@functools.partial(jax.jit, static_argnames="rounds")
+def _channels(keys: Array, params: SystemParams, rounds: int) -> RoundProblem:
+    """The rounds that realisations meet, the same for every policy but for their queues."""
+    policy = make_policy("static_pipeline", params.control.reference_micro_batches)
+    return jax.vmap(lambda key: observed_problems(key, params, policy, rounds))(keys)
+
+
+def summarise(result: Realisations) -> dict[str, Any]:
+    """Constraints, latency and queues of every case, as plain values for a JSON file."""
+    groups = network_groups(result)
+    return {
+        "rounds": result.rounds,
+        "realisations": result.settings["options"]["realisations"],
+        "limits": {
+            "energy_over_budget": ENERGY_LIMIT,
+            "final_energy_queue_over_rounds": QUEUE_LIMIT,
+            "divergence_over_target": DIVERGENCE_LIMIT,
+        },
+        "networks": {name: int(members.sum()) for name, members in groups.items()}
+        | {"floors_checked": floors_bind(result)},
+        "cases": [_case(case, groups, result.rounds) for case in result.cases],
+    }
+
+
+def _case(case: Case, groups: Mapping[str, np.ndarray], rounds: int) -> dict[str, Any]:
+    excess = sample_path_excess(case.values, rounds)
+    rounding = rounds * float(np.finfo(np.float32).eps)  # of so many additions
+    return {
+        "policy": case.policy,
+        "v": case.v,
+        "sample_path_excess": excess,
+        "sample_path_holds": max(excess.values()) <= rounding,
+    } | {name: _group(case.values, groups[name], rounds) for name in GROUPS}
+
+
+def _group(
+    values: Mapping[str, np.ndarray], members: np.ndarray, rounds: int
+) -> dict[str, Any] | None:
+    """Numbers of the realisations of one group; None if there are none."""
+    if not members.any():
+        return None
+    values = select(values, members)
+    met = constraints_met(values, rounds)
+    return {
+        "realisations": int(members.sum()),
+        "mean_latency_s": mean_interval(values["mean_latency_s"]),
+        "latency_over_reference": mean_interval(values["latency_over_reference"]),
+        "energy_over_budget": _spread(values["energy_over_budget"]),
+        "final_energy_queue_over_rounds": _spread(values["final_energy_queue"] / rounds),
+        "divergence_over_target": _spread(values["divergence_over_target"]),
+        "final_divergence_queue_over_rounds": _spread(values["final_divergence_queue"] / rounds),
+        "share_met": {name: float(kept.mean()) for name, kept in met.items()},
+        "constraints_met": bool(met["all"].all()),
+        "mean_backlog": mean_interval(mean_backlog(values)),
+        "drift_constant": mean_interval(drift_constant(values)),
+        "absent_share": float(values["absent_rounds"].mean() / rounds),
+    }
+
+
+def _spread(values: np.ndarray) -> dict[str, float]:
+    """Worst and quantiles over everything."""
+    quantiles = {f"q{100 * q:g}": np.quantile(values, q, method="higher") for q in _QUANTILES}
+    return {name: float(value) for name, value in ({"worst": values.max()} | quantiles).items()}
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """One row for every policy, V and group of networks."""
+    networks = summary["networks"]
+    caption = (
+        "Latency: mean and 95 % interval; then the worst node and network; met: share of networks "
+        f"that meet all. *: {networks['below_floors']} networks with a budget that no pipeline "
+        f"can keep. In {networks['cannot_run']} networks no round can run."
+    )
+    if not networks["floors_checked"]:
+        caption += " Floors at mean gains do not bind where devices come and go."
+    return make_table(
+        ("policy", "V", "nets", "latency\n/reference", *_WORST, "met"),
+        [
+            _row(case, group)
+            for case in _without_repeats(summary["cases"])
+            for group in GROUPS
+            if case[group] is not None
+        ],
+        title=f"{summary['realisations']} networks, {summary['rounds']} rounds",
+        caption=caption,
+        **COMPACT,
+    )
+
+
+def _without_repeats(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Cases, but only one, of V "any", for a policy that does the same whatever V is."""
+    kept = []
+    for policy in dict.fromkeys(case["policy"] for case in cases):
+        own = [{**case, "v": f"{case['v']:g}"} for case in cases if case["policy"] == policy]
+        alike = all({**case, "v": own[0]["v"]} == own[0] for case in own)
+        kept += [{**own[0], "v": "any"}] if alike and len(own) > 1 else own
+    return kept
+
+
+def _row(case: Mapping[str, Any], group: str) -> list[str]:
+    values = case[group]
+    return [
+        case["policy"],
+        case["v"],
+        f"{values['realisations']}{'*' if group == 'below_floors' else ''}",
+        interval_text(values["latency_over_reference"]),
+        *(f"{values[key]['worst']:.3g}" for key in _WORST.values()),
+        f"{100 * values['share_met']['all']:.0f} %",
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_reporting_errors(main))

@@ -1,0 +1,318 @@
+r"""Train with several policies on the same network and data: score against simulated time.
+
+    python -m experiments.studies.race --config=configs/classification_clinc150.py \
+        --workdir=runs/race --policies=dssra,titanic,vanilla_fl,splitfed --equal=time --seeds=3 \
+        --rates=1,2
+
+Every policy is a training run of its own in the workdir; what is finished or saved is gone on
+with. With ``--equal=time`` the first policy trains for the configured rounds, and every other
+for as many as fit in the simulated time that these take, with warm-up, schedule, evaluations and
+checkpoints spread over its own rounds. With ``--rates=1,2,4`` every policy trains once at each
+multiple of the configured learning rates, on the first seed, and goes into the race with the one
+whose last validation score is best; where the time is too short to learn anything there, give one
+multiple for all instead. Every seed is another network, split and initial model. Ends with a
+table and the figures.
+"""
+
+import dataclasses
+import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from collapipe_jax.command_line import (
+    console_for_tables,
+    make_parser,
+    make_table,
+    read_numbers,
+    require_positive,
+    run_training,
+)
+from collapipe_jax.config.experiment import (
+    Experiment,
+    Optimizers,
+    build_experiment,
+    build_optimizers,
+)
+from collapipe_jax.config.files import read_config
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.races import Run, load_entry, save_race
+from collapipe_jax.files.results import Results
+from collapipe_jax.policies.registry import POLICIES, make_policy
+from collapipe_jax.statistics import interval_text, mean_interval
+from collapipe_jax.training.loop import round_latencies_s, train
+from collapipe_jax.units import bytes_to_mib
+
+ROWS = {
+    "simulated time, s": ("simulated_time_s", "{:.0f}"),
+    "mean latency of a round, s": ("mean_latency_s", "{:.2f}"),
+    "  of it compute alone, s": ("mean_compute_latency_s", "{:.2f}"),
+    "mean energy of a round, all nodes, J": ("mean_energy_j", "{:.2f}"),
+    "mean energy over budget, worst node": ("worst_energy_over_budget", "{:.2f}"),
+    "mean divergence over target": ("mean_divergence_over_target", "{:.3g}"),
+    "peak memory of a device, MiB": ("peak_device_memory_bytes", "{:.1f}"),  # in bytes on file
+}
+TARGET = 0.9
+"""Share of a seed's best final validation score, to which the time of every policy is measured."""
+_WIDTH = 160
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train with every policy, print the table, draw the figures."""
+    parser = make_parser(
+        __doc__,
+        "config",
+        "workdir",
+        policies=",".join(POLICIES),
+        rates=("1", "multiples of the learning rates, with commas"),
+        seeds=(1, "number of seeds, from the configured one on"),
+    )
+    parser.add_argument(
+        "--equal", choices=("rounds", "time"), default="rounds", help="what all policies have alike"
+    )
+    given, overrides = parser.parse_known_args(argv)
+    require_positive(seeds=given.seeds)
+    race(
+        read_config(given.config, overrides),
+        given.policies.split(","),
+        Path(given.workdir),
+        console_for_tables(_WIDTH),
+        rates=read_numbers("--rates", given.rates, zero=False),
+        seeds=given.seeds,
+        equal_time=given.equal == "time",
+    )
+    draw(given.workdir)
+
+
+def draw(workdir: str | Path) -> None:
+    """Draw the figures of a race, by the program that draws those of any folder."""
+    subprocess.run([sys.executable, "-m", "figures", f"--workdir={workdir}"], check=True)
+
+
+def race(
+    config: ConfigDict,
+    policies: Sequence[str],
+    root: Path,
+    console: Console,
+    *,
+    rates: Sequence[float] = (1.0,),
+    seeds: int = 1,
+    equal_time: bool = False,
+) -> None:
+    """Train with every policy in a folder of its own, then compare.
+
+    Args:
+      config: of all runs but for policy, rates, seed and, in equal time, rounds.
+      policies: their names; the first sets the time.
+      root: where the folders go: ``NAME``, and ``NAME_x2_seed1`` for twice the rates and seed 1.
+      console: for progress and the table.
+      rates: multiples of the local learning rates; the best run of a policy by its last
+        validation score, of equals the first, is the one that is compared. Chosen on the first
+        seed, kept on the others.
+      seeds: number of seeds, from that of ``config`` on.
+      equal_time: whether all policies have the same simulated time instead of the same rounds.
+
+    Raises:
+      InputError: if the configuration is wrong, or ``root`` holds another race. More policies,
+        rates and seeds than before are the same race.
+    """
+    if len(set(policies)) < len(policies):
+        raise InputError("--policies", list(policies), "has one twice", "Name every policy once")
+    for name in policies:
+        make_policy(name)  # a wrong name is found before any work
+    clock = policies[0] if equal_time else None
+    results = Results.create(root, "race", {"clock": clock}, config.to_dict())
+
+    course = _Course(config, root, console, clock)
+    tried = course.train([(name, rate) for rate in rates for name in policies], config.seed)
+    runs = [
+        max((run for run in tried if run.policy == name), key=lambda run: run.last_score)
+        for name in policies
+    ]
+    chosen = [(run.policy, run.rate) for run in runs]
+    for seed in range(config.seed + 1, config.seed + seeds):
+        runs += course.train(chosen, seed)
+    save_race(runs, results)
+    console.print(race_table(runs, with_rates=len(rates) > 1))
+
+
+@dataclasses.dataclass
+class _Course:
+    """What all runs of a race have alike.
+
+    Attributes:
+      config: of all runs but for policy, rates, seed and, in equal time, rounds.
+      root: where their folders go.
+      console: for progress.
+      clock: policy that sets the simulated time of all; None where rounds are alike instead.
+      optimizers: by way of learning, rate and rounds; one object is compiled once.
+    """
+
+    config: ConfigDict
+    root: Path
+    console: Console
+    clock: str | None
+    optimizers: dict[tuple[bool, float, int], Optimizers] = dataclasses.field(default_factory=dict)
+
+    def train(self, pairs: Sequence[tuple[str, float]], seed: int) -> list[Run]:
+        """Train on one seed, for pairs of a policy and a multiple of the rates."""
+        runs = []
+        for name, rate, experiment in self._entrants(pairs, seed):
+            folder = name + (f"_x{rate:g}" if rate != 1.0 else "")
+            folder += f"_seed{seed}" if seed != self.config.seed else ""
+            self.console.print(f"[bold]{folder}[/bold]")
+            train(experiment, self.root / folder, resume=True, console=self.console)
+            entry = {"policy": name, "rate": rate, "seed": seed, "folder": folder}
+            headline = experiment.objective.headline
+            runs.append(load_entry(**entry, headline=headline, workdir=self.root / folder))
+        return runs
+
+    def _entrants(
+        self, pairs: Sequence[tuple[str, float]], seed: int
+    ) -> Iterator[tuple[str, float, Experiment]]:
+        """Experiments of one seed; the corpus is read once for each way of learning."""
+        built: dict[bool, Experiment] = {}
+
+        def build(name: str) -> Experiment:
+            own = self.config.copy_and_resolve_references()
+            own.seed, own.policy.name = seed, name
+            by_clients = POLICIES[name].by_clients
+            if by_clients not in built:
+                built[by_clients] = build_experiment(own)
+            return dataclasses.replace(
+                built[by_clients], config=own.to_dict(), policy=make_policy(**own.policy)
+            )
+
+        rounds = self._rounds({name: build(name) for name, _ in pairs})
+        for name, rate in pairs:
+            experiment = build(name)
+            own = ConfigDict(experiment.config)
+            _spread_over(own, rounds[name])
+            for key in ("client_learning_rate", "decoder_learning_rate"):
+                own.training[key] *= rate
+            learns = (POLICIES[name].by_clients, rate, rounds[name])
+            if learns not in self.optimizers:
+                self.optimizers[learns] = build_optimizers(own)
+            own = {"config": own.to_dict(), "optimizers": self.optimizers[learns]}
+            yield name, rate, dataclasses.replace(experiment, **own)
+
+    def _rounds(self, experiments: Mapping[str, Experiment]) -> dict[str, int]:
+        """Rounds of every policy on one seed.
+
+        Raises:
+          InputError: if the policy that sets the clock has rounds that never end, or take no time.
+        """
+        rounds = dict.fromkeys(experiments, self.config.training.rounds)
+        if self.clock is None:
+            return rounds
+        lasting_s = round_latencies_s(experiments[self.clock])
+        time_s = sum(itertools.islice(lasting_s, rounds[self.clock]))
+        if not 0.0 < time_s < math.inf:
+            raise InputError(
+                "--policies",
+                self.clock,
+                f"the first one sets the time, and its rounds take {time_s} s",
+                "Put another policy first, or choose --equal=rounds",
+            )
+        others = [name for name in experiments if name != self.clock]
+        return rounds | {name: rounds_within(experiments[name], time_s) for name in others}
+
+
+def rounds_within(experiment: Experiment, time_s: float) -> int:
+    """How many rounds end within a simulated time; at least one."""
+    elapsed_s = itertools.accumulate(round_latencies_s(experiment))
+    return max(1, sum(1 for _ in itertools.takewhile(lambda now_s: now_s <= time_s, elapsed_s)))
+
+
+def _spread_over(config: ConfigDict, rounds: int) -> None:
+    """Set the rounds; warm-up, evaluations and checkpoints keep their shares of them."""
+    share = rounds / config.training.rounds
+    for place, key in (
+        (config.evaluation, "every_rounds"),
+        (config.evaluation, "estimate_every_rounds"),
+        (config, "checkpoint_every_rounds"),
+    ):
+        if place[key]:
+            place[key] = max(1, round(share * place[key]))
+    if share != 1.0:
+        last = rounds * config.training.local_steps - 1  # what a schedule needs after the warm-up
+        config.training.warmup_steps = min(round(share * config.training.warmup_steps), last)
+    config.training.rounds = rounds
+
+
+def race_table(runs: Sequence[Run], with_rates: bool = False) -> Table:
+    """Policies side by side, test scores first; means over seeds with their intervals.
+
+    Args:
+      runs: of every policy as many as there are seeds.
+      with_rates: whether the rates that each policy learnt with have a row.
+    """
+    teams: dict[str, list[Run]] = {}
+    for run in runs:
+        teams.setdefault(run.policy, []).append(run)
+    seeds = len({run.seed for run in runs})
+    title = "Same network, same data, same seed"
+    if seeds > 1:
+        title += f" for all; mean of {seeds} seeds, 95 %"
+    rows = _score_rows(teams) | _time_to_score(teams)
+    if with_rates:
+        rates = [f"{team[0].rate:g}" for team in teams.values()]
+        rows["learning rates, of those configured"] = rates
+    rounds = [[len(run.record.history["round"]) for run in team] for team in teams.values()]
+    rows["rounds"] = [_cell(counts, "{:.0f}") for counts in rounds]
+    for label, (key, form) in ROWS.items():
+        unit = bytes_to_mib if key.endswith("_bytes") else float
+        rows[label] = [
+            _cell([unit(run.summary[key]) for run in team], form) for team in teams.values()
+        ]
+    cells = [(label, *row) for label, row in rows.items()]
+    return make_table(("", *teams), cells, title=title, title_justify="center")
+
+
+def _score_rows(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
+    """Every test score, and the lead of the first policy in the headline."""
+    first = next(iter(teams.values()))
+    rows = {}
+    for key, value in first[0].summary.items():
+        if not key.startswith("test_") or isinstance(value, bool | str) or value is None:
+            continue
+        values = [[run.summary[key] for run in team] for team in teams.values()]
+        rows[key.replace("_", " ")] = [_cell(row, "{:.1f}") for row in values]
+        if key == first[0].headline and len(first) > 1:
+            leads = [np.subtract(values[0], row) for row in values]
+            rows[f"  under {first[0].policy}"] = [_cell(lead, "{:.1f}") for lead in leads]
+    return rows
+
+
+def _cell(values: Sequence[float], form: str) -> str:
+    """One value, or the mean of several with its interval."""
+    interval = mean_interval(np.asarray(values))
+    return "not finite" if interval["mean"] is None else interval_text(interval, form)
+
+
+def _time_to_score(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
+    """When each run's validation score first reached a share of the seed's best final one."""
+    goals, cells = [], []
+    for runs in zip(*teams.values(), strict=True):
+        goals.append(TARGET * max(run.last_score for run in runs))
+        cells.append([_first_reached(run, goals[-1]) for run in runs])
+    goal = ", ".join(f"{goal:.1f}" if np.isfinite(goal) else "not finite" for goal in goals)
+    label = f"evaluated at {goal} or above first after, s"
+    return {label: [", ".join(team) for team in zip(*cells, strict=True)]}
+
+
+def _first_reached(run: Run, goal: float) -> str:
+    reached = np.flatnonzero(run.record.history["score"] >= goal)
+    time_s = run.record.history["simulated_time_s"]
+    return f"{time_s[reached[0]]:.0f}" if reached.size and np.isfinite(goal) else "never"
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_training(main))

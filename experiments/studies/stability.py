@@ -1,0 +1,252 @@
+r"""The stability guarantee held against closed loops, no constant of it fitted.
+
+    python -m experiments.studies.stability --config=configs/stability.py --workdir=runs/stability
+
+``dssra`` runs over several V on small networks. The same channels meet comparisons that look at
+no queue: decisions at constant prices, the same for all limits. With these (T20) and (T22) of
+docs/theory.md bound latency and backlog by recorded numbers: ``B`` from the queues' steps, and
+``C``, what the solver leaves, from exhaustive search on some of the rounds. Every network takes
+the comparison that bounds it best. A stopped run goes on with the same command.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from collapipe_jax.command_line import (
+    console_for_tables,
+    make_parser,
+    make_table,
+    run_reporting_errors,
+)
+from collapipe_jax.config.files import read_checked_config, system_params
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.realisations import chunk_parts
+from collapipe_jax.files.results import Results, Variable
+from collapipe_jax.policies.exhaustive import exhaustive
+from collapipe_jax.policies.registry import Policy, make_policy
+from collapipe_jax.simulation.environment import observed_problems
+from collapipe_jax.simulation.montecarlo import Case, realisation_keys, run_cases, with_v
+from collapipe_jax.simulation.reducers import limit_use
+from collapipe_jax.simulation.system import SystemParams
+from collapipe_jax.statistics import interval_text, mean_interval
+from experiments.benchmarks.solver.network_rows import judge, pick
+from experiments.benchmarks.solver.outside_solvers import in_double
+
+V = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+PRICES = (0.3, 1.0, 3.0, 10.0, 30.0)
+"""Of a budget or target in the comparisons, where a round at the reference latency costs 1."""
+LEAST_SLACK = 0.02
+"""Of a limit; a comparison that leaves less bounds no backlog."""
+
+_WIDTH = 120
+
+Loop = Mapping[str, np.ndarray]
+"""A closed loop of ``Q`` limits, as :func:`limit_use` keeps it: ``latency [R, T]``, ``use``,
+``queue`` and ``effective_queue [R, T, Q]``, ``last_queue [R, Q]``."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Simulate, search, bound, and write the results."""
+    parser = make_parser(
+        __doc__,
+        "config",
+        "workdir",
+        rounds=300,
+        realisations=32,
+        searched=(8, "rounds searched for every V"),
+    )
+    given, overrides = parser.parse_known_args(argv)
+    sizes = {name: getattr(given, name) for name in ("rounds", "realisations", "searched")}
+    for name, value in sizes.items():
+        if value < 2:
+            raise InputError(f"--{name}", value, "under 2", "Give 2 or more")
+    config = read_checked_config(given.config, overrides)
+    console = console_for_tables(_WIDTH)
+    if config.control.hysteresis or config.control.switching_cost:
+        value = [config.control.hysteresis, config.control.switching_cost]
+        raise InputError("control", value, "not part of the theorem", "Set both to 0")
+    options = sizes | {"chunk": given.realisations}
+    results = Results.create(given.workdir, "stability", options, config.to_dict())
+    simulate_loops(results, system_params(config), console)
+    rows = bound_loops(results)
+    write_bounds(results, rows)
+    results.write_summary({"v": [{"v": v} | summarise(row) for v, row in rows.items()]})
+    console.print(table({v: summarise(row) for v, row in rows.items()}))
+
+
+def simulate_loops(results: Results, params: SystemParams, console: Console) -> None:
+    """Closed loops of every V, comparisons of every price, and the solver's gaps."""
+    own = make_policy("dssra", results.config["policy"]["micro_batches"])
+    decide = _at_constant_price(own)
+    cases = {f"price_{price}": Case(decide, with_v(params, 1.0), (price,)) for price in PRICES}
+    # A price of 0 leaves the queues, and compiles nothing more.
+    cases |= {f"v_{v}": Case(decide, with_v(params, v), (0.0,)) for v in V}
+    run_cases(results, cases, limit_use, console)
+    options = results.options
+    keys = realisation_keys(results.config["seed"], options["realisations"])
+    missing = set(results.missing(f"gaps_{v}" for v in V))
+    for v in track([v for v in V if f"gaps_{v}" in missing], "searching", console=console):
+        gaps = solver_gaps(keys, with_v(params, v), own, options["rounds"], options["searched"])
+        results.write(f"gaps_{v}", {"gap": Variable("searched", gaps)})
+
+
+@functools.cache
+def _at_constant_price(policy: Policy) -> Policy:
+    """A policy that sees one price for every limit in place of its queues, unless it is 0."""
+
+    def decide(key: Array, problem: RoundProblem, price: Array) -> Decision:
+        control = problem.control
+        energy = jnp.where(price > 0, price, control.energy_queue)
+        divergence = jnp.where(price > 0, price, control.divergence_queue)
+        control = control.replace(energy_queue=energy, divergence_queue=divergence)
+        return policy(key, problem.replace(control=control))
+
+    return decide
+
+
+def solver_gaps(
+    keys: Array, params: SystemParams, policy: Policy, rounds: int, searched: int
+) -> np.ndarray:
+    """``C`` on rounds spread over networks and time: (P2) above its least, ``[searched]``."""
+    number = np.arange(searched)
+    network = number * len(keys) // searched
+    # Golden ratio: rounds are spread evenly, however many are searched.
+    when = (rounds * ((number + 1) * 0.6180339887 % 1.0)).astype(int)
+    problems, decisions = _some_rounds(keys[network], when, params, policy, rounds)
+    return np.array([_gap(*pick((problems, decisions), place)) for place in number])
+
+
+@functools.partial(jax.jit, static_argnames=("policy", "rounds"))
+@functools.partial(jax.vmap, in_axes=(0, 0, None, None, None))
+def _some_rounds(key: Array, when: Array, params: SystemParams, policy: Policy, rounds: int):
+    """Of every network one round's problem, and the decision."""
+    problem = pick(observed_problems(key, params, policy, rounds), when)
+    return problem, policy(key, problem)
+
+
+def _gap(problem: RoundProblem, decision: Decision) -> float:
+    """(P2) above a lower bound of its least."""
+    with jax.enable_x64(True):
+        problem, decision = in_double(problem), in_double(decision)
+        objective = float(judge(problem, decision).objective)
+        return objective - exhaustive(problem, decision).lower_bound
+
+
+def bound_loops(results: Results) -> dict[float, dict[str, np.ndarray]]:
+    """Bounds of every V."""
+
+    def loop(name: str) -> Loop:
+        values = results.read(*chunk_parts(name, results.options))
+        return {key: value.astype(np.float64) for key, value in values.items()}
+
+    others = [loop(f"price_{price}") for price in PRICES]
+    return {v: bounds(v, loop(f"v_{v}"), others, results.read(f"gaps_{v}")["gap"]) for v in V}
+
+
+def write_bounds(results: Results, rows: Mapping[float, Mapping[str, np.ndarray]]) -> None:
+    """Keep latency and backlog with their bounds as the part ``bounds``."""
+    kept = ("latency", "latency_bound", "backlog", "backlog_bound")
+    stacked = {name: np.stack([row[name] for row in rows.values()]) for name in kept}
+    table = {name: Variable("v realisation", values) for name, values in stacked.items()}
+    results.write("bounds", {"v": Variable("v", np.array(list(rows))), **table})
+
+
+def bounds(v: float, loop: Loop, others: Sequence[Loop], gaps: np.ndarray) -> dict[str, np.ndarray]:
+    """Latency and backlog of a loop with their bounds, ``[R]``.
+
+    Args:
+      v: weight of latency.
+      loop: of ``dssra``.
+      others: comparisons on the same channels.
+      gaps: ``C`` of some rounds.
+
+    Returns:
+      Also the ``drift_constant [R]``, the ``solver_gap`` of the rounds, the mean ``use [R, Q]`` of
+      every limit, and its ``sample_path_excess [R, Q]`` over what the last queue allows.
+    """
+    drift = 0.5 * np.mean(np.sum((loop["use"] - 1.0) ** 2, axis=2), axis=1)  # B, [R]
+    compared = [(v, loop, one, drift + np.mean(gaps) + _lifted(loop, one)) for one in others]
+    use = np.mean(loop["use"], axis=1)
+    return {
+        "latency": np.mean(loop["latency"], axis=1),
+        "latency_bound": np.min([_latency_bound(*one) for one in compared], axis=0),
+        "backlog": np.mean(np.sum(loop["queue"], axis=2), axis=1),
+        "backlog_bound": np.min([_backlog_bound(*one) for one in compared], axis=0),
+        "drift_constant": drift,
+        "solver_gap": gaps,
+        "use": use,
+        "sample_path_excess": use - 1.0 - loop["last_queue"] / loop["latency"].shape[1],
+    }
+
+
+def _lifted(loop: Loop, other: Loop) -> np.ndarray:
+    """What effective queues above the queues add to ``C`` against a comparison, ``[R]``."""
+    lifted = (loop["effective_queue"] - loop["queue"]) * (other["use"] - loop["use"])
+    return np.mean(np.sum(lifted, axis=2), axis=1)
+
+
+def _latency_bound(v: float, loop: Loop, other: Loop, left: np.ndarray) -> np.ndarray:
+    """(T20) by one comparison, ``[R]``; ``left`` is ``B + C``."""
+    owed = np.mean(np.sum(loop["queue"] * (other["use"] - 1.0), axis=2), axis=1)
+    kept = 0.5 * np.sum(loop["last_queue"] ** 2, axis=1) / loop["latency"].shape[1]
+    return np.mean(other["latency"], axis=1) + (left + owed - kept) / v
+
+
+def _backlog_bound(v: float, loop: Loop, other: Loop, left: np.ndarray) -> np.ndarray:
+    """(T22) by one comparison, ``[R]``; infinite where it leaves too little slack."""
+    slack = 1.0 - np.mean(other["use"], axis=1).max(axis=1)
+    gained = v * np.mean(other["latency"] - loop["latency"], axis=1)
+    bound = (left + gained) / np.maximum(slack, LEAST_SLACK)
+    return np.where(slack >= LEAST_SLACK, bound, np.inf)
+
+
+def summarise(row: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Means over networks with intervals, and in how many networks each bound holds."""
+    bounded = np.isfinite(row["backlog_bound"])
+    backlog, backlog_bound = row["backlog"][bounded], row["backlog_bound"][bounded]
+    return {
+        "latency": mean_interval(row["latency"]),
+        "latency_bound": mean_interval(row["latency_bound"]),
+        "latency_holds": int(np.sum(row["latency"] <= row["latency_bound"])),
+        "backlog": mean_interval(backlog),
+        "backlog_bound": mean_interval(backlog_bound),
+        "backlog_holds": int(np.sum(backlog <= backlog_bound)),
+        "with_slack": int(np.sum(bounded)),
+        "networks": len(row["latency"]),
+        "drift_constant": mean_interval(row["drift_constant"]),
+        "solver_gap": mean_interval(row["solver_gap"]),
+        "worst_use": float(row["use"].max()),
+        "sample_path_excess": float(row["sample_path_excess"].max()),
+    }
+
+
+def table(summaries: Mapping[float, Mapping[str, Any]]) -> Table:
+    """One row for every V."""
+    rows = [
+        (
+            f"{v:g}",
+            *(interval_text(one[name]) for name in ("latency", "latency_bound")),
+            f"{one['latency_holds']} of {one['networks']}",
+            *(interval_text(one[name]) for name in ("backlog", "backlog_bound")),
+            f"{one['backlog_holds']} of {one['with_slack']}",
+            *(interval_text(one[name]) for name in ("drift_constant", "solver_gap")),
+        )
+        for v, one in summaries.items()
+    ]
+    headings = ("V", "latency", "bound", "holds", "backlog", "bound", "holds", "B", "C")
+    return make_table(headings, rows, title="Means over networks, with 95 % intervals")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_reporting_errors(main))

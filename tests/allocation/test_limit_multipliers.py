@@ -1,0 +1,85 @@
+"""Prices of limits: against what moving a limit really saves."""
+
+import jax
+import numpy as np
+import pytest
+from support import ROOT
+
+from collapipe_jax.allocation.allocate import Solution, allocate
+from collapipe_jax.allocation.limit_multipliers import FullDevice, full_devices, limit_multipliers
+from collapipe_jax.compilation import compile_for_now
+from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.files.documents import read_network
+
+EXAMPLE = ROOT / "docs" / "examples" / "edge.network.json"
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    """A round in which nobody has debt, so that most nodes send with all their power."""
+    problem = read_network(EXAMPLE)
+    control = problem.control
+    return problem.replace(control=control.replace(energy_queue=0.0 * control.energy_queue))
+
+
+@pytest.fixture(scope="module")
+def tune(hasty):
+    start = static_pipeline(hasty, 6)
+    compiled = compile_for_now(lambda *round_: allocate(*round_, 400), hasty, start)
+    return lambda problem: compiled(problem, start)
+
+
+@pytest.fixture(scope="module")
+def prices(hasty, tune):
+    decision = tune(hasty).decision
+    return jax.device_get(compile_for_now(limit_multipliers, hasty, decision)(hasty, decision))
+
+
+def test_prices_explain_the_slopes(prices):
+    assert prices.residual < 0.01
+    np.testing.assert_allclose(prices.cluster_second.sum(), prices.second, rtol=1e-3)
+    assert all(np.all(price >= 0) for price in prices)
+
+
+def test_a_power_is_worth_what_a_higher_limit_saves(hasty, tune, prices):
+    """By more than the solver's own error: all limits grow by a fifth together."""
+    growth = 1.2
+    radio = hasty.radio
+    wider = hasty.replace(
+        radio=radio.replace(
+            d2d_power_max_w=growth * radio.d2d_power_max_w,
+            d2e_power_max_w=growth * radio.d2e_power_max_w,
+        )
+    )
+    saved = float(tune(hasty).objective - tune(wider).objective)
+    price = prices.d2d_power.sum() + prices.d2e_power.sum()
+    assert price > 0
+    # Convex in the logarithm of the limit: each further bit saves less.
+    assert saved <= 1.02 * price * np.log(growth)
+    assert saved >= 0.7 * price * np.log(growth)
+
+
+def test_room_counts_only_where_the_decision_needs_it(hasty):
+    """A made-up solver puts all blocks on one device as soon as they fit."""
+    problem = jax.device_get(hasty)
+    decision = jax.device_get(static_pipeline(hasty, 6))
+    needed = problem.workload.block_static_bytes
+    needed = needed + problem.workload.batch * problem.workload.block_kept_bytes
+    working = problem.workload.batch / 6 * problem.workload.block_working_bytes
+    memory_bytes = np.full((2, 3), 10 * needed + working, np.float32)
+    memory_bytes[0, 1] = 2 * needed + working
+    problem = problem.replace(compute=problem.compute.replace(memory_bytes=memory_bytes))
+
+    def answer(segments, objective):
+        moved = decision.replace(segments=np.array([segments, [2, 2, 2]], np.int32))
+        return Solution(moved, np.float32(objective), np.float32(0), np.float32(0), np.int32(0))
+
+    def moves_in(_):
+        return answer([1, 3, 2], 4.0)
+
+    def goes_elsewhere(_):
+        return answer([3, 1, 2], 4.0)
+
+    before = answer([2, 2, 2], 5.0)
+    assert full_devices(problem, before, moves_in) == [FullDevice(0, 2, 2, 1.0)]
+    assert full_devices(problem, before, goes_elsewhere) == [FullDevice(0, 2, 2, 0.0)]

@@ -1,0 +1,120 @@
+import re
+
+import pytest
+from support import ROOT
+
+from collapipe_jax.config.files import read_config
+from collapipe_jax.errors import InputError
+
+DEFAULT = "configs/default.py"
+
+
+@pytest.fixture(autouse=True)
+def in_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "key", "value"),
+    [
+        ("--config.training.batch=16", "training", "batch", 16),
+        ("--config.control.v=30", "control", "v", 30.0),
+        ("--config.control.v=2.5e-1", "control", "v", 0.25),
+        ("--config.radio.bs_power_dbm=-3.5", "radio", "bs_power_dbm", -3.5),
+        (
+            "--config.training.micro_batch_choices=(1, 2)",
+            "training",
+            "micro_batch_choices",
+            (1, 2),
+        ),
+        ("--config.training.micro_batch_choices=[4]", "training", "micro_batch_choices", (4,)),
+        (
+            "--config.devices.kinds=('jetson_nano',)",
+            "devices",
+            "kinds",
+            ("jetson_nano",),
+        ),
+        ("--config.task.corpus=a/b=c.txt", "task", "corpus", "a/b=c.txt"),
+        ("--config.task.corpus=12", "task", "corpus", "12"),
+        ("--config.task.reverse=True", "task", "reverse", True),
+    ],
+)
+def test_override_sets_one_key_and_keeps_its_type(override, section, key, value):
+    config, untouched = read_config(DEFAULT, [override]), read_config(DEFAULT, [])
+    assert config[section][key] == value
+    assert type(config[section][key]) is type(untouched[section][key])
+    with config.unlocked():
+        config[section][key] = untouched[section][key]
+    assert config.to_dict() == untouched.to_dict()
+
+
+def test_top_level_key_and_later_override_wins():
+    assert read_config(DEFAULT, ["--config.seed=3", "--config.seed=4"]).seed == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "remedy"),
+    [
+        ("--config.training.bacth=16", "training.bacth", "Did you mean training.batch"),
+        ("--config.batch=16", "batch", "training.batch"),
+        ("--config.zzzzzz=16", "zzzzzz", "docs/reference/configuration.md"),
+        ("--config.training=16", "training", ""),
+        ("--config.training.batch", "argument", "--config.section.key=value"),
+        ("--batch=3", "argument", "--config.section.key=value"),
+        ("--config.training.batch=big", "training.batch", "like 16"),
+        ("--config.training.batch=2.5", "training.batch", "like 16"),
+        ("--config.training.batch=True", "training.batch", "like 16"),
+        ("--config.training.batch=None", "training.batch", "like 16"),
+        ("--config.control.v=True", "control.v", "like 3.0"),
+        ("--config.control.v=nan", "control.v", "like 3.0"),
+        ("--config.control.v={[]: 1}", "control.v", "like 3.0"),
+        ("--config.task.reverse=1", "task.reverse", "like False"),
+        ("--config.task.reverse=no", "task.reverse", "like False"),
+        ("--config.training.micro_batch_choices=4", "training.micro_batch_choices", "like (1, 2"),
+    ],
+)
+def test_wrong_override_names_key_and_remedy(override, key, remedy):
+    with pytest.raises(InputError) as told:
+        read_config(DEFAULT, [override])
+    assert told.value.key == key
+    assert remedy in told.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (None, "no such file"),
+        ("def get_config(:\n", "SyntaxError"),
+        ("def get_config():\n    raise KeyError('deep inside')\n", "deep inside"),
+        ("import no_such_module_at_all\n", "no_such_module_at_all"),
+        ("x = 1\n", "get_config"),
+        ("def get_config():\n    return {'seed': 0}\n", "returns dict"),
+    ],
+)
+def test_config_file_that_fails(tmp_path, text, part):
+    path = tmp_path / "config.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=re.escape(part)) as told:
+        read_config(str(path), [])
+    assert told.value.key == "--config"
+    assert str(path) == told.value.value
+    assert "\n" not in str(told.value)
+
+
+def test_an_argument_chooses_a_variant(tmp_path):
+    path = "configs/paper.py"
+    plain, other = read_config(path, []), read_config(f"{path}:lowband", [])
+    assert (plain.training.local_steps, other.training.local_steps) == (4, 1)
+    with pytest.raises(InputError, match=r"no such variant.*paper\.py:transformer"):
+        read_config(f"{path}:highband", [])
+    with pytest.raises(InputError, match="takes 0 positional arguments"):
+        read_config("configs/quickstart.py:fast", [])
+
+
+def test_config_that_is_no_python_file(tmp_path):
+    path = tmp_path / "config.txt"
+    path.write_text("seed = 0\n")
+    with pytest.raises(InputError, match=r"\.py"):
+        read_config(str(path), [])

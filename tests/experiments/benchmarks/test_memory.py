@@ -1,0 +1,79 @@
+"""Memory of a device as the compiler lays it out, against docs/system-model.md (15)."""
+
+import functools
+
+import pytest
+
+from collapipe_jax.cost.model_counts import block_parameters
+from collapipe_jax.models.config import EncoderConfig
+from experiments.benchmarks.memory import STATE_BYTES, formula_bytes
+from experiments.benchmarks.pipeline import Shape, device_bytes
+
+WIDTH, HEADS, INNER = 128, 4, 512
+SHAPE = Shape(stages=4, batch=32, micro_batches=8, sequence=64)
+
+
+def encoder(capacity, rematerialise=False):
+    """Sizes where every device holds so many blocks."""
+    return EncoderConfig(
+        width=WIDTH,
+        heads=HEADS,
+        feed_forward_width=INNER,
+        encoder_blocks=SHAPE.stages * capacity,
+        rematerialise=rematerialise,
+    )
+
+
+@functools.cache
+def measured(capacity, schedule="gpipe", rematerialise=False):
+    """Bytes of a device that holds so many blocks, for a step with Adam."""
+    return device_bytes(encoder(capacity, rematerialise), SHAPE, schedule)
+
+
+def stated(capacity, schedule="gpipe", rematerialise=False):
+    """Bytes of the same by formula (15)."""
+    return formula_bytes(encoder(capacity, rematerialise), SHAPE, schedule)
+
+
+def test_totals_are_those_of_the_formula():
+    """Four capacities; what does not grow with the blocks weighs little from two on.
+
+    That rest, under 10 MB here, is the batch, its gradient and the stage's output, whole
+    on every device, and the work in progress on one block.
+    """
+    for capacity in (2, 4, 6, 8):
+        assert measured(capacity) == pytest.approx(stated(capacity), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rematerialise"),
+    [
+        ("1f1b", False),
+        ("gpipe", True),
+        pytest.param("gpipe", False, marks=pytest.mark.slow),
+        pytest.param("1f1b", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_block_more_costs_what_the_formula_says(schedule, rematerialise):
+    """Increments know nothing of the rest: M micro-batches for GPipe, min(M, S) for 1F1B."""
+    way = schedule, rematerialise
+    grown = measured(4, *way) - measured(2, *way)
+    assert grown == pytest.approx(stated(4, *way) - stated(2, *way), rel=0.15)
+
+
+def test_a_block_keeps_its_input_its_products_and_its_transcendentals():
+    """To the byte: input, query, key, value, mixed, out; inner and tanh; exponentials."""
+    tokens, samples = SHAPE.sequence, SHAPE.batch
+    numbers = tokens * (6 * WIDTH + 2 * INNER) + HEADS * tokens**2
+    block = STATE_BYTES * block_parameters(WIDTH, INNER) + samples * 4 * numbers
+    assert measured(8) - measured(4) == pytest.approx(4 * block, rel=1e-3)
+    interleaved = measured(4, "1f1b") - measured(2, "1f1b")
+    kept_samples = SHAPE.stages * samples // SHAPE.micro_batches
+    block -= (samples - kept_samples) * 4 * numbers
+    assert interleaved == pytest.approx(2 * block, rel=1e-3)
+
+
+def test_segments_and_interleaving_save_memory():
+    """A device of four takes less than a third of the whole encoder, 1F1B less than GPipe."""
+    whole = device_bytes(encoder(4), SHAPE._replace(stages=1), "gpipe")
+    assert measured(4, "1f1b") < 0.7 * measured(4) < 0.7 * whole / 3

@@ -1,0 +1,58 @@
+"""Collaborative against central training: paired by seed, central scores kept on file."""
+
+import json
+
+import pytest
+from support import tiny_run
+
+from collapipe_jax.errors import InputError
+from experiments.studies import central_gap
+
+
+def test_differences_are_paired_and_a_score_of_zero_has_no_share():
+    rows = [
+        {"collaborative": 12.0, "central": 10.0, "trivial": 1.0},
+        {"collaborative": 11.0, "central": 12.0, "trivial": 3.0},
+    ]
+    report = central_gap.summarise(rows)
+    assert (report["collaborative"], report["central"], report["trivial"]) == (11.5, 11.0, 2.0)
+    assert report["share"] == pytest.approx((1.2 + 11 / 12) / 2)
+    assert report["difference"]["mean"] == pytest.approx(0.5)
+    # Student with one degree of freedom: 12.706 x 1.5.
+    assert report["difference"]["ci95"] == pytest.approx(19.06, rel=1e-3)
+    assert central_gap.summarise([{**rows[0], "central": 0.0}])["share"] == float("inf")
+
+
+def test_a_central_run_is_not_repeated(tmp_path, monkeypatch):
+    """What is handed to training, which has tests of its own."""
+    scored, rounds = [], []
+
+    def fake_train(experiment, folder, **_):
+        folder.mkdir(parents=True, exist_ok=True)
+        scores = {"test_bleu_greedy": 20.0 + experiment.config["seed"], "test_bleu_copy": 1.0}
+        (folder / "summary.json").write_text(json.dumps({**scores, "simulated_time_s": 5.0}))
+
+    monkeypatch.setattr(central_gap, "train", fake_train)
+    monkeypatch.setattr(central_gap, "initial_central_state", lambda experiment: experiment)
+    monkeypatch.setattr(
+        central_gap, "central_round", lambda _, state, index: (rounds.append(index) or state, None)
+    )
+    monkeypatch.setattr(central_gap, "model_params", lambda experiment: experiment)
+
+    def test(objective, experiment):
+        scored.append(experiment.config["seed"])
+        return {"test_bleu_greedy": 18.0, "bleu_signature": "case:mixed", "dropped_pairs": {}}
+
+    monkeypatch.setattr("collapipe_jax.objectives.translation.Translation.test", test)
+    arguments = [f"--config={tiny_run.__file__}", f"--workdir={tmp_path / 'run'}", "--seeds=2"]
+    central_gap.main(arguments)
+    assert (scored, rounds) == ([0, 1], [*range(6)] * 2)
+    report = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert [row["collaborative"] for row in report["seeds"]] == [20.0, 21.0]
+    assert report["central"] == 18.0
+    central_gap.main(arguments)
+    assert len(scored) == 2
+    with pytest.raises(InputError, match="another configuration"):
+        central_gap.main([*arguments, "--config.training.rounds=7"])
+    with pytest.raises(InputError, match="--seeds"):
+        central_gap.main([*arguments[:2], "--seeds=1"])

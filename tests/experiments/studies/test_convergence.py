@@ -1,0 +1,200 @@
+"""The experiment on how losses slow a real task, on made-up and on tiny runs."""
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+from support import tiny_run
+from support.drawing import rendered
+from support.tiny_system import tiny_params
+
+from collapipe_jax.cost.feasibility import is_feasible
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.checkpoints import RunRecord
+from collapipe_jax.files.convergence import ConvergenceStudy, load_study, save_study
+from collapipe_jax.files.results import Results
+from collapipe_jax.simulation.system import sample_system
+from experiments.studies import convergence
+from experiments.studies.convergence import (
+    AXES,
+    BASE,
+    Setting,
+    compare_values,
+    rank_agreement,
+    steps_table,
+)
+from experiments.studies.seeds import experiments_of_seeds
+from figures.convergence import GOAL, draw, times_to_goal
+
+AROUND = {"base": BASE._asdict(), "axes": AXES}
+
+
+def fitting():
+    """A tiny configuration that all settings fit."""
+    config = tiny_run.get_config()
+    config.training.update({"batch": 16, "micro_batch_choices": (1, 2, 4, 8, 16)})
+    config.network.devices = 4
+    return config
+
+
+SETTINGS = convergence.settings_of(fitting())
+
+
+def made_up(seed, setting, loss, score=(1.0, 4.0, 10.0)):
+    return {
+        **setting._asdict(),
+        "seed": seed,
+        "divergence": 10 * loss,
+        "erased": 0.1,
+        "latency_s": 2.0,
+        "train_loss": loss,
+        "last_score": score[-1],
+        "simulated_time_s": [5.0, 10.0, 15.0, 20.0, 25.0, 30.0],
+        "score": [np.nan, score[0], np.nan, score[1], np.nan, score[2]],
+    }
+
+
+def study_of(rows):
+    return ConvergenceStudy(**AROUND, rows=rows)
+
+
+@pytest.fixture
+def rows():
+    """Losses that fall by 0.1 a micro-batch, of seed 1 by 0.3, and rise with the rest."""
+    return [
+        made_up(
+            seed,
+            setting,
+            4.0 + seed - (0.1 + 0.2 * seed) * setting.micro_batches + setting.stages,
+            score=(1.0, 4.0, 10.0 + setting.micro_batches),
+        )
+        for setting in SETTINGS
+        for seed in (1, 0)
+    ]
+
+
+def test_neighbours_are_compared_seed_by_seed(rows):
+    study = study_of(rows)
+    steps = compare_values(study)
+    assert [(step["axis"], step["from"], step["to"]) for step in steps[:2]] == [
+        ("micro_batches", 1, 2),
+        ("micro_batches", 2, 4),
+    ]
+    assert steps[0]["train_loss"]["mean"] == pytest.approx(-0.2)  # of 0.1 and 0.3
+    # Student with one degree of freedom: 12.706 x 0.1.
+    assert steps[0]["train_loss"]["ci95"] == pytest.approx(1.2706, rel=1e-3)
+    assert steps[0]["last_score"] == {"mean": 1.0, "ci95": 0.0}
+    assert steps[0]["divergence_rises"] == 0.0
+    assert next(step for step in steps if step["axis"] == "stages")["divergence_rises"] == 1.0
+    assert steps_table(steps).row_count == len(steps)
+    assert steps[4]["train_loss"]["mean"] == pytest.approx(-3.0)  # from the first to the last
+    assert [row["seed"] for row in study.of("stages", 2)] == [0, 1]
+
+
+def test_order_by_the_bound_is_compared_within_seeds(rows):
+    assert rank_agreement(rows)["mean"] == pytest.approx(1.0)  # divergence is made from the loss
+    for row in rows:
+        if row["seed"] == 1:
+            row["divergence"] *= -1
+    assert rank_agreement(rows)["mean"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_times_are_interpolated_and_infinite_where_the_goal_is_missed(rows):
+    for row in rows:
+        if row["micro_batches"] == 1:
+            row["score"][1::2] = [1.0, 1.5, 2.0]
+        if row["micro_batches"] == 2:
+            row["simulated_time_s"] = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
+    times = times_to_goal(study_of(rows))
+    assert np.all(np.isinf(times[:, 0]))
+    last = 10.0 + np.array([2, 4, 8, 16])
+    expected = np.array([2, 1, 1, 1]) * (20 + 10 * (GOAL * last.max() - 4) / (last - 4))
+    np.testing.assert_allclose(times[:, 1:], [expected / expected.min()] * 2)
+
+
+def test_all_panels_are_drawn(rows):
+    figure = draw(study_of(rows))
+    assert len(figure.axes) == 6
+    assert all(axes.has_data() for axes in figure.axes)
+    assert [axes.get_xlabel().split()[0] for axes in figure.axes[:3]] == [
+        "Micro-batches",
+        "Stages",
+        "Time",
+    ]
+
+
+def test_a_study_on_file_is_the_one_that_was_written(rows, tmp_path):
+    results = Results.create(tmp_path, "convergence", AROUND, {})
+    save_study(study_of(rows), results)
+    found = load_study(tmp_path)
+    np.testing.assert_equal(found, study_of(rows))
+    assert found.of("micro_batches", 2) == found.of("activity", 0.5)  # both are the base
+    assert results.labels("runs")["score"]["axes"] == ["run", "round"]
+    assert list(rendered(draw(found)).axes[0].get_xticks()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 1), (3, 2)])
+def test_blocks_stand_on_the_first_devices(stages, micro_batches):
+    problem = jax.jit(sample_system)(jax.random.key(0), tiny_params()).mean_problem
+    stages = min(stages, problem.devices)
+    decide = jax.jit(convergence.fixed_pipeline(stages, micro_batches))
+    decision = decide(jax.random.key(1), problem)
+    assert is_feasible(problem, decision)
+    runs = np.asarray(decision.segments).sum(axis=1) > 0
+    assert runs.any()
+    assert not np.asarray(decision.segments)[:, stages:].any()
+    assert np.all(np.asarray(decision.micro_batches)[runs] == micro_batches)
+
+
+def test_every_run_is_trained_under_its_setting(tmp_path, monkeypatch):
+    """What is handed to training, which has tests of its own."""
+    trained = {}
+
+    def fake_train(experiment, folder, **_):
+        trained[folder.relative_to(tmp_path).as_posix()] = experiment
+        values = np.arange(1.0, 5.0)
+        names = ("divergence", "erased_fraction", "latency_s", "train_loss", "simulated_time_s")
+        score = np.array([np.nan, 3.0, np.nan, 7.0])
+        history = dict.fromkeys(names, values) | {"score": score}
+        return RunRecord({}, {}, history, "static_pipeline", "BLEU")
+
+    monkeypatch.setattr(convergence, "train", fake_train)
+    settings = (Setting(1, 1, 0.0), Setting(4, 2, 1.0))
+    experiments = experiments_of_seeds(tiny_run.get_config(), 2)
+    rows = convergence.run_settings(experiments, settings, tmp_path, Console(quiet=True))
+    assert list(trained) == [f"seed{seed}/{one.name}" for seed in (0, 1) for one in settings]
+    for experiment, setting in zip(trained.values(), settings * 2, strict=True):
+        problem = experiment.system.mean_problem
+        assert float(problem.radio.d2d_activity) == setting.activity
+        decision = experiment.policy(jax.random.key(0), problem)
+        held = np.asarray(decision.segments).sum(axis=1) > 0
+        assert np.all(np.asarray(decision.micro_batches)[held] == setting.micro_batches)
+    assert [one.config["seed"] for one in trained.values()] == [0, 0, 1, 1]
+    assert rows[0]["train_loss"] == 4.0  # of the last quarter
+    np.testing.assert_array_equal(rows[0]["simulated_time_s"], [1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_array_equal(rows[0]["score"], [np.nan, 3.0, np.nan, 7.0])
+    assert rows[0]["last_score"] == 7.0
+
+
+@pytest.mark.parametrize(("name", "value"), [("micro_batch_choices", (1, 2, 4)), ("devices", 3)])
+def test_settings_that_do_not_fit_are_named(name, value):
+    config = fitting()
+    section = config.network if name == "devices" else config.training
+    section[name] = value
+    with pytest.raises(InputError, match=name):
+        convergence.settings_of(config)
+
+
+def test_wrong_input_leaves_no_workdir(tmp_path):
+    workdir = tmp_path / "run"
+    common = [f"--config={tiny_run.__file__}", f"--workdir={workdir}"]
+    fits = ["--config.network.devices=4", "--config.training.batch=16"]
+    fits.append("--config.training.micro_batch_choices=(1, 2, 4, 8, 16)")
+    for wrong, key in (
+        (["--config.network.devices=3", *fits[1:]], r"network\.devices"),
+        ([*fits, "--seeds=1"], "--seeds"),
+        ([*fits, "--config.task.corpus=none.txt"], r"task\.corpus"),
+    ):
+        with pytest.raises(InputError, match=key):
+            convergence.main([*common, *wrong])
+        assert not workdir.exists()

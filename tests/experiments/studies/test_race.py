@@ -1,0 +1,217 @@
+import io
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from rich.console import Console
+from support import tiny_run
+
+from collapipe_jax.config.experiment import build_experiment, build_optimizers
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.checkpoints import RunRecord
+from collapipe_jax.files.races import Run, load_race, save_race
+from collapipe_jax.files.results import Results
+from collapipe_jax.training.loop import round_latencies_s
+from experiments.studies import race as module
+from experiments.studies.race import race
+from figures import all as all_figures
+
+
+def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(all_figures, "draw_all", lambda *given: drawn.append(given) or [])
+    config, out = tiny_run.get_config(), io.StringIO()
+    config.dynamics.availability = 1.0
+    config.training.rounds = 3
+    names = ("static_pipeline", "vanilla_fl")
+    race(config, names, tmp_path, Console(file=out, width=160), seeds=2, equal_time=True)
+
+    runs = load_race(tmp_path)
+    assert [(run.policy, run.seed) for run in runs] == [(name, s) for s in (0, 1) for name in names]
+    assert {run.folder for run in runs} >= {"vanilla_fl", "vanilla_fl_seed1"}
+    for first, other in (runs[:2], runs[2:]):
+        assert len(first.record.history["round"]) == 3
+        _assert_rounds_that_fit(other, first.summary["simulated_time_s"])
+        # The same parameters on the same mini-batches, up to what a first local step changes.
+        losses = [run.record.history["train_loss"][0] for run in (first, other)]
+        assert losses[0] == pytest.approx(losses[1], rel=0.05)
+        assert np.isfinite(other.last_score)
+
+    table = out.getvalue()
+    for words in ("evaluated at", "under static_pipeline", "of 2 seeds"):
+        assert words in table
+    assert "learning rates" not in table
+    assert all_figures.kind_of(tmp_path) == "race"
+    all_figures.main([f"--workdir={tmp_path}"])
+    ((records, folder),) = drawn  # figures of runs have tests of their own
+    assert [record.policy for record in records] == list(names)
+    assert folder == tmp_path / "figures"
+    assert (folder / "race.png").is_file()
+    with pytest.raises(InputError, match="clock"):  # of the same policies, but another race
+        race(config, names, tmp_path, Console(file=out))
+
+
+def _assert_rounds_that_fit(run, time_s):
+    """One round more would not; what was foreseen is what happened."""
+    config = ConfigDict(run.record.config)
+    latency_s = run.record.history["latency_s"]
+    ahead = round_latencies_s(build_experiment(config))
+    ahead_s = list(itertools.islice(ahead, len(latency_s) + 1))
+    np.testing.assert_array_equal(ahead_s[:-1], latency_s)
+    assert sum(ahead_s[:-1]) <= time_s * (1 + 1e-6) < sum(ahead_s)
+    assert config.training.rounds == config.evaluation.every_rounds == len(latency_s)
+
+
+@pytest.mark.parametrize(
+    ("policies", "told"),
+    [(("static_pipeline", "none"), r"policy\.name"), (("dssra", "dssra"), "--policies")],
+)
+def test_wrong_policies_are_told_before_any_work(policies, told, tmp_path):
+    with pytest.raises(InputError, match=told):
+        race(tiny_run.get_config(), policies, tmp_path, Console())
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_policy_races_with_the_best_of_its_rates(tmp_path, monkeypatch):
+    scores = {("dssra", 0.5): 10.0, ("dssra", 1.0): 40.0, ("dssra", 2.0): 30.0}
+    scores |= {("titanic", 0.5): 1.0, ("titanic", 1.0): np.nan, ("titanic", 2.0): 1.0}
+    asked = []
+
+    def train(course, pairs, seed):
+        asked.append((seed, pairs))
+        return [
+            made_up_run(name, seed, 1.0, [scores[name, rate]], [1.0])._replace(rate=rate)
+            for name, rate in pairs
+        ]
+
+    monkeypatch.setattr(module._Course, "train", train)
+    saved = []
+    monkeypatch.setattr(module, "save_race", lambda runs, results: saved.extend(runs))
+    config, out = tiny_run.get_config(), io.StringIO()
+    rates = (0.5, 1.0, 2.0)
+    console = Console(file=out, width=120)
+    race(config, ("dssra", "titanic"), tmp_path, console, rates=rates, seeds=2)
+    assert sorted(asked[0][1]) == sorted(scores)
+    assert asked[1] == (1, [("dssra", 1.0), ("titanic", 0.5)])  # of equals the first
+    assert [(run.policy, run.rate, run.seed) for run in saved] == [
+        ("dssra", 1.0, 0),
+        ("titanic", 0.5, 0),
+        ("dssra", 1.0, 1),
+        ("titanic", 0.5, 1),
+    ]
+    told = next(line for line in out.getvalue().splitlines() if "learning rates" in line)
+    assert {"1", "0.5"} <= set(told.split())
+
+
+def test_a_corpus_is_read_once_for_all_rates(tmp_path, monkeypatch):
+    built, build = [], module.build_experiment
+    monkeypatch.setattr(module, "build_experiment", lambda *given: built.append(1) or build(*given))
+    config = tiny_run.get_config()
+    course = module._Course(config, tmp_path, Console(quiet=True), None)
+    pairs = [("static_pipeline", 0.0625), ("titanic", 1.0), ("static_pipeline", 1.0)]
+    entrants = list(course._entrants(pairs, 3))
+    assert len(built) == 1
+    assert [(name, rate) for name, rate, _ in entrants] == pairs
+    for name, rate, experiment in entrants:
+        assert experiment.config["seed"] == 3
+        assert experiment.config["policy"]["name"] == name
+        for key in ("client_learning_rate", "decoder_learning_rate"):
+            assert experiment.config["training"][key] == config.training[key] * rate
+    optimizers = [experiment.optimizers for *_, experiment in entrants]
+    assert optimizers[1] is optimizers[2] is not optimizers[0]  # compiled once
+
+
+def test_a_round_longer_than_the_time_is_one_round(monkeypatch):
+    monkeypatch.setattr(module, "round_latencies_s", lambda experiment: iter([2.0, 2.0, np.inf]))
+    assert [module.rounds_within(None, time_s) for time_s in (1.0, 2.0, 4.5)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("latency_s", [np.inf, 0.0])
+def test_a_policy_without_a_clock_does_not_set_it(latency_s, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "round_latencies_s", lambda experiment: itertools.repeat(latency_s))
+    config, names = tiny_run.get_config(), ("static_pipeline", "titanic")
+    with pytest.raises(InputError, match="sets the time"):
+        race(config, names, tmp_path, Console(quiet=True), equal_time=True)
+
+
+def test_few_rounds_keep_a_valid_schedule():
+    config = tiny_run.get_config()
+    config.training.warmup_steps = 11  # of 12
+    module._spread_over(config, 1)
+    assert (config.training.rounds, config.training.warmup_steps) == (1, 1)
+    assert config.evaluation.every_rounds == config.checkpoint_every_rounds == 1
+    build_optimizers(config)
+
+
+@pytest.mark.parametrize("left", ["nothing", "settings", "damaged", "lost_run"])
+def test_a_folder_without_a_whole_race_is_told(left, tmp_path):
+    problem = "no results of race"
+    if left != "nothing":
+        results, problem = Results.create(tmp_path, "race", {"clock": None}, {}), "is missing"
+        if left == "damaged":
+            save_race([made_up_run("dssra", 0, 1.0, [1.0], [1.0])], results)
+            results.path("runs").write_bytes(b"half")
+            problem = "is damaged"
+        elif left == "lost_run":
+            save_race([made_up_run("dssra", 0, 1.0, [1.0], [1.0])], results)
+            problem = r"dssra_seed0.*summary\.json is missing"
+    with pytest.raises(InputError, match=problem):
+        load_race(tmp_path)
+
+
+def test_the_quickstart_and_a_race_draw_what_they_left(tmp_path, monkeypatch):
+    """In a process of its own, as figures are drawn of any folder."""
+    commands = []
+    monkeypatch.setattr(module.subprocess, "run", lambda command, check: commands.append(command))
+    module.draw(tmp_path)
+    assert commands == [[sys.executable, "-m", "figures", f"--workdir={tmp_path}"]]
+
+
+def made_up_run(policy, seed, test, scores, times):
+    history = {"score": np.array(scores), "simulated_time_s": np.array(times), "round": times}
+    record = RunRecord({}, {}, history, policy, "BLEU")
+    rows = dict.fromkeys([key for key, _ in module.ROWS.values()], 2.0 * 2**20)
+    summary = {"policy": policy, "test_bleu": test, "test_loss": 1.0, "note": True, **rows}
+    return Run(policy, 2.0, seed, f"{policy}_seed{seed}", "test_bleu", summary, record)
+
+
+def printed_rows(runs, **options):
+    out = io.StringIO()
+    Console(file=out, width=160).print(module.race_table(runs, **options))
+    lines = [line.strip("│ \n").split("│") for line in out.getvalue().splitlines() if "│" in line]
+    return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in lines}
+
+
+def test_the_table_tells_means_leads_and_times():
+    none = np.nan
+    runs = [
+        made_up_run("dssra", 0, 50.0, [none, 40.0, 50.0], [1.0, 2.0, 3.0]),
+        made_up_run("other", 0, 20.0, [none, 30.0, 46.0], [2.0, 4.0, 6.0]),
+        made_up_run("dssra", 1, 54.0, [none, 54.0, 60.0], [10.0, 20.0, 30.0]),
+        made_up_run("other", 1, 30.0, [none, none, none], [5.0, 6.0, 7.0]),
+    ]
+    rows = printed_rows(runs, with_rates=True)
+    # Of two values the 95 % interval is 12.706 half distances.
+    assert rows["test bleu"] == ["52.0 ± 25.4", "25.0 ± 63.5"]
+    assert rows["under dssra"] == ["0.0 ± 0.0", "27.0 ± 38.1"]
+    assert rows["evaluated at 45.0, 54.0 or above first after, s"] == ["3, 20", "6, never"]
+    assert rows["learning rates, of those configured"] == ["2", "2"]
+    assert rows["rounds"] == ["3 ± 0", "3 ± 0"]
+    assert rows["peak memory of a device, MiB"] == ["2.0 ± 0.0", "2.0 ± 0.0"]
+    one = printed_rows(runs[:2])
+    assert one["test bleu"] == ["50.0", "20.0"]
+    assert "under dssra" not in one
+    broken = printed_rows([made_up_run("dssra", 0, none, [9.0, none], [1.0, 2.0])])
+    assert broken["test bleu"] == ["not finite"]
+    assert broken["evaluated at not finite or above first after, s"] == ["never"]
+
+
+@pytest.mark.parametrize("rates", ["1,x", "", "0,1", "nan"])
+def test_wrong_rates_are_told(rates, tmp_path):
+    path = Path(tiny_run.__file__)
+    arguments = [f"--config={path}", f"--workdir={tmp_path}", f"--rates={rates}"]
+    with pytest.raises(InputError, match="--rates"):
+        module.main(arguments)

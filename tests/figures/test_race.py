@@ -1,0 +1,57 @@
+"""Races side by side: a row each, a panel a seed."""
+
+import numpy as np
+from support.drawing import make_record
+from support.made_up_comparisons import assert_readable
+
+from collapipe_jax.files.races import Run
+from figures import race, style
+
+POLICIES = ("dssra", "titanic", "vanilla_fl", "splitfed")
+
+
+def made_up_race(kind, seeds, load=1.0):
+    return [
+        Run(
+            policy,
+            rate=1.0,
+            seed=seed,
+            folder=f"{policy}_seed{seed}",
+            headline="test_bleu_greedy",
+            summary={},
+            record=make_record(policy, load=load * (1 + index), seed=10 * seed + index)._replace(
+                config={"task": {"kind": kind}}
+            ),
+        )
+        for seed in range(seeds)
+        for index, policy in enumerate(POLICIES)
+    ]
+
+
+def test_every_seed_has_its_panel_and_its_clock():
+    races = [made_up_race("tagging", 3), made_up_race("translation", 2, load=1e3)]
+    figure = race.draw(races)
+    assert_readable(figure)
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title("left") for axes in panels] == [
+        *(f"tagging, seed {seed}" for seed in range(3)),
+        *(f"translation, seed {seed}" for seed in range(2)),
+    ]
+    looks = style.policy_looks(POLICIES)
+    first = [run for run in races[0] if run.seed == 0]
+    for run, line in zip(first, panels[0].lines, strict=False):
+        known = np.isfinite(run.record.history["score"])
+        elapsed_s = 60.0 * line.get_xdata()
+        np.testing.assert_allclose(elapsed_s, run.record.history["simulated_time_s"][known])
+        np.testing.assert_allclose(line.get_ydata(), run.record.history["score"][known])
+        assert line.get_color() == looks[run.policy]["color"]
+    trivial = panels[0].lines[len(POLICIES)]
+    np.testing.assert_allclose(trivial.get_ydata(), 3.2)
+    units = {axes.get_xlabel() for axes in panels}
+    assert units == {"Simulated time [min]", "Simulated time [h]"}
+
+
+def test_one_race_of_one_seed_fits_a_column():
+    figure = race.draw([made_up_race("tagging", 1)])
+    assert_readable(figure)
+    assert figure.get_size_inches()[0] == style.COLUMN_WIDTH_IN

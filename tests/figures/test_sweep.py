@@ -1,0 +1,84 @@
+"""Figures of sweeps."""
+
+import numpy as np
+import pytest
+from support.drawing import assert_units, rendered
+from support.made_up_comparisons import (
+    EIGHT,
+    assert_readable,
+    break_all,
+    break_first,
+    rulers,
+    write_sweep,
+)
+
+from collapipe_jax.files.realisations import load_sweep
+from figures import sweep
+
+
+@pytest.mark.parametrize("values", [(5.0, 10.0, 20.0, 40.0, 80.0), ("as it is", "otherwise")])
+def test_sweeps_of_eight_policies_are_readable(values, tmp_path):
+    assert_readable(sweep.draw(load_sweep(write_sweep(tmp_path / "s", values))))
+
+
+@pytest.mark.parametrize("statistic", ["median", "mean"])
+def test_sweep_shows_estimates_at_its_values(statistic, tmp_path):
+    result = load_sweep(write_sweep(tmp_path / "s"))
+    figure = rendered(sweep.draw(result, statistic))
+    assert_units(figure)
+    of = {"median": np.median, "mean": np.mean}[statistic]
+    axes = figure.axes[1]
+    for name, drawn in zip(EIGHT, axes.containers, strict=True):
+        per_network = [p.policies[name]["compute_latency_s"].mean(axis=1) for p in result.points]
+        np.testing.assert_allclose(drawn.lines[0].get_ydata(), of(per_network, axis=1))
+        ratio = drawn.lines[0].get_xdata() / result.values
+        assert np.all((ratio > 0.8) & (ratio < 1.25))
+        ends = np.array([segment[:, 1] for segment in drawn.lines[2][0].get_segments()])
+        if statistic == "median":
+            np.testing.assert_allclose(ends, np.sort(per_network, axis=1)[:, [0, -1]])
+    assert {axes.get_xscale() for axes in figure.axes} == {"log"}
+    ticks = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert ticks == ["5", "10", "40"]
+    memory_bytes = result.points[0].policies["dssra"]["device_memory_bytes"].mean(axis=1)
+    shown = figure.axes[3].containers[0].lines[0].get_ydata()[0]
+    assert shown * 2**30 == pytest.approx(of(memory_bytes))
+
+
+def test_policies_of_a_value_stand_side_by_side(tmp_path):
+    result = load_sweep(write_sweep(tmp_path / "s", (1.0, 2.0, 4.0), "Clusters", log=False))
+    places = sweep.side_by_side(result, 8)
+    assert np.all(np.diff(places, axis=0) > 0)
+    np.testing.assert_allclose(places.mean(axis=0), [1, 2, 4])
+    assert np.ptp(places, axis=0).max() < 0.5
+    figure = sweep.draw(result)
+    assert figure.axes[0].get_xscale() == "linear"
+    assert figure.axes[0].get_xlabel() == "Clusters [–]"
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"values": (3.0,), "names": EIGHT[:2]},
+        {"values": (0.0, 1.0), "names": EIGHT[:2]},
+        {"values": (1.0, 2.0), "networks": 1, "rounds": 1, "names": EIGHT[:2]},
+        {"values": (1.0, 2.0), "change": break_first, "names": EIGHT[:2]},
+        {"values": (1.0, 2.0), "change": break_all, "names": EIGHT[:2]},
+        {"values": ("one", "other"), "change": break_first, "names": EIGHT[:2]},
+    ],
+)
+def test_hard_sweeps_draw(keywords, tmp_path):
+    result = load_sweep(write_sweep(tmp_path / "s", **keywords))
+    rendered(sweep.draw(result, "mean"))
+
+
+def test_a_sweep_of_names_has_a_row_a_point(tmp_path):
+    result = load_sweep(write_sweep(tmp_path / "s", ("as it is", "no noise"), "Choice", log=False))
+    figure = rendered(sweep.draw(result))
+    axes = figure.axes[1]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(result.values)
+    lines = [line for line in axes.lines if line not in rulers(axes)]
+    for name, line in zip(EIGHT, lines, strict=True):
+        told = [np.median(p.policies[name]["compute_latency_s"].mean(1)) for p in result.points]
+        np.testing.assert_allclose(line.get_xdata(), told)
+        np.testing.assert_array_equal(np.round(line.get_ydata()), [0, 1])
+    assert len(figure.axes) == len(sweep.NAMED_METRICS)

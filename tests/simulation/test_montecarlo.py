@@ -1,0 +1,132 @@
+"""Policies on common random numbers, in chunks, against direct simulation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+from support.tiny_system import tiny_params
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.realisations import chunk_parts
+from collapipe_jax.files.results import Results, Variable
+from collapipe_jax.policies.registry import make_policy
+from collapipe_jax.simulation.environment import draw_system, simulate, simulate_system
+from collapipe_jax.simulation.montecarlo import (
+    Case,
+    policy_options,
+    realisation_keys,
+    run_cases,
+    with_v,
+)
+from collapipe_jax.simulation.reducers import limit_use, per_round, time_means
+
+ROUNDS, REALISATIONS, CHUNK = 3, 5, 2
+POLICY = make_policy("static_pipeline", 4)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return tiny_params()
+
+
+def latencies(system, history):
+    return {"latency_s": Variable("round", history.cost.latency_s)}
+
+
+def run(folder, cases):
+    options = {"rounds": ROUNDS, "realisations": REALISATIONS, "chunk": CHUNK}
+    results = Results.create(folder, "study", options, {"seed": 7})
+    run_cases(results, cases, latencies, Console(quiet=True))
+    return results
+
+
+def read(results, name):
+    return results.read(*chunk_parts(name, results.options))["latency_s"]
+
+
+def test_chunks_are_the_realisations_one_by_one(tmp_path, params):
+    results = run(tmp_path, {"one": Case(POLICY, params)})
+    assert list(chunk_parts("one", results.options)) == ["one/000000", "one/000002", "one/000004"]
+    one = jax.jit(lambda key: simulate(key, params, POLICY, ROUNDS).cost.latency_s)
+    expected = [one(key) for key in realisation_keys(7, REALISATIONS)]
+    np.testing.assert_allclose(read(results, "one"), expected, rtol=1e-5)
+    assert results.labels("one/000004")["latency_s"]["axes"] == ["realisation", "round"]
+
+
+def test_more_realisations_leave_the_first_ones_as_they_are():
+    few, many = realisation_keys(3, 2), realisation_keys(3, 5)
+    assert jnp.all(jax.random.key_data(few) == jax.random.key_data(many[:2]))
+
+
+def test_arguments_of_a_policy_and_v_compile_nothing_anew(tmp_path, params):
+    traces = []
+
+    def thrifty(key, problem, power):
+        traces.append(1)
+        decision = POLICY(key, problem)
+        return decision.replace(d2e_power_w=power * problem.control.v * decision.d2e_power_w)
+
+    cases = {
+        f"{v}_{power}": Case(thrifty, with_v(params, v), (power,))
+        for v in (0.5, 1.0)
+        for power in (0.5, 1.0)
+    }
+    results = run(tmp_path, cases)
+    assert len(traces) == 1
+    slow, middle, other, fast = (read(results, name).mean() for name in cases)
+    assert slow > middle > fast
+    assert other == pytest.approx(middle)
+
+
+def test_a_stopped_run_simulates_what_is_missing(tmp_path, params, monkeypatch):
+    results = run(tmp_path, {"one": Case(POLICY, params)})
+    whole = read(results, "one")
+    results.path("one/000002").unlink()
+    kept = results.path("one/000000").stat().st_mtime_ns
+    run(tmp_path, {"one": Case(POLICY, params)})
+    np.testing.assert_array_equal(read(results, "one"), whole)
+    assert results.path("one/000000").stat().st_mtime_ns == kept
+
+
+def test_options_are_checked_before_any_work():
+    sizes = {"rounds": 2, "realisations": 3, "chunk": 8}
+    options = policy_options(["random", "dssra", "random"], [3], **sizes)
+    assert (options["policies"], options["v"], options["chunk"]) == (["random", "dssra"], [3.0], 3)
+    with pytest.raises(InputError, match=r"policy\.name"):
+        policy_options(["best"], [3.0], **sizes)
+    with pytest.raises(InputError, match="--chunk"):
+        policy_options(["dssra"], [3.0], **{**sizes, "chunk": 0})
+
+
+@pytest.mark.parametrize("name", ["static_pipeline", "splitfed"])
+def test_reducers_keep_what_the_history_has(name, params):
+    """Of one network, against sums over its whole history; axes are those of the arrays."""
+
+    @jax.jit
+    def reduced(key):
+        system = draw_system(key, params)
+        history = simulate_system(key, system, make_policy(name, 4), ROUNDS)
+        return history, [reduce(system, history) for reduce in (per_round, time_means, limit_use)]
+
+    history, variables = reduced(realisation_keys(0, 1)[0])
+    kept = {}
+    for found in variables:
+        for label, variable in found.items():
+            assert len(variable.axes.split()) == variable.values.ndim
+            kept[label] = np.asarray(variable.values)
+    cost = jax.tree.map(np.asarray, history.cost)
+    np.testing.assert_allclose(kept["parts_s"].sum(axis=1), cost.latency_s, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(kept["energy_j"], cost.energy_j.sum(axis=(1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(kept["mean_latency_s"], cost.latency_s.mean(), rtol=1e-5)
+    np.testing.assert_allclose(kept["latency"].mean(), kept["latency_over_reference"], rtol=1e-5)
+    nodes = kept["energy_over_budget"].size
+    assert kept["use"].shape == (ROUNDS, nodes + 1)
+    np.testing.assert_allclose(
+        kept["use"].mean(axis=0)[:-1], kept["energy_over_budget"].ravel(), rtol=1e-5
+    )
+    np.testing.assert_allclose(kept["last_queue"][-1], history.queues.divergence[-1], rtol=1e-6)
+    queue = np.vstack([kept["queue"][1:], kept["last_queue"]])
+    grown = np.maximum(kept["queue"] + kept["use"] - 1.0, 0.0)
+    np.testing.assert_allclose(queue, grown, rtol=1e-5, atol=1e-6)
+    assert np.all(kept["effective_queue"] >= kept["queue"])
