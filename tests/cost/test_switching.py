@@ -18,7 +18,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.documents import write_network
 from collapipe_jax.policies.dssra import SearchConfig, dssra
 from collapipe_jax.policies.registry import make_policy
-from collapipe_jax.simulation.environment import initial_state, simulate_round
+from collapipe_jax.simulation.environment import Environment, initial_state, simulate_round
 from collapipe_jax.simulation.system import sample_system
 
 CLUSTERS, DEVICES, BLOCKS, NETWORKS = 2, 2, 3, 16
@@ -144,7 +144,7 @@ draw = quick_jit(sample_system)
 
 @quick_jit
 def step(key, system, state):
-    return simulate_round(key, system, state, make_policy("static_pipeline", 4))
+    return simulate_round(Environment(system, state, key), make_policy("static_pipeline", 4))
 
 
 def with_switching_cost(params):
@@ -159,10 +159,10 @@ def test_a_cluster_that_sits_out_keeps_its_blocks():
     assert not before.any()
     sat_out = 0
     for key in jax.random.split(jax.random.key(2), 8):
-        state, happened = step(key, system, state)
-        segments, present = happened.decision.segments, ~np.asarray(happened.cost.absent)
-        before = np.where(present[:, None], segments, before)
-        sat_out += np.sum(~present & before.any(axis=1))
+        state, record = step(key, system, state)
+        segments, participates = record.decision.segments, ~np.asarray(record.cost.absent)
+        before = np.where(participates[:, None], segments, before)
+        sat_out += np.sum(~participates & before.any(axis=1))
         np.testing.assert_array_equal(state.held.segments, before)
     assert sat_out > 0
 
