@@ -21,7 +21,6 @@ _HELP = {
     "realisations": "number of networks, each with its fading",
     "chunk": "realisations at a time",
     "policies": "names, with commas",
-    "policy": "its name",
     "instance": "network on file",
     "decision": "decision on file",
 }
@@ -151,3 +150,19 @@ def read_numbers(key: str, text: str, zero: bool = True) -> list[float]:
         kind = "numbers from 0 on" if zero else "positive numbers"
         raise InputError(key, text, f"not a list of {kind}", "Write it like 1,10,100")
     return sorted(values)
+
+
+def read_counts(key: str, text: str) -> list[int]:
+    """Positive integers written with commas, in their order.
+
+    Args:
+      key: of the option, for errors.
+      text: what was given.
+
+    Raises:
+      InputError: if a word is no positive integer.
+    """
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and int(word) for word in words):
+        raise InputError(key, text, "not a list of positive integers", "Write it like 1,2,4")
+    return [int(word) for word in words]

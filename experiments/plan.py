@@ -23,16 +23,15 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.documents import read_network, write_decision
 from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.explanation import appraise, decision_summary, decision_table, explain
-from collapipe_jax.policies.registry import Policy, make_policy
+from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
 
 _WIDTH = 100
 
 
 def main(argv: Sequence[str]) -> None:
     """Read the network, decide, write the decision and explain it."""
-    parser = make_parser(
-        __doc__, "instance", "policy", "out", micro_batches=(8, "for policies that fix it")
-    )
+    parser = make_parser(__doc__, "instance", "out", micro_batches=(8, "for policies that fix it"))
+    parser.add_argument("--policy", required=True, help=", ".join(POLICIES))
     options = parser.parse_args(argv)
 
     policy = make_policy(options.policy, options.micro_batches)

@@ -35,7 +35,7 @@ def x64():
 
 
 @pytest.fixture(scope="module")
-def lanes_last():
-    """Arrays with lanes last broadcast over the axes before them."""
+def batch_axis_last():
+    """Numbers of a problem with a trailing batch axis meet arrays with more axes before it."""
     with jax.numpy_rank_promotion("allow"):
         yield

@@ -1,4 +1,4 @@
-"""A function of lanes behaves as the plain function it stands for."""
+"""A function of a batch behaves as the plain function that it stands for."""
 
 import jax
 import jax.numpy as jnp
@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from support.random_problems import pick
 
-from collapipe_jax import batching as lanes
-from collapipe_jax.batching import computed_once, on_lanes
+from collapipe_jax import batching
+from collapipe_jax.batching import batch_last, fusion_barrier, max_nodes, sum_nodes
 
 ROWS, COLUMNS = 3, 2
 
 
-def by_lanes(tables, scale):
+def by_batch(tables, scale):
     matrix, shift = tables["matrix"], tables["shift"]
     image = jnp.stack([jnp.sum(row * matrix[0], axis=0) for row in matrix])
     order = jnp.argsort(image, axis=0)
@@ -26,7 +26,7 @@ def plain(tables, scale):
     return {"image": image * np.asarray(scale) + shift, "order": (order, matrix.sum())}
 
 
-wrapped = on_lanes(by_lanes)
+wrapped = batch_last(by_batch)
 
 
 def random_arguments(*batch):
@@ -91,32 +91,39 @@ def test_an_inner_axis_and_an_outer_one_of_different_arguments():
 
 
 @pytest.mark.parametrize("count", [3, 4, 8, 11])
-def test_more_lanes_than_go_at_a_time(monkeypatch, count):
+def test_a_batch_larger_than_a_chunk(monkeypatch, count):
     seen = []
 
     def watched(*arguments):
         seen.append(arguments[1].shape)
-        return by_lanes(*arguments)
+        return by_batch(*arguments)
 
-    monkeypatch.setattr(lanes, "_LANES_AT_A_TIME", {"cpu": 4})
-    monkeypatch.setattr(lanes, "_LANES_ELSEWHERE", 4)
+    monkeypatch.setattr(batching, "_CHUNK", {"cpu": 4})
+    monkeypatch.setattr(batching, "_CHUNK_ELSEWHERE", 4)
     arguments = random_arguments(count)
-    assert_equal(jax.vmap(on_lanes(watched))(*arguments), one_by_one(*arguments, (count,)))
+    assert_equal(jax.vmap(batch_last(watched))(*arguments), one_by_one(*arguments, (count,)))
     assert seen[-1] == (min(count, 4),)
 
 
-@pytest.mark.parametrize("lanes", [1, 64])
-def test_numbers_computed_once_are_the_same_to_the_bit(lanes):
+@pytest.mark.parametrize("batch", [1, 64])
+def test_numbers_behind_a_barrier_are_the_same_to_the_bit(batch):
     values = np.array([0.0, -0.0, 1e-37, 1 / 3, -7e37, np.inf, -np.inf, np.nan], np.float32)
-    tree = {"some": np.repeat(values[:, None], lanes, axis=1), "more": (np.ones((1, lanes)),)}
-    kept = jax.jit(computed_once)(tree)
+    tree = {"some": np.repeat(values[:, None], batch, axis=1), "more": (np.ones((1, batch)),)}
+    kept = jax.jit(fusion_barrier)(tree)
     jax.tree.map(np.testing.assert_array_equal, kept, tree)
     np.testing.assert_array_equal(np.signbit(kept["some"][1]), True)
 
 
+@pytest.mark.parametrize("batch", [1, 40])
+def test_sums_and_maxima_are_the_same_over_small_and_large_batches(batch):
+    values = np.random.default_rng(8).uniform(size=(6, 3, batch)).astype(np.float32)
+    np.testing.assert_allclose(sum_nodes(values), values.sum(0), rtol=1e-6)
+    np.testing.assert_array_equal(max_nodes(values), values.max(0))
+
+
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="how XLA fuses for CPUs")
 def test_a_sum_that_is_read_at_every_row_is_taken_once():
-    """As XLA fuses now. Where both counts are 0 one day, `computed_once` may go."""
+    """As XLA fuses now. Where both counts are 0 one day, `fusion_barrier` may go."""
     values = np.ones((16, 64), np.float32)
 
     def additions_beside_the_choice(keep):
@@ -129,4 +136,4 @@ def test_a_sum_that_is_read_at_every_row_is_taken_once():
         return loop.count(" add(")
 
     assert additions_beside_the_choice(lambda total: total) >= 15
-    assert additions_beside_the_choice(computed_once) == 0
+    assert additions_beside_the_choice(fusion_barrier) == 0

@@ -2,7 +2,12 @@
 
 import pytest
 
-from collapipe_jax.command_line import console_for_tables, read_numbers, require_positive
+from collapipe_jax.command_line import (
+    console_for_tables,
+    read_counts,
+    read_numbers,
+    require_positive,
+)
 from collapipe_jax.errors import InputError
 
 
@@ -20,6 +25,13 @@ def test_what_is_no_list_of_numbers_is_told(text):
 def test_a_zero_is_told_where_it_is_not_allowed():
     with pytest.raises(InputError, match="positive numbers"):
         read_numbers("--rates", "0,1", zero=False)
+
+
+def test_counts_keep_their_order_and_wrong_ones_are_told():
+    assert read_counts("--blocks", "4,1,4") == [4, 1, 4]
+    for text in ("", "0", "1,x", "-1", "1.5", "1,,2"):
+        with pytest.raises(InputError, match="--blocks"):
+            read_counts("--blocks", text)
 
 
 def test_the_first_count_under_one_is_told_by_its_option():

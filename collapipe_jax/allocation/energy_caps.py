@@ -23,7 +23,7 @@ from collapipe_jax.batching import sum_nodes
 from collapipe_jax.cost.chain import Messages, at_next_active, sum_by_sender
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.energy import air_energy_j, message_energy_j
-from collapipe_jax.cost.fixed_partition import EnergyCaps, FixedPartition, fix_partition
+from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.cost.latency import air_times
 from collapipe_jax.cost.links import BitTimes, link_sinrs, round_links
 from collapipe_jax.cost.maximum import Maximum
@@ -43,6 +43,20 @@ vanish, and what is saved costs the whole round."""
 _LEAST_J = 1e-15
 LN2 = 0.6931472
 _NEWTON_STEPS, _LARGEST_SHIFT, _LEAST_ELASTICITY = 6, 3.0, 1e-3
+
+
+class EnergyCaps(NamedTuple):
+    """Caps on the energy of nodes in one round.
+
+    Attributes:
+      room_j: what a cap leaves for time on air, positive, ``[P, N, ...]``.
+      initial_multiplier: in units of the objective, ``[P, N, ...]``.
+      least_multiplier: ``[...]``; from 0 none would come back.
+    """
+
+    room_j: Array
+    initial_multiplier: Array
+    least_multiplier: Array
 
 
 class CapPenalties(NamedTuple):

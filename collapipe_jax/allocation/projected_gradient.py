@@ -7,7 +7,7 @@ projection in the same scale. The weights of the maxima follow in small steps.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,14 +38,14 @@ class Descent(NamedTuple):
       weights: of the maxima there.
       objective: exact, ``[...]``, or ``[N, ...]`` for clusters by themselves.
       cluster_latency_s: ``[N, ...]``.
-      evaluation: all of it, if asked for.
+      evaluation: the :class:`.evaluation.Evaluation` there, if asked for.
     """
 
     logs: Allocation
     weights: Weights
     objective: Array
     cluster_latency_s: Array
-    evaluation: Evaluation | None = None
+    evaluation: Any = None
 
 
 class _State(NamedTuple):

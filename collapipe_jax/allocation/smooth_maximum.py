@@ -12,7 +12,7 @@ in the mean are better weights (the exponential method of multipliers, Tseng and
 1993).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ class Weights(NamedTuple):
       cluster: of the clusters' latencies, ``[N, ...]``.
       hop, move, uplink: of a message's time by its SINR, against that by the ceiling of
         modulation, ``[2, P, N, ...]``, ``[2, K, N, ...]`` and ``[N, ...]``.
-      caps: multipliers of caps on nodes' energies, where there are any, ``[P, N, ...]``.
+      caps: multipliers of caps on nodes' energies, ``[P, N, ...]``, or None without caps.
     """
 
     forward: Array
@@ -46,7 +46,7 @@ class Weights(NamedTuple):
     hop: Array
     move: Array
     uplink: Array
-    caps: Array | None = None
+    caps: Any = None
 
 
 def initial_weights(fixed: FixedPartition) -> Weights:

@@ -3,6 +3,8 @@
 Every array over clients is ``[N, K]``; entries of a device that is left out are 0.
 """
 
+import functools
+import operator
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -55,7 +57,7 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     takes_part = decision.samples > 0
     links = client_links(problem, decision)
     times = client_times(problem, decision, links)
-    latency_s = sum(times)
+    latency_s = functools.reduce(operator.add, times)
     broken = jnp.any(~jnp.isfinite(latency_s), axis=1)
     cluster_latency_s = jnp.where(broken, jnp.inf, jnp.max(latency_s, axis=1))
     hazard = client_hazard(problem, decision, links)

@@ -42,7 +42,8 @@ def gradient_noise(
 ) -> Array:
     """Part of a cluster's gradient variance that no small gradient takes away, ``[N]``.
 
-    ``sigma^2 / (B (1 - P_n)) + terms zeta^2 a_n``, docs/theory.md (T3).
+    ``sigma^2 / (B (1 - P_n)) + terms zeta^2 a_n``, docs/theory.md (T3). Source:
+    docs/system-model.md (17), whose squared gradient is bounded by parts.
 
     Args:
       learning: constants.
@@ -76,7 +77,7 @@ def one_step_bound(
     batch: Array,
     descent: Descent,
 ) -> Array:
-    """Bound at one local step a round, docs/system-model.md (18).
+    """Bound at one local step a round. Source: docs/system-model.md (18).
 
     Args:
       learning: weights and constants.

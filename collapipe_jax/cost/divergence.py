@@ -73,7 +73,7 @@ class ClusterDivergence(NamedTuple):
 
 
 def cluster_divergence(
-    learning: Learning, weight: Array, batch: Array, micro_batches: Array
+    learning: Learning, weight: Array, batch: Array, micro_batches: Array | int
 ) -> ClusterDivergence:
     """What every cluster, or client, adds to the divergence of a round.
 

@@ -8,7 +8,7 @@ Arrays have nodes first, ``P = K + 1``, clusters next and then any batch axes, n
 single network. A problem with batch axes is one whose every leaf ends with them.
 """
 
-from typing import NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -33,8 +33,7 @@ from collapipe_jax.cost.switching import switching_cost
 from collapipe_jax.network.channel import Radio, downlink_sinr, transport_block_hazard
 
 
-@struct.dataclass(kw_only=True)
-class FixedPartition:
+class FixedPartition(struct.PyTreeNode, kw_only=True):
     """A round whose segments and micro-batches are fixed.
 
     Idle nodes hold harmless numbers: gain 1, no bits, no energy.
@@ -65,7 +64,7 @@ class FixedPartition:
       divergence: of every cluster, by its losses.
       costs: unit costs of the objective.
       switching_cost: of leaving the partition of the round before, ``[N, ...]``.
-      caps: on the energy of nodes in this round, where there are any.
+      caps: :class:`.allocation.energy_caps.EnergyCaps`, or None without caps in this round.
     """
 
     radio: Radio
@@ -95,21 +94,7 @@ class FixedPartition:
     divergence: ClusterDivergence
     costs: UnitCosts
     switching_cost: Array
-    caps: "EnergyCaps | None" = None
-
-
-class EnergyCaps(NamedTuple):
-    """Caps on the energy of nodes in one round, for solvers that keep them by multipliers.
-
-    Attributes:
-      room_j: what a cap leaves for time on air, positive, ``[P, N, ...]``.
-      initial_multiplier: in units of the objective, ``[P, N, ...]``.
-      least_multiplier: ``[...]``; from 0 none would come back.
-    """
-
-    room_j: Array
-    initial_multiplier: Array
-    least_multiplier: Array
+    caps: Any = None
 
 
 def fix_partition(problem: RoundProblem, segments: Array, micro_batches: Array) -> FixedPartition:

@@ -1,5 +1,7 @@
 """Latency of a round: messages, flows of micro-batches, and moves of parameters."""
 
+import functools
+import operator
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -114,7 +116,7 @@ def latency_parts(fixed: FixedPartition, air: AirTimes, flows: FlowTimes) -> Lat
 
 def cluster_latency_s(parts: LatencyParts) -> Array:
     """Latency of every cluster, ``[N, ...]``. Source: docs/system-model.md (14)."""
-    return sum(parts)
+    return functools.reduce(operator.add, parts)
 
 
 def compute_latency_s(fixed: FixedPartition) -> Array:

@@ -4,7 +4,7 @@ The cost of a round takes them from an argument, so that a solver can put a smoo
 bound in their place and everything else stays the same.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 from jax import Array
@@ -22,7 +22,7 @@ class Maximum(NamedTuple):
     """
 
     value: Array
-    part: Array | None
+    part: Any
 
 
 class MaximumRule(Protocol):

@@ -9,7 +9,7 @@ from collapipe_jax.cost.workload import Workload
 def device_memory_bytes(
     workload: Workload, segments: Array, micro_batches: Array, schedule: str = "gpipe"
 ) -> Array:
-    """Memory of every device, docs/system-model.md (15).
+    """Memory of every device. Source: docs/system-model.md (15).
 
     Args:
       workload: sizes.

@@ -11,7 +11,7 @@ from collapipe_jax.quantity import Struct, part, positive, quantity
 
 
 class Control(Struct):
-    """Budgets, virtual queues and the trade-off between them."""
+    """Budgets, virtual queues and the trade-off between them. Source: docs/system-model.md (P1)."""
 
     v: Array = quantity("weight of latency against the queues", "V")
     reference_latency_s: Array = positive(

@@ -187,18 +187,19 @@ def hazard_and_elasticity(radio: Radio, sinr: _Values) -> tuple[_Values, _Values
 
 
 def sinr_at_hazard(radio: Radio, hazard: _Values) -> _Values:
-    """SINR at which a transport block has a hazard, positive.."""
+    """SINR at which a transport block has a hazard, positive."""
     log_lost = jnp.log(-jnp.expm1(-hazard))
     z = -jnp.log1p(-jnp.exp(log_lost / radio.harq_attempts))
     return radio.outage_threshold / z
 
 
 def loss_probability(hazard: _Values) -> _Values:
-    """Probability that a message of this hazard is lost. Source: docs/system-model.md (7).."""
+    """Probability that a message of this hazard is lost."""
     return -jnp.expm1(-hazard)
 
 
-_LEAST_SINR = 1e-36
+_LEAST_SINR = 1e-18
+"""One over its square is still a number in single precision."""
 _SERIES_UP_TO, _DEEP = 0.05, 30.0
 _TERMS = {"float32": 5, "float64": 9}
 """Of a series: what comes after is less than rounding."""

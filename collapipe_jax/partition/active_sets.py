@@ -71,7 +71,7 @@ class ActiveSets(NamedTuple):
 
     Attributes:
       active: ``[P, N, A, R]``.
-      full_sinr: of both messages of a hop on the whole band at full power,
+      full_sinr: of both messages of a hop on the whole band at full power, 1 where idle,
         ``[2, P, N, A, R]``.
       bit_s: time on air of a bit of both messages that a node sends, by level,
         ``[levels, P, N, A, R]``.
@@ -189,7 +189,8 @@ def active_sets(
     gain, one = jnp.moveaxis(radio.d2d_gain, 0, 2), jnp.ones(())
     full = d2d_sinr(radio, nodes.max_power_w[:, None], gain, one, received_w[None])
     backward = jnp.swapaxes(full, 0, 1)
-    full_sinr = jnp.stack([gain_to_next(full, active), gain_to_next(backward, active)])
+    both = jnp.stack([gain_to_next(full, active), gain_to_next(backward, active)])
+    full_sinr = jnp.where(active, both, 1.0)  # a dead link of an idle node is no link
     senders = sum_nodes(active.astype(full_sinr.dtype))
     share_hz = radio.d2d_bandwidth_hz / senders
 

@@ -38,6 +38,7 @@ def apply_hysteresis(
       found: by the search, the cost of switching included.
       steps: gradient steps on the partition before.
     """
+    assert problem.switching is not None
     stays = allocate_batch(problem, before, steps)
     switches = found.objective < (1.0 - problem.switching.hysteresis) * stays.objective
     return jax.tree.map(lambda new, old: jnp.where(switches, new, old), found, stays)

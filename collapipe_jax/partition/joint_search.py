@@ -154,7 +154,8 @@ def _with_own(found: ClusterCandidates, incumbent: Candidates) -> Candidates:
         ),
     )
     own = with_candidate_axis((incumbent.segments, incumbent.micro_batches, incumbent.logs))
-    return Candidates(*join(others, own), incumbent.weights)
+    segments, micro_batches, logs = join(others, own)
+    return Candidates(segments, micro_batches, logs, incumbent.weights)
 
 
 def _best_choices(fixed: FixedPartition, coupling: Coupling, refined: Descent, count: int) -> Array:

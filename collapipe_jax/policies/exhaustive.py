@@ -122,7 +122,9 @@ class _Refined(NamedTuple):
 def _refine(problem, segments, micro_batches, points: _Points, steps) -> _Refined:
     def solve(problem, segments, micro_batches, points, steps):
         fixed = fix_partition(problem, segments, micro_batches)
-        found = descend_jointly(problem, fixed, *points, jnp.max(steps), with_evaluation=True)
+        logs, weights = points
+        steps = jnp.max(steps)
+        found = descend_jointly(problem, fixed, logs, weights, steps, with_evaluation=True)
         return _Refined(
             _Points(found.logs, found.weights),
             certified(problem, fixed, segments, micro_batches, found.logs, found.evaluation),
@@ -197,7 +199,8 @@ class _Search:
     def _optimise_start(self, start: Decision) -> float:
         """Optimise the start's allocation; returns the cost of the D2E band there."""
         one = start.segments, start.micro_batches, _point_of(self.problem, start)
-        found = self._solve(*jax.tree.map(lambda leaf: np.asarray(leaf)[None], one), _START_STEPS)
+        segments, micro_batches, points = jax.tree.map(lambda leaf: np.asarray(leaf)[None], one)
+        found = self._solve(segments, micro_batches, points, _START_STEPS)
         self._take_best(found)
         # Any cost gives a bound; a start of infinite cost leaves 0.
         return float(np.nan_to_num(found.bandwidth_cost[0], posinf=0.0))

@@ -273,7 +273,7 @@ def _next_held(held: HeldPartition, decision: Decision | ClientDecision) -> Held
 
 
 def _next_mobility(key: Array, system: EdgeSystem, state: SystemState) -> MobilityState | None:
-    if system.mobility is None:
+    if system.mobility is None or state.mobility is None:
         return None
     # A fourth key, beside the three of every round.
     return step_mobility(jax.random.fold_in(key, 3), state.mobility, system.mobility)
@@ -282,7 +282,7 @@ def _next_mobility(key: Array, system: EdgeSystem, state: SystemState) -> Mobili
 def _mean_radio(system: EdgeSystem, state: SystemState) -> Radio:
     """The radio before fading, at the present positions."""
     radio, mobility = system.mean_problem.radio, system.mobility
-    if mobility is None:
+    if mobility is None or state.mobility is None:
         return radio
     position_m, _, shadowing = state.mobility
     gain = large_scale_gain(position_m, shadowing, mobility.topology, mobility.propagation)
@@ -293,7 +293,7 @@ def _mean_radio(system: EdgeSystem, state: SystemState) -> Radio:
 
 
 def _switching(system: EdgeSystem, state: SystemState) -> Switching | None:
-    if system.switching is None:
+    if system.switching is None or state.held is None:
         return None
     params = system.switching
     return Switching(

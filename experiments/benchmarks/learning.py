@@ -33,7 +33,14 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import make_parser, make_table, require_positive, run_training
+from collapipe_jax.command_line import (
+    make_parser,
+    make_table,
+    read_counts,
+    read_numbers,
+    require_positive,
+    run_training,
+)
 from collapipe_jax.cost.model_counts import block_flops
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
@@ -102,10 +109,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     for name, values in (_MFU_SIZES if options.mfu else _SIZES).items():
         words = getattr(options, name)
-        setattr(
-            options, name, values if words is None else [int(word) for word in words.split(",")]
-        )
-    options.dropout = [float(word) for word in options.dropout.split(",")]
+        setattr(options, name, values if words is None else read_counts(f"--{name}", words))
+    options.dropout = read_numbers("--dropout", options.dropout)
     if len(options.widths) != len(options.blocks):
         raise InputError("--blocks", options.blocks, "not one a width", "Give as many as --widths")
     counts = ("repeats", "sequence", "matrix", "head_width")

@@ -14,10 +14,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from collapipe_jax.command_line import make_parser, make_table, run_reporting_errors
+from collapipe_jax.command_line import make_parser, make_table, read_counts, run_reporting_errors
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.workload import encoder_workload
-from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from experiments.benchmarks.pipeline import Shape, device_bytes
 
@@ -37,13 +36,11 @@ def main(argv: Sequence[str]) -> None:
         sequence=64,
     )
     options = parser.parse_args(argv)
-    if not options.blocks.replace(",", "").isdigit():
-        raise InputError("--blocks", options.blocks, "not numbers", "Write them like 1,2,4")
+    numbers = read_counts("--blocks", options.blocks)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", options.stages)
     shape = Shape(options.stages, options.batch, options.micro_batches, options.sequence)
     console = Console()
-    numbers = [int(word) for word in options.blocks.split(",")]
     rows = []
     for number in track(numbers, description="compiling", console=console):
         ratios = _ratios(options.width, number, shape)

@@ -1,4 +1,4 @@
-"""Prices of limits: against what moving a limit really saves."""
+"""Multipliers of limits against the change of (P2) where a limit is relaxed."""
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ EXAMPLE = ROOT / "docs" / "examples" / "edge.network.json"
 
 @pytest.fixture(scope="module")
 def hasty():
-    """A round in which nobody has debt, so that most nodes send with all their power."""
+    """A round with empty energy queues, so that most nodes send with all their power."""
     problem = read_network(EXAMPLE)
     control = problem.control
     return problem.replace(control=control.replace(energy_queue=0.0 * control.energy_queue))
@@ -30,18 +30,18 @@ def tune(hasty):
 
 
 @pytest.fixture(scope="module")
-def prices(hasty, tune):
+def multipliers(hasty, tune):
     decision = tune(hasty).decision
     return jax.device_get(compile_for_now(limit_multipliers, hasty, decision)(hasty, decision))
 
 
-def test_prices_explain_the_slopes(prices):
-    assert prices.residual < 0.01
-    np.testing.assert_allclose(prices.cluster_second.sum(), prices.second, rtol=1e-3)
-    assert all(np.all(price >= 0) for price in prices)
+def test_multipliers_explain_the_slopes(multipliers):
+    assert multipliers.residual < 0.01
+    np.testing.assert_allclose(multipliers.cluster_latency.sum(), multipliers.latency, rtol=1e-3)
+    assert all(np.all(each >= 0) for each in multipliers)
 
 
-def test_a_power_is_worth_what_a_higher_limit_saves(hasty, tune, prices):
+def test_a_power_limits_multiplier_is_the_fall_with_a_higher_limit(hasty, tune, multipliers):
     """By more than the solver's own error: all limits grow by a fifth together."""
     growth = 1.2
     radio = hasty.radio
@@ -52,11 +52,11 @@ def test_a_power_is_worth_what_a_higher_limit_saves(hasty, tune, prices):
         )
     )
     saved = float(tune(hasty).objective - tune(wider).objective)
-    price = prices.d2d_power.sum() + prices.d2e_power.sum()
-    assert price > 0
+    multiplier = multipliers.d2d_power.sum() + multipliers.d2e_power.sum()
+    assert multiplier > 0
     # Convex in the logarithm of the limit: each further bit saves less.
-    assert saved <= 1.02 * price * np.log(growth)
-    assert saved >= 0.7 * price * np.log(growth)
+    assert saved <= 1.02 * multiplier * np.log(growth)
+    assert saved >= 0.7 * multiplier * np.log(growth)
 
 
 def test_room_counts_only_where_the_decision_needs_it(hasty):

@@ -1,4 +1,4 @@
-"""Price of data-parallel rounds against loops over the formulas, in double precision."""
+"""Cost of data-parallel rounds against loops over the formulas, in double precision."""
 
 import math
 
@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from collapipe_jax.cost.round import price
 from support.random_problems import ENDS, pick, random_problems, with_ends
 from support.reference_cost import as_problem, hazard, random_network, spectral_efficiency
 
 from collapipe_jax.cost.client_decision import ClientDecision
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.errors import InputError
 from collapipe_jax.policies.client_policies import splitfed, vanilla_fl
 
@@ -93,7 +93,7 @@ def reference(network, samples, client_blocks, share, power_w, whole_model):
 
 @pytest.mark.parametrize("whole_model", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_price_is_that_of_the_formulas(x64, seed, whole_model):
+def test_cost_is_that_of_the_formulas(x64, seed, whole_model):
     rng = np.random.default_rng(seed)
     network = random_network(rng, 3, 4, 5)
     samples = rng.integers(0, 4, (3, 4))
@@ -109,7 +109,7 @@ def test_price_is_that_of_the_formulas(x64, seed, whole_model):
         d2e_power_w=jnp.asarray(power_w),
         whole_model=whole_model,
     )
-    cost = price(with_ends(as_problem(network)), decision)
+    cost = evaluate(with_ends(as_problem(network)), decision)
     for name, value in expected.items():
         np.testing.assert_allclose(getattr(cost, name), value, rtol=1e-9, err_msg=name)
     np.testing.assert_allclose(sum(cost.parts), expected["cluster_latency_s"], rtol=1e-9)
@@ -119,7 +119,7 @@ def test_price_is_that_of_the_formulas(x64, seed, whole_model):
 def test_a_client_without_power_breaks_its_cluster_alone():
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
     decision = vanilla_fl(problem)
-    cost = price(problem, decision.replace(d2e_power_w=decision.d2e_power_w.at[1, 2].set(0.0)))
+    cost = evaluate(problem, decision.replace(d2e_power_w=decision.d2e_power_w.at[1, 2].set(0.0)))
     assert np.isfinite(cost.cluster_latency_s).tolist() == [True, False]
     assert np.all(np.isfinite(cost.energy_j[0]))
     assert np.all(np.isinf(cost.energy_j[1]))
@@ -130,13 +130,13 @@ def test_a_client_without_power_breaks_its_cluster_alone():
 def test_a_client_without_share_breaks_its_cluster_alone():
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
     decision = splitfed(problem)
-    cost = price(problem, decision.replace(d2e_share=decision.d2e_share.at[0, 0].set(0.0)))
+    cost = evaluate(problem, decision.replace(d2e_share=decision.d2e_share.at[0, 0].set(0.0)))
     assert np.isfinite(cost.cluster_latency_s).tolist() == [False, True]
     assert not np.any(np.isnan(np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(cost)])))
 
 
 @pytest.mark.parametrize("policy", [vanilla_fl, splitfed])
-def test_a_workload_that_does_not_tell_its_ends_is_an_error(policy):
+def test_a_workload_without_its_ends_is_an_error(policy):
     problem = pick(random_problems(1, 2, 3, 4), 0)
     with pytest.raises(InputError, match=r"workload\.ends"):
         policy(problem)
@@ -146,7 +146,7 @@ def test_sitting_out_costs_nothing():
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
     compute = problem.compute.replace(memory_bytes=jnp.zeros((2, 3)))
     for policy in (vanilla_fl, splitfed):
-        cost = price(problem, policy(problem.replace(compute=compute)))
+        cost = evaluate(problem, policy(problem.replace(compute=compute)))
         assert np.all(cost.absent)
         for value in (cost.latency_s, cost.divergence, cost.energy_j, cost.memory_bytes):
             assert np.all(value == 0.0)

@@ -21,7 +21,6 @@ from collapipe_jax.cost.divergence import (
     Learning,
     cluster_divergence,
     local_steps_drift,
-    round_divergence,
 )
 
 WEIGHT = np.array([0.5, 0.3, 0.2])
@@ -98,7 +97,8 @@ def test_one_step_is_18_written_out():
 def test_the_divergence_of_the_decision_is_that_of_the_bound():
     """(19) by its hazards, as the solver takes it, against the bound's own sum."""
     noise = gradient_noise(make_learning(), LOSS, MICRO_BATCHES, BATCH, 2.0)
-    decided = cluster_divergence(-jnp.log1p(-LOSS), MICRO_BATCHES, BATCH, make_learning())
+    alone = cluster_divergence(make_learning(), jnp.ones(3), BATCH, MICRO_BATCHES)
+    decided = alone.at(-jnp.log1p(-LOSS))
     np.testing.assert_allclose(noise, decided, 1e-12)
 
 
@@ -178,8 +178,8 @@ def test_the_linear_form_that_decisions_see_is_never_below():
         if relative * np.max(erasure_noise(loss, counts)) > 1 / 24:
             continue
         learning = make_learning(weight=weight).replace(drift=local_steps_drift(relative, h, 0.7))
-        cluster = cluster_divergence(-jnp.log1p(-loss), counts, BATCH, learning)
-        floor = relative * round_divergence(cluster, EVERYONE, learning)
+        cluster = cluster_divergence(learning, jnp.asarray(weight), BATCH, counts)
+        floor = relative * jnp.sum(cluster.at(-jnp.log1p(-loss)))
         eta = relative / smooth
         linear = (2 * 1.5 / (eta * h * 300) + floor) / 0.75
         exact = several(h, loss, counts, make_learning(weight=weight), step_size=eta)

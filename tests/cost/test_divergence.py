@@ -9,10 +9,10 @@ from collapipe_jax.cost.divergence import (
     Learning,
     cluster_divergence,
     excess_inverse_survival,
+    inverse_survival_slope,
     local_steps_drift,
-    loss_free_divergence,
-    present_weight,
-    round_divergence,
+    lossless_divergence,
+    participating_weight,
 )
 from collapipe_jax.network.channel import loss_probability
 
@@ -27,6 +27,18 @@ def make_learning(variance=3.7, heterogeneity=0.9):
     )
 
 
+def of_one(learning, hazard, micro_batches, batch):
+    """Divergence of clusters that are alone in their round, ``[N]``."""
+    return cluster_divergence(learning, jnp.ones(len(hazard)), batch, micro_batches).at(hazard)
+
+
+def of_round(learning, hazard, participates, micro_batches, batch=24):
+    """Divergence of a round."""
+    weight = participating_weight(learning.cluster_weight, jnp.array(participates))
+    terms = cluster_divergence(learning, weight, batch, jnp.array(micro_batches))
+    return jnp.sum(terms.at(jnp.asarray(hazard)))
+
+
 @pytest.mark.usefixtures("x64")
 def test_the_two_forms_of_the_divergence_agree():
     hazard = jnp.array([0.0, 1e-3, 0.4, 3.0])
@@ -34,7 +46,7 @@ def test_the_two_forms_of_the_divergence_agree():
     lost = loss_probability(hazard)
     erased = lost / (micro_batches * (1 - lost))
     expected = 3.7 / (batch * (1 - lost)) + 2 * 0.9 * erased
-    got = cluster_divergence(hazard, micro_batches, batch, make_learning())
+    got = of_one(make_learning(), hazard, micro_batches, batch)
     np.testing.assert_allclose(got, expected, 1e-12)
 
 
@@ -49,7 +61,7 @@ def test_the_variance_of_the_reweighted_gradient_by_drawing_erasures():
     hazard = jnp.array([-np.log1p(-lost)])
     # Half the heterogeneity of (19) is the squared mean gradient of (17).
     learning = make_learning(sigma**2, mean**2 / 2)
-    expected = cluster_divergence(hazard, jnp.array([count]), count * samples, learning)
+    expected = of_one(learning, hazard, jnp.array([count]), count * samples)
     assert estimate.mean() == pytest.approx(mean, rel=5e-3)
     assert estimate.var() == pytest.approx(float(expected[0]), rel=1e-2)
 
@@ -84,74 +96,84 @@ def test_small_hazards_keep_their_digits_and_large_ones_their_slopes():
 
 def test_fewer_larger_micro_batches_diverge_more():
     learning = make_learning()
-    values = [cluster_divergence(jnp.array([0.7]), jnp.array([m]), 24, learning) for m in (2, 3, 6)]
+    values = [of_one(learning, jnp.array([0.7]), jnp.array([m]), 24) for m in (2, 3, 6)]
     assert np.all(np.diff(np.ravel(values)) < 0)
     even = make_learning(heterogeneity=0.0)  # without heterogeneity the number is all one
-    values = [cluster_divergence(jnp.array([0.7]), jnp.array([m]), 24, even) for m in (2, 3, 6)]
+    values = [of_one(even, jnp.array([0.7]), jnp.array([m]), 24) for m in (2, 3, 6)]
     assert np.all(np.diff(np.ravel(values)) == 0)
 
 
-def test_weights_of_those_present_sum_to_one():
-    got = present_weight(jnp.array(WEIGHT), jnp.array([True, False, True]))
+def test_weights_of_those_that_take_part_sum_to_one():
+    got = participating_weight(jnp.array(WEIGHT), jnp.array([True, False, True]))
     np.testing.assert_allclose(got, [5 / 7, 0, 2 / 7], 1e-6)
-    assert not present_weight(jnp.array(WEIGHT), jnp.zeros(3, bool)).any()
+    assert not participating_weight(jnp.array(WEIGHT), jnp.zeros(3, bool)).any()
 
 
-def test_the_round_weighs_by_squares_and_skips_the_absent():
-    learning, cluster = make_learning(), jnp.array([2.0, jnp.inf, 3.0])
-    got = round_divergence(cluster, jnp.array([True, False, True]), learning)
-    assert got == pytest.approx((25 * 2 + 4 * 3) / 49)
-    slope = jax.grad(round_divergence)(cluster, jnp.array([True, False, True]), learning)
-    np.testing.assert_allclose(slope, [25 / 49, 0, 4 / 49], 1e-6)
+def test_the_round_weighs_by_squares_and_skips_those_that_sit_out():
+    learning = make_learning()
+    participates, micro_batches = [True, False, True], [2, 3, 4]
+    hazard = jnp.array([0.3, 0.0, 0.9])
+    each = of_one(learning, hazard, jnp.array(micro_batches), 24)
+    got = of_round(learning, hazard, participates, micro_batches)
+    assert got == pytest.approx(float(25 * each[0] + 4 * each[2]) / 49)
+    slope = jax.grad(lambda hazard: of_round(learning, hazard, participates, micro_batches))(hazard)
+    alone = jax.grad(lambda hazard: jnp.sum(of_one(learning, hazard, jnp.array([2, 3, 4]), 24)))
+    np.testing.assert_allclose(slope, np.array([25, 0, 4]) / 49 * alone(hazard), 1e-6)
 
 
-def test_the_floor_is_what_no_loss_costs():
-    learning, present = make_learning(), jnp.ones(3, bool)
-    cluster = cluster_divergence(jnp.zeros(3), jnp.array([2, 3, 4]), 24, learning)
-    floor = loss_free_divergence(learning, 24, present)
+def test_the_floor_is_the_divergence_without_losses():
+    learning, everyone, micro_batches = make_learning(), jnp.ones(3, bool), [2, 3, 4]
+    floor = lossless_divergence(learning, 24, everyone)
     assert floor == pytest.approx(0.38 * 3.7 / 24, rel=1e-6)
-    assert round_divergence(cluster, present, learning) == pytest.approx(float(floor), rel=1e-6)
+    got = of_round(learning, jnp.zeros(3), everyone, micro_batches)
+    assert got == pytest.approx(float(floor), rel=1e-6)
     one_out = jnp.array([True, True, False])
-    floor = loss_free_divergence(learning, 24, one_out)
-    assert round_divergence(cluster, one_out, learning) == pytest.approx(float(floor), rel=1e-6)
+    floor = lossless_divergence(learning, 24, one_out)
+    got = of_round(learning, jnp.zeros(3), one_out, micro_batches)
+    assert got == pytest.approx(float(floor), rel=1e-6)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("present", [[True, True, True], [True, False, True]])
-def test_drift_adds_what_clusters_carry_along(present):
+def test_the_slope_of_the_inverse_survival_follows_from_its_value():
+    hazard = jnp.array([0.0, 1e-6, 0.3, 20.0, 49.0, 51.0, 1e4])
+    slope = inverse_survival_slope(excess_inverse_survival(hazard))
+    expected = jax.vmap(jax.grad(excess_inverse_survival))(hazard)
+    np.testing.assert_allclose(slope, expected, 1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("participates", [[True, True, True], [True, False, True]])
+def test_drift_adds_what_clusters_carry_along(participates):
     """docs/theory.md (T14), written out."""
     step, steps, hazard, batch = 0.01, 5, np.array([0.1, 0.5, 0.0]), 24
     counts = np.array([2, 3, 4])
     learning = make_learning().replace(drift=local_steps_drift(step, steps, 0.9))
-    cluster = cluster_divergence(jnp.array(hazard), jnp.array(counts), batch, learning)
-    got = round_divergence(cluster, jnp.array(present), learning)
-    weight = np.where(present, WEIGHT, 0.0) / np.where(present, WEIGHT, 0.0).sum()
+    got = of_round(learning, hazard, participates, counts, batch)
+    weight = np.where(participates, WEIGHT, 0.0) / np.where(participates, WEIGHT, 0.0).sum()
     lost = 1 - np.exp(-hazard)
     noise = 3.7 / (batch * (1 - lost)) + 3 * 0.9 * lost / (counts * (1 - lost))
     theta = 1.5 * step * (steps - 1)
     expected = ((weight**2 + theta * weight * (1 - weight)) * noise).sum()
     expected += step * (steps - 1) * (2 * steps - 1) * 0.9
     np.testing.assert_allclose(got, expected, 1e-12)
-    assert not round_divergence(cluster, jnp.zeros(3, bool), learning)
+    assert not of_round(learning, hazard, [False, False, False], counts, batch)
 
 
 def test_one_local_step_drifts_nowhere():
     learning = make_learning(heterogeneity=0.0)
     drifting = learning.replace(drift=local_steps_drift(0.1, 1, 0.0))
-    cluster, present = jnp.array([2.0, 1.0, 3.0]), jnp.ones(3, bool)
-    bounds = [round_divergence(cluster, present, one) for one in (learning, drifting)]
+    hazard, everyone, counts = [0.4, 0.0, 1.3], [True, True, True], [4, 2, 6]
+    bounds = [of_round(one, hazard, everyone, counts) for one in (learning, drifting)]
     assert bounds[0] == bounds[1]
 
 
 def test_the_two_bounds_may_order_decisions_differently():
-    """What docs/theory.md tells of unequal weights: the small cluster's loss weighs more."""
+    """As docs/theory.md says of unequal weights: the small cluster's loss weighs more."""
     learning = make_learning(heterogeneity=0.0)
     drifting = learning.replace(drift=local_steps_drift(0.02, 12, 0.0))
-    present, counts = jnp.ones(3, bool), jnp.array([4, 4, 4])
 
     def bound(learning, hazard):
-        cluster = cluster_divergence(jnp.array(hazard), counts, 24, learning)
-        return float(round_divergence(cluster, present, learning))
+        return float(of_round(learning, hazard, [True, True, True], [4, 4, 4]))
 
     large, small = [0.2, 0.0, 0.0], [0.0, 0.0, 0.7]
     assert bound(learning, large) > bound(learning, small)

@@ -14,6 +14,7 @@ from support.random_problems import pick, plain_problems
 
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.system import build_system_params
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import METRICS, load_realisations
@@ -151,11 +152,11 @@ def test_wrong_options_are_named(option, key, tmp_path):
         run(tmp_path / "run", option)
 
 
-def test_the_same_decision_has_the_same_price_whoever_made_it():
+def test_the_same_decision_has_the_same_cost_under_any_policy():
     """Static pipeline and titanic agree where every device gets one block."""
     problem = pick(plain_problems(1, 2, 3, 3), 0)
     decide = quick_jit(lambda: (static_pipeline(problem, 2), titanic(problem, 2, 3)))
     one, two = decide()
     np.testing.assert_array_equal(one.segments, np.ones((2, 3)))
-    priced = quick_jit(price)
+    priced = quick_jit(evaluate)
     jax.tree.map(np.testing.assert_array_equal, priced(problem, one), priced(problem, two))

@@ -66,7 +66,7 @@ def test_dssra_beats_the_static_pipeline(policy, planned):
     assert (found < 0.9 * equal) == (policy == "dssra")
 
 
-def test_what_binds_is_told_where_there_are_prices(policy, planned):
+def test_binding_limits_are_listed_where_there_are_multipliers(policy, planned):
     told = [
         "optimal",
         "latency: a second",
@@ -77,7 +77,7 @@ def test_what_binds_is_told_where_there_are_prices(policy, planned):
     ]
     missing = [word for word in told if word not in planned.printed]
     assert missing == ([] if policy == "dssra" else told)
-    assert ("no prices" in planned.printed) == (policy != "dssra")
+    assert ("no multipliers" in planned.printed) == (policy != "dssra")
     lines = [line for line in planned.printed.splitlines() if "written" not in line]
     assert max(map(len, lines)) <= 100
 

@@ -1,4 +1,4 @@
-"""Interference by loops, rates by quadrature, the hazard in sixty digits."""
+"""Rates by quadrature, the hazard in a thousand digits, elasticities by differentiation."""
 
 import math
 from decimal import Decimal, getcontext
@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 from support.reference_cost import as_problem, random_network
-from support.reference_cost import interference_w as interference_by_loops
 
 from collapipe_jax.network.channel import (
-    d2d_rate_bps,
+    RATE_LAWS,
+    bit_time_s,
     d2d_sinr,
-    d2e_rate_bps,
     downlink_sinr,
-    interference_w,
+    efficiency_elasticity,
+    hazard_and_elasticity,
     loss_probability,
     mean_log2_one_plus,
+    sinr_at_hazard,
     spectral_efficiency,
     transport_block_hazard,
+    unlimited_efficiency,
     uplink_sinr,
 )
 
@@ -31,34 +33,6 @@ NETWORK = random_network(np.random.default_rng(7), 3, 4, 6)
 def make_radio(**changes):
     radio = as_problem(NETWORK).radio
     return radio.replace(**{key: jnp.asarray(value) for key, value in changes.items()})
-
-
-# --- (1) ---
-
-
-@pytest.mark.usefixtures("x64")
-def test_interference_is_the_sum_over_active_nodes_of_other_clusters():
-    rng = np.random.default_rng(8)
-    power = rng.uniform(0.02, 0.3, (3, 5))
-    segments = np.array([[0, 2, 0, 4], [0, 0, 0, 0], [3, 0, 1, 2]])
-    active = np.concatenate([segments.sum(1, keepdims=True) > 0, segments > 0], axis=1)
-    got = interference_w(make_radio(), jnp.asarray(active), jnp.asarray(power))
-    decision = {"segments": segments, "d2d_power_w": power}
-    expected = [
-        [interference_by_loops(NETWORK, decision, n, j) for j in range(5)] for n in range(3)
-    ]
-    np.testing.assert_allclose(got, expected, 1e-12)
-    assert np.all(np.asarray(got) > 0)
-
-
-@pytest.mark.usefixtures("x64")
-def test_one_transmitter_is_heard_by_the_other_clusters_alone():
-    active = np.zeros((3, 5), bool)
-    active[1, 3] = True
-    heard = interference_w(make_radio(d2d_activity=0.5), jnp.asarray(active), jnp.full((3, 5), 0.2))
-    expected = 0.1 * NETWORK["radio"]["cross_gain"][1, 3]
-    expected[1] = 0  # the own cluster shares its band without interference
-    np.testing.assert_allclose(heard, expected, 1e-12)
 
 
 # --- (2)-(5) ---
@@ -133,8 +107,26 @@ def test_each_link_has_its_own_noise():
     assert d2d == pytest.approx(0.2 * 3e-11 / (0.25 * (2e-13 + 4e-13)))
     assert up == pytest.approx(0.2 * 3e-11 / (0.25 * (1.5e-13 + 7e-14)))
     assert down == pytest.approx(11 * 3e-11 / (6e-13 + 7e-14))
-    assert d2d_rate_bps(radio, d2d, share) == pytest.approx(0.25e7 * math.log2(1 + d2d))
-    assert d2e_rate_bps(radio, up, share) == pytest.approx(0.75e7 * math.log2(1 + up))
+    d2d_rate_bps, up_rate_bps = (
+        1 / bit_time_s(radio, share * band_hz, sinr)
+        for band_hz, sinr in ((radio.d2d_bandwidth_hz, d2d), (radio.d2e_bandwidth_hz, up))
+    )
+    assert d2d_rate_bps == pytest.approx(0.25e7 * math.log2(1 + d2d))
+    assert up_rate_bps == pytest.approx(0.75e7 * math.log2(1 + up))
+
+
+@pytest.mark.parametrize("rate_law", RATE_LAWS)
+@pytest.mark.usefixtures("x64")
+def test_the_elasticity_of_the_efficiency_is_its_logarithmic_derivative(rate_law):
+    radio = make_radio().replace(rate_law=rate_law)
+    sinr = jnp.logspace(-4, 6, 101)
+
+    def log_efficiency(log_sinr):
+        return jnp.log(unlimited_efficiency(jnp.exp(log_sinr), radio))
+
+    got = efficiency_elasticity(sinr, 1 / unlimited_efficiency(sinr, radio), radio)
+    expected = jax.vmap(jax.grad(log_efficiency))(jnp.log(sinr))
+    np.testing.assert_allclose(got, expected, 1e-8)  # of a truncated fraction near SINR 1
 
 
 # --- (6), (7) ---
@@ -181,6 +173,41 @@ def test_hazard_falls_with_the_sinr_and_has_finite_slopes(attempts):
     assert reached.sum() > 500
 
 
+def exact_fall(theta, sinr, attempts):
+    """Fall of (6) per unit of the logarithm of the SINR."""
+    getcontext().prec = 1000
+    z = Decimal(theta) / Decimal(sinr)
+    fails = 1 - (-z).exp()
+    return float(z * attempts * fails ** (attempts - 1) * (-z).exp() / (1 - fails**attempts))
+
+
+@pytest.mark.parametrize("attempts", [1, 3, 4])
+@pytest.mark.parametrize(("dtype", "error"), [(np.float64, 1e-11), (np.float32, 3e-6)])
+@pytest.mark.usefixtures("x64")
+def test_the_hazard_and_its_fall_have_every_digit(attempts, dtype, error):
+    theta = dtype(NETWORK["radio"]["outage_threshold"])
+    radio = make_radio(outage_threshold=theta, harq_attempts=np.int32(attempts))
+    sinr = np.logspace(-2.8, 6, 25).astype(dtype)
+    hazard, fall = hazard_and_elasticity(radio, jnp.asarray(sinr))
+    assert hazard.dtype == fall.dtype == dtype
+    for got, exact in ((hazard, exact_hazard), (fall, exact_fall)):
+        expected = [exact(float(theta), float(x), attempts) for x in sinr]
+        np.testing.assert_allclose(got, expected, error)
+    hopeless = np.logspace(-6, -3, 50).astype(dtype)
+    hazard, fall = hazard_and_elasticity(radio, jnp.asarray(hopeless))
+    np.testing.assert_allclose(hazard, theta / hopeless - np.log(attempts), error)
+    np.testing.assert_allclose(fall, theta / hopeless, error)
+
+
+@pytest.mark.parametrize("attempts", [1, 4])
+@pytest.mark.usefixtures("x64")
+def test_a_hazard_is_met_at_its_sinr(attempts):
+    radio = make_radio(harq_attempts=np.int32(attempts))
+    hazard = jnp.logspace(-4, 1, 200)
+    reached = transport_block_hazard(radio, sinr_at_hazard(radio, hazard))
+    np.testing.assert_allclose(reached, hazard, rtol=1e-6)
+
+
 def test_hazard_is_convex_in_the_log_of_the_sinr():
     # what makes the round's problem convex in logarithms
     with jax.enable_x64(True):
@@ -216,5 +243,5 @@ def test_losses_compose_by_adding_hazards():
 
 
 def test_shapes_are_checked_at_run_time():
-    with pytest.raises(jaxtyping.TypeCheckError, match="d2d_power_w"):
-        interference_w(make_radio(), jnp.ones((3, 5), bool), jnp.ones((3, 4)))
+    with pytest.raises(jaxtyping.TypeCheckError, match="bit_hz_s"):
+        efficiency_elasticity(jnp.ones((3, 5)), jnp.ones((3, 4)), make_radio())

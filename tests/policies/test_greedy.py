@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.random_problems import plain_problems, random_problems, to_lanes
+from support.random_problems import plain_problems, random_problems, to_batch_last
 
 from collapipe_jax.allocation.allocate import NO_CLUSTER, evaluate_logs
 from collapipe_jax.allocation.energy_caps import fix_capped_partition
@@ -188,8 +188,8 @@ def test_slopes_under_caps_are_those_of_the_smooth_objective():
     problem = plain_problems(4, CLUSTERS, 2, BLOCKS)
     static = decide_static(problem)
     spent_j = priced(problem, static).energy_j
-    problem = to_lanes(with_control(problem, energy_budget_j=0.95 * spent_j))
-    static = to_lanes(static)
+    problem = to_batch_last(with_control(problem, energy_budget_j=0.95 * spent_j))
+    static = to_batch_last(static)
 
     @quick_jit
     def slopes():
@@ -218,7 +218,7 @@ def test_budgets_are_raised_by_the_least_factor_that_pays_for_the_blocks():
         with jax.numpy_rank_promotion("allow"):
             return relax_infeasible_budgets(problem)
 
-    problem = to_lanes(plain_problems(16, CLUSTERS, DEVICES, BLOCKS))
+    problem = to_batch_last(plain_problems(16, CLUSTERS, DEVICES, BLOCKS))
     for factor, raised in ((1e6, False), (1e-3, True)):
         budget_j = factor * problem.control.energy_budget_j
         relaxed = relax(with_control(problem, energy_budget_j=budget_j))

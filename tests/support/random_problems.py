@@ -26,7 +26,7 @@ def pick(tree, index):
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def to_lanes(tree):
+def to_batch_last(tree):
     """A stack with its problems along the last axis."""
     return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)
 
@@ -44,7 +44,7 @@ def random_problems(count, clusters, devices, blocks, change=None, seed=0):
 
 
 def plain_problems(count, clusters, devices, blocks, seed=0):
-    """Networks with room for every layout."""
+    """Networks with room for every partition."""
 
     def roomy(_, __, network):
         network["compute"]["memory_bytes"] *= 1e3

@@ -1,4 +1,4 @@
-"""Slow, independent float64 pricing of a round, written loop by loop from docs/system-model.md.
+"""Slow, independent float64 cost of a round, written loop by loop from docs/system-model.md.
 
 A network and a decision are plain dictionaries with the keys of docs/file-formats.md, holding
 numbers and NumPy arrays. Nothing here uses the package but the two converters at the end.
@@ -98,7 +98,7 @@ def flow(stages, micro_batches) -> float:
     return sum(stages) + (micro_batches - 1) * max(stages)
 
 
-def price_cluster(network, decision, n) -> dict:
+def cluster_cost(network, decision, n) -> dict:
     """Latency, energies, hazard and divergence of one cluster, weights left out."""
     nodes = network["devices"] + 1
     work, radio, compute = network["workload"], network["radio"], network["compute"]
@@ -228,7 +228,7 @@ def price_cluster(network, decision, n) -> dict:
 def reference_cost(network, decision) -> dict:
     """The cost document without its verdict, with infinities in place of nulls."""
     clusters = range(network["clusters"])
-    each = [price_cluster(network, decision, n) for n in clusters]
+    each = [cluster_cost(network, decision, n) for n in clusters]
     weight = network["learning"]["cluster_weight"]
     present = sum(weight[n] for n in clusters if not each[n]["absent"])
     divergence = 0.0

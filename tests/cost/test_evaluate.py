@@ -1,4 +1,4 @@
-"""The price of a decision, number by number against tests/reference_cost.py."""
+"""The cost of a decision, number by number against tests/support/reference_cost.py."""
 
 import copy
 from functools import cache
@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from collapipe_jax.cost.round import price
 from support.reference_cost import (
     as_decision,
     as_problem,
@@ -18,8 +17,9 @@ from support.reference_cost import (
     reference_violations,
 )
 
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import violations
-from collapipe_jax.cost.links import message_links, micro_batch_hazard
+from collapipe_jax.cost.timeline import flow_time_s
 
 CLUSTERS, DEVICES, BLOCKS = 3, 4, 7
 COMPARED = (
@@ -34,13 +34,12 @@ COMPARED = (
     "absent",
 )
 
-priced = jax.jit(price)
+evaluated = jax.jit(evaluate)
 judged = jax.jit(violations)
-hazards = jax.jit(lambda *parts: micro_batch_hazard(*parts, message_links(*parts)))
 
 
-def assert_priced_alike(network, decision, rtol=1e-9):
-    cost = priced(as_problem(network), as_decision(decision))
+def assert_equal_to_reference(network, decision, rtol=1e-9):
+    cost = evaluated(as_problem(network), as_decision(decision))
     expected = reference_cost(network, decision)
     for name in COMPARED:
         got = np.asarray(getattr(cost, name))
@@ -76,12 +75,12 @@ def draw(seed):
 @pytest.mark.parametrize("seed", range(32))
 @pytest.mark.usefixtures("x64")
 def test_equal_to_the_reference_in_double_precision(seed):
-    assert_priced_alike(*draw(seed))
+    assert_equal_to_reference(*draw(seed))
 
 
 @pytest.mark.parametrize("seed", range(0, 32, 2))
 def test_equal_to_the_reference_in_single_precision(seed):
-    assert_priced_alike(*draw(seed), rtol=1e-4)
+    assert_equal_to_reference(*draw(seed), rtol=1e-4)
 
 
 @pytest.mark.usefixtures("x64")
@@ -89,7 +88,7 @@ def test_equal_to_the_reference_with_the_ergodic_rate():
     network, decision = draw(0)
     plain = reference_cost(network, decision)
     network["radio"]["rate_law"] = "ergodic"
-    assert assert_priced_alike(network, decision)["latency_s"] > plain["latency_s"]
+    assert assert_equal_to_reference(network, decision)["latency_s"] > plain["latency_s"]
 
 
 def test_the_random_cases_reach_every_branch():
@@ -185,7 +184,7 @@ def test_a_broken_message_breaks_its_cluster_alone(break_it, empty_queues):
         network["control"]["energy_queue"] *= 0
         network["control"]["divergence_queue"] = 0.0
         network["control"]["v"] = 0.0
-    cost = assert_priced_alike(network, decision)
+    cost = assert_equal_to_reference(network, decision)
     np.testing.assert_array_equal(np.isinf(cost["cluster_latency_s"]), [False, True, False])
     np.testing.assert_array_equal(np.isinf(cost["energy_j"]).all(axis=1), [False, True, False])
     assert np.isinf([cost["latency_s"], cost["divergence"], cost["objective"]]).all()
@@ -195,7 +194,7 @@ def test_a_broken_message_breaks_its_cluster_alone(break_it, empty_queues):
 def test_a_silent_base_station_breaks_every_cluster():
     network, decision = two_hop_case()
     network["radio"]["bs_power_w"] = 0.0
-    assert np.isinf(assert_priced_alike(network, decision)["cluster_latency_s"]).all()
+    assert np.isinf(assert_equal_to_reference(network, decision)["cluster_latency_s"]).all()
 
 
 @pytest.mark.usefixtures("x64")
@@ -205,7 +204,7 @@ def test_idle_nodes_need_no_share_no_gain_and_make_no_interference():
     decision["d2d_power_w"][1, [1, 3]] = 1e3
     network["radio"]["d2d_gain"][1, [1, 3]] = 0
     network["radio"]["d2d_gain"][1, :, [1, 3]] = 0
-    after = flat(assert_priced_alike(network, decision))
+    after = flat(assert_equal_to_reference(network, decision))
     np.testing.assert_array_equal(before, after)
 
 
@@ -216,24 +215,23 @@ def test_a_cluster_that_sits_out_costs_nothing_and_weighs_nothing():
     decision["d2e_share"][1] = decision["d2e_power_w"][1] = 0
     decision["d2d_share"][1] = 0
     decision["d2d_power_w"][1] = 1e3
-    cost = assert_priced_alike(network, decision)
+    cost = assert_equal_to_reference(network, decision)
     assert cost["absent"].tolist() == [False, True, False]
     assert cost["cluster_latency_s"][1] == 0
     assert not cost["energy_j"][1].any()
-    parts = as_problem(network), as_decision(decision)
-    hazard = hazards(*parts)  # of a loss that is infinite for want of a share
-    assert hazard[1] == 0
-    assert hazard[0] > 0
+    lost = evaluated(as_problem(network), as_decision(decision)).loss_probability
+    assert lost[1] == 0  # though a loss would be infinite for want of a share
+    assert lost[0] > 0
     network["learning"]["cluster_weight"] *= [2.0, 7.0, 2.0]  # only those present count
     assert reference_cost(network, decision)["divergence"] == pytest.approx(cost["divergence"])
-    assert_priced_alike(network, decision)
+    assert_equal_to_reference(network, decision)
 
 
 @pytest.mark.usefixtures("x64")
 def test_a_round_without_clusters_is_free():
     network, decision = two_hop_case()
     decision["segments"][:] = 0
-    cost = assert_priced_alike(network, decision)
+    cost = assert_equal_to_reference(network, decision)
     assert cost["absent"].all()
     assert cost["objective"] == cost["latency_s"] == cost["divergence"] == 0
 
@@ -291,7 +289,7 @@ def test_every_number_of_a_network_counts_where_the_reference_says(leaf):
     before = flat(reference_cost(network, decision))
     counted = 0
     for _, changed in changed_networks(leaf):
-        after = flat(assert_priced_alike(changed, decision))
+        after = flat(assert_equal_to_reference(changed, decision))
         counted += not np.allclose(before, after, rtol=1e-7, atol=0)
     assert counted > 0
 
@@ -316,7 +314,7 @@ def test_which_numbers_of_an_array_count(leaf, uncounted):
     network, decision = base_case()
 
     def total(net):
-        cost = priced(as_problem(net), as_decision(decision))
+        cost = evaluated(as_problem(net), as_decision(decision))
         return np.concatenate([np.ravel(getattr(cost, name)) for name in COMPARED])
 
     if uncounted is None:
@@ -344,7 +342,7 @@ def test_every_number_of_a_decision_counts_where_the_reference_says(field):
     for index in np.ndindex(decision[field].shape):
         changed = copy.deepcopy(decision)
         changed[field][index] *= 0.71
-        after = flat(assert_priced_alike(network, changed))
+        after = flat(assert_equal_to_reference(network, changed))
         idle = index == (0, 2)
         assert np.array_equal(before, after) == idle, index
 
@@ -365,7 +363,7 @@ def test_segments_and_micro_batches_count():
                 moved["micro_batches"][n] = count
                 changes.append(moved)
     for changed in changes:
-        seen.add(tuple(flat(assert_priced_alike(network, changed))))
+        seen.add(tuple(flat(assert_equal_to_reference(network, changed))))
     assert len(seen) == 1 + len(changes)
 
 
@@ -375,7 +373,7 @@ def test_the_number_of_blocks_counts():
     before = flat(reference_cost(network, decision))
     longer = copy.deepcopy(network)
     longer["workload"]["blocks"] = BLOCKS + 2  # D2E moves the whole encoder
-    assert not np.array_equal(before, flat(assert_priced_alike(longer, decision)))
+    assert not np.array_equal(before, flat(assert_equal_to_reference(longer, decision)))
     assert verdict(longer, decision) == {"segments"} == reference_violations(longer, decision)
 
 
@@ -392,13 +390,13 @@ def test_verdict_leaves_count_in_the_verdict_alone():
         ),
     }
     assert set(tight) == VERDICT_ONLY
-    before = priced(as_problem(network), as_decision(decision)).objective
+    before = evaluated(as_problem(network), as_decision(decision)).objective
     for leaf, (name, value) in tight.items():
         section, key = leaf.split(".")
         changed = copy.deepcopy(network)
         changed[section][key] = value
         assert verdict(changed, decision) == {name} == reference_violations(changed, decision)
-        assert priced(as_problem(changed), as_decision(decision)).objective == before
+        assert evaluated(as_problem(changed), as_decision(decision)).objective == before
 
 
 SWAPS = {
@@ -428,7 +426,7 @@ def test_no_two_indices_may_be_swapped(swap):
     network, decision = base_case()
     swapped = copy.deepcopy(network)
     swapped[section][key] = exchange(network[section][key])
-    before, after = reference_cost(network, decision), assert_priced_alike(swapped, decision)
+    before, after = reference_cost(network, decision), assert_equal_to_reference(swapped, decision)
     assert not np.isclose(before["objective"], after["objective"], rtol=1e-6)
 
 
@@ -440,7 +438,7 @@ def test_a_d2d_gain_counts_in_one_direction():
     for sender, receiver in [(0, 2), (2, 4), (4, 0), (2, 0), (4, 2), (0, 4)]:
         changed = copy.deepcopy(network)
         changed["radio"]["d2d_gain"][1, sender, receiver] *= 0.4
-        after = assert_priced_alike(changed, decision)["energy_j"][1]
+        after = assert_equal_to_reference(changed, decision)["energy_j"][1]
         # A weaker link costs the node that sends over it, and no other.
         assert np.flatnonzero(after != energy).tolist() == [sender]
 
@@ -449,11 +447,11 @@ def test_a_d2d_gain_counts_in_one_direction():
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_batch_of_rounds_is_priced_like_each():
+def test_a_batch_of_rounds_costs_as_much_as_each():
     cases = [draw(seed) for seed in (0, 2, 4, 6)]
     pairs = [(as_problem(network), as_decision(decision)) for network, decision in cases]
     batch = jax.tree.map(lambda *leaf: jnp.stack(leaf), *pairs)
-    costs = jax.jit(jax.vmap(price))(*batch)
+    costs = jax.jit(jax.vmap(evaluate))(*batch)
     for index, (network, decision) in enumerate(cases):
         expected = reference_cost(network, decision)
         np.testing.assert_allclose(costs.objective[index], expected["objective"], 1e-9)
@@ -472,7 +470,7 @@ def test_the_gradient_is_that_of_the_reference_and_finite_where_nothing_is_sent(
     @jax.jit
     @jax.grad
     def gradient(values):
-        return price(problem, struct.replace(**values)).objective
+        return evaluate(problem, struct.replace(**values)).objective
 
     slopes = gradient({name: getattr(struct, name) for name in continuous})
     rng = np.random.default_rng(5)
@@ -491,16 +489,42 @@ def test_the_gradient_is_that_of_the_reference_and_finite_where_nothing_is_sent(
 @pytest.mark.usefixtures("x64")
 def test_parts_add_up_and_shares_of_the_server_stay_unused():
     network, decision = two_hop_case()
-    cost = priced(as_problem(network), as_decision(decision))
+    cost = evaluated(as_problem(network), as_decision(decision))
     np.testing.assert_allclose(sum(cost.parts), cost.cluster_latency_s, 1e-12)
     decision["segments"][2] = 0
-    fewer = priced(as_problem(network), as_decision(decision))
-    np.testing.assert_allclose(fewer.stages.decoder_s[:2], cost.stages.decoder_s[:2], 1e-12)
+    fewer = evaluated(as_problem(network), as_decision(decision))
+    decoder_s, fewer_s = cost.flows.forward_s[:, -1], fewer.flows.forward_s[:, -1]
+    np.testing.assert_allclose(fewer_s[:2], decoder_s[:2], 1e-12)
+    assert decoder_s[0] > 0
+
+
+@pytest.mark.usefixtures("x64")
+def test_flows_are_the_stages_of_a_local_step_in_order():
+    network, decision = two_hop_case()
+    decision["segments"][2] = 0
+    cost = evaluated(as_problem(network), as_decision(decision))
+    forward_s, backward_s = (np.asarray(flow) for flow in cost.flows)
+    assert forward_s.shape == (CLUSTERS, 2 * DEVICES + 4)
+    assert backward_s.shape == (CLUSTERS, 2 * DEVICES + 3)
+    assert not forward_s[2].any()
+    assert not backward_s[2].any()
+    # Cluster 1 goes 0 -> 2 -> 4 -> 0; node i computes at place 2 i, and its hop follows.
+    assert np.flatnonzero(forward_s[1]).tolist() == [0, 1, 4, 5, 8, 9, 10, 11]
+    assert np.flatnonzero(backward_s[1]).tolist() == [0, 1, 2, 5, 6, 9, 10]
+    ratio, steps = network["workload"]["backward_ratio"], network["workload"]["local_steps"]
+    np.testing.assert_allclose(
+        backward_s[:, 2::2], ratio * forward_s[:, 2 * DEVICES :: -2][:, : DEVICES + 1], 1e-12
+    )
+    counts = decision["micro_batches"]
+    step_s = sum(
+        flow_time_s(flow.sum(axis=1), flow.max(axis=1), counts) for flow in (forward_s, backward_s)
+    )
+    np.testing.assert_allclose(cost.parts.iterations_s, steps * step_s, 1e-12)
 
 
 def test_one_compilation_for_all_decisions():
     network, _ = base_case()
-    once = jax.jit(lambda *arguments: price(*arguments))
+    once = jax.jit(lambda *arguments: evaluate(*arguments))
     for seed in range(3):
         decision = random_decision(np.random.default_rng(seed), network, skipped=seed)
         once(as_problem(network), as_decision(decision))

@@ -1,0 +1,121 @@
+"""Partitions of all clusters from candidates of each, against every combination there is."""
+
+import itertools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.random_problems import random_problems, to_batch_last
+
+from collapipe_jax.allocation.allocate import allocate_batch
+from collapipe_jax.allocation.evaluation import Coupling, coupled_latency_cost
+from collapipe_jax.compilation import quick_jit
+from collapipe_jax.cost.objective import UnitCosts
+from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.partition import joint_search
+from collapipe_jax.partition.candidates import starting_candidates
+from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
+
+pytestmark = pytest.mark.usefixtures("batch_axis_last")
+CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 16
+
+
+@pytest.mark.parametrize("clusters", [2, 3])
+def test_the_best_combinations_are_those_of_all(clusters):
+    """Latency is the largest of the clusters', other costs add up."""
+    rng = np.random.default_rng(clusters)
+    kept, batch, count = 5, 30, 4
+    latency_s = rng.uniform(1, 10, (clusters, kept, batch))
+    others = rng.uniform(0, 10, (clusters, kept, batch))
+    latency_s[1, 2, 0] = others[0, 1, 1] = np.inf
+    runs = np.ones((clusters, 1, batch), bool)
+    runs[1, :, 3] = False  # sits out in one problem
+    coupling = Coupling(
+        interference_w=None,
+        interference_cost_per_w=None,
+        latency_cost_per_s=jnp.asarray(rng.uniform(0.1, 0.4, (clusters, 1, batch))),
+        round_s=jnp.full((1, batch), 4.0),
+        bandwidth_cost=None,
+    )
+    costs = UnitCosts(jnp.full((1, batch), 1.3), None, None)
+    own = others + np.asarray(coupled_latency_cost(coupling, costs, jnp.asarray(latency_s)))
+    fixed = SimpleNamespace(costs=costs, active=jnp.asarray(runs)[None])
+    refined = SimpleNamespace(cluster_latency_s=jnp.asarray(latency_s), objective=jnp.asarray(own))
+    found = np.asarray(joint_search._best_choices(fixed, coupling, refined, count))
+    assert found.shape == (clusters, count, batch)
+    for case in range(batch):
+
+        def terms(choice, case=case):
+            used = [(n, j) for n, j in enumerate(choice) if runs[n, 0, case]]
+            slowest = max(latency_s[n, j, case] for n, j in used)
+            return slowest, sum(others[n, j, case] for n, j in used)
+
+        every = sorted(terms(choice) for choice in itertools.product(range(kept), repeat=clusters))
+        pareto, least = [], np.inf  # none is as fast and cheaper otherwise
+        for slowest, rest in every:
+            if rest < least and np.isfinite(slowest):
+                pareto.append(1.3 * slowest + rest)
+                least = rest
+        got = [np.dot([1.3, 1.0], terms(choice)) for choice in found[:, :, case].T]
+        wanted = sorted(pareto)[: count - 1]
+        np.testing.assert_allclose(got[: len(wanted)], wanted, rtol=1e-5)
+        assert got[0] == pytest.approx(min(1.3 * slowest + rest for slowest, rest in every))
+        for n in range(clusters):
+            if runs[n, 0, case]:
+                assert found[n, -1, case] == np.argmin(own[n, :, case])
+
+
+@pytest.fixture(scope="module")
+def problem():
+    def roomy(_, __, network):
+        network["compute"]["memory_bytes"] *= 3.0
+
+    return random_problems(BATCH, CLUSTERS, DEVICES, BLOCKS, roomy, seed=9)
+
+
+CONFIG = SearchConfig(candidates=4, cluster_candidates=6, cluster_steps=10)
+
+
+@quick_jit
+def searched(problem):
+    static = jax.vmap(lambda one: static_pipeline(one, 6), -1, -1)(problem)
+    first = optimise(problem, starting_candidates(problem, static, 3), 40)
+    proposed = propose_partitions(problem, first, CONFIG)
+    second = optimise(problem, proposed, 40)
+    return static, first, proposed, second
+
+
+def test_the_incumbent_stays_and_others_are_proposed_that_pay(problem, batch_axis_last):
+    static, first, proposed, second = searched(to_batch_last(problem))
+    assert proposed.segments.shape == (CLUSTERS, DEVICES, CONFIG.candidates, BATCH)
+    np.testing.assert_array_equal(proposed.segments[..., 0, :], first.candidate.segments)
+    np.testing.assert_array_equal(
+        proposed.logs.d2d_power[..., 0, :], first.candidate.logs.d2d_power
+    )
+    np.testing.assert_array_equal(np.sum(proposed.segments, axis=1), BLOCKS)
+    differs = np.any(
+        np.asarray(proposed.segments) != np.asarray(proposed.segments)[..., :1, :], axis=(0, 1)
+    ) | np.any(
+        np.asarray(proposed.micro_batches) != np.asarray(proposed.micro_batches)[..., :1, :], axis=0
+    )
+    assert np.mean(differs[1:]) > 0.8
+    before, after = first.evaluation.objective, second.evaluation.objective
+    assert np.all(after <= before * (1 + 1e-5))
+    assert np.median(after / before) < 0.95
+    np.testing.assert_array_equal(first.candidate.segments, static.segments)
+
+
+def test_the_best_of_the_starts_is_the_incumbent(problem, batch_axis_last):
+    batched = to_batch_last(problem)
+
+    @quick_jit
+    def both(problem):
+        static = jax.vmap(lambda one: static_pipeline(one, 6), -1, -1)(problem)
+        found = optimise(problem, starting_candidates(problem, static, 3), 40)
+        return found.evaluation.objective, allocate_batch(problem, static, 40).objective
+
+    best, first = both(batched)
+    assert np.all(best <= first * (1 + 1e-5))
+    assert np.any(best < first * (1 - 1e-4))

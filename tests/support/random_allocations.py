@@ -1,0 +1,55 @@
+"""Allocations, weights of maxima and couplings of fixed partitions, drawn at random."""
+
+import numpy as np
+
+from collapipe_jax.allocation.evaluation import Coupling
+from collapipe_jax.cost.decision import Allocation
+
+
+def random_logs(rng, clusters, devices, *batch, spread=4.0):
+    """Logarithms of shares, and of powers over their maxima; sums of shares apart."""
+    nodes = (devices + 1, clusters, *batch)
+    return Allocation(
+        d2d_share=rng.uniform(-spread, 0, nodes),
+        d2d_power=rng.uniform(-1.25 * spread, 0, nodes),
+        d2e_share=rng.uniform(-spread, 0, nodes[1:]),
+        d2e_power=rng.uniform(-1.25 * spread, 0, nodes[1:]),
+    )
+
+
+def random_weights(rng, initial, cluster_shape=None):
+    """Weights of any kind: of sum 1 over the first axis, or of the first of two entries.
+
+    Args:
+      rng: random numbers.
+      initial: weights of the same shapes; multipliers of caps are scaled.
+      cluster_shape: of the cluster weights, ``[2, N, ...]`` with a coupling.
+    """
+
+    def sum_to_one(shape):
+        some = rng.exponential(size=shape)
+        return some / some.sum(axis=0)
+
+    return initial._replace(
+        forward=sum_to_one(initial.forward.shape),
+        backward=sum_to_one(initial.backward.shape),
+        cluster=sum_to_one(cluster_shape or initial.cluster.shape),
+        hop=rng.uniform(size=initial.hop.shape),
+        move=rng.uniform(size=initial.move.shape),
+        uplink=rng.uniform(size=initial.uplink.shape),
+        caps=None
+        if initial.caps is None
+        else initial.caps * rng.uniform(0.3, 3, np.shape(initial.caps)),
+    )
+
+
+def random_coupling(rng, round_s, clusters, devices, *batch):
+    """Interference received and its cost, and costs of latency and of the D2E band."""
+    nodes = (devices + 1, clusters, *batch)
+    return Coupling(
+        interference_w=10.0 ** rng.uniform(-15, -12, nodes),
+        interference_cost_per_w=rng.uniform(0, 3, nodes),
+        latency_cost_per_s=0.1 * rng.uniform(size=nodes[1:]),
+        round_s=np.asarray(round_s),
+        bandwidth_cost=rng.uniform(0, 2, batch),
+    )
