@@ -37,12 +37,15 @@ _LEVELS = {
 }
 
 
+def linear_name(name: str) -> str:
+    """Name of a quantity on a linear scale; only a name in dBm or dB changes."""
+    return next((name.removesuffix(x) + _LEVELS[x][0] for x in _LEVELS if name.endswith(x)), name)
+
+
 def to_linear(name: str, value: ArrayLike) -> tuple[str, Array]:
-    """Name and value of a quantity on a linear scale; only a name in dBm or dB changes."""
-    for level, (linear, convert) in _LEVELS.items():
-        if name.endswith(level):
-            return name.removesuffix(level) + linear, convert(value)
-    return name, jnp.asarray(value)
+    """Name and value of a quantity on a linear scale."""
+    converts = (convert for level, (_, convert) in _LEVELS.items() if name.endswith(level))
+    return linear_name(name), next(converts, jnp.asarray)(value)
 
 
 def gib_to_bytes(size_gib: float) -> float:

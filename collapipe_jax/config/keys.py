@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ml_collections import ConfigDict
 
 from collapipe_jax.quantity import Quantity, Struct, quantities
-from collapipe_jax.units import to_linear, unit_of
+from collapipe_jax.units import linear_name, unit_of
 
 if TYPE_CHECKING:
     Config = Any  # a type checker cannot tell a section of a ConfigDict from a value
@@ -52,7 +52,7 @@ def key(
         if meaning:
             known = Quantity(meaning=meaning)
         else:
-            known = fields[to_linear(name, 0.0)[0] if is_level else name]
+            known = fields[linear_name(name) if is_level else name]
         item = default[0] if isinstance(default, tuple) else default
         own = {
             "shape": "",

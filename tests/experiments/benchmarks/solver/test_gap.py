@@ -1,0 +1,65 @@
+"""Summaries of the gaps of dssra and of greedy."""
+
+import jax
+import numpy as np
+import pytest
+
+from collapipe_jax.cost.evaluate import evaluate
+from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.errors import InputError
+from experiments.benchmarks.solver import gap, greedy_gap
+from experiments.benchmarks.solver.networks import SMALL_SHAPES, pick, sample_problems
+
+
+def gap_row(network, dssra, loss=0.1, other=False):
+    known = {"segments": [[2, 2]], "micro_batches": [4]}
+    return {
+        "network": network,
+        "dssra": dssra,
+        "dssra_tuned": min(dssra, 1.1),
+        "exhaustive": 1.0,
+        "lower_bound": 0.99,
+        "loss": loss,
+        "feasible": True,
+        "partitions": 100,
+        "solved": 7,
+        "search_s": 1.0,
+        "dssra_partition": known,
+        "best_partition": {**known, "micro_batches": [8]} if other else known,
+    }
+
+
+def test_gaps_are_over_the_best_and_heavy_losses_are_apart():
+    rows = [gap_row(0, 1.0), gap_row(1, 1.2, other=True), gap_row(2, 3.0, loss=0.95)]
+    summary = gap.summarise(rows)
+    assert summary["usable"]["networks"] == 2
+    assert summary["usable"]["gap"]["max"] == pytest.approx(0.2)
+    assert summary["usable"]["gap_of_partition"]["max"] == pytest.approx(0.1)
+    assert summary["usable"]["left_by_search"]["median"] == pytest.approx(0.01)
+    assert summary["usable"]["other_partition"] == 1
+    assert summary["usable"]["solved"] == pytest.approx(0.07)
+    assert summary["heavy_loss"]["networks"] == 1
+    assert [row["network"] for row in summary["worst"]] == [2, 1, 0]
+    assert gap.summarise(rows[:1])["heavy_loss"] == {"networks": 0}
+
+
+def test_caps_out_of_reach_are_counted_apart():
+    kept = {"greedy": 1.01, "slsqp": 1.0, "binding": 0.5, "loss": 0.1}
+    heavy, broken = {**kept, "greedy": 2.0, "loss": 0.95}, {**kept, "slsqp": None}
+    report = greedy_gap.summarise([kept, heavy, broken])
+    assert report["caps_out_of_reach"] == 1
+    assert report["summary"]["usable"]["greedy_over_slsqp"]["max"] == pytest.approx(0.01)
+    assert report["summary"]["loss above 0.9"]["greedy_over_slsqp"]["max"] == pytest.approx(1.0)
+    with pytest.raises(InputError, match="caps"):
+        greedy_gap.summarise([broken])
+
+
+def test_tight_budgets_are_those_of_a_tenth_of_full_power():
+    problem = pick(sample_problems(0, 1, SMALL_SHAPES[0]), 0)
+    tight = jax.jit(greedy_gap.with_tight_budgets)(problem)
+    full = static_pipeline(problem, 8)
+    low = full.replace(d2d_power_w=0.1 * full.d2d_power_w, d2e_power_w=0.1 * full.d2e_power_w)
+    use = jax.jit(evaluate)(tight, low).energy_j / tight.control.energy_budget_j
+    used = np.asarray(use) > 0
+    np.testing.assert_allclose(np.asarray(use)[used], 1.0, rtol=1e-6)
+    assert not np.any(tight.control.energy_queue)
