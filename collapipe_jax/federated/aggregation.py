@@ -8,14 +8,14 @@ import optax
 
 
 def present_shares(weights: jax.Array, present: jax.Array) -> jax.Array:
-    """Weights `[N]` rescaled to sum 1 over the present clusters; all 0 if nobody is.
+    """Weights ``[N]`` rescaled to sum 1 over the present clusters; all 0 if nobody is.
 
     Args:
-      weights: `w_n [N]`, >= 0.
-      present: `[N]` bool.
+      weights: ``w_n [N]``, >= 0.
+      present: ``[N]`` bool.
 
     Returns:
-      `[N]`.
+      ``[N]``.
     """
     held = jnp.where(present, weights, 0.0)
     total = held.sum()
@@ -28,15 +28,15 @@ def aggregate(clients: Any, weights: jax.Array, present: jax.Array, previous: An
     Source: docs/system-model.md, section 1, step 5 (McMahan et al. 1602.05629).
 
     Args:
-      clients: Tree with leaves `[N, ...]`. What an absent cluster holds is never read,
+      clients: tree with leaves ``[N, ...]``. What an absent cluster holds is never read,
         NaN included.
-      weights: `w_n [N]`, >= 0; rescaled to sum 1 over the present clusters.
-      present: `[N]` bool.
-      previous: Tree with leaves `[...]`, returned when nobody is present or all
+      weights: ``w_n [N]``, >= 0; rescaled to sum 1 over the present clusters.
+      present: ``[N]`` bool.
+      previous: tree with leaves ``[...]``, returned when nobody is present or all
         present weights are 0.
 
     Returns:
-      Tree with leaves `[...]`.
+      Tree with leaves ``[...]``.
     """
     shares = present_shares(weights, present)
     counted = shares > 0.0
@@ -55,20 +55,20 @@ def server_update(
     server_tx: optax.GradientTransformation,
     anyone: jax.Array | bool = True,
 ) -> tuple[Any, optax.OptState]:
-    """The server's optimiser on the pseudo-gradient `previous - mean`.
+    """The server's optimiser on the pseudo-gradient ``previous - mean``.
 
-    Source: Reddi et al. 2003.00295. Plain averaging is `optax.sgd(1.0)`.
+    Source: Reddi et al. 2003.00295. Plain averaging is ``optax.sgd(1.0)``.
 
     Args:
-      previous: Global parameters at the start of the round.
-      mean: Aggregated parameters, same structure.
-      server_state: State of `server_tx`.
-      server_tx: An optax optimiser.
-      anyone: Scalar bool; where False neither parameters nor state change, momentum
+      previous: global parameters at the start of the round.
+      mean: aggregated parameters, same structure.
+      server_state: state of ``server_tx``.
+      server_tx: an optax optimiser.
+      anyone: scalar bool; where False neither parameters nor state change, momentum
         included.
 
     Returns:
-      `(parameters, server_state)` after the step.
+      ``(parameters, server_state)`` after the step.
     """
     pseudo_gradient = jax.tree.map(jnp.subtract, previous, mean)
     updates, stepped = server_tx.update(pseudo_gradient, server_state, previous)
@@ -77,12 +77,12 @@ def server_update(
 
 
 def select(condition: jax.Array | bool, yes: Any, no: Any) -> Any:
-    """Leaf by leaf, `yes` where the condition holds and `no` elsewhere.
+    """Leaf by leaf, ``yes`` where the condition holds and ``no`` elsewhere.
 
     Args:
-      condition: `[]`, or `[N]` for trees whose leaves are `[N, ...]`.
-      yes: Tree of arrays.
-      no: Tree of the same structure.
+      condition: ``[]``, or ``[N]`` for trees whose leaves are ``[N, ...]``.
+      yes: tree of arrays.
+      no: tree of the same structure.
 
     Returns:
       Tree of that structure.

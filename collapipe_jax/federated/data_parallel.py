@@ -1,7 +1,7 @@
 """One round of learning under the data-parallel policies: every device is a client.
 
-A client trains a copy of the whole model. In `vanilla_fl` the device holds all of it; in
-`splitfed` the upper part stands on the edge server, one replica for each device, and is
+A client trains a copy of the whole model. In ``vanilla_fl`` the device holds all of it; in
+``splitfed`` the upper part stands on the edge server, one replica for each device, and is
 averaged with the rest at the end of the round (SplitFedV1, Thapa et al. 2004.12088). Both
 therefore learn alike but for the messages that the channel erases.
 """
@@ -31,10 +31,10 @@ class ClientsState(NamedTuple):
     """What lasts from round to round.
 
     Attributes:
-      params: Global `{"embedding", "encoder", "decoder"}`.
-      client_optimizer: State of every client's own optimisers, leaves `[N K, ...]`, the
+      params: global ``{"embedding", "encoder", "decoder"}``.
+      client_optimizer: state of every client's own optimisers, leaves ``[N K, ...]``, the
         devices of a cluster side by side.
-      server_optimizer: State of the optimiser that aggregates.
+      server_optimizer: state of the optimiser that aggregates.
     """
 
     params: Params
@@ -46,9 +46,9 @@ class ClientErasures(NamedTuple):
     """What the round's decision and channel do to learning; array values all.
 
     Attributes:
-      samples: `B_k [N, K]` int32, each client's part of its cluster's mini-batch; 0 leaves
+      samples: ``B_k [N, K]`` int32, each client's part of its cluster's mini-batch; 0 leaves
         a client out.
-      loss_probability: `P_k [N, K]`, of a client's one message a step and its answer.
+      loss_probability: ``P_k [N, K]``, of a client's one message a step and its answer.
     """
 
     samples: jax.Array
@@ -59,8 +59,8 @@ class _Rows(NamedTuple):
     """Which examples a client reads, and which of them are padding.
 
     Attributes:
-      ids: `[N K, most_samples]`, numbers of the examples among all `N B` of a step.
-      counted: `[N K, most_samples]` bool, False on padding.
+      ids: ``[N K, most_samples]``, numbers of the examples among all ``N B`` of a step.
+      counted: ``[N K, most_samples]`` bool, False on padding.
     """
 
     ids: jax.Array
@@ -68,7 +68,7 @@ class _Rows(NamedTuple):
 
 
 class _Local(NamedTuple):
-    """Carry of the local steps, leaves `[N K, ...]`."""
+    """Carry of the local steps, leaves ``[N K, ...]``."""
 
     clients: Params
     optimizer: optax.OptState
@@ -86,13 +86,13 @@ def init_clients(
     """A fresh model and fresh optimisers.
 
     Args:
-      key: Scalar random key; the parameters are those of `init_learner`.
-      model: What is trained.
-      clusters: `N`.
-      devices: `K`.
-      client_tx: A client's optimiser of embedding and encoder.
-      decoder_tx: A client's optimiser of its decoder or head.
-      server_tx: Optimiser on the aggregated models; `optax.sgd(1.0)` is averaging.
+      key: scalar random key; the parameters are those of ``init_learner``.
+      model: what is trained.
+      clusters: ``N``.
+      devices: ``K``.
+      client_tx: a client's optimiser of embedding and encoder.
+      decoder_tx: a client's optimiser of its decoder or head.
+      server_tx: optimiser on the aggregated models; ``optax.sgd(1.0)`` is averaging.
 
     Returns:
       The state before the first round.
@@ -124,31 +124,31 @@ def train_clients_round(
 ) -> tuple[ClientsState, RoundLearning]:
     """H local steps in all clients, aggregation of whole models, and the server's step.
 
-    The clients of a cluster share out its mini-batch in order: device k takes the `B_k`
+    The clients of a cluster share out its mini-batch in order: device k takes the ``B_k``
     examples behind those of the devices before it. It descends the loss per token of its
-    part, which a lost message takes out of a step and a survivor's weight `1 / (1 - P_k)`
+    part, which a lost message takes out of a step and a survivor's weight ``1 / (1 - P_k)``
     makes up for (docs/system-model.md, section 4, with one micro-batch). Whole models are
-    averaged with weights `w_n B_k / sum_j B_j` (section 6), `w_n` rescaled over the
+    averaged with weights ``w_n B_k / sum_j B_j`` (section 6), ``w_n`` rescaled over the
     clusters with any sample. A client without a sample, or of a cluster of weight 0,
     contributes nothing and keeps its optimisers' state; if nobody is present nothing
     changes at all.
 
     Args:
-      state: Before the round.
-      batches: Leaves `[H, N, B, ...]`, as for `train_round`.
-      erasures: Leaves `[N, K]`; new values cost no compilation.
-      weights: `w_n [N]`, >= 0.
-      key: Scalar random key of the round (dropout and erasures).
-      model: What is trained (static).
-      client_tx: As for `init_clients` (static), and the next two.
-      decoder_tx: See there.
-      server_tx: See there.
-      most_samples: Most samples that a client may have (static); time and memory grow
+      state: before the round.
+      batches: leaves ``[H, N, B, ...]``, as for ``train_round``.
+      erasures: leaves ``[N, K]``; new values cost no compilation.
+      weights: ``w_n [N]``, >= 0.
+      key: scalar random key of the round (dropout and erasures).
+      model: what is trained (static).
+      client_tx: as for ``init_clients`` (static), and the next two.
+      decoder_tx: see there.
+      server_tx: see there.
+      most_samples: most samples that a client may have (static); time and memory grow
         with it, values do not depend on it. Parts beyond it, or beyond B in all, give NaN
         throughout.
 
     Returns:
-      `(state, RoundLearning)` after the round; the gradient is the weighted mean over
+      ``(state, RoundLearning)`` after the round; the gradient is the weighted mean over
       clients.
     """
     steps, _, batch_size = jax.tree.leaves(batches)[0].shape[:3]
@@ -183,7 +183,7 @@ def _whole_model_optimizer(
 
 
 def _client_shares(weights: jax.Array, samples: jax.Array) -> jax.Array:
-    """Weights `[N K]` of the clients in the mean, sum 1, from `w_n [N]` and `B_k [N, K]`."""
+    """Weights ``[N K]`` of the clients in the mean, sum 1, from ``w_n [N]`` and ``B_k [N, K]``."""
     held = samples.sum(1)
     part = samples / jnp.maximum(held, 1)[:, None]
     return (present_shares(weights, held > 0)[:, None] * part).reshape(-1)
@@ -211,9 +211,9 @@ def _clients_step(
     model: SplitModel,
     tx: optax.GradientTransformation,
 ) -> tuple[_Local, StepSums]:
-    """One part of a mini-batch in every client: leaves of the batch `[N, B, ...]`.
+    """One part of a mini-batch in every client: leaves of the batch ``[N, B, ...]``.
 
-    `loss_probability` and `shares` are `[N K]`.
+    ``loss_probability`` and ``shares`` are ``[N K]``.
     """
     present = shares > 0.0
     erasure_key, dropout_key = jax.random.split(key)
@@ -248,9 +248,9 @@ def _client_loss(
     dropout_key: jax.Array,
     model: SplitModel,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """One client's loss, and its `(loss_sum, token_count)` without the erasure weight.
+    """One client's loss, and its ``(loss_sum, token_count)`` without the erasure weight.
 
-    Leaves of batch and rows are `[most_samples, ...]`, `survival` is `[]`. Dropout goes by
+    Leaves of batch and rows are ``[most_samples, ...]``, ``survival`` is ``[]``. Dropout goes by
     the numbers of the examples, so it does not depend on how the mini-batch is shared out.
     """
     key = dropout_key if model.encoder.dropout_rate > 0.0 else None

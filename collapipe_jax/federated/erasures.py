@@ -10,9 +10,9 @@ class ErasureLaw(NamedTuple):
     """What is drawn together, and what survivors weigh; by default as the bound assumes.
 
     Attributes:
-      per_round: One draw takes all micro-batches of a cluster in a round, or none: fading
+      per_round: one draw takes all micro-batches of a cluster in a round, or none: fading
         that outlasts the round. Otherwise each is lost by itself.
-      pooled: Survivors of all clusters weigh the same, see :func:`pool_survivors`.
+      pooled: survivors of all clusters weigh the same, see ``pool_survivors``.
         Otherwise each weighs by its own chance to survive.
     """
 
@@ -35,16 +35,16 @@ def cluster_weights(
     """Weights of all examples of a local step.
 
     Args:
-      law: What is drawn together (static).
-      step_key: Random key of the step's erasures.
-      round_key: Random key of the round's, the same in all of its steps.
-      batch_size: `B` (static).
-      micro_batches: `M_n [N]`.
-      loss_probability: `P_n [N]`.
-      shares: `w_n [N]` over the clusters present.
+      law: what is drawn together (static).
+      step_key: random key of the step's erasures.
+      round_key: random key of the round's, the same in all of its steps.
+      batch_size: ``B`` (static).
+      micro_batches: ``M_n [N]``.
+      loss_probability: ``P_n [N]``.
+      shares: ``w_n [N]`` over the clusters present.
 
     Returns:
-      `[N, B]`.
+      ``[N, B]``.
     """
     clusters = shares.shape[0]
     key = round_key if law.per_round else step_key
@@ -63,22 +63,22 @@ def sample_example_weights(
 ) -> jax.Array:
     """Weight of every example's loss under one draw of erasures.
 
-    The mini-batch is cut in M micro-batches of `B / M` consecutive examples; each is
-    erased by itself with probability P, and the survivors weigh `1 / (1 - P)`.
-    The expected weight is 1 and its variance `P / (1 - P)`, which puts the second term
+    The mini-batch is cut in M micro-batches of ``B / M`` consecutive examples; each is
+    erased by itself with probability P, and the survivors weigh ``1 / (1 - P)``.
+    The expected weight is 1 and its variance ``P / (1 - P)``, which puts the second term
     of docs/system-model.md (17) on top of the sampling noise.
 
     Args:
-      key: Scalar random key.
-      batch_size: `B` (static).
-      micro_batches: `M`, an array value in 1 .. B: no compilation for a new one. Where
+      key: scalar random key.
+      batch_size: ``B`` (static).
+      micro_batches: ``M``, an array value in 1 .. B: no compilation for a new one. Where
         it does not divide B, the micro-batches differ by one example at most.
-      loss_probability: `P` in [0, 1], an array value.
+      loss_probability: ``P`` in [0, 1], an array value.
 
     Returns:
-      `[B]` float32. As P approaches 1 survivors weigh up to `2^24`, the largest that
+      ``[B]`` float32. As P approaches 1 survivors weigh up to ``2^24``, the largest that
       float32 tells apart, and are as rare, so the mean stays 1; there is no cap. At
-      `P = 1` exactly nothing ever survives: all weights are 0 and the mean is lost.
+      ``P = 1`` exactly nothing ever survives: all weights are 0 and the mean is lost.
     """
     probability = jnp.asarray(loss_probability, jnp.float32)
     micro_batch = jnp.arange(batch_size) * micro_batches // batch_size
@@ -94,7 +94,7 @@ def pool_survivors(example_weights: jax.Array, shares: jax.Array) -> jax.Array:
     share times its survival probability, so those with good links pull harder.
 
     Args:
-      example_weights: ``[N, B]`` of :func:`sample_example_weights`; only whether they are 0
+      example_weights: ``[N, B]`` of ``sample_example_weights``; only whether they are 0
         matters.
       shares: ``w_n [N]`` of the clusters present, 0 elsewhere.
 

@@ -1,7 +1,7 @@
 """The constants of the convergence bound, estimated at a model.
 
 What is estimated is what docs/system-model.md (17) and (19) are written in: a cluster's
-objective `F_n` is the mean loss of its mini-batches over all parameters, the decoder's among
+objective ``F_n`` is the mean loss of its mini-batches over all parameters, the decoder's among
 them, without dropout and erasures.
 """
 
@@ -20,19 +20,19 @@ POWER_ITERATIONS = 12
 """Products with the Hessian that the smoothness is found by."""
 
 Loss = Callable[[Params, Batch], jax.Array]
-"""Loss of one mini-batch, leaves `[B, ...]`: a scalar."""
+"""Loss of one mini-batch, leaves ``[B, ...]``: a scalar."""
 
 
 class BoundConstants(NamedTuple):
-    """Estimates at one model, all `[]` and not negative.
+    """Estimates at one model, all ``[]`` and not negative.
 
     Attributes:
-      gradient_variance: `sigma^2`, weighted mean over clusters of `B` times the variance of a
+      gradient_variance: ``sigma^2``, weighted mean over clusters of ``B`` times the variance of a
         mini-batch's gradient: a sample's, where the loss is a mean over samples.
-      gradient_heterogeneity: `zeta^2`, the largest `|grad F_n - grad F|^2` among clusters.
-      mean_gradient_heterogeneity: The weighted mean of the same.
-      gradient_norm_squared: `|grad F|^2` of the weighted mean `F` of all clusters.
-      smoothness: A lower estimate of `L_s`: `largest_curvature` on the first mini-batches.
+      gradient_heterogeneity: ``zeta^2``, the largest ``|grad F_n - grad F|^2`` among clusters.
+      mean_gradient_heterogeneity: the weighted mean of the same.
+      gradient_norm_squared: ``|grad F|^2`` of the weighted mean ``F`` of all clusters.
+      smoothness: a lower estimate of ``L_s``: ``largest_curvature`` on the first mini-batches.
     """
 
     gradient_variance: jax.Array
@@ -46,19 +46,19 @@ class BoundConstants(NamedTuple):
 def estimate_constants(
     params: Params, batches: Batch, weights: jax.Array, key: jax.Array, *, model: SplitModel
 ) -> BoundConstants:
-    """`bound_constants` of a model with the loss that it is trained on.
+    """``bound_constants`` of a model with the loss that it is trained on.
 
     A mini-batch's loss is its summed loss over its number of predictions, as in training.
     With one prediction a sample it is a mean. With several it is a ratio, and a sample with
-    loss `l` and `c` predictions counts in the variance, to first order, as
-    `(grad l - c grad F) / mean c`.
+    loss ``l`` and ``c`` predictions counts in the variance, to first order, as
+    ``(grad l - c grad F) / mean c``.
 
     Args:
-      params: Global `{"embedding", "encoder", "decoder"}`.
-      batches: Leaves `[J, N, B, ...]`.
-      weights: `w_n [N]`, sum 1.
-      key: Scalar random key.
-      model: What is trained (static).
+      params: global ``{"embedding", "encoder", "decoder"}``.
+      batches: leaves ``[J, N, B, ...]``.
+      weights: ``w_n [N]``, sum 1.
+      key: scalar random key.
+      model: what is trained (static).
     """
 
     def loss(params: Params, batch: Batch) -> jax.Array:
@@ -73,18 +73,18 @@ def bound_constants(
 ) -> BoundConstants:
     """Constants from J mini-batches of every cluster.
 
-    With the mean `g_n` of a cluster's J gradients and `v_n = sigma_n^2 / (J B)`, the variance
-    of that mean, sampling adds `v_n (1 - 2 w_n) + V` to `|g_n - g|^2` and `V` to `|g|^2`, where
-    `g = sum_n w_n g_n` and `V = sum_n w_n^2 v_n`. Both are taken off, so that the squares are
-    right in the mean, and what falls under 0 is put there. The largest of several is still too
+    With the mean ``g_n`` of a cluster's J gradients and ``v_n = sigma_n^2 / (J B)``, the variance
+    of that mean, sampling adds ``v_n (1 - 2 w_n) + V`` to ``|g_n - g|^2`` and ``V`` to ``|g|^2``,
+    where ``g = sum_n w_n g_n`` and ``V = sum_n w_n^2 v_n``. Both are taken off, so that the squares
+    are right in the mean, and what falls under 0 is put there. The largest of several is still too
     large in the mean, by about the noise that is left in them.
 
     Args:
-      loss: Of one mini-batch.
-      params: Where to estimate.
-      batches: Independent mini-batches, leaves `[J, N, B, ...]` with `J >= 2`.
-      weights: `w_n [N]`, sum 1.
-      key: Scalar random key, the direction that the power iteration starts in.
+      loss: of one mini-batch.
+      params: where to estimate.
+      batches: independent mini-batches, leaves ``[J, N, B, ...]`` with ``J >= 2``.
+      weights: ``w_n [N]``, sum 1.
+      key: scalar random key, the direction that the power iteration starts in.
     """
     groups, _, size = jax.tree.leaves(batches)[0].shape[:3]
     first = jax.tree.map(lambda leaf: leaf[0], batches)  # products with a Hessian are dear
@@ -104,7 +104,7 @@ def bound_constants(
 
 
 def _mini_batch_gradients(loss: Loss, params: Params, batches: Batch) -> tuple[Params, jax.Array]:
-    """Mean of each cluster's gradients, leaves `[N, ...]`, and their variance `[N]`.
+    """Mean of each cluster's gradients, leaves ``[N, ...]``, and their variance ``[N]``.
 
     One gradient at a time, by Welford's recursion: no differences of large numbers.
     """
@@ -129,17 +129,17 @@ def _mini_batch_gradients(loss: Loss, params: Params, batches: Batch) -> tuple[P
 def largest_curvature(
     loss: Loss, params: Params, batch: Batch, weights: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Largest absolute eigenvalue of the Hessian of `F` on these samples, from below.
+    """Largest absolute eigenvalue of the Hessian of ``F`` on these samples, from below.
 
     A power iteration of fixed length: what a product with the Hessian does to the norm of a
     direction never exceeds the eigenvalue. It knows nothing of the curvature elsewhere.
 
     Args:
-      loss: Of one mini-batch.
-      params: Where.
-      batch: A mini-batch of every cluster, leaves `[N, B, ...]`.
-      weights: `w_n [N]`, sum 1.
-      key: Scalar random key, the direction to start in.
+      loss: of one mini-batch.
+      params: where.
+      batch: a mini-batch of every cluster, leaves ``[N, B, ...]``.
+      weights: ``w_n [N]``, sum 1.
+      key: scalar random key, the direction to start in.
     """
 
     def product(direction: Params) -> Params:
@@ -178,5 +178,5 @@ def _squared_norm(tree: Any) -> jax.Array:
 
 
 def _weighted_sum(weights: jax.Array, tree: Any) -> Any:
-    """Leaves `[N, ...]` to `[...]`."""
+    """Leaves ``[N, ...]`` to ``[...]``."""
     return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), tree)

@@ -22,11 +22,11 @@ class LearnerState(NamedTuple):
     """What lasts from round to round.
 
     Attributes:
-      client: Global `{"embedding", "encoder"}`, encoder leaves `[L, ...]`.
-      client_optimizer: State of every cluster's own optimiser, leaves `[N, ...]`.
-      decoder: The edge server's parameters.
-      decoder_optimizer: State of the decoder's optimiser.
-      server_optimizer: State of the optimiser that aggregates.
+      client: global ``{"embedding", "encoder"}``, encoder leaves ``[L, ...]``.
+      client_optimizer: state of every cluster's own optimiser, leaves ``[N, ...]``.
+      decoder: the edge server's parameters.
+      decoder_optimizer: state of the decoder's optimiser.
+      server_optimizer: state of the optimiser that aggregates.
     """
 
     client: Params
@@ -40,9 +40,9 @@ class Erasures(NamedTuple):
     """What the round's decision and channel do to learning; array values all.
 
     Attributes:
-      micro_batches: `M_n [N]` int32.
-      loss_probability: `P_n [N]`, of one micro-batch's whole trip.
-      present: `[N]` bool, False for a cluster that sits out.
+      micro_batches: ``M_n [N]`` int32.
+      loss_probability: ``P_n [N]``, of one micro-batch's whole trip.
+      present: ``[N]`` bool, False for a cluster that sits out.
     """
 
     micro_batches: jax.Array
@@ -51,13 +51,13 @@ class Erasures(NamedTuple):
 
 
 class RoundLearning(NamedTuple):
-    """What a round tells about learning, all `[]`; NaN when nobody was present.
+    """What a round tells about learning, all ``[]``; NaN when nobody was present.
 
     Attributes:
-      loss: Training loss in nats a token, over all examples of the present clusters
+      loss: training loss in nats a token, over all examples of the present clusters
         and all local steps, erased or not.
-      erased_fraction: Share of those examples whose micro-batch was erased.
-      gradient_norm: Norm of the gradient of the shared loss over clients and decoder
+      erased_fraction: share of those examples whose micro-batch was erased.
+      gradient_norm: norm of the gradient of the shared loss over clients and decoder
         (the weighted mean over clusters), averaged over the local steps.
     """
 
@@ -76,7 +76,7 @@ class _Local(NamedTuple):
 
 
 class StepSums(NamedTuple):
-    """What a local step adds to the round's report, all `[]`; `RoundLearning` says of what."""
+    """What a local step adds to the round's report, all ``[]``; ``RoundLearning`` says of what."""
 
     loss_sum: jax.Array
     token_count: jax.Array
@@ -95,12 +95,12 @@ def init_learner(
     """A fresh model and fresh optimisers.
 
     Args:
-      key: Scalar random key.
-      model: What is trained.
-      clusters: `N`.
-      client_tx: Optimiser of embedding and encoder inside a cluster.
-      decoder_tx: Optimiser of the edge server's decoder.
-      server_tx: Optimiser on the aggregated clients; `optax.sgd(1.0)` is averaging.
+      key: scalar random key.
+      model: what is trained.
+      clusters: ``N``.
+      client_tx: optimiser of embedding and encoder inside a cluster.
+      decoder_tx: optimiser of the edge server's decoder.
+      server_tx: optimiser on the aggregated clients; ``optax.sgd(1.0)`` is averaging.
 
     Returns:
       The state before the first round.
@@ -137,30 +137,30 @@ def train_round(
 ) -> tuple[LearnerState, RoundLearning]:
     """H local steps in all clusters, aggregation, and the server's step.
 
-    In a step, cluster n descends `sum_b e_b loss_b / sum_b tokens_b` with the erasure
+    In a step, cluster n descends ``sum_b e_b loss_b / sum_b tokens_b`` with the erasure
     weights e of docs/system-model.md, section 4, on its own copy of the clients; the
     edge server steps its one decoder on the mean of the clusters' gradients, weighted
-    by `weights` rescaled over the present clusters. An absent cluster, or one of
+    by ``weights`` rescaled over the present clusters. An absent cluster, or one of
     weight 0, contributes nothing and keeps its optimiser's state; if nobody is
     present nothing changes at all.
 
     Args:
-      state: Before the round.
-      batches: Leaves `[H, N, B, ...]`. Lengths may stay below the configuration's.
-      erasures: Leaves `[N]`; new values cost no compilation.
-      weights: `w_n [N]`, >= 0.
-      key: Scalar random key of the round (dropout and erasures).
-      model: What is trained (static).
-      client_tx: As for `init_learner` (static), and the next two.
-      decoder_tx: See there.
-      server_tx: See there.
-      segments: Blocks per device `[N, K]`, 0 throughout for a cluster that sits out. Only
+      state: before the round.
+      batches: leaves ``[H, N, B, ...]``. Lengths may stay below the configuration's.
+      erasures: leaves ``[N]``; new values cost no compilation.
+      weights: ``w_n [N]``, >= 0.
+      key: scalar random key of the round (dropout and erasures).
+      model: what is trained (static).
+      client_tx: as for ``init_learner`` (static), and the next two.
+      decoder_tx: see there.
+      server_tx: see there.
+      segments: blocks per device ``[N, K]``, 0 throughout for a cluster that sits out. Only
         pipelines read them; new values cost no compilation.
-      execution: What runs the encoder (static).
-      erasure_law: How losses are drawn and made up for (static).
+      execution: what runs the encoder (static).
+      erasure_law: how losses are drawn and made up for (static).
 
     Returns:
-      `(state, RoundLearning)` after the round.
+      ``(state, RoundLearning)`` after the round.
     """
     steps, clusters = jax.tree.leaves(batches)[0].shape[:2]
     present = erasures.present & (weights > 0.0)
@@ -216,9 +216,9 @@ def _local_step(
     client_tx: optax.GradientTransformation,
     decoder_tx: optax.GradientTransformation,
 ) -> tuple[_Local, StepSums]:
-    """One mini-batch in every cluster: leaves of the batch `[N, B, ...]`, `shares [N]`.
+    """One mini-batch in every cluster: leaves of the batch ``[N, B, ...]``, ``shares [N]``.
 
-    `example_weights` is `[N, B]`; `loss` is `shared_loss` with its keywords bound.
+    ``example_weights`` is ``[N, B]``; ``loss`` is ``shared_loss`` with its keywords bound.
     """
     present = shares > 0.0
     gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
@@ -254,11 +254,11 @@ def round_report(sums: StepSums, anyone: jax.Array) -> RoundLearning:
     """What the local steps of a round add up to.
 
     Args:
-      sums: Leaves `[H]`.
-      anyone: Scalar bool, False when nobody was present.
+      sums: leaves ``[H]``.
+      anyone: scalar bool, False when nobody was present.
 
     Returns:
-      The report, NaN where `anyone` is False.
+      The report, NaN where ``anyone`` is False.
     """
     report = RoundLearning(
         loss=sums.loss_sum.sum() / sums.token_count.sum(),
@@ -274,5 +274,5 @@ def tree_norm(tree: Any) -> jax.Array:
 
 
 def replicate(tree: Any, copies: int) -> Any:
-    """Leaves `[...]` to `[copies, ...]`."""
+    """Leaves ``[...]`` to ``[copies, ...]``."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (copies, *leaf.shape)), tree)

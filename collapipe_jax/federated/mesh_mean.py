@@ -15,19 +15,19 @@ def mean_over_clusters(
 ) -> Any:
     """Weighted mean of the present clusters' parameters, as one sum over the mesh.
 
-    Equal to `aggregate` on one device. Source: docs/system-model.md, section 1, step 5.
+    Equal to ``aggregate`` on one device. Source: docs/system-model.md, section 1, step 5.
 
     Args:
-      clients: Tree with leaves `[N, ...]`, one cluster's part on each row of the mesh.
+      clients: tree with leaves ``[N, ...]``, one cluster's part on each row of the mesh.
         What an absent cluster holds is never read, NaN included.
-      weights: `w_n [N]`, >= 0; rescaled to sum 1 over the present clusters.
-      present: `[N]` bool.
-      previous: Tree with leaves `[...]`, returned when nobody is present or all present
+      weights: ``w_n [N]``, >= 0; rescaled to sum 1 over the present clusters.
+      present: ``[N]`` bool.
+      previous: tree with leaves ``[...]``, returned when nobody is present or all present
         weights are 0.
-      mesh: From `make_pipeline_mesh(N, K)`.
+      mesh: from ``make_pipeline_mesh(N, K)``.
 
     Returns:
-      Tree with leaves `[...]`, the same on all devices.
+      Tree with leaves ``[...]``, the same on all devices.
     """
     shares = present_shares(weights, present)
 

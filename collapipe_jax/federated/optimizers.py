@@ -28,22 +28,22 @@ def make_optimizer(
 
     Args:
       name: "sgd", "momentum" or "adam".
-      learning_rate: Peak step size, > 0.
-      schedule: "constant", "cosine" (to 0 at `total_steps`) or "inverse_sqrt"
-        (`sqrt(warmup / step)`, Vaswani et al. 1706.03762), each after a linear warm-up.
-      warmup_steps: Steps of the warm-up; 0 starts at the peak. "inverse_sqrt" then
+      learning_rate: peak step size, > 0.
+      schedule: "constant", "cosine" (to 0 at ``total_steps``) or "inverse_sqrt"
+        (``sqrt(warmup / step)``, Vaswani et al. 1706.03762), each after a linear warm-up.
+      warmup_steps: steps of the warm-up; 0 starts at the peak. "inverse_sqrt" then
         decays as if it were 1.
-      total_steps: Steps at which "cosine" ends, warm-up included; others do not read it.
-      clip_norm: Largest global norm of a gradient; 0 is off.
-      momentum: Decay of the first moment, "momentum" and "adam" alike.
-      beta2: Decay of the second moment of "adam".
+      total_steps: steps at which "cosine" ends, warm-up included; others do not read it.
+      clip_norm: largest global norm of a gradient; 0 is off.
+      momentum: decay of the first moment, "momentum" and "adam" alike.
+      beta2: decay of the second moment of "adam".
 
     Returns:
       The optimiser.
 
     Raises:
-      InputError: On an unknown name or schedule, a negative or non-finite number, or
-        "cosine" without `total_steps` beyond the warm-up.
+      InputError: on an unknown name or schedule, a negative or non-finite number, or
+        "cosine" without ``total_steps`` beyond the warm-up.
     """
     if name not in _NUMBERS_PER_PARAMETER:
         raise InputError("optimizer.name", name, "is unknown", _choose(_NUMBERS_PER_PARAMETER))
@@ -104,8 +104,8 @@ def scale_group_rates(
     for it.
 
     Args:
-      tx: The optimiser.
-      factors: Factor on the step by name of the group, 1 where none is named.
+      tx: the optimiser.
+      factors: factor on the step by name of the group, 1 where none is named.
 
     Returns:
       The optimiser, for parameters in a dictionary of groups.
@@ -124,13 +124,13 @@ def state_bytes_per_parameter(name: str) -> int:
     """Bytes that training keeps for one parameter: weight, gradient, optimiser; float32.
 
     Args:
-      name: As for `make_optimizer`.
+      name: as for ``make_optimizer``.
 
     Returns:
       8 for plain SGD, 12 with momentum, 16 for Adam.
 
     Raises:
-      InputError: On an unknown name.
+      InputError: on an unknown name.
     """
     if name not in _NUMBERS_PER_PARAMETER:
         raise InputError("optimizer.name", name, "is unknown", _choose(_NUMBERS_PER_PARAMETER))

@@ -22,25 +22,25 @@ def shared_loss(
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """A scalar whose gradients are all that a step needs, from one pass of the decoder.
 
-    Its value is `sum_n shares_n loss_n`, so its gradient by the decoder is the weighted
+    Its value is ``sum_n shares_n loss_n``, so its gradient by the decoder is the weighted
     mean of the clusters' gradients. On the way back to the clusters the share is
-    divided out again, which leaves cluster n the gradient of its own `loss_n`. The
-    decoder thus runs once over all `N B` examples, its matrix products are shared, and
+    divided out again, which leaves cluster n the gradient of its own ``loss_n``. The
+    decoder thus runs once over all ``N B`` examples, its matrix products are shared, and
     no per-cluster copy of its gradient ever exists.
 
     Args:
-      clients: Leaves `[N, ...]`.
-      decoder: The one decoder.
-      batch: Leaves `[N, B, ...]`.
-      example_weights: Erasure weights `[N, B]`.
-      shares: `[N]`, sum 1 over the present clusters, 0 for absent ones.
-      dropout_key: Scalar key of the step.
-      model: What is trained.
-      segments: `[N, K]`, for a pipeline.
-      execution: What runs the encoder.
+      clients: leaves ``[N, ...]``.
+      decoder: the one decoder.
+      batch: leaves ``[N, B, ...]``.
+      example_weights: erasure weights ``[N, B]``.
+      shares: ``[N]``, sum 1 over the present clusters, 0 for absent ones.
+      dropout_key: scalar key of the step.
+      model: what is trained.
+      segments: ``[N, K]``, for a pipeline.
+      execution: what runs the encoder.
 
     Returns:
-      The scalar, and `(loss_sum [N], token_count [N])` without erasure weights.
+      The scalar, and ``(loss_sum [N], token_count [N])`` without erasure weights.
     """
     clusters, batch_size = example_weights.shape
     key = dropout_key if model.encoder.dropout_rate > 0.0 else None
@@ -62,22 +62,22 @@ def shared_loss(
 
 
 def loss_per_token(losses: jax.Array, tokens: jax.Array, example_weights: jax.Array) -> jax.Array:
-    """What a client descends: `sum_b e_b loss_b / sum_b tokens_b`, 0 without a token.
+    """What a client descends: ``sum_b e_b loss_b / sum_b tokens_b``, 0 without a token.
 
     Args:
-      losses: Sums over an example's tokens `[..., B]`.
-      tokens: Their numbers `[..., B]`, of erased examples too.
-      example_weights: Erasure weights `e [..., B]`.
+      losses: sums over an example's tokens ``[..., B]``.
+      tokens: their numbers ``[..., B]``, of erased examples too.
+      example_weights: erasure weights ``e [..., B]``.
 
     Returns:
-      `[...]`.
+      ``[...]``.
     """
     return (example_weights * losses).sum(-1) / jnp.maximum(tokens.sum(-1), 1.0)
 
 
 @jax.custom_vjp
 def _scale_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """The identity on `x [N, ...]`, whose gradient is multiplied by `scale [N]`."""
+    """The identity on ``x [N, ...]``, whose gradient is multiplied by ``scale [N]``."""
     del scale
     return x
 

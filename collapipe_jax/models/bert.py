@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 1810.04805), cut where the network cuts it.
 
-`embed_bert` runs on the control unit, `encoder.encode` on the devices, `pool` and whatever
-head reads it on the edge server. Parameters are `{"embedding", "encoder", "pooler"}`.
+``embed_bert`` runs on the control unit, ``encoder.encode`` on the devices, ``pool`` and whatever
+head reads it on the edge server. Parameters are ``{"embedding", "encoder", "pooler"}``.
 """
 
 import jax
@@ -23,15 +23,15 @@ from collapipe_jax.models.layers import (
 
 
 def init_bert(key: jax.Array, config: BertConfig) -> Params:
-    """Fresh parameters of BERT, by the law it was published with (`initial_deviation`).
+    """Fresh parameters of BERT, by the law it was published with (``initial_deviation``).
 
     Args:
-      key: Scalar random key.
-      config: Sizes.
+      key: scalar random key.
+      config: sizes.
 
     Returns:
-      `{"embedding", "encoder", "pooler"}`: the control unit's tables `word [V, h]`,
-      `position [P, h]` and `token_type [T, h]` with their norm, the blocks `[L, ...]`, and
+      ``{"embedding", "encoder", "pooler"}``: the control unit's tables ``word [V, h]``,
+      ``position [P, h]`` and ``token_type [T, h]`` with their norm, the blocks ``[L, ...]``, and
       the edge server's pooler.
     """
     tables_key, encoder_key, pooler_key = jax.random.split(key, 3)
@@ -61,11 +61,11 @@ def init_pooler(key: jax.Array, config: BertConfig) -> Params:
     """Fresh parameters of the pooler, for a checkpoint that came without.
 
     Args:
-      key: Scalar random key.
-      config: Sizes.
+      key: scalar random key.
+      config: sizes.
 
     Returns:
-      `{"kernel": [h, h], "bias": [h]}`.
+      ``{"kernel": [h, h], "bias": [h]}``.
     """
     kernel = initial_weights(config)(key, (config.width, config.width))
     return {"kernel": kernel, "bias": jnp.zeros(config.width)}
@@ -81,20 +81,20 @@ def embed_bert(
     """What enters the first block: word, position and token type, summed, normed, dropped.
 
     Args:
-      embedding_params: Tables `word [V, h]`, `position [P, h]`, `token_type [T, h]`, and
-        `norm`.
-      config: Sizes.
-      token_ids: `[B, S]`; a number outside the vocabulary is clamped to its end.
-      token_types: `[B, S]`, clamped likewise; all 0 when None.
-      keys: Keys `[B]` of the examples (`layers.example_keys`), or None for no dropout. The
-        embedding draws as layer `L`, next to the blocks `0 .. L - 1`; a head's dropout
-        takes layers from `L + 1` on.
+      embedding_params: tables ``word [V, h]``, ``position [P, h]``, ``token_type [T, h]``, and
+        ``norm``.
+      config: sizes.
+      token_ids: ``[B, S]``; a number outside the vocabulary is clamped to its end.
+      token_types: ``[B, S]``, clamped likewise; all 0 when None.
+      keys: keys ``[B]`` of the examples (``layers.example_keys``), or None for no dropout. The
+        embedding draws as layer ``L``, next to the blocks ``0 .. L - 1``; a head's dropout
+        takes layers from ``L + 1`` on.
 
     Returns:
-      `[B, S, h]`, of the tables' type.
+      ``[B, S, h]``, of the tables' type.
 
     Raises:
-      InputError: If `S` exceeds the number of positions.
+      InputError: if ``S`` exceeds the number of positions.
     """
     length = token_ids.shape[1]
     if length > config.positions:
@@ -118,11 +118,11 @@ def pool(pooler_params: Params, hidden: jax.Array) -> jax.Array:
     """One vector for each text: a linear map and tanh of the first token's hidden state.
 
     Args:
-      pooler_params: `{"kernel": [h, h], "bias": [h]}`.
-      hidden: The encoder's output `[B, S, h]`.
+      pooler_params: ``{"kernel": [h, h], "bias": [h]}``.
+      hidden: the encoder's output ``[B, S, h]``.
 
     Returns:
-      `[B, h]`, in (-1, 1).
+      ``[B, h]``, in (-1, 1).
     """
     return jnp.tanh(hidden[:, 0] @ pooler_params["kernel"] + pooler_params["bias"][None])
 
@@ -140,19 +140,19 @@ def bert_encode(
     """The whole of BERT in one place.
 
     Args:
-      params: `{"embedding", "encoder"}`, and "pooler" where there is one.
-      config: Sizes.
-      token_ids: `[B, S]`.
-      mask: `[B, S]`, True on real tokens.
-      token_types: `[B, S]`; all 0 when None.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the mini-batch; `0 .. B - 1` when None.
+      params: ``{"embedding", "encoder"}``, and "pooler" where there is one.
+      config: sizes.
+      token_ids: ``[B, S]``.
+      mask: ``[B, S]``, True on real tokens.
+      token_types: ``[B, S]``; all 0 when None.
+      dropout_key: scalar key, or None for a deterministic pass.
+      example_ids: ``[B]`` numbers of the examples in the mini-batch; ``0 .. B - 1`` when None.
 
     Returns:
-      `(hidden [B, S, h], pooled [B, h])`; `pooled` is None for parameters without "pooler".
+      ``(hidden [B, S, h], pooled [B, h])``; ``pooled`` is None for parameters without "pooler".
 
     Raises:
-      InputError: If `S` exceeds the number of positions.
+      InputError: if ``S`` exceeds the number of positions.
     """
     ids = jnp.arange(token_ids.shape[0]) if example_ids is None else example_ids
     keys = example_keys(dropout_key, ids)

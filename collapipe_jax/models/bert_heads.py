@@ -20,8 +20,8 @@ class TaggingBatch(NamedTuple):
     """Texts with a label at every token that is scored.
 
     Attributes:
-      token_ids: `[B, S]` int32, 0 where padded.
-      labels: `[B, S]` int32, `UNLABELLED` where a token is not scored.
+      token_ids: ``[B, S]`` int32, 0 where padded.
+      labels: ``[B, S]`` int32, ``UNLABELLED`` where a token is not scored.
     """
 
     token_ids: jax.Array
@@ -32,8 +32,8 @@ class ClassificationBatch(NamedTuple):
     """Texts with one label each.
 
     Attributes:
-      token_ids: `[B, S]` int32, 0 where padded.
-      labels: `[B]` int32.
+      token_ids: ``[B, S]`` int32, 0 where padded.
+      labels: ``[B]`` int32.
     """
 
     token_ids: jax.Array
@@ -45,10 +45,10 @@ class _Bert:
     """What both heads share.
 
     Attributes:
-      sizes: Of BERT.
-      labels: Number of labels.
-      label_smoothing: Share in [0, 1) of the target's mass spread over the labels.
-      pools: Whether the head reads the pooled text.
+      sizes: of BERT.
+      labels: number of labels.
+      label_smoothing: share in [0, 1) of the target's mass spread over the labels.
+      pools: whether the head reads the pooled text.
     """
 
     pools: ClassVar[bool]
@@ -102,7 +102,7 @@ class BertTagger(_Bert):
     def scores(
         self, decoder_params: Params, encoded: jax.Array, keys: jax.Array | None = None
     ) -> jax.Array:
-        """Logits `[B, S, labels]` from hidden states `[B, S, h]`."""
+        """Logits ``[B, S, labels]`` from hidden states ``[B, S, h]``."""
         return _linear(decoder_params["head"], self._drop(encoded, keys))
 
     def losses(
@@ -112,7 +112,7 @@ class BertTagger(_Bert):
         batch: TaggingBatch,
         keys: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Cross entropy in nats summed over the scored tokens, and their number `[B]`."""
+        """Cross entropy in nats summed over the scored tokens, and their number ``[B]``."""
         scored = batch.labels != UNLABELLED
         targets = jnp.where(scored, batch.labels, 0)
         losses = cross_entropy(
@@ -130,7 +130,7 @@ class BertClassifier(_Bert):
     def scores(
         self, decoder_params: Params, encoded: jax.Array, keys: jax.Array | None = None
     ) -> jax.Array:
-        """Logits `[B, labels]` from hidden states `[B, S, h]`."""
+        """Logits ``[B, labels]`` from hidden states ``[B, S, h]``."""
         pooled = pool(decoder_params["pooler"], encoded)
         return _linear(decoder_params["head"], self._drop(pooled, keys))
 
@@ -141,7 +141,7 @@ class BertClassifier(_Bert):
         batch: ClassificationBatch,
         keys: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Cross entropy in nats and 1 for every text `[B]`."""
+        """Cross entropy in nats and 1 for every text ``[B]``."""
         scores = self.scores(decoder_params, encoded, keys)
         losses = cross_entropy(scores, batch.labels, self.label_smoothing)
         return losses, jnp.ones_like(losses)
@@ -150,12 +150,12 @@ class BertClassifier(_Bert):
 def predict(
     model: BertTagger | BertClassifier, params: Params, batch: TaggingBatch | ClassificationBatch
 ) -> jax.Array:
-    """The likeliest label of every token `[B, S]`, or of every text `[B]`.
+    """The likeliest label of every token ``[B, S]``, or of every text ``[B]``.
 
     Args:
-      model: Which head (static under jit).
-      params: `{"embedding", "encoder", "decoder"}`.
-      batch: Its labels are not read.
+      model: which head (static under jit).
+      params: ``{"embedding", "encoder", "decoder"}``.
+      batch: its labels are not read.
     """
     x, mask = model.embed(params["embedding"], batch, None)
     encoded = encode(params["encoder"], model.sizes, x, mask)

@@ -16,23 +16,23 @@ class EncoderConfig:
     """Sizes of the stack of blocks that the devices share out; hashable, hence static under jit.
 
     Attributes:
-      width: `h`, size of an activation; a multiple of `heads`.
-      heads: Attention heads.
-      feed_forward_width: Inner size of the feed-forward layer, usually `4 h`.
-      encoder_blocks: `L`.
+      width: ``h``, size of an activation; a multiple of ``heads``.
+      heads: attention heads.
+      feed_forward_width: inner size of the feed-forward layer, usually ``4 h``.
+      encoder_blocks: ``L``.
       norm: "pre" norms what enters a layer and leaves the stack's output to whoever
         reads it; "post" norms the sum of a layer and its residual, as BERT does.
-      norm_epsilon: Added to a variance.
+      norm_epsilon: added to a variance.
       activation: "gelu" (exact), "gelu_tanh" (its usual approximation) or "relu".
-      dropout_rate: Probability in [0, 1) that an activation or an attention weight is dropped.
-      rematerialise: Recompute a block's activations in the backward pass.
-      initial_deviation: Of fresh weights, a normal law cut at two of it; 0 takes
-        `1 / sqrt(inputs)`, LeCun's law.
+      dropout_rate: probability in [0, 1) that an activation or an attention weight is dropped.
+      rematerialise: recompute a block's activations in the backward pass.
+      initial_deviation: of fresh weights, a normal law cut at two of it; 0 takes
+        ``1 / sqrt(inputs)``, LeCun's law.
       compute_dtype: "float32", or "bfloat16" for matrix products of 16-bit numbers that
         are summed in 32; parameters, norms, softmax and losses keep float32 either way.
 
     Raises:
-      InputError: On a size below 1, heads that do not divide the width, a share outside
+      InputError: on a size below 1, heads that do not divide the width, a share outside
         [0, 1), or an unknown name.
     """
 
@@ -76,14 +76,14 @@ class TransformerConfig(EncoderConfig):
     """Sizes of an encoder-decoder for translation.
 
     Attributes:
-      vocabulary_size: Entries of the vocabulary, special tokens included.
-      decoder_blocks: Blocks of the decoder.
-      source_length: Tokens of a source sentence, padding included.
-      target_length: Tokens of a target sentence, end included and start not.
-      label_smoothing: Share in [0, 1) of the target's mass spread over the vocabulary.
+      vocabulary_size: entries of the vocabulary, special tokens included.
+      decoder_blocks: blocks of the decoder.
+      source_length: tokens of a source sentence, padding included.
+      target_length: tokens of a target sentence, end included and start not.
+      label_smoothing: share in [0, 1) of the target's mass spread over the vocabulary.
 
     Raises:
-      InputError: As the encoder's sizes, and on an odd width, a vocabulary without room
+      InputError: as the encoder's sizes, and on an odd width, a vocabulary without room
         for the special tokens, or a norm that the decoder does not follow.
     """
 
@@ -113,12 +113,12 @@ class BertConfig(EncoderConfig):
     """Sizes of BERT (Devlin et al. 1810.04805); the defaults are those it was published with.
 
     Attributes:
-      vocabulary_size: Entries of the WordPiece vocabulary.
-      positions: Longest text in tokens, each position with a learned embedding.
-      token_types: Kinds of text in one sequence, each with a learned embedding.
+      vocabulary_size: entries of the WordPiece vocabulary.
+      positions: longest text in tokens, each position with a learned embedding.
+      token_types: kinds of text in one sequence, each with a learned embedding.
 
     Raises:
-      InputError: As the encoder's sizes.
+      InputError: as the encoder's sizes.
     """
 
     vocabulary_size: int

@@ -13,7 +13,7 @@ from collapipe_jax.models.transformer import DecoderBlock, embed, layer_norm, lo
 
 
 class _Cache(NamedTuple):
-    """Projected keys and values of every decoder block, `Q` hypotheses at once."""
+    """Projected keys and values of every decoder block, ``Q`` hypotheses at once."""
 
     key: jax.Array  # [decoder_blocks, Q, T, h]
     value: jax.Array  # [decoder_blocks, Q, T, h]
@@ -49,14 +49,14 @@ def greedy_decode(
     """The likeliest next token, over and over, until the end token.
 
     Args:
-      params: `{"embedding", "encoder", "decoder"}`.
-      config: Sizes (static).
-      source_ids: `[B, S]`.
-      max_length: `T`, tokens at most, end included (static); `config.target_length`
+      params: ``{"embedding", "encoder", "decoder"}``.
+      config: sizes (static).
+      source_ids: ``[B, S]``.
+      max_length: ``T``, tokens at most, end included (static); ``config.target_length``
         when None.
 
     Returns:
-      `[B, T]` int32 without a start token: an end token, then padding. A sentence that
+      ``[B, T]`` int32 without a start token: an end token, then padding. A sentence that
       never ends has no end token.
     """
     length = config.target_length if max_length is None else max_length
@@ -97,13 +97,13 @@ def beam_decode(
     length_penalty: float = 0.6,
     max_length: int | None = None,
 ) -> jax.Array:
-    """The best hypothesis of a beam search; arguments as for `beam_search`.
+    """The best hypothesis of a beam search; arguments as for ``beam_search``.
 
     Returns:
-      `[B, T]` int32, as from `greedy_decode`, which `beams = 1` equals.
+      ``[B, T]`` int32, as from ``greedy_decode``, which ``beams = 1`` equals.
 
     Raises:
-      InputError: On fewer than 1 beam or a negative penalty.
+      InputError: on fewer than 1 beam or a negative penalty.
     """
     return beam_search(
         params,
@@ -126,24 +126,24 @@ def beam_search(
 ) -> tuple[jax.Array, jax.Array]:
     """Beam search; exact once the beams hold every hypothesis.
 
-    A hypothesis of n tokens, end included, scores `log p / ((5 + n) / 6)^a` with the
+    A hypothesis of n tokens, end included, scores ``log p / ((5 + n) / 6)^a`` with the
     penalty a (Wu et al. 1609.08144). Finished hypotheses stay in the beam and compete.
     An example is done when no open hypothesis can still overtake its best one.
 
     Args:
-      params: `{"embedding", "encoder", "decoder"}`.
-      config: Sizes (static).
-      source_ids: `[B, S]`.
-      beams: `W`, hypotheses kept for an example (static).
-      length_penalty: `a` >= 0 (an array value); 0 ranks by log-probability alone.
-      max_length: `T`, tokens at most, end included (static); `config.target_length`
+      params: ``{"embedding", "encoder", "decoder"}``.
+      config: sizes (static).
+      source_ids: ``[B, S]``.
+      beams: ``W``, hypotheses kept for an example (static).
+      length_penalty: ``a`` >= 0 (an array value); 0 ranks by log-probability alone.
+      max_length: ``T``, tokens at most, end included (static); ``config.target_length``
         when None.
 
     Returns:
-      `(ids [B, T] int32, score [B])` of the best hypothesis of each example.
+      ``(ids [B, T] int32, score [B])`` of the best hypothesis of each example.
 
     Raises:
-      InputError: On fewer than 1 beam or a negative penalty.
+      InputError: on fewer than 1 beam or a negative penalty.
     """
     if beams < 1:
         raise InputError("evaluation.beams", beams, "keeps no hypothesis", "Give at least 1")
@@ -206,7 +206,7 @@ def _penalty(length: jax.Array, strength: jax.Array) -> jax.Array:
 
 
 def _keep_best(state: _Beams, cache: _Cache, log_p: jax.Array, length_penalty: jax.Array) -> _Beams:
-    """Extend every hypothesis by every token, `log_p [B, W, V]`, and keep W of them."""
+    """Extend every hypothesis by every token, ``log_p [B, W, V]``, and keep W of them."""
     batch, beams, vocabulary_size = log_p.shape
     stay = jnp.where(jnp.arange(vocabulary_size) == PAD_ID, 0.0, -jnp.inf)[None, None]
     total = state.total[:, :, None] + jnp.where(state.finished[:, :, None], stay, log_p)
@@ -253,7 +253,7 @@ def _next_scores(
     tokens: jax.Array,
     position: jax.Array,
 ) -> tuple[_Cache, jax.Array]:
-    """Scores `[Q, V]` of the token after `tokens [Q]`, which stand at `position []`."""
+    """Scores ``[Q, V]`` of the token after ``tokens [Q]``, which stand at ``position []``."""
     seen = (jnp.arange(cache.key.shape[2]) <= position)[None, None, :]
     x = embed(decoder_params["embedding"], config, tokens[:, None], position)
 

@@ -1,7 +1,7 @@
 """The encoder: a stack of identical blocks, the part that the devices share out.
 
-Every parameter leaf is stacked `[L, ...]`, so that any run of consecutive blocks is
-a slice and the whole encoder is one `jax.lax.scan`.
+Every parameter leaf is stacked ``[L, ...]``, so that any run of consecutive blocks is
+a slice and the whole encoder is one ``jax.lax.scan``.
 """
 
 import jax
@@ -36,7 +36,7 @@ class EncoderBlock(nnx.Module):
         self.feed_forward = FeedForward(config, rngs=rngs)
 
     def __call__(self, x: jax.Array, mask: jax.Array, keys: jax.Array | None) -> jax.Array:
-        """Map `x [B, S, h]` to `[B, S, h]`; `mask [B, S]` is True on real tokens."""
+        """Map ``x [B, S, h]`` to ``[B, S, h]``; ``mask [B, S]`` is True on real tokens."""
 
         def attend(x: jax.Array) -> jax.Array:
             return dropout(self.attention(x, x, mask[:, None, :], keys, site=0), keys, 1, self.rate)
@@ -54,15 +54,15 @@ class EncoderBlock(nnx.Module):
 def init_encoder(key: jax.Array, config: EncoderConfig) -> Params:
     """Fresh parameters of the encoder.
 
-    A block holds `4 h^2 + 4 h` (attention) `+ 2 h d + d + h` (feed-forward of inner
-    width d) `+ 4 h` (norms) numbers, `12 h^2 + 13 h` at `d = 4 h`.
+    A block holds ``4 h^2 + 4 h`` (attention) ``+ 2 h d + d + h`` (feed-forward of inner
+    width d) ``+ 4 h`` (norms) numbers, ``12 h^2 + 13 h`` at ``d = 4 h``.
 
     Args:
-      key: Scalar random key.
-      config: Sizes; `encoder_blocks` is L.
+      key: scalar random key.
+      config: sizes; ``encoder_blocks`` is L.
 
     Returns:
-      Nested dictionary, every leaf `[L, ...]`.
+      Nested dictionary, every leaf ``[L, ...]``.
     """
     return init_stack(EncoderBlock, key, config, config.encoder_blocks)
 
@@ -77,14 +77,14 @@ def encoder_block(
     """One block of the encoder.
 
     Args:
-      block_params: Parameters of one block, without the axis `L`.
-      config: Sizes.
-      x: Activations `[B, S, h]`.
-      mask: `[B, S]`, True on real tokens. An example without any gets finite values.
-      keys: Keys `[B]` of the examples in this layer, or None for no dropout.
+      block_params: parameters of one block, without the axis ``L``.
+      config: sizes.
+      x: activations ``[B, S, h]``.
+      mask: ``[B, S]``, True on real tokens. An example without any gets finite values.
+      keys: keys ``[B]`` of the examples in this layer, or None for no dropout.
 
     Returns:
-      Activations `[B, S, h]`.
+      Activations ``[B, S, h]``.
     """
     return bind(EncoderBlock, config, block_params)(x, mask, keys)
 
@@ -100,19 +100,19 @@ def encode(
     """The whole encoder as one scan over its blocks.
 
     Dropout depends on (layer, number of the example) only. A micro-batch that names
-    its examples by `example_ids` therefore computes what the whole mini-batch would,
+    its examples by ``example_ids`` therefore computes what the whole mini-batch would,
     and where the stack is cut between devices changes nothing.
 
     Args:
-      encoder_params: Every leaf `[L, ...]`.
-      config: Sizes; with `rematerialise` a block keeps its input alone for the backward pass.
-      x: Embedded tokens `[B, S, h]`.
-      mask: `[B, S]`, True on real tokens.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the mini-batch; `0 .. B - 1` when None.
+      encoder_params: every leaf ``[L, ...]``.
+      config: sizes; with ``rematerialise`` a block keeps its input alone for the backward pass.
+      x: embedded tokens ``[B, S, h]``.
+      mask: ``[B, S]``, True on real tokens.
+      dropout_key: scalar key, or None for a deterministic pass.
+      example_ids: ``[B]`` numbers of the examples in the mini-batch; ``0 .. B - 1`` when None.
 
     Returns:
-      Activations `[B, S, h]` of x's type, before any final norm (whoever reads them
+      Activations ``[B, S, h]`` of x's type, before any final norm (whoever reads them
       owns that).
     """
     ids = jnp.arange(x.shape[0]) if example_ids is None else example_ids

@@ -1,6 +1,6 @@
 """Layers that the encoder and the decoder stack share, and how they meet plain parameters.
 
-Parameters are nested dictionaries of arrays everywhere; `bind` turns one block's
+Parameters are nested dictionaries of arrays everywhere; ``bind`` turns one block's
 dictionary into a callable Flax module for the length of one traced call.
 """
 
@@ -28,11 +28,11 @@ def example_keys(dropout_key: jax.Array | None, example_ids: jax.Array) -> jax.A
     """One random key per example, a function of the example's number alone.
 
     Args:
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the whole mini-batch, int32.
+      dropout_key: scalar key, or None for a deterministic pass.
+      example_ids: ``[B]`` numbers of the examples in the whole mini-batch, int32.
 
     Returns:
-      Keys `[B]`, or None when `dropout_key` is None.
+      Keys ``[B]``, or None when ``dropout_key`` is None.
     """
     if dropout_key is None:
         return None
@@ -40,7 +40,7 @@ def example_keys(dropout_key: jax.Array | None, example_ids: jax.Array) -> jax.A
 
 
 def layer_keys(keys: jax.Array | None, layer: jax.Array | int) -> jax.Array | None:
-    """The examples' keys `[B]` for one layer of the model; None stays None."""
+    """The examples' keys ``[B]`` for one layer of the model; None stays None."""
     if keys is None:
         return None
     return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, layer)
@@ -50,17 +50,17 @@ def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax
     """Inverted dropout whose mask depends on (key of the example, site, entry) only.
 
     The bits come from a counter put through an avalanche hash (the finaliser of
-    MurmurHash3, twice) instead of `jax.random.bits`: it is elementwise, so it fuses
+    MurmurHash3, twice) instead of ``jax.random.bits``: it is elementwise, so it fuses
     with the multiplication and can be recomputed in the backward pass rather than stored.
 
     Args:
-      x: `[B, ...]`.
-      keys: `[B]`, or None for the identity.
-      site: Number of the place inside the layer, so that places differ.
-      rate: Probability that an entry is zeroed, in [0, 1); 0 is the identity.
+      x: ``[B, ...]``.
+      keys: ``[B]``, or None for the identity.
+      site: number of the place inside the layer, so that places differ.
+      rate: probability that an entry is zeroed, in [0, 1); 0 is the identity.
 
     Returns:
-      `[B, ...]`: entries are zeroed, or divided by `1 - rate`.
+      ``[B, ...]``: entries are zeroed, or divided by ``1 - rate``.
     """
     if keys is None or rate == 0.0:
         return x
@@ -96,7 +96,7 @@ class Linear(nnx.Linear):
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[..., inputs]` to `[..., outputs]`."""
+        """Map ``[..., inputs]`` to ``[..., outputs]``."""
         parts = self.promote_dtype((x, self.kernel[...], self.bias[...]), dtype=self.narrow)
         x, kernel, bias = parts
         wide = None if self.narrow is None else jnp.float32
@@ -106,7 +106,7 @@ class Linear(nnx.Linear):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _matrix_product(x: jax.Array, kernel: jax.Array, wide: jnp.dtype | None) -> jax.Array:
-    """`x [..., i]` times `kernel [i, o]`, in reverse mode only.
+    """``x [..., i]`` times ``kernel [i, o]``, in reverse mode only.
 
     What automatic differentiation derives for the kernel is compiled on CPUs to a product
     of two transposed matrices, which takes twice as long as the one below.
@@ -154,7 +154,7 @@ def narrow_dtype(config: EncoderConfig) -> jnp.dtype | None:
 
 
 def narrowed(x: jax.Array, dtype: jnp.dtype | None) -> jax.Array:
-    """`x` in that type; unchanged for None."""
+    """``x`` in that type; unchanged for None."""
     return x if dtype is None else x.astype(dtype)
 
 
@@ -165,12 +165,12 @@ class Norm(nnx.LayerNorm):
         super().__init__(config.width, epsilon=config.norm_epsilon, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[..., h]` to `[..., h]`."""
+        """Map ``[..., h]`` to ``[..., h]``."""
         return super().__call__(x).astype(x.dtype)
 
 
 class Attention(nnx.Module):
-    """Multi-head attention with biases: `4 h^2 + 4 h` parameters."""
+    """Multi-head attention with biases: ``4 h^2 + 4 h`` parameters."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         width = config.width
@@ -189,7 +189,7 @@ class Attention(nnx.Module):
         keys: jax.Array | None = None,
         site: int = 0,
     ) -> jax.Array:
-        """Attend from `x [B, Q, h]` to `source [B, S, h]` where `allowed` `[B, 1 | Q, S]`."""
+        """Attend from ``x [B, Q, h]`` to ``source [B, S, h]`` where ``allowed [B, 1 | Q, S]``."""
         return self.attend(x, self.key(source), self.value(source), allowed, keys, site)
 
     def attend(
@@ -201,7 +201,7 @@ class Attention(nnx.Module):
         keys: jax.Array | None = None,
         site: int = 0,
     ) -> jax.Array:
-        """Attend from `x [B, Q, h]` with keys and values `[B, S, h]` projected before."""
+        """Attend from ``x [B, Q, h]`` with keys and values ``[B, S, h]`` projected before."""
         query = self._heads(self.query(x)) * (x.shape[-1] // self.heads) ** -0.5
         scores = self._product("bnqd,bnsd->bnqs", query, self._heads(key))
         bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
@@ -211,7 +211,7 @@ class Attention(nnx.Module):
         return self.out(jnp.swapaxes(mixed, 1, 2).reshape(x.shape))
 
     def _heads(self, x: jax.Array) -> jax.Array:
-        """`[B, S, h]` as `[B, heads, S, h / heads]`.
+        """``[B, S, h]`` as ``[B, heads, S, h / heads]``.
 
         With examples and heads in front XLA's CPU backend takes products as they stand, which
         saves a third or more of the time of attention's forward pass.
@@ -224,9 +224,9 @@ class Attention(nnx.Module):
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """`x` times the normal distribution function at `x`, by the error function.
+    """``x`` times the normal distribution function at ``x``, by the error function.
 
-    By its complement, as in `jax.nn`, tails below 1e-7 would be exact too, and a training step
+    By its complement, as in ``jax.nn``, tails below 1e-7 would be exact too, and a training step
     of BERT 7 to 9 % longer on a CPU.
     """
     half = jnp.asarray(0.5, x.dtype)
@@ -241,7 +241,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class FeedForward(nnx.Module):
-    """Two linear maps, an activation between: `2 h d + d + h` parameters for inner width `d`."""
+    """Two linear maps and an activation: ``2 h d + d + h`` parameters for inner width ``d``."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.activation = config.activation
@@ -249,14 +249,14 @@ class FeedForward(nnx.Module):
         self.outer = Linear(config.feed_forward_width, config.width, config, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[B, S, h]` to `[B, S, h]`, each position by itself."""
+        """Map ``[B, S, h]`` to ``[B, S, h]``, each position by itself."""
         return self.outer(_ACTIVATIONS[self.activation](self.inner(x)))
 
 
 def init_stack(
     module: type[nnx.Module], key: jax.Array, config: EncoderConfig, depth: int
 ) -> Params:
-    """Parameters of `depth` independent blocks, every leaf stacked `[depth, ...]`."""
+    """Parameters of ``depth`` independent blocks, every leaf stacked ``[depth, ...]``."""
 
     def one(block_key: jax.Array) -> Params:
         block = module(config, rngs=nnx.Rngs(block_key))
@@ -266,7 +266,7 @@ def init_stack(
 
 
 def bind(module: type[nnx.Module], config: EncoderConfig, params: Params) -> nnx.Module:
-    """A block that computes with `params` (one block's, unstacked)."""
+    """A block that computes with ``params`` (one block's, unstacked)."""
     definition, abstract = _definition(module, config)
     state = jax.tree.map(lambda leaf: leaf, abstract)
     nnx.replace_by_pure_dict(state, params)

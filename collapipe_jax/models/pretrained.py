@@ -1,8 +1,8 @@
-"""BERT in the layout of Hugging Face: `config.json`, `model.safetensors`, `vocab.txt`.
+"""BERT in the layout of Hugging Face: ``config.json``, ``model.safetensors``, ``vocab.txt``.
 
-What is written may have a `tokenizer_config.json` beside them, which tells the vocabulary's case.
+What is written may have a ``tokenizer_config.json`` beside them, which tells the vocabulary's case.
 Layout: https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of
-a linear map as `[outputs, inputs]`, we as `[inputs, outputs]`.
+a linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
 """
 
 import functools
@@ -61,9 +61,9 @@ class _Place(NamedTuple):
     """Where a tensor of the checkpoint stands in our parameters.
 
     Attributes:
-      path: Keys from the root to the leaf.
-      block: Entry along the leaf's first axis, or None for the whole leaf.
-      transposed: Whether its two axes change places.
+      path: keys from the root to the leaf.
+      block: entry along the leaf's first axis, or None for the whole leaf.
+      transposed: whether its two axes change places.
     """
 
     path: tuple[str, ...]
@@ -74,28 +74,28 @@ class _Place(NamedTuple):
 def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
     """Sizes and parameters of a BERT checkpoint.
 
-    Read are checkpoints of `BertModel` and of the models around it, whose names begin with
-    `bert.`, whole or in shards, with `gamma` and `beta` for a norm's weight and bias as older
-    ones have it. 16-bit numbers become float32. Heads are left unread, `cls.*` of
-    pretraining, `classifier.*` and `qa_outputs.*`, and so is the buffer
-    `embeddings.position_ids`; any other name that BERT does not have is an error.
+    Read are checkpoints of ``BertModel`` and of the models around it, whose names begin with
+    ``bert.``, whole or in shards, with ``gamma`` and ``beta`` for a norm's weight and bias as older
+    ones have it. 16-bit numbers become float32. Heads are left unread, ``cls.*`` of
+    pretraining, ``classifier.*`` and ``qa_outputs.*``, and so is the buffer
+    ``embeddings.position_ids``; any other name that BERT does not have is an error.
 
-    A checkpoint without a pooler, as of `BertForTokenClassification`, gives parameters
-    without "pooler": `bert_encode` then returns None for the pooled text, and
-    `bert.init_pooler` draws a fresh pooler for those who want one.
+    A checkpoint without a pooler, as of ``BertForTokenClassification``, gives parameters
+    without "pooler": ``bert_encode`` then returns None for the pooled text, and
+    ``bert.init_pooler`` draws a fresh pooler for those who want one.
 
-    Whatever in `config.json` changes what the encoder computes is read or, where it is not
+    Whatever in ``config.json`` changes what the encoder computes is read or, where it is not
     supported, refused; keys about heads, caches, token numbers or versions are not read.
 
     Args:
-      directory: Holds `config.json`, and `model.safetensors` or its shards with
-        `model.safetensors.index.json`. `vocab.txt` is the tokenizer's and not read.
+      directory: holds ``config.json``, and ``model.safetensors`` or its shards with
+        ``model.safetensors.index.json``. ``vocab.txt`` is the tokenizer's and not read.
 
     Returns:
-      `(config, params)`, parameters as `init_bert` returns them, float32.
+      ``(config, params)``, parameters as ``init_bert`` returns them, float32.
 
     Raises:
-      InputError: On a missing or unreadable file, an unsupported key of `config.json`, or
+      InputError: on a missing or unreadable file, an unsupported key of ``config.json``, or
         tensors that are missing, unknown, given twice, or of another shape or type.
     """
     directory = Path(directory)
@@ -128,24 +128,24 @@ def save_bert(
     vocabulary: str | Path | Sequence[str] | None = None,
     lowercase: bool | None = None,
 ) -> None:
-    """Write a checkpoint that `load_bert` and `transformers.BertModel.from_pretrained` read.
+    """Write a checkpoint that ``load_bert`` and ``transformers.BertModel.from_pretrained`` read.
 
-    Each file is whole or not there; files of the same names are replaced. `rematerialise`
-    and `compute_dtype` are not kept, the layout has no place for them.
+    Each file is whole or not there; files of the same names are replaced. ``rematerialise``
+    and ``compute_dtype`` are not kept, the layout has no place for them.
 
     Args:
-      directory: Made where it is missing.
-      config: Sizes; post-norm, and with a deviation of fresh weights.
-      params: As `init_bert` returns them, float32. What is written without "pooler" is read
-        by `BertModel.from_pretrained(directory, add_pooling_layer=False)`.
-      vocabulary: A file with one token a line, or the tokens themselves in the order of
-        their numbers, for `vocab.txt`; None leaves that file as it is.
-      lowercase: Whether text is lowercased and stripped of accents before it is cut in
-        pieces, for `tokenizer_config.json`; None leaves that file as it is. Without it
-        `transformers` lowercases.
+      directory: made where it is missing.
+      config: sizes; post-norm, and with a deviation of fresh weights.
+      params: as ``init_bert`` returns them, float32. What is written without "pooler" is read
+        by ``BertModel.from_pretrained(directory, add_pooling_layer=False)``.
+      vocabulary: a file with one token a line, or the tokens themselves in the order of
+        their numbers, for ``vocab.txt``; None leaves that file as it is.
+      lowercase: whether text is lowercased and stripped of accents before it is cut in
+        pieces, for ``tokenizer_config.json``; None leaves that file as it is. Without it
+        ``transformers`` lowercases.
 
     Raises:
-      InputError: On a configuration that the layout cannot express, parameters that are not
+      InputError: on a configuration that the layout cannot express, parameters that are not
         the configuration's, more tokens than its vocabulary has entries, or a line break in
         a token.
     """
@@ -195,7 +195,7 @@ def _name_wrong(
     """Refuse the tensors of these names, if there are any.
 
     Raises:
-      InputError: If there are.
+      InputError: if there are.
     """
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -204,7 +204,7 @@ def _name_wrong(
 
 
 def _places(config: BertConfig, pooler: bool) -> dict[str, _Place]:
-    """The place of every tensor, by its name in `BertModel`."""
+    """The place of every tensor, by its name in ``BertModel``."""
     places = {
         f"embeddings.{theirs}.weight": _Place(("embedding", ours))
         for ours, theirs in _TABLES.items()
@@ -234,7 +234,7 @@ def _view(params: Params, place: _Place) -> np.ndarray:
 
 
 def _read_tensors(directory: Path) -> dict[str, np.ndarray]:
-    """The tensors of BERT by their names in `BertModel`."""
+    """The tensors of BERT by their names in ``BertModel``."""
     tensors: dict[str, np.ndarray] = {}
     for path in _tensor_files(directory):
         try:
@@ -275,7 +275,7 @@ def _tensor_files(directory: Path) -> list[Path]:
 
 
 def _canonical(name: str) -> str:
-    """A tensor's name as `BertModel` has it today."""
+    """A tensor's name as ``BertModel`` has it today."""
     name = name.removeprefix("bert.")
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)

@@ -1,4 +1,4 @@
-"""Sizes of BERT in `config.json`, as Hugging Face has it."""
+"""Sizes of BERT in ``config.json``, as Hugging Face has it."""
 
 import json
 from collections.abc import Mapping
@@ -51,10 +51,10 @@ def read_config(path: Path) -> BertConfig:
     supported; keys about heads, caches, token numbers or versions are not read.
 
     Args:
-      path: Of `config.json`.
+      path: of ``config.json``.
 
     Raises:
-      InputError: On an unreadable file, or naming the key that is wrong or not supported.
+      InputError: on an unreadable file, or naming the key that is wrong or not supported.
     """
     document = read_json(path)
     for key, allowed in _REQUIRED.items():
@@ -78,7 +78,7 @@ def read_json(path: Path) -> Mapping[str, Any]:
     """The JSON object on file.
 
     Raises:
-      InputError: If the file cannot be read or holds anything else.
+      InputError: if the file cannot be read or holds anything else.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -114,10 +114,10 @@ def _activation(path: Path, document: Mapping[str, Any]) -> str:
 
 
 def config_document(config: BertConfig) -> dict[str, Any]:
-    """What `config.json` says of these sizes.
+    """What ``config.json`` says of these sizes.
 
     Raises:
-      InputError: On sizes that it has no words for: a norm other than BERT's, or fresh
+      InputError: on sizes that it has no words for: a norm other than BERT's, or fresh
         weights without a deviation.
     """
     problem = "cannot be said in config.json"

@@ -16,7 +16,7 @@ Batch = Any
 class SplitModel(Protocol):
     """A model in three parts; hashable, hence static under jit.
 
-    Parameters are `{"embedding", "encoder", "decoder"}`: the control unit embeds, the
+    Parameters are ``{"embedding", "encoder", "decoder"}``: the control unit embeds, the
     devices run the encoder, and the edge server's decoder or head ends in a loss.
     """
 
@@ -32,7 +32,7 @@ class SplitModel(Protocol):
         """Fresh parameters of all three parts.
 
         Args:
-          key: Scalar random key.
+          key: scalar random key.
         """
 
     def embed(
@@ -41,12 +41,12 @@ class SplitModel(Protocol):
         """What the control unit feeds the encoder.
 
         Args:
-          embedding_params: Of the embedding.
-          batch: Leaves `[B, ...]`.
-          keys: Keys `[B]` of the examples, or None for no dropout.
+          embedding_params: of the embedding.
+          batch: leaves ``[B, ...]``.
+          keys: keys ``[B]`` of the examples, or None for no dropout.
 
         Returns:
-          `(x [B, S, h], mask [B, S])`, the mask True on real tokens.
+          ``(x [B, S, h], mask [B, S])``, the mask True on real tokens.
         """
 
     def losses(
@@ -54,17 +54,17 @@ class SplitModel(Protocol):
     ) -> tuple[jax.Array, jax.Array]:
         """The edge server's part.
 
-        The loss of a set of examples is `sum(loss_sum) / sum(count)`: sums, so that it
+        The loss of a set of examples is ``sum(loss_sum) / sum(count)``: sums, so that it
         does not matter how the set was cut in micro-batches.
 
         Args:
-          decoder_params: Of decoder or head.
-          encoded: The encoder's output `[B, S, h]`.
-          batch: Leaves `[B, ...]`.
-          keys: Keys `[B]` of the examples, or None for no dropout.
+          decoder_params: of decoder or head.
+          encoded: the encoder's output ``[B, S, h]``.
+          batch: leaves ``[B, ...]``.
+          keys: keys ``[B]`` of the examples, or None for no dropout.
 
         Returns:
-          `(loss_sum [B], count [B])`: an example's loss in nats summed over what it
+          ``(loss_sum [B], count [B])``: an example's loss in nats summed over what it
           predicts, and how many predictions that are; 0 and 0 where there is none.
         """
 
@@ -79,14 +79,14 @@ def example_losses(
     """Loss of every example, all three parts in one place.
 
     Args:
-      model: Which model (static under jit).
-      params: `{"embedding", "encoder", "decoder"}`.
-      batch: Leaves `[B, ...]`.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the mini-batch, `0 .. B - 1` when None.
+      model: which model (static under jit).
+      params: ``{"embedding", "encoder", "decoder"}``.
+      batch: leaves ``[B, ...]``.
+      dropout_key: scalar key, or None for a deterministic pass.
+      example_ids: ``[B]`` numbers of the examples in the mini-batch, ``0 .. B - 1`` when None.
 
     Returns:
-      `(loss_sum [B], count [B])`, as `SplitModel.losses`.
+      ``(loss_sum [B], count [B])``, as ``SplitModel.losses``.
     """
     if example_ids is None:
         example_ids = jnp.arange(jax.tree.leaves(batch)[0].shape[0])

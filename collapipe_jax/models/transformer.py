@@ -1,7 +1,7 @@
 """Encoder-decoder Transformer for translation, cut where the network cuts it.
 
-`embed` runs on the control unit, `encoder.encode` on the devices, `decode` and the
-loss on the edge server. Parameters are `{"embedding", "encoder", "decoder"}`.
+``embed`` runs on the control unit, ``encoder.encode`` on the devices, ``decode`` and the
+loss on the edge server. Parameters are ``{"embedding", "encoder", "decoder"}``.
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ class TranslationBatch(NamedTuple):
     """Token numbers of a batch of sentence pairs, 0 where padded.
 
     Attributes:
-      source_ids: `[B, source_length]` int32.
-      target_ids: `[B, target_length + 1]` int32, from start to end token.
+      source_ids: ``[B, source_length]`` int32.
+      target_ids: ``[B, target_length + 1]`` int32, from start to end token.
     """
 
     source_ids: jax.Array
@@ -62,7 +62,7 @@ class DecoderBlock(nnx.Module):
         memory_allowed: jax.Array,
         keys: jax.Array | None,
     ) -> jax.Array:
-        """Map `x [B, T, h]` to `[B, T, h]` given `memory [B, S, h]`."""
+        """Map ``x [B, T, h]`` to ``[B, T, h]`` given ``memory [B, S, h]``."""
         normed = self.attention_norm(x)
         attended = self.attention(normed, normed, allowed, keys, site=0)
         x = x + dropout(attended, keys, 1, self.rate)
@@ -76,12 +76,12 @@ def init_params(key: jax.Array, config: TransformerConfig) -> Params:
     """Fresh parameters of the whole model.
 
     Args:
-      key: Scalar random key.
-      config: Sizes.
+      key: scalar random key.
+      config: sizes.
 
     Returns:
-      `{"embedding", "encoder", "decoder"}`: the control unit's table `[V, h]`, the
-      blocks `[L, ...]`, and the edge server's table, blocks and final norms.
+      ``{"embedding", "encoder", "decoder"}``: the control unit's table ``[V, h]``, the
+      blocks ``[L, ...]``, and the edge server's table, blocks and final norms.
     """
     embedding_key, encoder_key, table_key, decoder_key = jax.random.split(key, 4)
     norm = {"scale": jnp.ones(config.width), "bias": jnp.zeros(config.width)}
@@ -113,13 +113,13 @@ def embed(
     """Token embeddings times sqrt(h) plus sinusoidal positions (Vaswani et al. 1706.03762).
 
     Args:
-      embedding_params: `{"embedding": [V, h]}`.
-      config: Sizes.
-      ids: Token numbers `[B, S]`; a number outside the vocabulary is clamped to its end.
-      start: Position of the first token, an array value.
+      embedding_params: ``{"embedding": [V, h]}``.
+      config: sizes.
+      ids: token numbers ``[B, S]``; a number outside the vocabulary is clamped to its end.
+      start: position of the first token, an array value.
 
     Returns:
-      `[B, S, h]`.
+      ``[B, S, h]``.
     """
     table = embedding_params["embedding"]
     tokens = table.at[ids].get(mode="clip") * math.sqrt(config.width)
@@ -127,7 +127,7 @@ def embed(
 
 
 def sinusoidal_positions(positions: jax.Array, width: int) -> jax.Array:
-    """Table `[S, width]` for `positions [S]`: sines in its first half, then cosines."""
+    """Table ``[S, width]`` for ``positions [S]``: sines in its first half, then cosines."""
     rate = jnp.exp(-math.log(10_000.0) * jnp.arange(0, width, 2) / width)
     angle = positions[:, None] * rate[None, :]
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
@@ -144,15 +144,15 @@ def decode(
     """Hidden states of the decoder, each position blind to later ones.
 
     Args:
-      decoder_params: The edge server's parameters.
-      config: Sizes.
-      target_in: Target tokens from the start token on, `[B, T]`.
-      memory: The encoder's output `[B, S, h]`, not yet normed.
-      memory_mask: `[B, S]`, True on real source tokens.
-      keys: Keys `[B]` of the examples (`layers.example_keys`), or None for no dropout.
+      decoder_params: the edge server's parameters.
+      config: sizes.
+      target_in: target tokens from the start token on, ``[B, T]``.
+      memory: the encoder's output ``[B, S, h]``, not yet normed.
+      memory_mask: ``[B, S]``, True on real source tokens.
+      keys: keys ``[B]`` of the examples (``layers.example_keys``), or None for no dropout.
 
     Returns:
-      `[B, T, h]`, after the final norm.
+      ``[B, T, h]``, after the final norm.
     """
     x = embed(decoder_params["embedding"], config, target_in)
     memory = layer_norm(decoder_params["memory_norm"], memory)
@@ -175,7 +175,7 @@ def decode(
 
 
 def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
-    """Zero mean and unit variance over the last axis, then scale and shift (both `[h]`)."""
+    """Zero mean and unit variance over the last axis, then scale and shift (both ``[h]``)."""
     centred = x - x.mean(-1, keepdims=True)
     scaled = centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + epsilon)
     lift = (1,) * (x.ndim - 1) + (-1,)
@@ -183,7 +183,7 @@ def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array
 
 
 def logits(decoder_params: Params, hidden: jax.Array) -> jax.Array:
-    """Scores `[..., V]` of the next token from hidden states `[..., h]`; tied weights."""
+    """Scores ``[..., V]`` of the next token from hidden states ``[..., h]``; tied weights."""
     return hidden @ decoder_params["embedding"]["embedding"].T
 
 
@@ -191,12 +191,12 @@ def source_memory(params: Params, config: TransformerConfig, source_ids: jax.Arr
     """What the decoder translates: the source, embedded and encoded without dropout.
 
     Args:
-      params: `{"embedding", "encoder"}` (further keys are ignored).
-      config: Sizes.
-      source_ids: `[B, S]`.
+      params: ``{"embedding", "encoder"}`` (further keys are ignored).
+      config: sizes.
+      source_ids: ``[B, S]``.
 
     Returns:
-      `[B, S, h]`.
+      ``[B, S, h]``.
     """
     x = embed(params["embedding"], config, source_ids)
     return encode(params["encoder"], config, x, source_ids != PAD_ID)
@@ -204,12 +204,12 @@ def source_memory(params: Params, config: TransformerConfig, source_ids: jax.Arr
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-    """The encoder-decoder as a `SplitModel`; batches are `TranslationBatch`.
+    """The encoder-decoder as a ``SplitModel``; batches are ``TranslationBatch``.
 
     The loss is label-smoothed cross entropy, summed over the target's tokens.
 
     Attributes:
-      sizes: Of the model.
+      sizes: of the model.
     """
 
     sizes: TransformerConfig
@@ -225,7 +225,7 @@ class Translator:
         return Translator(dataclasses.replace(self.sizes, label_smoothing=0.0))
 
     def init(self, key: jax.Array) -> Params:
-        """See `init_params`."""
+        """See ``init_params``."""
         return init_params(key, self.sizes)
 
     def embed(
@@ -243,7 +243,7 @@ class Translator:
         batch: TranslationBatch,
         keys: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Losses in nats and numbers of target tokens `[B]`, from the encoded source on."""
+        """Losses in nats and numbers of target tokens ``[B]``, from the encoded source on."""
         target_in, target_out = batch.target_ids[:, :-1], batch.target_ids[:, 1:]
         mask = batch.source_ids != PAD_ID
         hidden = decode(decoder_params, self.sizes, target_in, encoded, mask, keys)

@@ -33,7 +33,7 @@ class BertObjective:
     Attributes:
       model: what is trained.
       data: texts as subwords, their labels, and sets.
-      pretrained: parameters of BERT to start from, as of `load_bert`, or None.
+      pretrained: parameters of BERT to start from, as of ``load_bert``, or None.
       piece_dropout: how the texts of mini-batches are cut anew, or None.
     """
 
@@ -62,7 +62,7 @@ class BertObjective:
         return start_from(self.pretrained, fresh)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write `vocab.txt` and `labels.txt`, one name a line in the order of their numbers."""
+        """Write ``vocab.txt`` and ``labels.txt``, one name a line in the order of their numbers."""
         self.data.wordpiece.save(Path(folder) / "vocab.txt")
         names = "".join(f"{label}\n" for label in self.data.labels)
         write_text(Path(folder) / "labels.txt", names)
@@ -76,8 +76,8 @@ def start_from(pretrained: Params | None, fresh: Params) -> Params:
     """Parameters to train from: pretrained where there are any, else fresh.
 
     Args:
-      pretrained: `{"embedding", "encoder"}` and perhaps "pooler", or None.
-      fresh: `{"embedding", "encoder", "decoder"}`; the head is always its own.
+      pretrained: ``{"embedding", "encoder"}`` and perhaps "pooler", or None.
+      fresh: ``{"embedding", "encoder", "decoder"}``; the head is always its own.
     """
     if pretrained is None:
         return fresh
@@ -94,12 +94,12 @@ def start_from(pretrained: Params | None, fresh: Params) -> Params:
 def predicted_labels(
     model: BertTagger | BertClassifier, params: Params, arrays: TaggingBatch | ClassificationBatch
 ) -> np.ndarray:
-    """The likeliest labels of all samples: `[n, S]` of tokens, or `[n]` of texts.
+    """The likeliest labels of all samples: ``[n, S]`` of tokens, or ``[n]`` of texts.
 
     Args:
       model: which head.
-      params: `{"embedding", "encoder", "decoder"}`.
-      arrays: NumPy leaves `[n, ...]`; the labels are not read.
+      params: ``{"embedding", "encoder", "decoder"}``.
+      arrays: NumPy leaves ``[n, ...]``; the labels are not read.
     """
     return in_batches(functools.partial(_predict, params, model=model), arrays)
 
@@ -112,12 +112,12 @@ def _predict(params, batch, *, model):
 def export_bert(
     folder: str | os.PathLike[str], sizes: BertConfig, params: Params, wordpiece: WordPiece
 ) -> None:
-    """Write BERT and its vocabulary as `save_bert` does; the head stays in the checkpoint.
+    """Write BERT and its vocabulary as ``save_bert`` does; the head stays in the checkpoint.
 
     Args:
       folder: made where it is missing.
       sizes: of BERT.
-      params: `{"embedding", "encoder", "decoder"}`.
+      params: ``{"embedding", "encoder", "decoder"}``.
       wordpiece: the vocabulary, and whether its text is lowercase.
     """
     body = {"embedding": params["embedding"], "encoder": params["encoder"]}

@@ -14,12 +14,12 @@ from collapipe_jax.tasks.scores import accuracy, macro_f1, majority_class_baseli
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification(BertObjective):
-    """The `Objective` of telling which class a text is of.
+    """The ``Objective`` of telling which class a text is of.
 
     Attributes:
       model: what is trained.
       data: texts, classes and sets.
-      pretrained, piece_dropout: see `BertObjective`.
+      pretrained, piece_dropout: see ``BertObjective``.
     """
 
     model: BertClassifier

@@ -17,9 +17,9 @@ def held_out_loss(params: Params, model: SplitModel, arrays: Batch) -> float:
     """Negative log-likelihood in nats a prediction over all samples: no dropout, no smoothing.
 
     Args:
-      params: `{"embedding", "encoder", "decoder"}`.
+      params: ``{"embedding", "encoder", "decoder"}``.
       model: what is judged.
-      arrays: NumPy leaves `[n, ...]`.
+      arrays: NumPy leaves ``[n, ...]``.
     """
     judge = functools.partial(_example_losses, params, model.unsmoothed)
     losses, predictions = in_batches(judge, arrays)
@@ -39,10 +39,10 @@ def in_batches(function: Callable[[Batch], Any], arrays: Batch) -> Any:
 
     Args:
       function: of a batch; every leaf of its result has a row a sample.
-      arrays: NumPy leaves `[n, ...]`.
+      arrays: NumPy leaves ``[n, ...]``.
 
     Returns:
-      Its results as NumPy leaves `[n, ...]`.
+      Its results as NumPy leaves ``[n, ...]``.
     """
     count = len(jax.tree.leaves(arrays)[0])
     found = []

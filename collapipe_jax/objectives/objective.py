@@ -18,7 +18,7 @@ class Validation(NamedTuple):
 
     Attributes:
       loss: nats a prediction, without dropout or smoothing.
-      score: percent, what `Objective.score_name` names.
+      score: percent, what ``Objective.score_name`` names.
     """
 
     loss: float
@@ -33,8 +33,8 @@ class Objective(Protocol):
       train: batch type of the model over all ``n`` training samples, NumPy leaves ``[n, ...]``.
       split_keys: what a split that is not IID goes by, integers ``[n]``.
       score_name: of the validation score, as figures write it.
-      headline: key in `test` of the score to compare models by.
-      baseline: key in `test` of what a trivial answer scores.
+      headline: key in ``test`` of the score to compare models by.
+      baseline: key in ``test`` of what a trivial answer scores.
     """
 
     model: SplitModel

@@ -14,12 +14,12 @@ from collapipe_jax.tasks.tagging import TaggedText, TaggingArrays, TaggingData, 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tagging(BertObjective):
-    """The `Objective` of finding entities.
+    """The ``Objective`` of finding entities.
 
     Attributes:
       model: what is trained.
       data: sentences, subwords and sets.
-      pretrained, piece_dropout: see `BertObjective`.
+      pretrained, piece_dropout: see ``BertObjective``.
     """
 
     model: BertTagger

@@ -23,7 +23,7 @@ from collapipe_jax.tasks.translation import ParallelArrays, ParallelSentences, T
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Translation:
-    """The `Objective` of translating.
+    """The ``Objective`` of translating.
 
     Attributes:
       model: what is trained.

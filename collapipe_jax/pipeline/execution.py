@@ -1,7 +1,7 @@
 """Run the encoder, whatever executes it: same values, same gradients.
 
 The gradient of a synchronous pipeline does not depend on the partition, so training
-may use `sequential`; `vmapped` and `sharded` run the partition as a pipeline, on one
+may use ``sequential``; ``vmapped`` and ``sharded`` run the partition as a pipeline, on one
 device and on one device per stage.
 """
 
@@ -28,8 +28,8 @@ class Execution(NamedTuple):
     """What runs the encoder; it changes neither values nor gradients. Static, all of it.
 
     Attributes:
-      backend: One of `BACKENDS`.
-      micro_batches: Into how many a pipeline cuts a mini-batch, a divisor of `B`.
+      backend: one of ``BACKENDS``.
+      micro_batches: into how many a pipeline cuts a mini-batch, a divisor of ``B``.
     """
 
     backend: str = "sequential"
@@ -57,33 +57,33 @@ def forward(
 ) -> jax.Array:
     """The encoder's output for one cluster.
 
-    Several clusters: `jax.vmap` of this for `sequential` and `vmapped`, and
-    `forward_clusters` for `sharded`.
+    Several clusters: ``jax.vmap`` of this for ``sequential`` and ``vmapped``, and
+    ``forward_clusters`` for ``sharded``.
 
     Args:
-      encoder_params: Every leaf `[L, ...]`.
-      config: Sizes.
-      x: Embedded tokens `[B, S, h]`.
-      mask: `[B, S]`, True on real tokens.
-      segments: Blocks per device `[K]`, zeros included, sum L: array values, so that a
+      encoder_params: every leaf ``[L, ...]``.
+      config: sizes.
+      x: embedded tokens ``[B, S, h]``.
+      mask: ``[B, S]``, True on real tokens.
+      segments: blocks per device ``[K]``, zeros included, sum L: array values, so that a
         new partition costs no compilation. A row of zeros sits out: the activations pass
-        on unchanged. `sequential` does not read them.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the mini-batch; `0 .. B - 1` when None.
-      backend: `sequential`, one scan over the stack; `vmapped`, all stages at once under
-        `jax.vmap`; or `sharded`, a device per stage (static).
-      micro_batches: `M`, a divisor of B (static); `sequential` cuts nothing.
-      capacity: Most blocks that a device may hold (static), L when None. A pipeline's
-        device has room for so many, filled or not. Under `jax.jit`, where sizes are not
+        on unchanged. ``sequential`` does not read them.
+      dropout_key: scalar key, or None for a deterministic pass.
+      example_ids: ``[B]`` numbers of the examples in the mini-batch; ``0 .. B - 1`` when None.
+      backend: ``sequential``, one scan over the stack; ``vmapped``, all stages at once under
+        ``jax.vmap``; or ``sharded``, a device per stage (static).
+      micro_batches: ``M``, a divisor of B (static); ``sequential`` cuts nothing.
+      capacity: most blocks that a device may hold (static), L when None. A pipeline's
+        device has room for so many, filled or not. Under ``jax.jit``, where sizes are not
         known in advance, a partition beyond it gives NaN throughout.
-      mesh: For `sharded`, of 1 cluster by K stages, from `make_pipeline_mesh`.
-      bubble: What a pipeline's hops carry while they carry no micro-batch; changes nothing.
+      mesh: for ``sharded``, of 1 cluster by K stages, from ``make_pipeline_mesh``.
+      bubble: what a pipeline's hops carry while they carry no micro-batch; changes nothing.
 
     Returns:
-      Activations `[B, S, h]` of x's type.
+      Activations ``[B, S, h]`` of x's type.
 
     Raises:
-      InputError: On an unknown backend; for a pipeline, on a partition that is missing or
+      InputError: on an unknown backend; for a pipeline, on a partition that is missing or
         does not fit, micro-batches that do not divide B, or a wrong mesh.
     """
     check_backend(backend)
@@ -134,20 +134,20 @@ def encode_clusters(
     """The outputs of all clusters' encoders, whatever executes them.
 
     Args:
-      encoder_params: Every leaf `[N, L, ...]`.
-      config: Sizes.
-      x: Embedded tokens `[N, B, S, h]`.
-      mask: `[N, B, S]`, True on real tokens.
-      segments: Blocks per device `[N, K]`; `sequential` does not read them.
-      dropout_key: Scalar key that the clusters share, or None.
-      example_ids: `[N, B]` numbers of the examples.
-      execution: What runs them (static); `sharded` needs `N K` devices.
+      encoder_params: every leaf ``[N, L, ...]``.
+      config: sizes.
+      x: embedded tokens ``[N, B, S, h]``.
+      mask: ``[N, B, S]``, True on real tokens.
+      segments: blocks per device ``[N, K]``; ``sequential`` does not read them.
+      dropout_key: scalar key that the clusters share, or None.
+      example_ids: ``[N, B]`` numbers of the examples.
+      execution: what runs them (static); ``sharded`` needs ``N K`` devices.
 
     Returns:
-      Activations `[N, B, S, h]` of x's type.
+      Activations ``[N, B, S, h]`` of x's type.
 
     Raises:
-      InputError: As `forward`.
+      InputError: as ``forward``.
     """
     backend, count = execution
     if backend == "sharded":
@@ -170,17 +170,17 @@ def gather_clusters(
     """Every cluster's parameters in the slots of its devices.
 
     Args:
-      encoder_params: Every leaf `[N, L, ...]`.
-      config: Sizes.
-      segments: `[N, K]`.
-      capacity: Most blocks that a device may hold (static), L when None.
+      encoder_params: every leaf ``[N, L, ...]``.
+      config: sizes.
+      segments: ``[N, K]``.
+      capacity: most blocks that a device may hold (static), L when None.
 
     Returns:
-      Every leaf `[N, K, capacity, ...]`; its transpose is a scatter, so gradients by the
+      Every leaf ``[N, K, capacity, ...]``; its transpose is a scatter, so gradients by the
       slots flow back into the stack.
 
     Raises:
-      InputError: On a partition that is missing or does not fit.
+      InputError: on a partition that is missing or does not fit.
     """
     capacity = _checked_capacity(config, segments, capacity)
     gather = jax.vmap(lambda params, sizes: gather_slots(params, sizes, capacity))
@@ -203,22 +203,22 @@ def forward_clusters(
     """The outputs of all clusters' encoders, each on its own row of a mesh.
 
     Args:
-      slots: Every leaf `[N, K, capacity, ...]`, from `gather_clusters`.
-      config: Sizes.
-      x: Embedded tokens `[N, B, S, h]`.
-      mask: `[N, B, S]`, True on real tokens.
-      segments: Blocks per device `[N, K]`.
-      dropout_key: Scalar key that the clusters share, or None.
-      example_ids: `[N, B]` numbers of the examples; `0 .. B - 1` in each cluster when None.
-      micro_batches: `M`, a divisor of B (static).
-      mesh: From `make_pipeline_mesh(N, K)`.
-      bubble: What hops carry while they carry no micro-batch; changes nothing.
+      slots: every leaf ``[N, K, capacity, ...]``, from ``gather_clusters``.
+      config: sizes.
+      x: embedded tokens ``[N, B, S, h]``.
+      mask: ``[N, B, S]``, True on real tokens.
+      segments: blocks per device ``[N, K]``.
+      dropout_key: scalar key that the clusters share, or None.
+      example_ids: ``[N, B]`` numbers of the examples; ``0 .. B - 1`` in each cluster when None.
+      micro_batches: ``M``, a divisor of B (static).
+      mesh: from ``make_pipeline_mesh(N, K)``.
+      bubble: what hops carry while they carry no micro-batch; changes nothing.
 
     Returns:
-      Activations `[N, B, S, h]` of x's type; NaN for a cluster whose partition does not fit.
+      Activations ``[N, B, S, h]`` of x's type; NaN for a cluster whose partition does not fit.
 
     Raises:
-      InputError: On a partition, micro-batches or a mesh that do not fit.
+      InputError: on a partition, micro-batches or a mesh that do not fit.
     """
     capacity = jax.tree.leaves(slots)[0].shape[2]
     check_partition(segments, config.encoder_blocks, capacity)
@@ -244,7 +244,7 @@ def check_backend(backend: str) -> None:
     """Refuse an unknown backend.
 
     Args:
-      backend: What was given.
+      backend: what was given.
 
     Raises:
       InputError: as said.

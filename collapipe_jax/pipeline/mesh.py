@@ -11,21 +11,21 @@ CLUSTER, STAGE = "cluster", "stage"
 
 
 def make_pipeline_mesh(clusters: int, stages: int) -> Mesh:
-    """A mesh with axes `cluster` and `stage` on the first devices of all processes.
+    """A mesh with axes ``cluster`` and ``stage`` on the first devices of all processes.
 
-    `jax.devices()` counts the devices of every process after `jax.distributed.initialize`,
+    ``jax.devices()`` counts the devices of every process after ``jax.distributed.initialize``,
     in one order on all of them, so the same call builds the same mesh everywhere. The
     stage axis runs fastest: neighbours in a pipeline are neighbours on a host.
 
     Args:
-      clusters: `N`, devices along `cluster`.
-      stages: `K`, devices along `stage`.
+      clusters: ``N``, devices along ``cluster``.
+      stages: ``K``, devices along ``stage``.
 
     Returns:
-      The mesh `[N, K]`.
+      The mesh ``[N, K]``.
 
     Raises:
-      InputError: If there are fewer devices than the mesh needs.
+      InputError: if there are fewer devices than the mesh needs.
     """
     shape, devices = (clusters, stages), jax.devices()
     count = math.prod(shape)
@@ -45,12 +45,12 @@ def check_mesh(mesh: Mesh | None, clusters: int, stages: int) -> None:
     """Refuse a mesh that is missing or of other sizes than the pipeline.
 
     Args:
-      mesh: What was given.
-      clusters: `N`.
-      stages: `K`.
+      mesh: what was given.
+      clusters: ``N``.
+      stages: ``K``.
 
     Raises:
-      InputError: As said.
+      InputError: as said.
     """
     shape = None if mesh is None else dict(mesh.shape)
     if shape != {CLUSTER: clusters, STAGE: stages}:

@@ -13,8 +13,8 @@ class MicroBatches(NamedTuple):
     """What a block needs to know of every micro-batch besides its activations.
 
     Attributes:
-      mask: `[M, b, S]`, True on real tokens.
-      keys: `[M, b]` dropout keys of the examples, or None.
+      mask: ``[M, b, S]``, True on real tokens.
+      keys: ``[M, b]`` dropout keys of the examples, or None.
     """
 
     mask: jax.Array
@@ -24,10 +24,10 @@ class MicroBatches(NamedTuple):
         """What one micro-batch has, or several.
 
         Args:
-          number: Which, `[]` or `[n]`.
+          number: which, ``[]`` or ``[n]``.
 
         Returns:
-          Leaves `[b, ...]` or `[n, b, ...]`.
+          Leaves ``[b, ...]`` or ``[n, b, ...]``.
         """
         return jax.tree.map(lambda leaf: leaf[number], self)
 
@@ -36,11 +36,11 @@ def cut(tree: Any, count: int) -> Any:
     """A mini-batch as micro-batches, examples in order.
 
     Args:
-      tree: Leaves `[B, ...]`.
-      count: `M`, a divisor of B (static).
+      tree: leaves ``[B, ...]``.
+      count: ``M``, a divisor of B (static).
 
     Returns:
-      Leaves `[M, B / M, ...]`.
+      Leaves ``[M, B / M, ...]``.
     """
     return jax.tree.map(
         lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), tree
@@ -53,10 +53,10 @@ def cut_mask_and_keys(
     """The micro-batches of a mini-batch.
 
     Args:
-      mask: `[B, S]`.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples; `0 .. B - 1` when None.
-      count: `M` (static).
+      mask: ``[B, S]``.
+      dropout_key: scalar key, or None for a deterministic pass.
+      example_ids: ``[B]`` numbers of the examples; ``0 .. B - 1`` when None.
+      count: ``M`` (static).
 
     Returns:
       Their masks and keys; a key depends on the number of the example alone.
@@ -69,11 +69,11 @@ def check_micro_batches(batch: int, count: int) -> None:
     """Refuse a number of micro-batches that does not divide the mini-batch.
 
     Args:
-      batch: `B`.
-      count: `M`.
+      batch: ``B``.
+      count: ``M``.
 
     Raises:
-      InputError: As said.
+      InputError: as said.
     """
     if count < 1 or batch % count:
         raise InputError(

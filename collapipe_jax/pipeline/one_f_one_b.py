@@ -1,9 +1,9 @@
 """One forward, one backward: the two passes interleaved, so that few micro-batches are kept.
 
-With a pass as the unit of time, stage `s` of `S` runs forward pass `m` in tick `s + 2 m`
-and backward pass `m` in tick `2 S - 1 - s + 2 m`. The two have different parities, each
-arrives one tick after its neighbour sent it, and `min(M, S - s)` forward passes stand
-before the first backward one: the schedule that `cost/timeline.py` prices (Narayanan et
+With a pass as the unit of time, stage ``s`` of ``S`` runs forward pass ``m`` in tick ``s + 2 m``
+and backward pass ``m`` in tick ``2 S - 1 - s + 2 m``. The two have different parities, each
+arrives one tick after its neighbour sent it, and ``min(M, S - s)`` forward passes stand
+before the first backward one: the schedule that ``cost/timeline.py`` prices (Narayanan et
 al. 1906.05433). The loss is computed by the last stage as the first part of its backward
 passes, hence the loss is a part of the program here and not of its caller.
 """
@@ -38,9 +38,9 @@ class Gradients(NamedTuple):
     """Gradients of every cluster's loss.
 
     Attributes:
-      slots: By the parameters in the slots, leaves `[N, K, capacity, ...]`.
-      head: By the head's parameters, leaves `[N, ...]`: one gradient per cluster.
-      x: By the embedded tokens, `[N, B, S, h]`.
+      slots: by the parameters in the slots, leaves ``[N, K, capacity, ...]``.
+      head: by the head's parameters, leaves ``[N, ...]``: one gradient per cluster.
+      x: by the embedded tokens, ``[N, B, S, h]``.
     """
 
     slots: Params
@@ -49,13 +49,13 @@ class Gradients(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """What a stage does in a tick, all `[]`; never both passes.
+    """What a stage does in a tick, all ``[]``; never both passes.
 
     Attributes:
-      forward: Whether it runs a forward pass.
-      forward_number: Of which micro-batch; a valid index anyway.
-      backward: Whether it runs a backward pass.
-      backward_number: Of which micro-batch; a valid index anyway.
+      forward: whether it runs a forward pass.
+      forward_number: of which micro-batch; a valid index anyway.
+      backward: whether it runs a backward pass.
+      backward_number: of which micro-batch; a valid index anyway.
     """
 
     forward: jax.Array
@@ -81,10 +81,10 @@ def tick_of(time: jax.Array, stage: jax.Array, stages: int, micro_batches: int) 
     """What a stage does in a tick of the 1F1B schedule.
 
     Args:
-      time: Number of the tick, `0 .. ticks(S, M) - 1`.
-      stage: `s`.
-      stages: `S`.
-      micro_batches: `M`.
+      time: number of the tick, ``0 .. ticks(S, M) - 1``.
+      stage: ``s``.
+      stages: ``S``.
+      micro_batches: ``M``.
 
     Returns:
       Its pass, if it has one.
@@ -99,14 +99,14 @@ def tick_of(time: jax.Array, stage: jax.Array, stages: int, micro_batches: int) 
 
 
 def ticks(stages: int, micro_batches: int) -> int:
-    """Ticks of a whole step: the first stage ends backward pass `M - 1` in the last.
+    """Ticks of a whole step: the first stage ends backward pass ``M - 1`` in the last.
 
     Args:
-      stages: `S`.
-      micro_batches: `M`.
+      stages: ``S``.
+      micro_batches: ``M``.
 
     Returns:
-      Their number, the makespan in `cost/timeline.py` of passes of one unit over free links.
+      Their number, the makespan in ``cost/timeline.py`` of passes of one unit over free links.
     """
     return 2 * (stages + micro_batches - 1)
 
@@ -129,33 +129,33 @@ def one_f_one_b(
 ) -> tuple[jax.Array, Gradients]:
     """Loss and gradients of all clusters under the executed 1F1B schedule.
 
-    A stage keeps what its blocks need (`pipeline/passes.py`) of the micro-batches in
-    flight, in a ring of `min(M, K)` rows: all devices run one program, so the rows are
+    A stage keeps what its blocks need (``pipeline/passes.py``) of the micro-batches in
+    flight, in a ring of ``min(M, K)`` rows: all devices run one program, so the rows are
     those of the first stage. The embedded tokens, and the gradients by them, stand whole
     on every device of a cluster.
 
     Args:
-      slots: Each cluster's parameters, every leaf `[N, K, capacity, ...]`.
-      head_params: Parameters of the head, every leaf `[...]`, one for all clusters.
-      config: Sizes; with `rematerialise` a block keeps its input alone.
-      loss: `loss(head_params, encoded [b, S, h], data of a micro-batch)` as a scalar sum
+      slots: each cluster's parameters, every leaf ``[N, K, capacity, ...]``.
+      head_params: parameters of the head, every leaf ``[...]``, one for all clusters.
+      config: sizes; with ``rematerialise`` a block keeps its input alone.
+      loss: ``loss(head_params, encoded [b, S, h], data of a micro-batch)`` as a scalar sum
         over examples; weights of examples are part of the data.
-      x: Embedded tokens `[N, B, S, h]`.
-      mask: `[N, B, S]`, True on real tokens.
-      segments: Blocks per device `[N, K]`, zeros included, at most the capacity.
-      data: What the loss reads, every leaf `[N, B, ...]`.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[N, B]` numbers of the examples; `0 .. B - 1` in each cluster when None.
-      micro_batches: `M`, a divisor of B (static).
-      mesh: From `make_pipeline_mesh(N, K)`.
-      bubble: What hops and buffers hold while they hold no micro-batch; changes nothing.
+      x: embedded tokens ``[N, B, S, h]``.
+      mask: ``[N, B, S]``, True on real tokens.
+      segments: blocks per device ``[N, K]``, zeros included, at most the capacity.
+      data: what the loss reads, every leaf ``[N, B, ...]``.
+      dropout_key: scalar key, or None for a deterministic pass.
+      example_ids: ``[N, B]`` numbers of the examples; ``0 .. B - 1`` in each cluster when None.
+      micro_batches: ``M``, a divisor of B (static).
+      mesh: from ``make_pipeline_mesh(N, K)``.
+      bubble: what hops and buffers hold while they hold no micro-batch; changes nothing.
 
     Returns:
-      `(losses [N], Gradients)`, sums over the micro-batches. Under `jax.jit`, where sizes
+      ``(losses [N], Gradients)``, sums over the micro-batches. Under ``jax.jit``, where sizes
       are not known in advance, both are NaN for a cluster whose partition does not fit.
 
     Raises:
-      InputError: On a partition, micro-batches or a mesh that do not fit.
+      InputError: on a partition, micro-batches or a mesh that do not fit.
     """
     capacity = jax.tree.leaves(slots)[0].shape[2]
     check_partition(segments, config.encoder_blocks, capacity)
@@ -274,6 +274,6 @@ class _Step(NamedTuple):
         return carry, jnp.where(does.backward, back, self._blank())
 
     def _blank(self) -> jax.Array:
-        """What a hop carries without a micro-batch, `[b, S, h]`."""
+        """What a hop carries without a micro-batch, ``[b, S, h]``."""
         dtype = narrow_dtype(self.config) or self.x.dtype
         return jnp.full(self.x.shape[1:], self.bubble, dtype)

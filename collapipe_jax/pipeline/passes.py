@@ -2,11 +2,11 @@
 
 A schedule decides when a stage runs which pass, and so how many micro-batches are kept
 at a time. Hence the two passes are functions of their own here instead of one that
-`jax.grad` would turn around as a whole.
+``jax.grad`` would turn around as a whole.
 
 A block keeps its input, the outputs of its matrix products, and the exponentials and
 hyperbolic tangents in its softmax and activation function; norms, masks of dropout and
-products with them are computed again. With `rematerialise` it keeps its input alone.
+products with them are computed again. With ``rematerialise`` it keeps its input alone.
 """
 
 from typing import Any, NamedTuple
@@ -27,9 +27,9 @@ class Segment(NamedTuple):
     """What one device holds.
 
     Attributes:
-      slots: Parameters, every leaf `[capacity, ...]`.
-      first: Number of its first block in the encoder, `[]`.
-      size: Blocks it holds, `[]`, at most the capacity.
+      slots: parameters, every leaf ``[capacity, ...]``.
+      first: number of its first block in the encoder, ``[]``.
+      size: blocks it holds, ``[]``, at most the capacity.
     """
 
     slots: Params
@@ -49,16 +49,16 @@ def run_forward(
     """The stage's blocks on one micro-batch; an idle stage takes a loop of no turns.
 
     Args:
-      segment: What the device holds.
-      config: Sizes.
-      x: Activations `[b, S, h]` in the type that they have between layers.
-      micro: Mask and keys of the micro-batch.
-      kept: Buffers `[rows, capacity, ...]` from `empty_kept`, or none to keep nothing.
-      row: Where in them this micro-batch goes.
-      busy: Scalar bool; where False nothing is computed or written.
+      segment: what the device holds.
+      config: sizes.
+      x: activations ``[b, S, h]`` in the type that they have between layers.
+      micro: mask and keys of the micro-batch.
+      kept: buffers ``[rows, capacity, ...]`` from ``empty_kept``, or none to keep nothing.
+      row: where in them this micro-batch goes.
+      busy: scalar bool; where False nothing is computed or written.
 
     Returns:
-      Activations `[b, S, h]` and the buffers.
+      Activations ``[b, S, h]`` and the buffers.
     """
 
     def run_block(slot: jax.Array, carry: tuple[jax.Array, Kept]) -> tuple[jax.Array, Kept]:
@@ -86,17 +86,17 @@ def run_backward(
     """The stage's blocks backward on one micro-batch, last block first.
 
     Args:
-      segment: What the device holds.
-      config: Sizes.
-      cotangent: Gradient by the stage's output `[b, S, h]`.
-      micro: Mask and keys of the micro-batch.
-      kept: Buffers that `run_forward` wrote.
-      row: Where in them this micro-batch stands.
-      busy: Scalar bool; where False nothing is computed.
-      gradients: Sums so far, every leaf `[capacity, ...]`.
+      segment: what the device holds.
+      config: sizes.
+      cotangent: gradient by the stage's output ``[b, S, h]``.
+      micro: mask and keys of the micro-batch.
+      kept: buffers that ``run_forward`` wrote.
+      row: where in them this micro-batch stands.
+      busy: scalar bool; where False nothing is computed.
+      gradients: sums so far, every leaf ``[capacity, ...]``.
 
     Returns:
-      The gradient by the stage's input `[b, S, h]`, and the sums with this micro-batch.
+      The gradient by the stage's input ``[b, S, h]``, and the sums with this micro-batch.
     """
 
     def run_block(turn: jax.Array, carry: tuple[jax.Array, Params]) -> tuple[jax.Array, Params]:
@@ -119,18 +119,18 @@ def run_backward(
 def empty_kept(
     slots: Params, config: EncoderConfig, x: jax.Array, micro: MicroBatches, rows: int, fill: float
 ) -> Kept:
-    """Buffers for what the blocks of a stage keep of `rows` micro-batches.
+    """Buffers for what the blocks of a stage keep of ``rows`` micro-batches.
 
     Args:
-      slots: Every leaf `[capacity, ...]`.
-      config: Sizes.
-      x: One micro-batch `[b, S, h]`; its values do not matter.
-      micro: Its mask and keys.
-      rows: Most micro-batches kept at a time.
-      fill: What stands in a row before it is written; never read.
+      slots: every leaf ``[capacity, ...]``.
+      config: sizes.
+      x: one micro-batch ``[b, S, h]``; its values do not matter.
+      micro: its mask and keys.
+      rows: most micro-batches kept at a time.
+      fill: what stands in a row before it is written; never read.
 
     Returns:
-      One buffer `[rows, capacity, ...]` per array that a block keeps.
+      One buffer ``[rows, capacity, ...]`` per array that a block keeps.
     """
     capacity = jax.tree.leaves(slots)[0].shape[0]
     keys = layer_keys(micro.keys, 0)
@@ -147,7 +147,7 @@ def _take(slots: Params, slot: jax.Array | int) -> Params:
 def _block_forward(
     params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
 ) -> tuple[jax.Array, Kept]:
-    """A block's output and what it keeps: all that its backward pass needs of `x`."""
+    """A block's output and what it keeps: all that its backward pass needs of ``x``."""
     y, pull_back = _linearised(params, config, x, mask, keys)
     leaves = jax.tree.leaves(pull_back)
     return y, [leaves[i] for i in _places_of_kept(params, config, x, mask, keys)]
@@ -179,10 +179,10 @@ def _block_backward(
 def _linearised(
     params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
 ) -> tuple[jax.Array, Any]:
-    """`jax.vjp` of a block; the leaves of the second are what it would keep."""
+    """``jax.vjp`` of a block; the leaves of the second are what it would keep."""
 
     def keeps(primitive: Any, *_: Any, **settings: Any) -> bool:
-        """Whether the output of an operation is kept, for `jax.checkpoint`."""
+        """Whether the output of an operation is kept, for ``jax.checkpoint``."""
         if config.rematerialise:
             return False
         narrow = narrow_dtype(config)

@@ -30,7 +30,7 @@ def gpipe(
 ) -> tuple[jax.Array, Gradients]:
     """Loss and gradients of all clusters, all forward passes before all backward ones.
 
-    Arguments, results and errors are those of `one_f_one_b`. A stage keeps what its
+    Arguments, results and errors are those of ``one_f_one_b``. A stage keeps what its
     blocks need of all M micro-batches, and the loss runs once over the whole mini-batch.
     """
 

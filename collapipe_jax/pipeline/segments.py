@@ -11,12 +11,12 @@ def segment_layout(segments: jax.Array, max_blocks: int) -> tuple[jax.Array, jax
     exclusive cumulative sum of the sizes. Source: docs/system-model.md, section 5.
 
     Args:
-      segments: Blocks per device `[K]`, integers >= 0, zeros included.
-      max_blocks: Longest segment that the layout has room for (static). L always
+      segments: blocks per device ``[K]``, integers >= 0, zeros included.
+      max_blocks: longest segment that the layout has room for (static). L always
         suffices; blocks of a longer segment beyond it are left out.
 
     Returns:
-      `(block_ids, mask)`, both `[K, max_blocks]`: the blocks' numbers, and True where a
+      ``(block_ids, mask)``, both ``[K, max_blocks]``: the blocks' numbers, and True where a
       slot holds a block. Empty slots carry number 0, always a valid index.
     """
     slots = jnp.arange(max_blocks)[None, :]

@@ -1,8 +1,8 @@
-"""The pipeline on real devices: `jax.shard_map` over a mesh of clusters by stages, as GPipe.
+"""The pipeline on real devices: ``jax.shard_map`` over a mesh of clusters by stages, as GPipe.
 
 Every device holds its own segment's slots and runs those blocks only; activations and
-gradients hop to the next stage by `ppermute`. The forward flow is flushed before the
-backward flow starts, so a device keeps all `M` micro-batches (docs/system-model.md (15)).
+gradients hop to the next stage by ``ppermute``. The forward flow is flushed before the
+backward flow starts, so a device keeps all ``M`` micro-batches (docs/system-model.md (15)).
 """
 
 import functools
@@ -40,20 +40,20 @@ def forward_sharded(
     """The encoders of all clusters as pipelines on the devices of a mesh, differentiable.
 
     Args:
-      slots: Each cluster's parameters, every leaf `[N, K, capacity, ...]`, one device's
+      slots: each cluster's parameters, every leaf ``[N, K, capacity, ...]``, one device's
         part on each device of the mesh.
-      config: Sizes; with `rematerialise` a block keeps its input alone.
-      x: Embedded tokens `[N, B, S, h]`.
-      mask: `[N, B, S]`, True on real tokens.
-      segments: Blocks per device `[N, K]`, zeros included, at most the capacity.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[N, B]` numbers of the examples; `0 .. B - 1` in each cluster when None.
-      mesh: From `make_pipeline_mesh(N, K)`.
-      micro_batches: `M`, a divisor of B (static).
-      bubble: What hops and buffers hold while they hold no micro-batch; changes nothing.
+      config: sizes; with ``rematerialise`` a block keeps its input alone.
+      x: embedded tokens ``[N, B, S, h]``.
+      mask: ``[N, B, S]``, True on real tokens.
+      segments: blocks per device ``[N, K]``, zeros included, at most the capacity.
+      dropout_key: scalar key, or None for a deterministic pass.
+      example_ids: ``[N, B]`` numbers of the examples; ``0 .. B - 1`` in each cluster when None.
+      mesh: from ``make_pipeline_mesh(N, K)``.
+      micro_batches: ``M``, a divisor of B (static).
+      bubble: what hops and buffers hold while they hold no micro-batch; changes nothing.
 
     Returns:
-      Activations `[N, B, S, h]` of x's type, the same on all stages.
+      Activations ``[N, B, S, h]`` of x's type, the same on all stages.
     """
     ids = jnp.arange(x.shape[1]) if example_ids is None else example_ids
     rest = mask, jnp.broadcast_to(ids, x.shape[:2]), segments, dropout_key
@@ -157,10 +157,10 @@ def shard(function: Any, mesh: Mesh, in_specs: Any, out_specs: Any) -> Any:
     """A function of what one device holds as a function of the whole, not differentiable.
 
     Args:
-      function: What every device of the mesh runs on its parts.
-      mesh: From `make_pipeline_mesh`.
-      in_specs: Partition specs of its arguments.
-      out_specs: Partition specs of its results.
+      function: what every device of the mesh runs on its parts.
+      mesh: from ``make_pipeline_mesh``.
+      in_specs: partition specs of its arguments.
+      out_specs: partition specs of its results.
 
     Returns:
       A function of whole arrays.
@@ -171,13 +171,13 @@ def shard(function: Any, mesh: Mesh, in_specs: Any, out_specs: Any) -> Any:
 
 
 def own_part(slots: Params, rest: tuple, count: int) -> tuple[Segment, MicroBatches]:
-    """Inside `shard`: what a device runs, and on what.
+    """Inside ``shard``: what a device runs, and on what.
 
     Args:
-      slots: Its parameters, every leaf `[1, 1, capacity, ...]`.
-      rest: Its cluster's mask `[1, B, S]`, example numbers `[1, B]`, segments `[1, K]` and
+      slots: its parameters, every leaf ``[1, 1, capacity, ...]``.
+      rest: its cluster's mask ``[1, B, S]``, example numbers ``[1, B]``, segments ``[1, K]`` and
         the dropout key.
-      count: `M` (static).
+      count: ``M`` (static).
 
     Returns:
       Its segment, and its cluster's micro-batches.
@@ -191,10 +191,10 @@ def own_part(slots: Params, rest: tuple, count: int) -> tuple[Segment, MicroBatc
 
 
 def hop(message: Any, direction: int) -> Any:
-    """Inside `shard`: pass a message on to a neighbour, in a ring.
+    """Inside ``shard``: pass a message on to a neighbour, in a ring.
 
     Args:
-      message: Arrays of any shapes.
+      message: arrays of any shapes.
       direction: 1 to the next stage, -1 to the one before (static).
 
     Returns:
@@ -206,11 +206,11 @@ def hop(message: Any, direction: int) -> Any:
 
 
 def from_stage(stage: int, value: Any) -> Any:
-    """Inside `shard`: what one stage holds, given to all stages of its cluster.
+    """Inside ``shard``: what one stage holds, given to all stages of its cluster.
 
     Args:
-      stage: Which (static).
-      value: Arrays of any shapes; what other stages hold does not matter.
+      stage: which (static).
+      value: arrays of any shapes; what other stages hold does not matter.
 
     Returns:
       That stage's value, on every stage.

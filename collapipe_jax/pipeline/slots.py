@@ -12,12 +12,12 @@ def gather_slots(encoder_params: Params, segments: jax.Array, capacity: int) -> 
     """Every device's own blocks, in a shape that does not depend on the partition.
 
     Args:
-      encoder_params: Every leaf `[L, ...]`.
-      segments: Blocks per device `[K]`.
-      capacity: Most blocks that a device may hold (static); more are left out.
+      encoder_params: every leaf ``[L, ...]``.
+      segments: blocks per device ``[K]``.
+      capacity: most blocks that a device may hold (static); more are left out.
 
     Returns:
-      Every leaf `[K, capacity, ...]`. Empty slots repeat block 0 and are never run.
+      Every leaf ``[K, capacity, ...]``. Empty slots repeat block 0 and are never run.
     """
     block_ids, _ = segment_layout(segments, capacity)
     return jax.tree.map(lambda leaf: leaf[block_ids], encoder_params)
@@ -27,12 +27,12 @@ def holds(segments: jax.Array, blocks: int, capacity: int) -> jax.Array:
     """Whether the devices can run a partition.
 
     Args:
-      segments: `[..., K]`.
-      blocks: `L`.
-      capacity: Most blocks that a device may hold.
+      segments: ``[..., K]``.
+      blocks: ``L``.
+      capacity: most blocks that a device may hold.
 
     Returns:
-      `[...]` bool: no device holds more than the capacity, and the sizes sum to L. A row
+      ``[...]`` bool: no device holds more than the capacity, and the sizes sum to L. A row
       of zeros is a cluster that sits out; it passes activations on unchanged.
     """
     total = segments.sum(-1)
@@ -43,16 +43,16 @@ def holds(segments: jax.Array, blocks: int, capacity: int) -> jax.Array:
 def check_partition(segments: jax.Array | None, blocks: int, capacity: int) -> None:
     """Refuse a partition that the devices cannot run, where its values are known.
 
-    Under `jax.jit` the sizes are tracers and nothing is checked here; what runs then
-    gives NaN in the place of a result that misses blocks (see `holds`).
+    Under ``jax.jit`` the sizes are tracers and nothing is checked here; what runs then
+    gives NaN in the place of a result that misses blocks (see ``holds``).
 
     Args:
-      segments: Blocks per device `[..., K]`.
-      blocks: `L`.
-      capacity: Most blocks that a device may hold.
+      segments: blocks per device ``[..., K]``.
+      blocks: ``L``.
+      capacity: most blocks that a device may hold.
 
     Raises:
-      InputError: Without segments, or with sizes below 0, above the capacity, or of
+      InputError: without segments, or with sizes below 0, above the capacity, or of
         another sum than L.
     """
     if segments is None:

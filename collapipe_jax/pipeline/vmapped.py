@@ -1,6 +1,6 @@
-"""All stages of the pipeline at once on one device, by `jax.vmap` over the stage axis.
+"""All stages of the pipeline at once on one device, by ``jax.vmap`` over the stage axis.
 
-In tick `t` stage `k` runs micro-batch `t - k`; then all activations are rolled on by
+In tick ``t`` stage ``k`` runs micro-batch ``t - k``; then all activations are rolled on by
 one stage. A stage without a micro-batch (a bubble) and a slot without a block compute
 like the others and are not read: what a pipeline wastes is wasted here too.
 """
@@ -27,21 +27,21 @@ def forward_vmapped(
     micro_batches: int = 1,
     bubble: float = 0.0,
 ) -> jax.Array:
-    """The encoder as a pipeline of `K` stages, bubbles included.
+    """The encoder as a pipeline of ``K`` stages, bubbles included.
 
     Args:
-      slots: Parameters of the devices, every leaf `[K, capacity, ...]`.
-      config: Sizes; with `rematerialise` a block keeps its input alone.
-      x: Embedded tokens `[B, S, h]`.
-      mask: `[B, S]`, True on real tokens.
-      segments: Blocks per device `[K]`, zeros included.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples; `0 .. B - 1` when None.
-      micro_batches: `M`, a divisor of B (static).
-      bubble: What the hops carry while they carry no micro-batch; changes nothing.
+      slots: parameters of the devices, every leaf ``[K, capacity, ...]``.
+      config: sizes; with ``rematerialise`` a block keeps its input alone.
+      x: embedded tokens ``[B, S, h]``.
+      mask: ``[B, S]``, True on real tokens.
+      segments: blocks per device ``[K]``, zeros included.
+      dropout_key: scalar key, or None for a deterministic pass.
+      example_ids: ``[B]`` numbers of the examples; ``0 .. B - 1`` when None.
+      micro_batches: ``M``, a divisor of B (static).
+      bubble: what the hops carry while they carry no micro-batch; changes nothing.
 
     Returns:
-      Activations `[B, S, h]` of x's type.
+      Activations ``[B, S, h]`` of x's type.
     """
     stages, capacity = jax.tree.leaves(slots)[0].shape[:2]
     inputs = narrowed(cut(x, micro_batches), narrow_dtype(config))  # [M, b, S, h]
@@ -75,7 +75,7 @@ def _run_stage(
     x: jax.Array,
     micro: MicroBatches,
 ) -> jax.Array:
-    """One stage on `x [b, S, h]`: slot after slot, leaves `[capacity, ...]`."""
+    """One stage on ``x [b, S, h]``: slot after slot, leaves ``[capacity, ...]``."""
 
     def slot(x: jax.Array, place: tuple[Params, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         params, block_id, is_filled = place

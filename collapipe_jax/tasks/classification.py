@@ -78,26 +78,26 @@ def load_classification(
     """Read labelled texts and turn them into arrays.
 
     Args:
-        train: file, as in `read_sets`, and so are ``validation`` and ``test``.
-        validation: file to choose by; empty takes ``validation_samples`` from ``train``.
-        test: file to report on.
-        domains: JSON file ``{domain: [label, ...]}``, or empty.
-        vocabulary: ``vocab.txt`` as in `WordPiece.from_file`; empty learns one from the
-            training texts.
-        vocabulary_size: upper limit on a learnt vocabulary, unused by one from a file.
-        length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3; longer texts are cut
-            and counted.
-        seed: of the draws of `read_sets`, from 0.
-        samples: most texts to train on; 0 takes all.
-        validation_samples: texts taken from ``train`` for validation.
-        lowercase: whether case and accents are ignored; as the vocabulary was made.
+      train: file, as in ``read_sets``, and so are ``validation`` and ``test``.
+      validation: file to choose by; empty takes ``validation_samples`` from ``train``.
+      test: file to report on.
+      domains: JSON file ``{domain: [label, ...]}``, or empty.
+      vocabulary: ``vocab.txt`` as in ``WordPiece.from_file``; empty learns one from the
+        training texts.
+      vocabulary_size: upper limit on a learnt vocabulary, unused by one from a file.
+      length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3; longer texts are cut
+        and counted.
+      seed: of the draws of ``read_sets``, from 0.
+      samples: most texts to train on; 0 takes all.
+      validation_samples: texts taken from ``train`` for validation.
+      lowercase: whether case and accents are ignored; as the vocabulary was made.
 
     Returns:
-        The task; the same arguments and files give the same arrays.
+      The task; the same arguments and files give the same arrays.
 
     Raises:
-        InputError: as in `read_sets`, on a length without room, a broken vocabulary, or a class
-            without a domain.
+      InputError: as in ``read_sets``, on a length without room, a broken vocabulary, or a class
+        without a domain.
     """
     check_length(length)
     labels, *texts = read_sets(
@@ -133,21 +133,21 @@ def read_sets(
     """Read the texts to train on, to choose by and to report on.
 
     Args:
-        train: file as in `labelled_text.read_labelled_text`, found as in
-            `corpora.resolve_corpus`. It alone tells which classes there are.
-        validation: file to choose by; empty takes ``validation_samples`` from ``train``.
-        test: file to report on.
-        seed: of the draws below, from 0.
-        samples: most texts to train on, drawn by `stratified_draw`; 0 takes all.
-        validation_samples: texts taken from ``train`` for validation, drawn likewise and
-            before them; from 1 where ``validation`` is empty, else 0.
+      train: file as in ``labelled_text.read_labelled_text``, found as in
+        ``corpora.resolve_corpus``. It alone tells which classes there are.
+      validation: file to choose by; empty takes ``validation_samples`` from ``train``.
+      test: file to report on.
+      seed: of the draws below, from 0.
+      samples: most texts to train on, drawn by ``stratified_draw``; 0 takes all.
+      validation_samples: texts taken from ``train`` for validation, drawn likewise and
+        before them; from 1 where ``validation`` is empty, else 0.
 
     Returns:
-        The sets, each in the order of its file.
+      The sets, each in the order of its file.
 
     Raises:
-        InputError: a missing or broken file, a number out of its range, or a class in
-            validation or test that training lacks.
+      InputError: a missing or broken file, a number out of its range, or a class in
+        validation or test that training lacks.
     """
     if samples < 0:
         raise InputError("task.samples", samples, "a negative number", "Use 0 for all")
@@ -172,15 +172,15 @@ def stratified_draw(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
     labels with the largest remainders, ties in random order.
 
     Args:
-        labels: label of every sample, integers ``[n]``.
-        size: samples to draw, from 0 to n.
-        seed: the draw is a function of it and the other arguments; from 0.
+      labels: label of every sample, integers ``[n]``.
+      size: samples to draw, from 0 to n.
+      seed: the draw is a function of it and the other arguments; from 0.
 
     Returns:
-        Increasing indices, int64 ``[size]``.
+      Increasing indices, int64 ``[size]``.
 
     Raises:
-        InputError: a negative seed.
+      InputError: a negative seed.
     """
     if seed < 0:
         raise InputError("seed", seed, "a negative seed", "Use an integer from 0")

@@ -27,17 +27,17 @@ def read_conll(path: str | os.PathLike[str], key: str = "task.train") -> list[Ta
     alone ends a sentence, and so does a line that starts with ``-DOCSTART-``.
 
     Args:
-        path: UTF-8 file, tags in the scheme BIO (also IOB2): an entity begins with ``B-`` and
-            goes on with ``I-`` of the same type.
-        key: under which the file stands in the configuration, for errors.
+      path: UTF-8 file, tags in the scheme BIO (also IOB2): an entity begins with ``B-`` and
+        goes on with ``I-`` of the same type.
+      key: under which the file stands in the configuration, for errors.
 
     Returns:
-        The sentences in file order, none of them empty.
+      The sentences in file order, none of them empty.
 
     Raises:
-        InputError: an unreadable file, bytes that are not UTF-8, a line of one column, another
-            tag, an ``I-`` that continues no entity of its type (refused, not repaired: a
-            file in another scheme would change its entities), or a file without words.
+      InputError: an unreadable file, bytes that are not UTF-8, a line of one column, another
+        tag, an ``I-`` that continues no entity of its type (refused, not repaired: a
+        file in another scheme would change its entities), or a file without words.
 
     Source: Ramshaw and Marcus, Text chunking using transformation-based learning (1995); Tjong
     Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003).

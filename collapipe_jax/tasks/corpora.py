@@ -12,13 +12,13 @@ def resolve_corpus(name_or_path: str | os.PathLike[str], key: str = "task.corpus
     """Path of a corpus file, given as a path or by its name below the data directory.
 
     Args:
-        name_or_path: absolute path, path relative to the working directory, or path relative
-            to the directory that the environment variable ``COLLAPIPE_DATA`` names. The
-            working directory wins.
-        key: under which it stands in the configuration, for errors.
+      name_or_path: absolute path, path relative to the working directory, or path relative
+        to the directory that the environment variable ``COLLAPIPE_DATA`` names. The
+        working directory wins.
+      key: under which it stands in the configuration, for errors.
 
     Raises:
-        InputError: no such file in either place.
+      InputError: no such file in either place.
     """
     path = Path(name_or_path).expanduser()
     if path.is_file():
@@ -38,11 +38,11 @@ def read_text(path: str | os.PathLike[str], key: str = "task.corpus") -> str:
     """Text of a UTF-8 file, line ends as they are, without a byte order mark.
 
     Args:
-        path: the file.
-        key: under which it stands in the configuration, for errors.
+      path: the file.
+      key: under which it stands in the configuration, for errors.
 
     Raises:
-        InputError: a file that cannot be read, or bytes that are not UTF-8.
+      InputError: a file that cannot be read, or bytes that are not UTF-8.
     """
     try:
         data = Path(path).read_bytes()
@@ -60,7 +60,7 @@ def read_text(path: str | os.PathLike[str], key: str = "task.corpus") -> str:
 
 
 def read_lines(path: str | os.PathLike[str], key: str = "task.corpus") -> list[str]:
-    """Lines of a UTF-8 file, cut at line feeds only; arguments and errors as `read_text`."""
+    """Lines of a UTF-8 file, cut at line feeds only; arguments and errors as ``read_text``."""
     # not splitlines(): it also cuts at separators inside a sentence and breaks the alignment
     lines = read_text(path, key).split("\n")
     return lines[:-1] if lines[-1] == "" else lines

@@ -34,18 +34,18 @@ def read_labelled_text(
     """Labelled texts of a UTF-8 file, in file order; its suffix tells the form.
 
     Args:
-        path: a ``.csv`` or ``.tsv`` file with a header, fields quoted where they hold
-            separators or line breaks; or a ``.json`` file with a list whose entries are
-            ``[text, label]`` or objects; or, with ``#`` and the name of a split behind it as in
-            ``data.json#train``, an object of such lists.
-        text_column: column, or key of JSON objects, of the texts.
-        label_column: the same of the labels; empty takes ``category`` or ``label``, whichever
-            there is.
-        key: under which the file stands in the configuration, for errors.
+      path: a ``.csv`` or ``.tsv`` file with a header, fields quoted where they hold
+        separators or line breaks; or a ``.json`` file with a list whose entries are
+        ``[text, label]`` or objects; or, with ``#`` and the name of a split behind it as in
+        ``data.json#train``, an object of such lists.
+      text_column: column, or key of JSON objects, of the texts.
+      label_column: the same of the labels; empty takes ``category`` or ``label``, whichever
+        there is.
+      key: under which the file stands in the configuration, for errors.
 
     Raises:
-        InputError: an unreadable file, another form, a missing column or split (naming those
-            there are), an entry without text or label, or no entries.
+      InputError: an unreadable file, another form, a missing column or split (naming those
+        there are), an entry without text or label, or no entries.
     """
     file, split = split_name(path)
     suffix = Path(file).suffix.lower()
@@ -72,11 +72,11 @@ def read_domains(path: str | os.PathLike[str], key: str = "task.domains") -> dic
     """Domain of every label, from a JSON object of lists ``{domain: [label, ...]}``.
 
     Args:
-        path: the file.
-        key: under which it stands in the configuration, for errors.
+      path: the file.
+      key: under which it stands in the configuration, for errors.
 
     Raises:
-        InputError: an unreadable file, another form, or a label in two domains.
+      InputError: an unreadable file, another form, or a label in two domains.
     """
     domains = _read_json(path, key)
     if not isinstance(domains, dict) or not all(

@@ -60,17 +60,17 @@ def read_parallel_text(
     """Normalised sentence pairs of one tab-separated file or of two aligned files.
 
     Args:
-        path: one UTF-8 file with a pair a line, source and target in its first two columns
-            (further columns are ignored); or the files of source and target sentences, line
-            by line translations of each other.
+      path: one UTF-8 file with a pair a line, source and target in its first two columns
+        (further columns are ignored); or the files of source and target sentences, line
+        by line translations of each other.
 
     Returns:
-        The pairs in file order. A pair with an empty side is left out and counted, and so is
-        a blank line.
+      The pairs in file order. A pair with an empty side is left out and counted, and so is
+      a blank line.
 
     Raises:
-        InputError: a missing file, bytes that are not UTF-8, a line without a tab, or two
-            files with different numbers of lines.
+      InputError: a missing file, bytes that are not UTF-8, a line without a tab, or two
+        files with different numbers of lines.
     """
     if isinstance(path, tuple):
         rows = _aligned_rows(*path)
@@ -97,13 +97,13 @@ def split_by_group(
     only the last one, in shuffled order of groups.
 
     Args:
-        pairs: the corpus.
-        group_of: key of a pair's group, e.g. its source sentence.
-        sizes: pairs wanted for (train, validation, test); None for train takes all the rest.
-        seed: the split is a function of it and of ``pairs``; from 0.
+      pairs: the corpus.
+      group_of: key of a pair's group, e.g. its source sentence.
+      sizes: pairs wanted for (train, validation, test); None for train takes all the rest.
+      seed: the split is a function of it and of ``pairs``; from 0.
 
     Raises:
-        InputError: a negative size, or a corpus too small for the sizes.
+      InputError: a negative size, or a corpus too small for the sizes.
     """
     train_size, validation_size, test_size = sizes
     for name, size in (("validation_pairs", validation_size), ("test_pairs", test_size)):

@@ -18,11 +18,11 @@ class PieceDropout:
     """Cuts pieces further, as WordPiece would if it overlooked some pieces of its vocabulary.
 
     Args:
-        pieces: the vocabulary.
-        rate: how often a match is overlooked, 0 to 1. Characters never are.
+      pieces: the vocabulary.
+      rate: how often a match is overlooked, 0 to 1. Characters never are.
 
     Raises:
-        InputError: a rate out of its range.
+      InputError: a rate out of its range.
     """
 
     def __init__(self, pieces: Sequence[str], rate: float):
@@ -37,13 +37,13 @@ class PieceDropout:
         """Texts cut anew. What then is too long loses its end, but for the closing piece.
 
         Args:
-            token_ids: ``[..., S]`` int32 as `WordPiece` makes them, padded behind.
-            labels: of every piece ``[..., S]``, or None where pieces have none. The first of
-                the pieces that one is cut into keeps its label.
-            rng: which pieces are overlooked.
+          token_ids: ``[..., S]`` int32 as ``WordPiece`` makes them, padded behind.
+          labels: of every piece ``[..., S]``, or None where pieces have none. The first of
+            the pieces that one is cut into keeps its label.
+          rng: which pieces are overlooked.
 
         Returns:
-            Both in the shape of the first.
+          Both in the shape of the first.
         """
         *outer, length = token_ids.shape
         if labels is None:

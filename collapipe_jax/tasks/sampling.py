@@ -22,17 +22,17 @@ def sample_round(
     nothing saved. A batch may straddle two passes and then hold a sample twice.
 
     Args:
-        seed: from 0, below 2**64.
-        cluster_indices: samples of each cluster, N non-empty integer arrays.
-        round_index: t, from 0.
-        local_steps: H, from 1.
-        batch: B, from 1.
+      seed: from 0, below 2**64.
+      cluster_indices: samples of each cluster, N non-empty integer arrays.
+      round_index: t, from 0.
+      local_steps: H, from 1.
+      batch: B, from 1.
 
     Returns:
-        Sample indices, int32 ``[H, N, B]``.
+      Sample indices, int32 ``[H, N, B]``.
 
     Raises:
-        InputError: a cluster without samples, or a size or seed out of its range.
+      InputError: a cluster without samples, or a size or seed out of its range.
     """
     _check(seed, cluster_indices, round_index, local_steps, batch)
     count = local_steps * batch

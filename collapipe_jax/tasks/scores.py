@@ -33,15 +33,15 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Corpus BLEU of plain, detokenised text, one reference a sentence.
 
     Args:
-        hypotheses: translations; an empty one is allowed and costs its brevity penalty.
-        references: what they should have been, in the same order.
+      hypotheses: translations; an empty one is allowed and costs its brevity penalty.
+      references: what they should have been, in the same order.
 
     Returns:
-        BLEU in percent, 0 to 100, and sacrebleu's signature (tokenisation, smoothing,
-        version), without which figures do not compare.
+      BLEU in percent, 0 to 100, and sacrebleu's signature (tokenisation, smoothing,
+      version), without which figures do not compare.
 
     Raises:
-        InputError: no sentences, or different numbers of them.
+      InputError: no sentences, or different numbers of them.
 
     Source: Post, A call for clarity in reporting BLEU scores (WMT 2018).
     """
@@ -60,11 +60,11 @@ def copy_baseline(sources: Sequence[str], references: Sequence[str]) -> Score:
     """BLEU of handing the source back untranslated: what any model must beat.
 
     Args:
-        sources: source sentences.
-        references: their translations, in the same order.
+      sources: source sentences.
+      references: their translations, in the same order.
 
     Raises:
-        InputError: as in `bleu`.
+      InputError: as in ``bleu``.
     """
     return bleu(sources, references)
 
@@ -76,15 +76,15 @@ def span_f1(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequenc
     nothing begins an entity. No entity predicted scores 0.
 
     Args:
-        true_tags: BIO tags of each sentence, one a word.
-        predicted_tags: the same of a model.
+      true_tags: BIO tags of each sentence, one a word.
+      predicted_tags: the same of a model.
 
     Returns:
-        F1 in percent, 0 to 100, and how it was counted.
+      F1 in percent, 0 to 100, and how it was counted.
 
     Raises:
-        InputError: no sentences, different numbers of sentences or words, something that is no
-            BIO tag, or no true entity at all, where F1 means nothing.
+      InputError: no sentences, different numbers of sentences or words, something that is no
+        BIO tag, or no true entity at all, where F1 means nothing.
 
     Source: Tjong Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003);
     Nakayama, seqeval (2018).
@@ -120,15 +120,15 @@ def memorised_tag_baseline(
     test_tokens: Sequence[Sequence[str]],
     test_tags: Sequence[Sequence[str]],
 ) -> Score:
-    """Span F1 of `memorised_tags`.
+    """Span F1 of ``memorised_tags``.
 
     Args:
-        train_tokens, train_tags: as there.
-        test_tokens: words of the sentences to be tagged.
-        test_tags: their true BIO tags.
+      train_tokens, train_tags: as there.
+      test_tokens: words of the sentences to be tagged.
+      test_tags: their true BIO tags.
 
     Raises:
-        InputError: as in `span_f1`, or sentences with more or fewer tags than words.
+      InputError: as in ``span_f1``, or sentences with more or fewer tags than words.
     """
     _check_words("test_tags", test_tokens, test_tags)
     return span_f1(test_tags, memorised_tags(train_tokens, train_tags, test_tokens))
@@ -142,12 +142,12 @@ def memorised_tags(
     """Each word's most frequent tag of training, ``O`` of unseen words.
 
     Args:
-        train_tokens: words of the training sentences, case as it stands.
-        train_tags: their BIO tags; of equally frequent ones the first in the alphabet counts.
-        tokens: words of the sentences to be tagged.
+      train_tokens: words of the training sentences, case as it stands.
+      train_tags: their BIO tags; of equally frequent ones the first in the alphabet counts.
+      tokens: words of the sentences to be tagged.
 
     Raises:
-        InputError: training sentences with more or fewer tags than words.
+      InputError: training sentences with more or fewer tags than words.
     """
     _check_words("train_tags", train_tokens, train_tags)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -162,8 +162,8 @@ class SpanRecall(NamedTuple):
     """Share of the true entities that are found, in percent; None where there are none.
 
     Attributes:
-        seen: of those whose words are an entity of their type in training too.
-        unseen: of all others.
+      seen: of those whose words are an entity of their type in training too.
+      unseen: of all others.
     """
 
     seen: float | None
@@ -178,12 +178,12 @@ def span_recall(
     """How much of what is found is remembered, and how much recognised.
 
     Args:
-        train: sentences trained on.
-        test: sentences with their true tags.
-        predicted_tags: BIO tags of each sentence of ``test``, one a word.
+      train: sentences trained on.
+      test: sentences with their true tags.
+      predicted_tags: BIO tags of each sentence of ``test``, one a word.
 
     Raises:
-        InputError: different numbers of sentences.
+      InputError: different numbers of sentences.
     """
     _check_sizes(test, predicted_tags)
     known = {
@@ -209,11 +209,11 @@ def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
     """Share of samples with the right class, in percent.
 
     Args:
-        true_labels: integers ``[n]``.
-        predicted_labels: integers ``[n]``.
+      true_labels: integers ``[n]``.
+      predicted_labels: integers ``[n]``.
 
     Raises:
-        InputError: no samples, different numbers of them, or labels that are no whole numbers.
+      InputError: no samples, different numbers of them, or labels that are no whole numbers.
     """
     true, predicted = _labels(true_labels, predicted_labels)
     value = 100 * float(sklearn.metrics.accuracy_score(true, predicted))
@@ -227,14 +227,14 @@ def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
     F1 0.
 
     Args:
-        true_labels: integers ``[n]``.
-        predicted_labels: integers ``[n]``.
+      true_labels: integers ``[n]``.
+      predicted_labels: integers ``[n]``.
 
     Returns:
-        F1 in percent, 0 to 100, and how it was averaged.
+      F1 in percent, 0 to 100, and how it was averaged.
 
     Raises:
-        InputError: as in `accuracy`.
+      InputError: as in ``accuracy``.
     """
     true, predicted = _labels(true_labels, predicted_labels)
     # zero_division as documented above: nothing is left to warn of
@@ -248,11 +248,11 @@ def majority_class_baseline(train_labels: Sequence[int], test_labels: Sequence[i
     """Scores of always answering the most frequent class of training; of equals the lowest.
 
     Args:
-        train_labels: integers ``[n]``.
-        test_labels: true classes of the samples to be scored, integers ``[m]``.
+      train_labels: integers ``[n]``.
+      test_labels: true classes of the samples to be scored, integers ``[m]``.
 
     Raises:
-        InputError: as in `accuracy`.
+      InputError: as in ``accuracy``.
     """
     train, _ = _labels(train_labels, train_labels)
     names, counts = np.unique(train, return_counts=True)

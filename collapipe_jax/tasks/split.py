@@ -20,20 +20,20 @@ def split_samples(
     """Indices of the samples of each cluster, by the named scheme.
 
     Args:
-        seed: the split is a function of it and the other arguments; from 0.
-        scheme: ``"iid"`` (`split_iid`), ``"dirichlet"`` (`split_dirichlet`) or ``"natural"``
-            (`split_natural`).
-        labels: label or group of every sample, integers ``[n]``; ``"iid"`` uses only their
-            number.
-        clusters: N.
-        concentration: skew of ``"dirichlet"``; unused by the others.
-        minimum: least number of samples in a cluster.
+      seed: the split is a function of it and the other arguments; from 0.
+      scheme: ``"iid"`` (``split_iid``), ``"dirichlet"`` (``split_dirichlet``) or ``"natural"``
+        (``split_natural``).
+      labels: label or group of every sample, integers ``[n]``; ``"iid"`` uses only their
+        number.
+      clusters: N.
+      concentration: skew of ``"dirichlet"``; unused by the others.
+      minimum: least number of samples in a cluster.
 
     Returns:
-        N increasing index arrays: every sample stands in exactly one.
+      N increasing index arrays: every sample stands in exactly one.
 
     Raises:
-        InputError: an unknown scheme, or what the schemes refuse.
+      InputError: an unknown scheme, or what the schemes refuse.
     """
     if scheme == "iid":
         return split_iid(seed, len(labels), clusters, minimum)
@@ -49,16 +49,16 @@ def split_iid(seed: int, count: int, clusters: int, minimum: int = 1) -> list[np
     """Shuffled and dealt out evenly: cluster sizes differ by at most one.
 
     Args:
-        seed: from 0.
-        count: number of samples.
-        clusters: N.
-        minimum: least number of samples in a cluster.
+      seed: from 0.
+      count: number of samples.
+      clusters: N.
+      minimum: least number of samples in a cluster.
 
     Returns:
-        N increasing index arrays that partition ``range(count)``.
+      N increasing index arrays that partition ``range(count)``.
 
     Raises:
-        InputError: fewer than one cluster, or fewer samples than ``minimum`` each.
+      InputError: fewer than one cluster, or fewer samples than ``minimum`` each.
     """
     _check_room(count, clusters, minimum)
     order = _generator(seed).permutation(count)
@@ -76,18 +76,18 @@ def split_dirichlet(
     the split always exists.
 
     Args:
-        seed: from 0.
-        labels: label of every sample, integers ``[n]``.
-        clusters: N.
-        concentration: parameter of the symmetric Dirichlet law, from 0.001.
-        minimum: least number of samples in a cluster.
+      seed: from 0.
+      labels: label of every sample, integers ``[n]``.
+      clusters: N.
+      concentration: parameter of the symmetric Dirichlet law, from 0.001.
+      minimum: least number of samples in a cluster.
 
     Returns:
-        N increasing index arrays that partition ``range(n)``.
+      N increasing index arrays that partition ``range(n)``.
 
     Raises:
-        InputError: fewer than one cluster, fewer samples than ``minimum`` each, or a
-            concentration that is too small or not finite.
+      InputError: fewer than one cluster, fewer samples than ``minimum`` each, or a
+        concentration that is too small or not finite.
 
     Source: Hsu, Qi and Brown, Measuring the effects of non-identical data distribution for
     federated visual classification (2019).
@@ -119,17 +119,17 @@ def split_natural(
     ``4/3 - 1/(3 N)`` times as large as in the most even split of whole groups.
 
     Args:
-        seed: from 0.
-        groups: group of every sample, integers ``[n]``, e.g. its domain.
-        clusters: N.
-        minimum: least number of samples in a cluster.
+      seed: from 0.
+      groups: group of every sample, integers ``[n]``, e.g. its domain.
+      clusters: N.
+      minimum: least number of samples in a cluster.
 
     Returns:
-        N increasing index arrays that partition ``range(n)``; no group stands in two.
+      N increasing index arrays that partition ``range(n)``; no group stands in two.
 
     Raises:
-        InputError: fewer than one cluster, fewer groups than clusters, or a cluster left with
-            fewer samples than ``minimum``, which whole groups cannot mend.
+      InputError: fewer than one cluster, fewer groups than clusters, or a cluster left with
+        fewer samples than ``minimum``, which whole groups cannot mend.
 
     Source: Graham, Bounds on multiprocessing timing anomalies (1969).
     """

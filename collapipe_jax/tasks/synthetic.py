@@ -141,14 +141,14 @@ def generate_parallel_text(seed: int, pairs: int) -> list[tuple[str, str]]:
     guarantees over versions and platforms.
 
     Args:
-        seed: any integer from 0.
-        pairs: number of pairs, from 1.
+      seed: any integer from 0.
+      pairs: number of pairs, from 1.
 
     Returns:
-        ``(source, target)`` pairs, 5 to 29 words a source sentence.
+      ``(source, target)`` pairs, 5 to 29 words a source sentence.
 
     Raises:
-        InputError: a seed below 0, fewer than one pair, or more than the grammar yields.
+      InputError: a seed below 0, fewer than one pair, or more than the grammar yields.
     """
     if pairs < 1:
         raise InputError("task.pairs", pairs, "no sentence to generate", "Ask for 1 or more")

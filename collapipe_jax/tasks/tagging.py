@@ -84,22 +84,22 @@ def load_tagging(
     has a window of its own and keeps its first pieces.
 
     Args:
-        train: file, as in `read_tagged`, and so are ``validation`` and ``test``.
-        validation: file to choose by.
-        test: file to report on.
-        vocabulary: ``vocab.txt`` as in `WordPiece.from_file`; empty learns one from the
-            training sentences.
-        vocabulary_size: upper limit on a learnt vocabulary, unused by one from a file.
-        length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3.
-        sentences: most sentences to train on, drawn at random; 0 takes all.
-        seed: of this draw, from 0.
-        lowercase: whether case and accents are ignored; as the vocabulary was made.
+      train: file, as in ``read_tagged``, and so are ``validation`` and ``test``.
+      validation: file to choose by.
+      test: file to report on.
+      vocabulary: ``vocab.txt`` as in ``WordPiece.from_file``; empty learns one from the
+        training sentences.
+      vocabulary_size: upper limit on a learnt vocabulary, unused by one from a file.
+      length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3.
+      sentences: most sentences to train on, drawn at random; 0 takes all.
+      seed: of this draw, from 0.
+      lowercase: whether case and accents are ignored; as the vocabulary was made.
 
     Returns:
-        The task; the same arguments and files give the same arrays.
+      The task; the same arguments and files give the same arrays.
 
     Raises:
-        InputError: as in `read_tagged`, on a length without room, or a broken vocabulary.
+      InputError: as in ``read_tagged``, on a length without room, or a broken vocabulary.
     """
     check_length(length)
     labels, *parts = read_tagged(
@@ -123,19 +123,19 @@ def read_tagged(
     """Read the sentences to train on, to choose by and to report on.
 
     Args:
-        train: file as in `conll.read_conll`, found as in `corpora.resolve_corpus`. It alone
-            tells which types of entity there are, each with a ``B-`` and an ``I-`` tag.
-        validation: file to choose by.
-        test: file to report on.
-        sentences: most sentences to train on, drawn at random; 0 takes all.
-        seed: of this draw, from 0.
+      train: file as in ``conll.read_conll``, found as in ``corpora.resolve_corpus``. It alone
+        tells which types of entity there are, each with a ``B-`` and an ``I-`` tag.
+      validation: file to choose by.
+      test: file to report on.
+      sentences: most sentences to train on, drawn at random; 0 takes all.
+      seed: of this draw, from 0.
 
     Returns:
-        The sets, each in the order of its file.
+      The sets, each in the order of its file.
 
     Raises:
-        InputError: a missing or broken file, a number out of its range, or a type of entity
-            in validation or test that training lacks, which no model could predict.
+      InputError: a missing or broken file, a number out of its range, or a type of entity
+        in validation or test that training lacks, which no model could predict.
     """
     if sentences < 0:
         raise InputError("task.samples", sentences, "a negative number", "Use 0 for all")
@@ -156,16 +156,16 @@ def word_tags(
     """Predictions put back on the words of the sentences, one tag a word.
 
     Args:
-        labels: names of the tags.
-        arrays: n windows, for where their words begin.
-        text: the sentences that the windows were cut from.
-        predicted: numbers of tags ``[n, S]``; read only where ``arrays`` scores.
+      labels: names of the tags.
+      arrays: n windows, for where their words begin.
+      text: the sentences that the windows were cut from.
+      predicted: numbers of tags ``[n, S]``; read only where ``arrays`` scores.
 
     Returns:
-        Tags of every sentence of ``text``, as many as it has words.
+      Tags of every sentence of ``text``, as many as it has words.
 
     Raises:
-        InputError: predictions of another shape, or numbers that name no tag.
+      InputError: predictions of another shape, or numbers that name no tag.
     """
     if predicted.shape != arrays.labels.shape:
         problem = f"the windows have the shape {arrays.labels.shape}"
@@ -225,11 +225,11 @@ def cut_at_words(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
     """Consecutive windows of words, each as long as it can be.
 
     Args:
-        sizes: pieces of each word, from 1 to ``room``.
-        room: most pieces of a window.
+      sizes: pieces of each word, from 1 to ``room``.
+      room: most pieces of a window.
 
     Returns:
-        First word and end of each window; together they are all words, in order.
+      First word and end of each window; together they are all words, in order.
     """
     windows, start, used = [], 0, 0
     for word, size in enumerate(sizes):

@@ -42,9 +42,9 @@ class Tokenizer:
         """Plain text of each row of ids, up to its first end id.
 
         Args:
-            ids: rows of ids, ``[n, length]`` or ragged. Padding, begin and unknown ids are
-                skipped, and so are ids beyond the vocabulary, which a model sized by the
-                asked vocabulary may emit.
+          ids: rows of ids, ``[n, length]`` or ragged. Padding, begin and unknown ids are
+            skipped, and so are ids beyond the vocabulary, which a model sized by the
+            asked vocabulary may emit.
         """
         return self._model.decode_batch([self._words(row) for row in ids])
 
@@ -54,10 +54,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
-        """Read what `save` wrote.
+        """Read what ``save`` wrote.
 
         Raises:
-            InputError: no such file, or a file that is no vocabulary with these special ids.
+          InputError: no such file, or a file that is no vocabulary with these special ids.
         """
         problem = "no such file"
         if Path(path).is_file():
@@ -85,12 +85,12 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> Tokenizer:
     vocabulary is full or no pair comes twice.
 
     Args:
-        lines: normalised sentences of both languages; use training text only.
-        vocabulary_size: upper limit on the ids, the four special ones included. A small
-            corpus may yield fewer: see `Tokenizer.vocabulary_size`.
+      lines: normalised sentences of both languages; use training text only.
+      vocabulary_size: upper limit on the ids, the four special ones included. A small
+        corpus may yield fewer: see ``Tokenizer.vocabulary_size``.
 
     Raises:
-        InputError: a vocabulary too small for the characters, or no text at all.
+      InputError: a vocabulary too small for the characters, or no text at all.
 
     Source: Sennrich, Haddow and Birch, Neural machine translation of rare words with subword
     units (ACL 2016).

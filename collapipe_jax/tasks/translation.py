@@ -51,7 +51,7 @@ class DroppedPairs(NamedTuple):
 class TranslationData(NamedTuple):
     """Everything that training and scoring a translation model needs.
 
-    ``keys [n]`` labels the n training pairs for a non-IID split: see `length_labels`.
+    ``keys [n]`` labels the n training pairs for a non-IID split: see ``length_labels``.
     Row i of ``validation`` and of ``test`` belongs to sentence i of its text.
     """
 
@@ -85,25 +85,25 @@ def load_translation(
     asked by these counts.
 
     Args:
-        corpus: ``"synthetic"``, or a file as in `corpora.resolve_corpus`, or two aligned
-            files.
-        pairs: pairs in all, training, validation and test together; a random part of the
-            corpus. None takes all of a file.
-        validation_pairs: pairs to choose by, from 1.
-        test_pairs: pairs to report on, from 1.
-        vocabulary_size: upper limit of the joint vocabulary.
-        source_length: ids of a source, its end id included, from 2.
-        target_length: ids that the decoder predicts, the end id included, from 2.
-        seed: of the synthetic text and of the split, from 0.
-        reverse: translate from the second column to the first; the split then goes by the
-            sentences of the second.
+      corpus: ``"synthetic"``, or a file as in ``corpora.resolve_corpus``, or two aligned
+        files.
+      pairs: pairs in all, training, validation and test together; a random part of the
+        corpus. None takes all of a file.
+      validation_pairs: pairs to choose by, from 1.
+      test_pairs: pairs to report on, from 1.
+      vocabulary_size: upper limit of the joint vocabulary.
+      source_length: ids of a source, its end id included, from 2.
+      target_length: ids that the decoder predicts, the end id included, from 2.
+      seed: of the synthetic text and of the split, from 0.
+      reverse: translate from the second column to the first; the split then goes by the
+        sentences of the second.
 
     Returns:
-        The task; the same arguments and corpus give the same arrays.
+      The task; the same arguments and corpus give the same arrays.
 
     Raises:
-        InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
-            leave a set empty.
+      InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
+        leave a set empty.
     """
     _check(pairs, validation_pairs, test_pairs, source_length, target_length, seed)
     text = _read(corpus, pairs, seed)
@@ -145,10 +145,10 @@ def length_labels(lengths: np.ndarray) -> np.ndarray:
     fewer labels, 1 at least, remain: mostly 5 to 8.
 
     Args:
-        lengths: tokens of each sample, integers ``[n]``.
+      lengths: tokens of each sample, integers ``[n]``.
 
     Returns:
-        Labels without gaps, int32 ``[n]``.
+      Labels without gaps, int32 ``[n]``.
     """
     bounds = np.quantile(lengths, np.arange(1, MAX_LABELS) / MAX_LABELS, method="lower")
     _, labels = np.unique(np.searchsorted(bounds, lengths, side="left"), return_inverse=True)

@@ -55,14 +55,14 @@ class WordPiece:
         """Read a vocabulary, one piece a line, its id the number of the line from 0.
 
         Args:
-            path: UTF-8 file, ``vocab.txt`` of BERT.
-            lowercase: whether the vocabulary is of lowercase text without accents.
-            key: under which the file stands in the configuration, for errors.
+          path: UTF-8 file, ``vocab.txt`` of BERT.
+          lowercase: whether the vocabulary is of lowercase text without accents.
+          key: under which the file stands in the configuration, for errors.
 
         Raises:
-            InputError: an unreadable file, an empty or repeated piece, a missing special
-                piece (``[PAD]`` must be the first), or pieces of the other case, with which
-                most words would silently become unknown.
+          InputError: an unreadable file, an empty or repeated piece, a missing special
+            piece (``[PAD]`` must be the first), or pieces of the other case, with which
+            most words would silently become unknown.
         """
         pieces = [line.rstrip("\r") for line in read_lines(path, key)]
         _check_pieces(pieces, path, key)
@@ -75,18 +75,18 @@ class WordPiece:
         return len(self.pieces)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the vocabulary for `from_file`; its directory must exist."""
+        """Write the vocabulary for ``from_file``; its directory must exist."""
         write_text(Path(path), "".join(f"{piece}\n" for piece in self.pieces))
 
     def encode_texts(self, texts: Sequence[str], length: int) -> EncodedTexts:
         """Ids of whole texts: begin ``[CLS]``, pieces, end ``[SEP]``, padding 0.
 
         Args:
-            texts: n texts; one with more pieces than fit keeps the first ones and is counted.
-            length: ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3.
+          texts: n texts; one with more pieces than fit keeps the first ones and is counted.
+          length: ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3.
 
         Raises:
-            InputError: a length without room for a piece.
+          InputError: a length without room for a piece.
         """
         check_length(length)
         rows = [encoding.ids for encoding in self._encodings(texts)]
@@ -118,12 +118,12 @@ def train_wordpiece(
     in byte-pair encoding, until the vocabulary is full or no pair comes twice.
 
     Args:
-        lines: texts; use training text only.
-        vocabulary_size: upper limit on the ids, the four special ones included.
-        lowercase: lowercase and strip accents first.
+      lines: texts; use training text only.
+      vocabulary_size: upper limit on the ids, the four special ones included.
+      lowercase: lowercase and strip accents first.
 
     Raises:
-        InputError: a vocabulary too small for the characters, or no text at all.
+      InputError: a vocabulary too small for the characters, or no text at all.
     """
     lines = list(lines)
     model = _model({UNKNOWN: 0}, lowercase)
@@ -148,7 +148,7 @@ def check_length(length: int) -> None:
     """Refuse rows without room for a piece.
 
     Raises:
-        InputError: a length below 3.
+      InputError: a length below 3.
     """
     if length < 3:
         problem = "no room for a piece between [CLS] and [SEP]"

@@ -55,7 +55,7 @@ def train(
 
     Every round is a pure function of the state and of keys folded from the seed and the
     round's number, so a run that was killed ends, resumed, with the same numbers. Several hosts
-    (`hosts.join`) all call this alike.
+    (``hosts.join``) all call this alike.
 
     Args:
       experiment: what to run.

@@ -66,7 +66,7 @@ class RunFiles:
         hosts.on_first(lambda: append_line(self._path / "metrics.jsonl", metrics))
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
-        """Save a checkpoint; as that of `Checkpoints`."""
+        """Save a checkpoint; as that of ``Checkpoints``."""
         self._checkpoints.save(step, state, record)
 
     def lacks_summary(self) -> bool:
