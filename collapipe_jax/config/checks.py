@@ -1,16 +1,13 @@
 """What a configuration can get wrong by itself, before anything is built from it."""
 
-import contextlib
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.pipeline.execution import check_backend
 from collapipe_jax.pipeline.micro_batches import check_micro_batches
-
-KINDS = ("translation", "tagging", "classification")
-"""Kinds of task."""
+from collapipe_jax.tasks.registry import TASKS
 
 _LARGEST_INT = 2**31 - 1
 _LARGEST_FLOAT = 1e30
@@ -59,19 +56,6 @@ _POSITIVE = (
     "training.rounds",
     "training.server_learning_rate",
 )
-_READ_BY = {
-    "model.pretrained": ("tagging", "classification"),
-    "task.domains": ("classification",),
-    "task.labels": ("tagging", "classification"),
-    "task.piece_dropout": ("tagging", "classification"),
-    "task.reverse": ("translation",),
-    "task.samples": ("tagging", "classification"),
-    "task.test": ("tagging", "classification"),
-    "task.train": ("tagging", "classification"),
-    "task.validation": ("tagging", "classification"),
-    "task.validation_samples": ("classification",),
-    "task.vocabulary": ("tagging", "classification"),
-}
 _AT_MOST_ONE = (
     "control.certain_debt_weight",
     "control.hysteresis",
@@ -162,7 +146,7 @@ def check_training(config: Mapping[str, Any]) -> None:
             problem = f"above {limit} = {_value(config, limit):g}"
             raise InputError(name, _value(config, name), problem, "Lower it, or raise the radius")
     _check_walk(config["dynamics"])
-    _check_task(config["task"]["kind"], config)
+    _check_task(config)
     _check_micro_batches(config["training"])
     _check_pipeline(config["pipeline"], config["training"]["batch"])
     _check_schedule(config["training"])
@@ -196,21 +180,18 @@ def _check_walk(dynamics: Mapping[str, Any]) -> None:
         )
 
 
-def _check_task(kind: str, config: Mapping[str, Any]) -> None:
-    if kind not in KINDS:
-        raise InputError("task.kind", kind, "unknown", f"Choose among: {', '.join(KINDS)}")
-    for name, readers in _READ_BY.items():
-        value = _value(config, name)
-        if value and kind not in readers:
-            problem = f"{kind} does not read it"
-            raise InputError(name, value, problem, f"Clear it, or set task.kind to {readers[0]}")
-    if kind == "translation":
-        return
-    for key in ("train", "test", "labels"):
-        if not config["task"][key]:
-            problem = f"{kind} needs it"
-            remedy = "Give the number of labels" if key == "labels" else "Give a file"
-            raise InputError(f"task.{key}", config["task"][key], problem, remedy)
+def _check_task(config: Mapping[str, Any]) -> None:
+    kind = config["task"]["kind"]
+    if kind not in TASKS:
+        raise InputError("task.kind", kind, "unknown", f"Choose among: {', '.join(TASKS)}")
+    read_by = {name: other for other, task in reversed(TASKS.items()) for name in task.reads}
+    for name in sorted(read_by.keys() - TASKS[kind].reads):
+        if value := _value(config, name):
+            remedy = f"Clear it, or set task.kind to {read_by[name]}"
+            raise InputError(name, value, f"{kind} does not read it", remedy)
+    for name, remedy in TASKS[kind].needs.items():
+        if not (value := _value(config, name)):
+            raise InputError(name, value, f"{kind} needs it", remedy)
 
 
 def _check_micro_batches(training: Mapping[str, Any]) -> None:
@@ -263,17 +244,3 @@ def _check_bound(learning: Mapping[str, Any], local_steps: int) -> None:
         problem = f"the bound for {local_steps} local steps holds up to {longest:g}"
         remedy = "Give the rate times the smoothness that a run logs"
         raise InputError("learning.step_smoothness", step, problem, remedy)
-
-
-@contextlib.contextmanager
-def under_keys(names: Mapping[str, str]) -> Iterator[None]:
-    """Report what a lower module refuses under the configuration's keys.
-
-    Args:
-      names: the configuration's key by the module's key.
-    """
-    try:
-        yield
-    except InputError as error:
-        key = names.get(error.key, error.key)
-        raise InputError(key, error.value, error.problem, error.remedy) from None

@@ -14,18 +14,19 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.checks import check_training, typed_values, under_keys
-from collapipe_jax.config.objective import build_model, build_objective
+from collapipe_jax.config.checks import check_training, typed_values
 from collapipe_jax.config.system import build_system
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
-from collapipe_jax.objectives.objective import Objective
 from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.policies.registry import CLIENT_POLICIES, Policy, make_policy
 from collapipe_jax.simulation.system import EdgeSystem
-from collapipe_jax.tasks.split import split_samples
+from collapipe_jax.tasks.cluster_split import split_samples
+from collapipe_jax.tasks.objective import Objective
+from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,11 @@ class Experiment:
     system: EdgeSystem
     policy: Policy
 
+    @property
+    def task(self) -> Task:
+        """The kind of task."""
+        return TASKS[self.config["task"]["kind"]]
+
     @functools.cached_property
     def most_client_samples(self) -> int | None:
         """Most samples of a mini-batch that a client may get; None under a pipeline policy."""
@@ -86,7 +92,7 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     """
     config = ConfigDict(typed_values(config.to_dict(), default.to_dict()))
     check_training(config)
-    build_model(config)  # cheap checks first, the corpus last
+    TASKS[config.task.kind].make_sizes(config)  # cheap checks first, the corpus last
     policy = make_policy(**config.policy)
     _check_is_trained(config)
     optimizers = build_optimizers(config)
@@ -94,11 +100,11 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     erasure_law = build_erasure_law(config)
     equal = np.full(config.network.clusters, 1.0 / config.network.clusters)
     build_system(config, equal)
-    objective = build_objective(config)
+    objective = TASKS[config.task.kind].make_objective(config)
     cluster_indices = split_samples(
         config.seed,
         config.task.split,
-        objective.split_keys,
+        objective.data.split_keys,
         config.network.clusters,
         config.task.concentration,
         minimum=config.training.batch,

@@ -6,13 +6,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from collapipe_jax.compilation import quick_jit
-from collapipe_jax.config.checks import under_keys
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.control.effective_queues import PriceParams
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
-from collapipe_jax.cost.workload import Workload, bert_workload, transformer_workload
-from collapipe_jax.errors import InputError
+from collapipe_jax.cost.workload import Workload, encoder_workload
+from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.optimizers import state_bytes_per_parameter
 from collapipe_jax.network.channel import RATE_LAWS
 from collapipe_jax.network.devices import DeviceParams, check_profiles
@@ -28,6 +27,7 @@ from collapipe_jax.simulation.system import (
     SystemParams,
     sample_system,
 )
+from collapipe_jax.tasks.registry import TASKS
 from collapipe_jax.units import db_to_linear, dbm_to_w
 
 _LONGEST_ROUND_S = 1e9
@@ -232,35 +232,21 @@ def build_workload(config: ConfigDict) -> Workload:
     Raises:
       InputError: on an unknown optimiser.
     """
-    model, task, training = config.model, config.task, config.training
+    model, training = config.model, config.training
     with under_keys({"optimizer.name": "training.client_optimizer"}):
         state_bytes = state_bytes_per_parameter(training.client_optimizer)
-    shared = {
-        "vocabulary_size": task.vocabulary_size,
-        "width": model.width,
-        "heads": model.heads,
-        "feed_forward_width": model.feed_forward_width,
-        "encoder_blocks": model.encoder_blocks,
-        "dropout": model.dropout_rate > 0,
-        "rematerialise": model.rematerialise,
-        "batch": training.batch,
-        "local_steps": training.local_steps,
-        "micro_batch_choices": jnp.array(training.micro_batch_choices),
-        "state_bytes_per_parameter": state_bytes,
+    plain = encoder_workload(
+        width=model.width,
+        heads=model.heads,
+        feed_forward_width=model.feed_forward_width,
+        encoder_blocks=model.encoder_blocks,
+        dropout=model.dropout_rate > 0,
+        rematerialise=model.rematerialise,
+        batch=training.batch,
+        local_steps=training.local_steps,
+        micro_batch_choices=jnp.array(training.micro_batch_choices),
+        state_bytes_per_parameter=state_bytes,
         **config.payload,
-    }
-    if task.kind == "translation":
-        plain = transformer_workload(
-            source_length=task.source_length,
-            target_length=task.target_length,
-            decoder_blocks=model.decoder_blocks,
-            **shared,
-        )
-    else:
-        plain = bert_workload(
-            sequence=task.source_length,
-            labels=task.labels,
-            label_each_token=task.kind == "tagging",
-            **shared,
-        )
+        **TASKS[config.task.kind].count_work(config)._asdict(),
+    )
     return jax.tree.map(jnp.asarray, plain)

@@ -21,7 +21,7 @@ from orbax.checkpoint import v1 as ocp
 from collapipe_jax import hosts
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import partial_path, write_text
-from collapipe_jax.objectives.objective import SCORE_NAMES
+from collapipe_jax.tasks.registry import TASKS
 
 _KEPT = 2
 
@@ -284,5 +284,5 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
         constants=record["constants"],
         history=record["history"],
         policy=config["policy"]["name"],
-        score_name=SCORE_NAMES[config["task"]["kind"]],
+        score_name=TASKS[config["task"]["kind"]].score_name,
     )

@@ -1,6 +1,8 @@
 """Sizes of the models, and the tokens with a meaning of their own."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from collapipe_jax.errors import InputError
 
@@ -128,6 +130,12 @@ class BertConfig(EncoderConfig):
     norm_epsilon: float = 1e-12
     activation: str = "gelu"
     initial_deviation: float = 0.02
+
+
+def encoder_sizes(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of the encoder in the section ``model`` of a configuration."""
+    names = {field.name for field in dataclasses.fields(EncoderConfig)}
+    return {name: value for name, value in model.items() if name in names}
 
 
 def reject(field: str, value: object, problem: str, remedy: str) -> None:

@@ -1,4 +1,7 @@
-"""How good outputs are, as the field reports it, and the baselines that models must beat."""
+"""Scores of outputs as the field reports them, and baselines that models must beat.
+
+The libraries are imported where they are used: they take seconds to load.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -6,24 +9,20 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
-import seqeval.metrics
-import sklearn.metrics
-from sacrebleu.metrics import BLEU
-from seqeval.metrics.sequence_labeling import get_entities
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence, is_bio_tag
 
 
 class Score(NamedTuple):
-    """A figure with what is needed to reproduce it."""
+    """A score in percent, 0 to 100, and how it was counted: without it scores do not compare."""
 
     value: float
     signature: str
 
 
 class ClassScores(NamedTuple):
-    """How good predicted classes are."""
+    """Accuracy and macro F1."""
 
     accuracy: Score
     macro_f1: Score
@@ -33,12 +32,11 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Corpus BLEU of plain, detokenised text, one reference a sentence.
 
     Args:
-      hypotheses: translations; an empty one is allowed and costs its brevity penalty.
-      references: what they should have been, in the same order.
+      hypotheses: translations; an empty one costs its brevity penalty.
+      references: reference translations, in the same order.
 
     Returns:
-      BLEU in percent, 0 to 100, and sacrebleu's signature (tokenisation, smoothing,
-      version), without which figures do not compare.
+      BLEU and sacrebleu's signature: tokenisation, smoothing, version.
 
     Raises:
       InputError: no sentences, or different numbers of them.
@@ -51,13 +49,15 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
         problem = f"there are {len(references)} references for them"
         remedy = "Give one reference for each hypothesis"
         raise InputError("hypotheses", len(hypotheses), problem, remedy)
+    from sacrebleu.metrics import BLEU
+
     metric = BLEU()
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(float(score.score), str(metric.get_signature()))
 
 
 def copy_baseline(sources: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU of handing the source back untranslated: what any model must beat.
+    """BLEU of copying the source.
 
     Args:
       sources: source sentences.
@@ -77,10 +77,7 @@ def span_f1(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequenc
 
     Args:
       true_tags: BIO tags of each sentence, one a word.
-      predicted_tags: the same of a model.
-
-    Returns:
-      F1 in percent, 0 to 100, and how it was counted.
+      predicted_tags: tags that a model predicts, likewise.
 
     Raises:
       InputError: no sentences, different numbers of sentences or words, something that is no
@@ -102,6 +99,8 @@ def span_f1(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequenc
     if all(tag == OUTSIDE for sentence in true_tags for tag in sentence):
         problem = "no entity stands in the text to be scored"
         raise InputError("true_tags", OUTSIDE, problem, "Score text that has entities")
+    import seqeval.metrics
+
     # zero_division: F1 is 0 where nothing is predicted, without a warning on its precision;
     # everything else that seqeval warns of is refused above
     value = seqeval.metrics.f1_score(
@@ -124,7 +123,7 @@ def memorised_tag_baseline(
 
     Args:
       train_tokens, train_tags: as there.
-      test_tokens: words of the sentences to be tagged.
+      test_tokens: words of the sentences to tag.
       test_tags: their true BIO tags.
 
     Raises:
@@ -144,7 +143,7 @@ def memorised_tags(
     Args:
       train_tokens: words of the training sentences, case as it stands.
       train_tags: their BIO tags; of equally frequent ones the first in the alphabet counts.
-      tokens: words of the sentences to be tagged.
+      tokens: words of the sentences to tag.
 
     Raises:
       InputError: training sentences with more or fewer tags than words.
@@ -175,7 +174,7 @@ def span_recall(
     test: Sequence[TaggedSentence],
     predicted_tags: Sequence[Sequence[str]],
 ) -> SpanRecall:
-    """How much of what is found is remembered, and how much recognised.
+    """Recall of entities seen in training, and of others.
 
     Args:
       train: sentences trained on.
@@ -185,6 +184,8 @@ def span_recall(
     Raises:
       InputError: different numbers of sentences.
     """
+    from seqeval.metrics.sequence_labeling import get_entities
+
     _check_sizes(test, predicted_tags)
     known = {
         (kind, sentence.tokens[first : last + 1])
@@ -215,6 +216,8 @@ def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
     Raises:
       InputError: no samples, different numbers of them, or labels that are no whole numbers.
     """
+    import sklearn.metrics
+
     true, predicted = _labels(true_labels, predicted_labels)
     value = 100 * float(sklearn.metrics.accuracy_score(true, predicted))
     return Score(value, f"accuracy|scikit-learn:{sklearn.__version__}")
@@ -223,19 +226,11 @@ def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
 def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
     """F1 of each class, averaged over the classes that occur among true or predicted labels.
 
-    A class that is never right, because it is never true, never predicted or never both, has
-    F1 0.
-
-    Args:
-      true_labels: integers ``[n]``.
-      predicted_labels: integers ``[n]``.
-
-    Returns:
-      F1 in percent, 0 to 100, and how it was averaged.
-
-    Raises:
-      InputError: as in ``accuracy``.
+    A class that is never predicted rightly has F1 0. Arguments and errors are those of
+    ``accuracy``.
     """
+    import sklearn.metrics
+
     true, predicted = _labels(true_labels, predicted_labels)
     # zero_division as documented above: nothing is left to warn of
     value = sklearn.metrics.f1_score(true, predicted, average="macro", zero_division=0)
@@ -245,11 +240,11 @@ def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
 
 
 def majority_class_baseline(train_labels: Sequence[int], test_labels: Sequence[int]) -> ClassScores:
-    """Scores of always answering the most frequent class of training; of equals the lowest.
+    """Scores of always predicting the most frequent class of training; of equals the lowest.
 
     Args:
       train_labels: integers ``[n]``.
-      test_labels: true classes of the samples to be scored, integers ``[m]``.
+      test_labels: true classes of the samples to score, integers ``[m]``.
 
     Raises:
       InputError: as in ``accuracy``.

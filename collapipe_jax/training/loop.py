@@ -270,7 +270,7 @@ def estimate_batches(experiment: Experiment, index: int) -> Batch:
         _ESTIMATE_BATCHES,
         training["batch"],
     )
-    return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.train)
+    return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.data.train)
 
 
 def _is_due(index: int, every: int, rounds: int) -> bool:
@@ -294,6 +294,6 @@ def _status(experiment: Experiment, history: History, constants: dict[str, np.nd
     score = f"{scores[-1]:.1f}" if len(scores) else "-"
     over = (history["energy_j"].mean(axis=0) / constants["energy_budget_j"]).max()
     return (
-        f"{experiment.objective.score_name} {score} loss {history['train_loss'][-1]:.2f} "
+        f"{experiment.task.score_name} {score} loss {history['train_loss'][-1]:.2f} "
         f"clock {history['simulated_time_s'][-1]:.0f} s energy/budget {over:.2f}"
     )

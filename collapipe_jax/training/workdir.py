@@ -12,7 +12,7 @@ from collapipe_jax import hosts
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run, open_workdir
 from collapipe_jax.models.layers import Params
-from collapipe_jax.objectives.objective import Objective
+from collapipe_jax.tasks.objective import Objective
 from collapipe_jax.training.history import History, append_line, write_metrics
 
 _State = TypeVar("_State")

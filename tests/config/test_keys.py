@@ -8,8 +8,8 @@ import pytest
 from support.changed_keys import KEYS, TINY, changed, leaves
 
 from collapipe_jax.config import experiment as build
-from collapipe_jax.config import objective as build_objective
 from collapipe_jax.config import system as build_system
+from collapipe_jax.tasks import classification, tagging, translation
 from configs import default
 
 
@@ -88,7 +88,7 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
 def test_every_key_of_the_model_changes_it(name):
     value = {"model.heads": 4, "model.width": 18, "model.label_smoothing": 0.3}.get(name)
     value = other(name) if value is None else value
-    assert build_objective.build_model(changed(name, value)) != build_objective.build_model(TINY)
+    assert translation.make_sizes(changed(name, value)) != translation.make_sizes(TINY)
 
 
 def updates(config):
@@ -133,23 +133,24 @@ LABELLED = tuple(
     "task." + key for key in ("train", "validation", "test", "samples", "vocabulary", "lowercase")
 )
 READS = {
-    "load_parallel": (
+    translation: (
         *ALL_TEXTS,
         *("task." + key for key in ("corpus", "reverse", "pairs", "validation_pairs")),
         *("task." + key for key in ("test_pairs", "target_length")),
     ),
-    "load_tags": (*ALL_TEXTS, *LABELLED),
-    "load_classes": (*ALL_TEXTS, *LABELLED, "task.domains", "task.validation_samples"),
+    tagging: (*ALL_TEXTS, *LABELLED),
+    classification: (*ALL_TEXTS, *LABELLED, "task.domains", "task.validation_samples"),
 }
 
 
 @pytest.mark.parametrize(
-    ("loader", "name"), [(loader, name) for loader, names in READS.items() for name in names]
+    ("task", "name"), [(task, name) for task, names in READS.items() for name in names]
 )
-def test_every_key_of_the_task_reaches_the_data(loader, name, monkeypatch):
-    for function in ("load_translation", "load_tagging", "load_classification"):
-        monkeypatch.setattr(build_objective, function, lambda **arguments: arguments)
-    load = getattr(build_objective, loader)
+def test_every_key_of_the_task_reaches_the_data(task, name, monkeypatch):
+    kind = task.__name__.rpartition(".")[2]
+    monkeypatch.setattr(task, f"load_{kind}", lambda **arguments: arguments)
+    owners = {tagging: tagging.Tagging, classification: classification.Classification}
+    load = owners.get(task, task).load_data
     assert load(changed(name, other(name))) != load(TINY)
 
 

@@ -285,7 +285,7 @@ def test_samples_are_the_clusters_own_and_new_ones_every_time(run):
     assert first.shape[:3] == (8, 2, 4)
     assert not np.array_equal(first, later)
     for cluster, indices in enumerate(experiment.cluster_indices):
-        own = {tuple(row) for row in experiment.objective.train.token_ids[indices]}
+        own = {tuple(row) for row in experiment.objective.data.train.token_ids[indices]}
         assert {tuple(row) for row in first[:, cluster].reshape(32, -1)} <= own
 
 
