@@ -22,8 +22,11 @@ from collapipe_jax.command_line import run_training
 from collapipe_jax.config.experiment import Experiment, build_experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
-from collapipe_jax.training.central import central_round, initial_central_state
-from collapipe_jax.training.learner import model_params
+from collapipe_jax.training.central import (
+    central_learner,
+    central_round,
+    initial_central_state,
+)
 from collapipe_jax.training.loop import train
 from configs import default
 from experiments.configuration import read_config
@@ -81,7 +84,8 @@ def _train_centrally(experiment: Experiment, path: Path, console: Console) -> di
     rounds = experiment.config["training"]["rounds"]
     for index in track(range(rounds), description="central", console=console):
         state, _ = central_round(experiment, state, index)
-    result = {**experiment.objective.test(model_params(state)), "config": experiment.config}
+    params = central_learner(experiment).params(state)
+    result = {**experiment.objective.test(params), "config": experiment.config}
     write_text(path, json.dumps(result, indent=1) + "\n")
     return result
 

@@ -30,13 +30,9 @@ from collapipe_jax.command_line import (
     require_positive,
     run_training,
 )
-from collapipe_jax.config.experiment import (
-    Experiment,
-    Optimizers,
-    build_experiment,
-    build_optimizers,
-)
+from collapipe_jax.config.experiment import Experiment, build_experiment, build_optimizers
 from collapipe_jax.errors import InputError
+from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.files.checkpoints import open_workdir
 from collapipe_jax.policies.registry import CLIENT_POLICIES, POLICIES, make_policy
 from collapipe_jax.training.loop import round_latencies_s, train

@@ -1,8 +1,6 @@
 """From a configuration to an experiment.
 
-This file, ``build_objective.py`` and ``build_system.py`` are all that knows ml_collections.
-
-Everything a configuration can get wrong is found here, before any work starts.
+Everything that a configuration can get wrong is found here, before any work starts.
 """
 
 import dataclasses
@@ -10,6 +8,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
@@ -17,8 +16,11 @@ from ml_collections import ConfigDict
 from collapipe_jax.config.checks import check_training, typed_values
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.federated.erasures import ErasureLaw
-from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
+from collapipe_jax.federated.learner import Learner
+from collapipe_jax.federated.optimizers import Optimizers, make_optimizer, scale_group_rates
+from collapipe_jax.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.policies.registry import CLIENT_POLICIES, Policy, make_policy
@@ -30,28 +32,19 @@ from collapipe_jax.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Optimizers:
-    """Who steps what: clusters their clients, the edge server the decoder and the mean."""
-
-    client: optax.GradientTransformation
-    decoder: optax.GradientTransformation
-    server: optax.GradientTransformation
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A configuration made ready to run.
+    """A configuration ready to run.
 
     Attributes:
       config: nested plain dictionary, as it is saved.
-      objective: model, corpus and score.
+      objective: model, corpus and scores.
       cluster_indices: training samples of every cluster.
       cluster_weight: share of the samples, ``[N]``.
       optimizers: of clients, decoder and server.
-      execution: what runs the encoder.
-      erasure_law: how losses are drawn and made up for.
+      execution: how the encoder is executed.
+      erasure_law: law of the erasures.
       system: the network.
-      policy: who decides.
+      policy: the policy that decides.
     """
 
     config: dict[str, Any]
@@ -70,10 +63,20 @@ class Experiment:
         return TASKS[self.config["task"]["kind"]]
 
     @functools.cached_property
-    def most_client_samples(self) -> int | None:
-        """Most samples of a mini-batch that a client may get; None under a pipeline policy."""
+    def learner(self) -> Learner:
+        """The way of learning that the policy's decisions are for."""
+        shared = {
+            "cluster_weight": jnp.asarray(self.cluster_weight, jnp.float32),
+            "model": self.objective.model,
+            "optimizers": self.optimizers,
+        }
         if self.config["policy"]["name"] not in CLIENT_POLICIES:
-            return None
+            return PipelineLearner(execution=self.execution, erasure_law=self.erasure_law, **shared)
+        devices = self.system.mean_problem.devices
+        return DataParallelLearner(devices=devices, max_samples=self._max_samples(), **shared)
+
+    def _max_samples(self) -> int:
+        """Most samples of a mini-batch that a client may get."""
         if self.config["dynamics"]["availability"] < 1.0:
             return self.config["training"]["batch"]
         decision = self.policy(jax.random.key(0), self.system.mean_problem)

@@ -1,91 +1,108 @@
-"""Aggregation of the clusters' parameters and the server's step on the result."""
+"""Aggregation of the clusters' parameters and the server's step on the mean."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, PyTree
+
+from collapipe_jax.pipeline.mesh import CLUSTER
 
 
-def present_shares(weights: jax.Array, present: jax.Array) -> jax.Array:
-    """Weights ``[N]`` rescaled to sum 1 over the present clusters; all 0 if nobody is.
+def participant_shares(
+    weights: Float[Array, " N"], participates: Bool[Array, " N"]
+) -> Float[Array, " N"]:
+    """Weights rescaled to sum 1 over the participants; all 0 without any.
 
     Args:
       weights: ``w_n [N]``, >= 0.
-      present: ``[N]`` bool.
-
-    Returns:
-      ``[N]``.
+      participates: ``[N]``.
     """
-    held = jnp.where(present, weights, 0.0)
+    held = jnp.where(participates, weights, 0.0)
     total = held.sum()
     return held / jnp.where(total > 0.0, total, 1.0)
 
 
-def aggregate(clients: Any, weights: jax.Array, present: jax.Array, previous: Any) -> Any:
-    """Weighted mean of the present clusters' parameters.
+def aggregate(
+    copies: PyTree[Float[Array, "N ..."]],
+    weights: Float[Array, " N"],
+    participates: Bool[Array, " N"],
+    previous: PyTree[Float[Array, "..."]],
+    mesh: Mesh | None = None,
+) -> PyTree[Float[Array, "..."]]:
+    """Weighted mean of the participants' parameters.
 
     Source: docs/system-model.md, section 1, step 5 (McMahan et al. 1602.05629).
 
     Args:
-      clients: tree with leaves ``[N, ...]``. What an absent cluster holds is never read,
-        NaN included.
-      weights: ``w_n [N]``, >= 0; rescaled to sum 1 over the present clusters.
-      present: ``[N]`` bool.
-      previous: tree with leaves ``[...]``, returned when nobody is present or all
-        present weights are 0.
-
-    Returns:
-      Tree with leaves ``[...]``.
+      copies: leaves ``[N, ...]``. Those of the others are never read, NaN included.
+      weights: ``w_n [N]``, >= 0; rescaled to sum 1 over the participants.
+      participates: ``[N]``.
+      previous: leaves ``[...]``, returned without participants of positive weight.
+      mesh: from ``make_pipeline_mesh(N, K)`` where each cluster has devices of its own: the mean
+        is then one sum over the mesh. None on one device.
     """
-    shares = present_shares(weights, present)
-    counted = shares > 0.0
+    shares = participant_shares(weights, participates)
+    means = _mean(copies, shares) if mesh is None else _mean_over_mesh(copies, shares, mesh)
+    return select((shares > 0.0).any(), means, previous)
 
-    def mean(leaf: jax.Array, old: jax.Array) -> jax.Array:
-        held = jnp.where(counted.reshape(-1, *[1] * old.ndim), leaf, 0.0)
-        return jnp.where(counted.any(), jnp.tensordot(shares, held, axes=1), old)
 
-    return jax.tree.map(mean, clients, previous)
+def _mean(copies: Any, shares: jax.Array) -> Any:
+    def mean(leaf: jax.Array) -> jax.Array:
+        counted = (shares > 0.0).reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.tensordot(shares, jnp.where(counted, leaf, 0.0), axes=1)
+
+    return jax.tree.map(mean, copies)
+
+
+def _mean_over_mesh(copies: Any, shares: jax.Array, mesh: Mesh) -> Any:
+    def on_device(copies: Any, shares: jax.Array) -> Any:
+        def mean(leaf: jax.Array) -> jax.Array:
+            return jax.lax.psum(jnp.where(shares[0] > 0.0, shares[0] * leaf[0], 0.0), CLUSTER)
+
+        return jax.tree.map(mean, copies)
+
+    along = PartitionSpec(CLUSTER)
+    return jax.shard_map(
+        on_device, mesh=mesh, in_specs=(along, along), out_specs=PartitionSpec(), check_vma=False
+    )(copies, shares)
 
 
 def server_update(
-    previous: Any,
-    mean: Any,
+    previous: PyTree[Float[Array, "..."]],
+    mean: PyTree[Float[Array, "..."]],
     server_state: optax.OptState,
-    server_tx: optax.GradientTransformation,
-    anyone: jax.Array | bool = True,
-) -> tuple[Any, optax.OptState]:
+    optimizer: optax.GradientTransformation,
+    anyone: Bool[Array, ""] | bool = True,
+) -> tuple[PyTree[Float[Array, "..."]], optax.OptState]:
     """The server's optimiser on the pseudo-gradient ``previous - mean``.
 
     Source: Reddi et al. 2003.00295. Plain averaging is ``optax.sgd(1.0)``.
 
     Args:
       previous: global parameters at the start of the round.
-      mean: aggregated parameters, same structure.
-      server_state: state of ``server_tx``.
-      server_tx: an optax optimiser.
-      anyone: scalar bool; where False neither parameters nor state change, momentum
-        included.
+      mean: aggregated parameters.
+      server_state: state of the optimiser.
+      optimizer: the server's optimiser.
+      anyone: where False, neither parameters nor state change.
 
     Returns:
       ``(parameters, server_state)`` after the step.
     """
     pseudo_gradient = jax.tree.map(jnp.subtract, previous, mean)
-    updates, stepped = server_tx.update(pseudo_gradient, server_state, previous)
+    updates, stepped = optimizer.update(pseudo_gradient, server_state, previous)
     moved = optax.apply_updates(previous, updates)
     return select(anyone, (moved, stepped), (previous, server_state))
 
 
-def select(condition: jax.Array | bool, yes: Any, no: Any) -> Any:
+def select(condition: Bool[Array, "*N"] | bool, yes: Any, no: Any) -> Any:
     """Leaf by leaf, ``yes`` where the condition holds and ``no`` elsewhere.
 
     Args:
       condition: ``[]``, or ``[N]`` for trees whose leaves are ``[N, ...]``.
-      yes: tree of arrays.
-      no: tree of the same structure.
-
-    Returns:
-      Tree of that structure.
+      yes, no: trees of arrays of one structure.
     """
     condition = jnp.asarray(condition)
 

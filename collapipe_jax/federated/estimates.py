@@ -1,25 +1,26 @@
-"""The constants of the convergence bound, estimated at a model.
+"""Estimates of the constants of the convergence bound at a model.
 
-What is estimated is what docs/system-model.md (17) and (19) are written in: a cluster's
-objective ``F_n`` is the mean loss of its mini-batches over all parameters, the decoder's among
-them, without dropout and erasures.
+They are the constants of docs/system-model.md (17) and (19). A cluster's objective ``F_n`` is
+the mean loss of its mini-batches over all parameters, the decoder's included, without dropout
+and erasures.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
 
 from collapipe_jax.federated.shared_loss import loss_per_token
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
 POWER_ITERATIONS = 12
-"""Products with the Hessian that the smoothness is found by."""
+"""Products with the Hessian that estimate the smoothness."""
 
-Loss = Callable[[Params, Batch], jax.Array]
+Loss = Callable[[PyTree, PyTree], jax.Array]
 """Loss of one mini-batch, leaves ``[B, ...]``: a scalar."""
 
 
@@ -44,9 +45,14 @@ class BoundConstants(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames="model")
 def estimate_constants(
-    params: Params, batches: Batch, weights: jax.Array, key: jax.Array, *, model: SplitModel
+    params: Params,
+    batches: Batch,
+    weights: Float[Array, " N"],
+    key: Key[Array, ""],
+    *,
+    model: SplitModel,
 ) -> BoundConstants:
-    """``bound_constants`` of a model with the loss that it is trained on.
+    """``bound_constants`` of a model with its training loss.
 
     A mini-batch's loss is its summed loss over its number of predictions, as in training.
     With one prediction a sample it is a mean. With several it is a ratio, and a sample with
@@ -69,15 +75,15 @@ def estimate_constants(
 
 
 def bound_constants(
-    loss: Loss, params: Params, batches: Batch, weights: jax.Array, key: jax.Array
+    loss: Loss, params: PyTree, batches: PyTree, weights: Float[Array, " N"], key: Key[Array, ""]
 ) -> BoundConstants:
     """Constants from J mini-batches of every cluster.
 
     With the mean ``g_n`` of a cluster's J gradients and ``v_n = sigma_n^2 / (J B)``, the variance
     of that mean, sampling adds ``v_n (1 - 2 w_n) + V`` to ``|g_n - g|^2`` and ``V`` to ``|g|^2``,
-    where ``g = sum_n w_n g_n`` and ``V = sum_n w_n^2 v_n``. Both are taken off, so that the squares
-    are right in the mean, and what falls under 0 is put there. The largest of several is still too
-    large in the mean, by about the noise that is left in them.
+    where ``g = sum_n w_n g_n`` and ``V = sum_n w_n^2 v_n``. Both are subtracted, which makes the
+    squares unbiased, and negative ones are set to 0. The largest of several is still biased
+    upwards, by about their remaining noise.
 
     Args:
       loss: of one mini-batch.
@@ -103,15 +109,15 @@ def bound_constants(
     )
 
 
-def _mini_batch_gradients(loss: Loss, params: Params, batches: Batch) -> tuple[Params, jax.Array]:
+def _mini_batch_gradients(loss: Loss, params: PyTree, batches: PyTree) -> tuple[PyTree, jax.Array]:
     """Mean of each cluster's gradients, leaves ``[N, ...]``, and their variance ``[N]``.
 
     One gradient at a time, by Welford's recursion: no differences of large numbers.
     """
     groups = jax.tree.leaves(batches)[0].shape[0]
 
-    def of_cluster(batches: Batch) -> tuple[Params, jax.Array]:
-        def add(carry: tuple[Params, jax.Array], inputs: tuple[jax.Array, Batch]):
+    def of_cluster(batches: PyTree) -> tuple[PyTree, jax.Array]:
+        def add(carry: tuple[PyTree, jax.Array], inputs: tuple[jax.Array, PyTree]):
             mean, squares = carry
             count, batch = inputs
             step = jax.tree.map(jnp.subtract, jax.grad(loss)(params, batch), mean)
@@ -127,12 +133,12 @@ def _mini_batch_gradients(loss: Loss, params: Params, batches: Batch) -> tuple[P
 
 
 def largest_curvature(
-    loss: Loss, params: Params, batch: Batch, weights: jax.Array, key: jax.Array
-) -> jax.Array:
+    loss: Loss, params: PyTree, batch: PyTree, weights: Float[Array, " N"], key: Key[Array, ""]
+) -> Float[Array, ""]:
     """Largest absolute eigenvalue of the Hessian of ``F`` on these samples, from below.
 
-    A power iteration of fixed length: what a product with the Hessian does to the norm of a
-    direction never exceeds the eigenvalue. It knows nothing of the curvature elsewhere.
+    A power iteration of fixed length: a product with the Hessian never scales the norm of a
+    direction by more than the eigenvalue.
 
     Args:
       loss: of one mini-batch.
@@ -142,8 +148,8 @@ def largest_curvature(
       key: scalar random key, the direction to start in.
     """
 
-    def product(direction: Params) -> Params:
-        def add(total: Params, inputs: tuple[jax.Array, Batch]) -> tuple[Params, None]:
+    def product(direction: PyTree) -> PyTree:
+        def add(total: PyTree, inputs: tuple[jax.Array, PyTree]) -> tuple[PyTree, None]:
             weight, own = inputs
             # Layers with a backward pass of their own know no forward mode.
             _, pull = jax.vjp(lambda at: jax.grad(loss)(at, own), params)
@@ -151,7 +157,7 @@ def largest_curvature(
 
         return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (weights, batch))[0]
 
-    def iterate(direction: Params, _) -> tuple[Params, jax.Array]:
+    def iterate(direction: PyTree, _) -> tuple[PyTree, jax.Array]:
         curved = product(direction)
         norm = jnp.sqrt(_squared_norm(curved))
         return _scaled(curved, norm), norm
@@ -161,22 +167,22 @@ def largest_curvature(
     return jax.lax.scan(iterate, start, None, length=POWER_ITERATIONS)[1][-1]
 
 
-def _random_like(key: jax.Array, tree: Any) -> Any:
+def _random_like(key: jax.Array, tree: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))
     drawn = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(structure, drawn)
 
 
-def _scaled(tree: Any, norm: jax.Array) -> Any:
+def _scaled(tree: PyTree, norm: jax.Array) -> PyTree:
     """The tree over its norm; zeros stay zeros."""
     return jax.tree.map(lambda leaf: leaf / jnp.where(norm > 0.0, norm, 1.0), tree)
 
 
-def _squared_norm(tree: Any) -> jax.Array:
+def _squared_norm(tree: PyTree) -> jax.Array:
     return sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree))
 
 
-def _weighted_sum(weights: jax.Array, tree: Any) -> Any:
+def _weighted_sum(weights: jax.Array, tree: PyTree) -> PyTree:
     """Leaves ``[N, ...]`` to ``[...]``."""
     return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), tree)

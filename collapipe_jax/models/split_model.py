@@ -1,6 +1,6 @@
 """What every model that the network trains has in common: where it is cut, and its loss."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ Batch = Any
 """A NamedTuple of arrays whose first axis is the examples, one type a kind of task."""
 
 
+@runtime_checkable
 class SplitModel(Protocol):
     """A model in three parts; hashable, hence static under jit.
 

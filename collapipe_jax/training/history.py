@@ -10,7 +10,7 @@ import numpy as np
 
 from collapipe_jax.cost.latency import backward_flow_s, forward_flow_s
 from collapipe_jax.federated.estimates import BoundConstants
-from collapipe_jax.federated.local_steps import RoundLearning
+from collapipe_jax.federated.learner import LearningReport
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.simulation.environment import SystemRound
 
@@ -22,7 +22,7 @@ VIOLATED = "violated_"
 
 
 def round_metrics(
-    index: int, happened: SystemRound, learning: RoundLearning
+    index: int, happened: SystemRound, learning: LearningReport
 ) -> dict[str, np.ndarray]:
     """All numbers of a round by name; shapes as in the structs they come from.
 

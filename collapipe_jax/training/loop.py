@@ -4,7 +4,7 @@ import functools
 import itertools
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,6 @@ from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.simulation.environment import SystemState, initial_state, simulate_round
 from collapipe_jax.tasks.sampling import sample_round
 from collapipe_jax.training.history import History, append_round, clock_after, round_metrics
-from collapipe_jax.training.learner import Learner, initial_learner, learn, model_params, outcome_of
 from collapipe_jax.training.summary import run_constants, summarise
 from collapipe_jax.training.workdir import RunFiles
 
@@ -33,14 +32,14 @@ _ESTIMATE_BATCHES = 8  # of every cluster
 
 
 class RunState(NamedTuple):
-    """What the next round needs.
+    """State from round to round.
 
     Attributes:
-      learner: parameters and optimisers.
+      learning: parameters and optimisers, as the experiment's learner has them.
       system: fading and queues.
     """
 
-    learner: Learner
+    learning: Any
     system: SystemState
 
 
@@ -88,7 +87,7 @@ def train(
                     files.save(index + 1, state, {"history": history, "constants": constants})
                 progress.update(bar, advance=1, status=_status(experiment, history, constants))
     if files.lacks_summary():
-        params = model_params(state.learner)
+        params = experiment.learner.params(state.learning)
         files.finish(summarise(experiment, params, history), experiment.objective, params)
     return files.read()
 
@@ -116,18 +115,19 @@ def _check_hosts(experiment: Experiment) -> None:
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    learner_key, system_key = _initial_keys(experiment)
-    learner = initial_learner(learner_key, experiment)
+    learning_key, system_key = _initial_keys(experiment)
+    learner = experiment.learner
+    fresh = _initial_learning(learner, learning_key)
+    params = experiment.objective.starting_params(learner.params(fresh))
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
-    return RunState(
-        jax.device_put(learner, _learning_place(experiment)), _first_network(experiment, system_key)
-    )
+    learning = jax.device_put(learner.with_params(fresh, params), _learning_place(experiment))
+    return RunState(learning, _first_network(experiment, system_key))
 
 
 def _initial_keys(experiment: Experiment) -> tuple[Array, Array]:
-    """Of the learner and of the network."""
-    learner_key, system_key = jax.random.split(_key(experiment, 1))
-    return learner_key, system_key
+    """Of learning and of the network."""
+    learning_key, system_key = jax.random.split(_key(experiment, 1))
+    return learning_key, system_key
 
 
 def _first_network(experiment: Experiment, key: Array) -> SystemState:
@@ -136,6 +136,7 @@ def _first_network(experiment: Experiment, key: Array) -> SystemState:
 
 
 _initial_system_state = quick_jit(initial_state)
+_initial_learning = quick_jit(lambda learner, key: learner.init(key))
 
 
 def _learning_place(experiment: Experiment) -> Sharding:
@@ -176,14 +177,13 @@ def run_round(
             network_key, experiment.system, state.system, policy=experiment.policy
         )
     happened = hosts.from_first(happened)
-    place = _learning_place(experiment)
-    outcome = jax.device_put(jax.device_get(outcome_of(happened)), place)
-    learner, learning = learn(
-        experiment, state.learner, round_batches(experiment, index), outcome, learning_key
-    )
+    place, learner = _learning_place(experiment), experiment.learner
+    outcome = jax.device_get(learner.outcome(happened.decision, happened.cost))
+    batches, outcome = round_batches(experiment, index), jax.device_put(outcome, place)
+    learning, report = learner.round(state.learning, batches, outcome, learning_key, index)
     # Where the compiler left it may differ, and would make the next round another program.
-    learner = jax.device_put(learner, place)
-    return RunState(learner, system_state), round_metrics(index, happened, learning)
+    learning = jax.device_put(learning, place)
+    return RunState(learning, system_state), round_metrics(index, happened, report)
 
 
 def _round_keys(experiment: Experiment, index: int) -> tuple[Array, Array]:
@@ -232,7 +232,7 @@ def _evaluate_when_due(
     config = experiment.config
     loss, score = np.nan, np.nan
     if _is_due(index, config["evaluation"]["every_rounds"], config["training"]["rounds"]):
-        loss, score = experiment.objective.validate(model_params(state.learner))
+        loss, score = experiment.objective.validate(experiment.learner.params(state.learning))
     return {"validation_loss": np.float32(loss), "score": np.float32(score)}
 
 
@@ -247,7 +247,7 @@ def _estimate_when_due(
     if not _is_due(index, every, config["training"]["rounds"]):
         return dict.fromkeys(BoundConstants._fields, np.float32(np.nan))
     constants = estimate_constants(
-        model_params(state.learner),
+        experiment.learner.params(state.learning),
         estimate_batches(experiment, index),
         jnp.asarray(experiment.cluster_weight, jnp.float32),
         _key(experiment, 3),

@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from support.changed_keys import KEYS, TINY, changed, leaves
 
 from collapipe_jax.config import experiment as build
 from collapipe_jax.config import system as build_system
+from collapipe_jax.federated.learner import apply_gradient
 from collapipe_jax.tasks import classification, tagging, translation
 from configs import default
 
@@ -98,10 +98,9 @@ def updates(config):
     for tx in (optimizers.client, optimizers.decoder, optimizers.server):
         params = {"embedding": jnp.ones(2), "encoder": jnp.ones(2)}
         state = tx.init(params)
-        for gradient in (3.0, -1.0, 2.0, 5.0):
+        for step, gradient in enumerate((3.0, -1.0, 2.0, 5.0)):
             slope = jax.tree.map(lambda leaf, g=gradient: g * leaf.at[1].set(1.0), params)
-            step, state = tx.update(slope, state, params)
-            params = optax.apply_updates(params, step)
+            params, state = apply_gradient(tx, slope, state, params, jnp.int32(step))
         found.append(jax.tree.map(lambda leaf: leaf.tolist(), params))
     return found
 

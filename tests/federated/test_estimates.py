@@ -19,7 +19,6 @@ from collapipe_jax.federated.estimates import (
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.training import loop as train
 from collapipe_jax.training.history import last_constants
-from collapipe_jax.training.learner import model_params
 from configs import default
 from figures import all as all_figures
 from figures import constants, style
@@ -161,7 +160,7 @@ def run(experiment_of, tmp_path_factory):
 def model(run):
     """A tagger, so that a sample has several predictions; it is not to draw dropout."""
     experiment = run[0]
-    params = model_params(train.initial_run_state(experiment).learner)
+    params = experiment.learner.params(train.initial_run_state(experiment).learning)
     assert experiment.objective.model.sizes.dropout_rate > 0.0
     return experiment, params, jnp.asarray(experiment.cluster_weight, jnp.float32)
 

@@ -13,7 +13,6 @@ from support.leaves_close import assert_close
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.aggregation import aggregate
-from collapipe_jax.federated.mesh_mean import mean_over_clusters
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.pipeline.execution import forward, forward_clusters, gather_clusters
@@ -96,7 +95,7 @@ def test_a_cluster_whose_partition_does_not_fit_spoils_no_other(problem):
 
 @functools.partial(jax.jit, compiler_options=QUICK)
 def both_means(clients, weights, present, previous):
-    sharded = mean_over_clusters(clients, weights, present, previous, mesh=make_pipeline_mesh(4, 2))
+    sharded = aggregate(clients, weights, present, previous, make_pipeline_mesh(4, 2))
     return sharded, aggregate(clients, weights, present, previous)
 
 

@@ -14,7 +14,6 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.pretrained import load_bert, save_bert
 from collapipe_jax.tasks.bert import start_from
 from collapipe_jax.tasks.registry import TASKS
-from collapipe_jax.training.learner import model_params
 from collapipe_jax.training.loop import initial_run_state, round_batches, train
 from configs import default
 
@@ -62,7 +61,7 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     config.model.pretrained = str(tmp_path / "run/model")
     config.seed = 3
     again = build_experiment(config, default.get_config())
-    start = model_params(initial_run_state(again).learner)
+    start = again.learner.params(initial_run_state(again).learning)
     for name in ("embedding", "encoder"):
         jax.tree.map(np.testing.assert_array_equal, start[name], params[name])
     assert again.objective.data.wordpiece.pieces == objective.data.wordpiece.pieces
