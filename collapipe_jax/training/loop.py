@@ -3,7 +3,7 @@
 import functools
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +24,7 @@ from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.simulation.environment import SystemState, initial_state, simulate_round
 from collapipe_jax.tasks.sampling import sample_round
-from collapipe_jax.training.history import History, append_round, clock_after, round_metrics
+from collapipe_jax.training.history import History, Metrics, round_metrics
 from collapipe_jax.training.summary import run_constants, summarise
 from collapipe_jax.training.workdir import RunFiles
 
@@ -80,15 +80,18 @@ def train(
                 state, metrics = run_round(experiment, state, index)
                 metrics |= _evaluate_when_due(experiment, state, index)
                 metrics |= _estimate_when_due(experiment, state, index)
-                metrics["simulated_time_s"] = clock_after(history, metrics)
-                history = append_round(history, metrics)
+                now_s = np.float64(history.simulated_time_s + metrics["latency_s"])
+                metrics["simulated_time_s"] = now_s
+                history.append(metrics)
                 files.add_round(metrics)
                 if _is_due(index, experiment.config["checkpoint_every_rounds"], rounds):
-                    files.save(index + 1, state, {"history": history, "constants": constants})
+                    record = {"history": history.arrays(), "constants": constants}
+                    files.save(index + 1, state, record)
                 progress.update(bar, advance=1, status=_status(experiment, history, constants))
     if files.lacks_summary():
         params = experiment.learner.params(state.learning)
-        files.finish(summarise(experiment, params, history), experiment.objective, params)
+        summary = summarise(experiment, params, history.arrays())
+        files.finish(summary, experiment.objective, params)
     return files.read()
 
 
@@ -157,9 +160,7 @@ def _key(experiment: Experiment, purpose: int) -> Array:
     return jax.random.fold_in(jax.random.key(experiment.config["seed"]), purpose)
 
 
-def run_round(
-    experiment: Experiment, state: RunState, index: int
-) -> tuple[RunState, dict[str, np.ndarray]]:
+def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunState, Metrics]:
     """One round: network state, decision, price, queues, local steps, aggregation.
 
     Args:
@@ -225,9 +226,7 @@ def round_batches(experiment: Experiment, index: int) -> Batch:
     return experiment.objective.draw(rows, (experiment.config["seed"], index))
 
 
-def _evaluate_when_due(
-    experiment: Experiment, state: RunState, index: int
-) -> dict[str, np.ndarray]:
+def _evaluate_when_due(experiment: Experiment, state: RunState, index: int) -> Metrics:
     """Loss and score on the validation set; not a number in rounds without."""
     config = experiment.config
     loss, score = np.nan, np.nan
@@ -236,9 +235,7 @@ def _evaluate_when_due(
     return {"validation_loss": np.float32(loss), "score": np.float32(score)}
 
 
-def _estimate_when_due(
-    experiment: Experiment, state: RunState, index: int
-) -> dict[str, np.ndarray]:
+def _estimate_when_due(experiment: Experiment, state: RunState, index: int) -> Metrics:
     """Constants of the bound; not a number in rounds without, and no names in runs without."""
     config = experiment.config
     every = config["evaluation"]["estimate_every_rounds"]
@@ -288,12 +285,11 @@ def _progress(console: Console | None) -> Progress:
     )
 
 
-def _status(experiment: Experiment, history: History, constants: dict[str, np.ndarray]) -> str:
+def _status(experiment: Experiment, history: History, constants: Mapping[str, np.ndarray]) -> str:
     """Score, simulated time and worst mean energy over budget, for the progress bar."""
-    scores = history["score"][np.isfinite(history["score"])]
-    score = f"{scores[-1]:.1f}" if len(scores) else "-"
-    over = (history["energy_j"].mean(axis=0) / constants["energy_budget_j"]).max()
+    score = f"{history.last_score:.1f}" if np.isfinite(history.last_score) else "-"
+    over = (history.mean_energy_j / constants["energy_budget_j"]).max()
     return (
-        f"{experiment.task.score_name} {score} loss {history['train_loss'][-1]:.2f} "
-        f"clock {history['simulated_time_s'][-1]:.0f} s energy/budget {over:.2f}"
+        f"{experiment.task.score_name} {score} loss {history.rounds[-1]['train_loss']:.2f} "
+        f"clock {history.simulated_time_s:.0f} s energy/budget {over:.2f}"
     )
