@@ -11,10 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from collapipe_jax.models.config import EncoderConfig
 
 Params = dict[str, Any]
+
+LINEAR_OUTPUT = "linear_output"
+"""Name of the outputs of linear maps in policies of ``jax.checkpoint``."""
 
 # Finite, so that a row without any real token gets equal weights instead of 0 / 0.
 _BLOCKED_SCORE = -1e9
@@ -101,7 +105,8 @@ class Linear(nnx.Linear):
         x, kernel, bias = parts
         wide = None if self.narrow is None else jnp.float32
         lift = (1,) * (x.ndim - 1) + (-1,)
-        return narrowed(_matrix_product(x, kernel, wide) + bias.reshape(lift), self.narrow)
+        product = _matrix_product(x, kernel, wide) + bias.reshape(lift)
+        return checkpoint_name(narrowed(product, self.narrow), LINEAR_OUTPUT)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

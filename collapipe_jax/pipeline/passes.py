@@ -9,15 +9,18 @@ hyperbolic tangents in its softmax and activation function; norms, masks of drop
 products with them are computed again. With ``rematerialise`` it keeps its input alone.
 """
 
+import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
+from jax import lax
+from jax.custom_batching import custom_vmap
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encoder_block
-from collapipe_jax.models.layers import Params, layer_keys, narrow_dtype
+from collapipe_jax.models.layers import LINEAR_OUTPUT, Params, layer_keys, narrow_dtype
 from collapipe_jax.pipeline.micro_batches import MicroBatches
 
 Kept = list[jax.Array]
@@ -148,9 +151,9 @@ def _block_forward(
     params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
 ) -> tuple[jax.Array, Kept]:
     """A block's output and what it keeps: all that its backward pass needs of ``x``."""
-    y, pull_back = _linearised(params, config, x, mask, keys)
-    leaves = jax.tree.leaves(pull_back)
-    return y, [leaves[i] for i in _places_of_kept(params, config, x, mask, keys)]
+    y, pull_back = _linearise(params, config, x, mask, keys)
+    dependent = _depends_on_input(params, config, x, mask, keys)
+    return y, list(itertools.compress(jax.tree.leaves(pull_back), dependent))
 
 
 def _block_backward(
@@ -168,53 +171,61 @@ def _block_backward(
     second forward pass the compiler therefore drops all that depends on the input.
     """
     anywhere = jnp.zeros(cotangent.shape, cotangent.dtype)
-    _, pull_back = _linearised(params, config, anywhere, mask, keys)
+    _, pull_back = _linearise(params, config, anywhere, mask, keys)
+    dependent = _depends_on_input(params, config, anywhere, mask, keys)
     leaves, structure = jax.tree.flatten(pull_back)
-    places = _places_of_kept(params, config, anywhere, mask, keys)
-    for place, leaf in zip(places, kept, strict=True):
-        leaves[place] = leaf
+    rest = iter(kept)
+    leaves = [next(rest) if d else leaf for leaf, d in zip(leaves, dependent, strict=True)]
     return jax.tree.unflatten(structure, leaves)(cotangent)
 
 
-def _linearised(
+def _linearise(
     params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
 ) -> tuple[jax.Array, Any]:
-    """``jax.vjp`` of a block; the leaves of the second are what it would keep."""
-
-    def keeps(primitive: Any, *_: Any, **settings: Any) -> bool:
-        """Whether the output of an operation is kept, for ``jax.checkpoint``."""
-        if config.rematerialise:
-            return False
-        narrow = narrow_dtype(config)
-        if narrow is not None and primitive.name in ("dot_general", "convert_element_type"):
-            return settings.get("new_dtype") == narrow  # the product in 16 bits, not in 32
-        # The linear maps are products with a gradient rule of their own.
-        return primitive.name in ("custom_vjp_call", "dot_general", "exp", "tanh")
+    """A block's output and its ``jax.vjp``, a pytree whose leaves are the arrays it keeps."""
 
     def run(params: Params, x: jax.Array) -> jax.Array:
         return encoder_block(params, config, x, mask, keys)
 
-    return jax.vjp(jax.checkpoint(run, prevent_cse=False, policy=keeps), params, x)
+    return jax.vjp(jax.checkpoint(run, prevent_cse=False, policy=_policy(config)), params, x)
 
 
-def _places_of_kept(
+def _policy(config: EncoderConfig) -> Callable[..., bool]:
+    """The operations whose outputs a block keeps, as ``jax.checkpoint`` takes them."""
+    if config.rematerialise:
+        return jax.checkpoint_policies.nothing_saveable
+    narrow = narrow_dtype(config)
+
+    def keeps(primitive: Any, *_: Any, **settings: Any) -> bool:
+        if narrow is not None and primitive in (lax.dot_general_p, lax.convert_element_type_p):
+            return settings.get("new_dtype") == narrow  # the product in 16 bits, not in 32
+        return primitive in (lax.dot_general_p, lax.exp_p, lax.tanh_p)
+
+    linear_maps = jax.checkpoint_policies.save_only_these_names(LINEAR_OUTPUT)
+    return jax.checkpoint_policies.save_from_both_policies(linear_maps, keeps)
+
+
+def _depends_on_input(
     params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
-) -> list[int]:
-    """Which leaves of a linearised block depend on its input, and each array once."""
+) -> list[bool]:
+    """For each leaf of a linearised block, whether it depends on the block's input.
 
-    def leaves(x: jax.Array, rest: Any) -> list[jax.Array]:
-        params, mask, keys = rest
-        return jax.tree.leaves(_linearised(params, config, x, mask, keys)[1])
+    Under a ``jax.vmap`` over the input alone, exactly these leaves are batched.
+    """
+    found: list[bool] = []
 
-    program = jax.make_jaxpr(leaves)(x, (params, mask, keys)).jaxpr
-    dependent = {program.invars[0]}
-    for equation in program.eqns:
-        arrays = [value for value in equation.invars if not isinstance(value, Literal)]
-        if dependent.intersection(arrays):
-            dependent.update(equation.outvars)
-    outputs = program.outvars
-    return [
-        i
-        for i, value in enumerate(outputs)
-        if not isinstance(value, Literal) and value in dependent
-    ]
+    @custom_vmap
+    def probe(leaves: list[jax.Array]) -> list[jax.Array]:
+        return leaves
+
+    @probe.def_vmap
+    def _(size: int, batched: list[list[bool]], leaves: list[jax.Array]) -> tuple:
+        del size
+        found.extend(batched[0])
+        return leaves, batched[0]
+
+    def leaves(x: jax.Array) -> list[jax.Array]:
+        return probe(jax.tree.leaves(_linearise(params, config, x, mask, keys)[1]))
+
+    jax.eval_shape(jax.vmap(leaves), x[None])
+    return found

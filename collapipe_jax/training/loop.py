@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from collapipe_jax import hosts
-from collapipe_jax.compilation import quick_jit
+from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS, quick_jit
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.estimates import BoundConstants, estimate_constants
@@ -209,7 +209,7 @@ def round_latencies_s(experiment: Experiment) -> Iterator[float]:
 # One network a round is decided in no time, but compiled long: on a CPU half as long without
 # the emitters of fusions, which do not make it faster. Others do not read the option.
 _simulate_round = functools.partial(
-    jax.jit, static_argnames="policy", compiler_options={"xla_cpu_use_fusion_emitters": False}
+    jax.jit, static_argnames="policy", compiler_options=WITHOUT_FUSION_EMITTERS
 )(simulate_round)
 
 

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from collapipe_jax.tasks.wordpiece import train_wordpiece
 from safetensors.numpy import load_file, save_file
 from support import GOLDEN
 
@@ -24,6 +23,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert import bert_encode, init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.pretrained import load_bert, save_bert
+from collapipe_jax.tasks.subwords import train_wordpiece
 
 GOLDEN = GOLDEN / "bert_tiny"
 BUILDINGS = ("barn", "bridge", "cabin", "castle", "dam", "fort", "harbour", "hut", "inn", "kiln")

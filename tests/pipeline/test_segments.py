@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import init_encoder
@@ -21,7 +22,7 @@ from collapipe_jax.pipeline.slots import gather_slots
 layout = jax.jit(segment_layout, static_argnames="max_blocks")
 gather = jax.jit(gather_slots, static_argnums=2)
 CONFIG = EncoderConfig(width=8, heads=2, feed_forward_width=16, encoder_blocks=5)
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 from support.leaves_close import assert_close
 
+from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.aggregation import aggregate
 from collapipe_jax.models.config import EncoderConfig
@@ -21,7 +22,7 @@ from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 CONFIG = EncoderConfig(
     width=8, heads=2, feed_forward_width=16, encoder_blocks=4, dropout_rate=0.2, rematerialise=True
 )
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 KEY = jax.random.key(3)
 SEGMENTS = jnp.array([[1, 0, 3], [2, 2, 0]])
 IDS = jnp.arange(8).reshape(2, 4)
