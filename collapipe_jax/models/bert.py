@@ -1,7 +1,7 @@
-"""BERT (Devlin et al. 1810.04805), cut where the network cuts it.
+"""BERT (Devlin et al. 1810.04805), cut between control unit, devices and edge server.
 
-``embed_bert`` runs on the control unit, ``encoder.encode`` on the devices, ``pool`` and whatever
-head reads it on the edge server. Parameters are ``{"embedding", "encoder", "pooler"}``.
+``embed_bert`` runs on the control unit, ``encoder.encode`` on the devices, ``pool`` and a head
+on the edge server. Parameters are ``{"embedding", "encoder", "pooler"}``.
 """
 
 import jax
@@ -23,16 +23,11 @@ from collapipe_jax.models.layers import (
 
 
 def init_bert(key: jax.Array, config: BertConfig) -> Params:
-    """Fresh parameters of BERT, by the law it was published with (``initial_deviation``).
-
-    Args:
-      key: scalar random key.
-      config: sizes.
+    """Fresh parameters of BERT.
 
     Returns:
-      ``{"embedding", "encoder", "pooler"}``: the control unit's tables ``word [V, h]``,
-      ``position [P, h]`` and ``token_type [T, h]`` with their norm, the blocks ``[L, ...]``, and
-      the edge server's pooler.
+      ``{"embedding", "encoder", "pooler"}``: tables ``word [V, h]``, ``position [P, h]`` and
+      ``token_type [T, h]`` with their norm, the blocks ``[L, ...]``, and the pooler.
     """
     tables_key, encoder_key, pooler_key = jax.random.split(key, 3)
     rows = {
@@ -58,15 +53,7 @@ def init_bert(key: jax.Array, config: BertConfig) -> Params:
 
 
 def init_pooler(key: jax.Array, config: BertConfig) -> Params:
-    """Fresh parameters of the pooler, for a checkpoint that came without.
-
-    Args:
-      key: scalar random key.
-      config: sizes.
-
-    Returns:
-      ``{"kernel": [h, h], "bias": [h]}``.
-    """
+    """Fresh parameters of the pooler, ``{"kernel": [h, h], "bias": [h]}``."""
     kernel = initial_weights(config)(key, (config.width, config.width))
     return {"kernel": kernel, "bias": jnp.zeros(config.width)}
 
@@ -78,17 +65,15 @@ def embed_bert(
     token_types: jax.Array | None = None,
     keys: jax.Array | None = None,
 ) -> jax.Array:
-    """What enters the first block: word, position and token type, summed, normed, dropped.
+    """Input of the first block: word, position and token type, summed, normed, dropped.
 
     Args:
-      embedding_params: tables ``word [V, h]``, ``position [P, h]``, ``token_type [T, h]``, and
-        ``norm``.
+      embedding_params: tables ``word``, ``position`` and ``token_type``, and ``norm``.
       config: sizes.
       token_ids: ``[B, S]``; a number outside the vocabulary is clamped to its end.
       token_types: ``[B, S]``, clamped likewise; all 0 when None.
-      keys: keys ``[B]`` of the examples (``layers.example_keys``), or None for no dropout. The
-        embedding draws as layer ``L``, next to the blocks ``0 .. L - 1``; a head's dropout
-        takes layers from ``L + 1`` on.
+      keys: the embedding draws as layer ``L``, next to the blocks ``0 .. L - 1``; a head's
+        dropout takes layers from ``L + 1`` on.
 
     Returns:
       ``[B, S, h]``, of the tables' type.
@@ -115,15 +100,7 @@ def embed_bert(
 
 
 def pool(pooler_params: Params, hidden: jax.Array) -> jax.Array:
-    """One vector for each text: a linear map and tanh of the first token's hidden state.
-
-    Args:
-      pooler_params: ``{"kernel": [h, h], "bias": [h]}``.
-      hidden: the encoder's output ``[B, S, h]``.
-
-    Returns:
-      ``[B, h]``, in (-1, 1).
-    """
+    """One vector ``[B, h]`` a text: a linear map and tanh of the first token's hidden state."""
     return jnp.tanh(hidden[:, 0] @ pooler_params["kernel"] + pooler_params["bias"][None])
 
 
@@ -137,16 +114,7 @@ def bert_encode(
     dropout_key: jax.Array | None = None,
     example_ids: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """The whole of BERT in one place.
-
-    Args:
-      params: ``{"embedding", "encoder"}``, and "pooler" where there is one.
-      config: sizes.
-      token_ids: ``[B, S]``.
-      mask: ``[B, S]``, True on real tokens.
-      token_types: ``[B, S]``; all 0 when None.
-      dropout_key: scalar key, or None for a deterministic pass.
-      example_ids: ``[B]`` numbers of the examples in the mini-batch; ``0 .. B - 1`` when None.
+    """The whole of BERT on one device.
 
     Returns:
       ``(hidden [B, S, h], pooled [B, h])``; ``pooled`` is None for parameters without "pooler".

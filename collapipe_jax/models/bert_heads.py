@@ -1,4 +1,4 @@
-"""BERT with a head, as models that the network cuts: tagging and sequence classification."""
+"""BERT with a head as models that the network cuts: tagging and sequence classification."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -42,7 +42,7 @@ class ClassificationBatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Bert:
-    """What both heads share.
+    """Common parts of both models.
 
     Attributes:
       sizes: of BERT.
@@ -59,7 +59,7 @@ class _Bert:
 
     @property
     def encoder(self) -> BertConfig:
-        """Sizes of the stack of blocks."""
+        """Sizes of the encoder."""
         return self.sizes
 
     @property
@@ -73,7 +73,7 @@ class _Bert:
         batch: TaggingBatch | ClassificationBatch,
         keys: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Embedded tokens, all of one type."""
+        """Embedded tokens and their mask; all texts are of one type."""
         x = embed_bert(embedding_params, self.sizes, batch.token_ids, None, keys)
         return x, batch.token_ids != PAD_ID
 
@@ -87,7 +87,7 @@ class _Bert:
         return body | {"decoder": decoder | ({"pooler": pooler} if self.pools else {})}
 
     def _drop(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
-        """Dropout before the head, which draws as the layer behind the embedding's."""
+        """Dropout before the head, which draws as the layer after the embedding."""
         return dropout(
             x, layer_keys(keys, self.sizes.encoder_blocks + 1), 0, self.sizes.dropout_rate
         )
@@ -95,7 +95,7 @@ class _Bert:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertTagger(_Bert):
-    """A label for every token: dropout and a linear map of its hidden state."""
+    """A label for every token: dropout and a linear map."""
 
     pools = False
 
@@ -150,13 +150,7 @@ class BertClassifier(_Bert):
 def predict(
     model: BertTagger | BertClassifier, params: Params, batch: TaggingBatch | ClassificationBatch
 ) -> jax.Array:
-    """The likeliest label of every token ``[B, S]``, or of every text ``[B]``.
-
-    Args:
-      model: which head (static under jit).
-      params: ``{"embedding", "encoder", "decoder"}``.
-      batch: its labels are not read.
-    """
+    """Likeliest label of every token ``[B, S]``, or of every text ``[B]``."""
     x, mask = model.embed(params["embedding"], batch, None)
     encoded = encode(params["encoder"], model.sizes, x, mask)
     return model.scores(params["decoder"], encoded).argmax(-1)

@@ -1,4 +1,4 @@
-"""Sizes of the models, and the tokens with a meaning of their own."""
+"""Sizes of the models, and the numbers of the special tokens."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,23 +15,23 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Sizes of the stack of blocks that the devices share out; hashable, hence static under jit.
+    """Sizes of the stack of blocks; hashable, hence static under jit.
 
     Attributes:
       width: ``h``, size of an activation; a multiple of ``heads``.
       heads: attention heads.
       feed_forward_width: inner size of the feed-forward layer, usually ``4 h``.
       encoder_blocks: ``L``.
-      norm: "pre" norms what enters a layer and leaves the stack's output to whoever
-        reads it; "post" norms the sum of a layer and its residual, as BERT does.
+      norm: "pre" norms the input of a layer and leaves the stack's output unnormed; "post"
+        norms the sum of a layer and its residual, as BERT does.
       norm_epsilon: added to a variance.
       activation: "gelu" (exact), "gelu_tanh" (its usual approximation) or "relu".
       dropout_rate: probability in [0, 1) that an activation or an attention weight is dropped.
       rematerialise: recompute a block's activations in the backward pass.
-      initial_deviation: of fresh weights, a normal law cut at two of it; 0 takes
-        ``1 / sqrt(inputs)``, LeCun's law.
       compute_dtype: "float32", or "bfloat16" for matrix products of 16-bit numbers that
         are summed in 32; parameters, norms, softmax and losses keep float32 either way.
+      initial_deviation: of fresh weights, a normal law cut at two of it; 0 takes
+        ``1 / sqrt(inputs)``, LeCun's law.
 
     Raises:
       InputError: on a size below 1, heads that do not divide the width, a share outside
@@ -85,8 +85,8 @@ class TransformerConfig(EncoderConfig):
       label_smoothing: share in [0, 1) of the target's mass spread over the vocabulary.
 
     Raises:
-      InputError: as the encoder's sizes, and on an odd width, a vocabulary without room
-        for the special tokens, or a norm that the decoder does not follow.
+      InputError: as ``EncoderConfig``, and on an odd width, a vocabulary without room for the
+        special tokens, or post-norm.
     """
 
     vocabulary_size: int
@@ -112,15 +112,15 @@ class TransformerConfig(EncoderConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig(EncoderConfig):
-    """Sizes of BERT (Devlin et al. 1810.04805); the defaults are those it was published with.
+    """Sizes of BERT (Devlin et al. 1810.04805) with its published defaults.
 
     Attributes:
       vocabulary_size: entries of the WordPiece vocabulary.
       positions: longest text in tokens, each position with a learned embedding.
-      token_types: kinds of text in one sequence, each with a learned embedding.
+      token_types: types of text in one sequence, each with a learned embedding.
 
     Raises:
-      InputError: as the encoder's sizes.
+      InputError: as ``EncoderConfig``.
     """
 
     vocabulary_size: int

@@ -10,19 +10,16 @@ _Residual = tuple[jax.Array, jax.Array, jax.Array]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def cross_entropy(scores: jax.Array, targets: jax.Array, smoothing: float) -> jax.Array:
-    """Cross entropy against ``(1 - smoothing) one_hot + smoothing / V``, in nats.
+    """Cross entropy against ``(1 - smoothing) one_hot + smoothing / V``, in nats ``[...]``.
 
-    Scores over a vocabulary are the largest array of a training step. Written out, the
-    gradient ``softmax - target`` reads and writes it once; left to differentiation it
-    passes through several arrays of that size and a scatter.
+    Scores over a vocabulary are the largest array of a training step. The explicit gradient
+    ``softmax - target`` reads and writes it once; automatic differentiation passes through
+    several arrays of that size and a scatter.
 
     Args:
       scores: logits ``[..., V]``.
       targets: numbers of the right tokens ``[...]``, int32.
       smoothing: share of the mass spread evenly, in [0, 1) (static).
-
-    Returns:
-      ``[...]``.
     """
     return _forward(scores, targets, smoothing)[0]
 

@@ -1,4 +1,4 @@
-"""Translate: greedy and beam search with cached keys and values."""
+"""Translation by greedy and beam search with cached keys and values."""
 
 import functools
 from typing import NamedTuple
@@ -46,23 +46,21 @@ class _Beams(NamedTuple):
 def greedy_decode(
     params: Params, config: TransformerConfig, source_ids: jax.Array, max_length: int | None = None
 ) -> jax.Array:
-    """The likeliest next token, over and over, until the end token.
+    """Greedy search: the likeliest next token until the end token.
 
     Args:
-      params: ``{"embedding", "encoder", "decoder"}``.
-      config: sizes (static).
+      params, config: of the model.
       source_ids: ``[B, S]``.
-      max_length: ``T``, tokens at most, end included (static); ``config.target_length``
-        when None.
+      max_length: ``T``, most tokens, end included (static); ``config.target_length`` when None.
 
     Returns:
-      ``[B, T]`` int32 without a start token: an end token, then padding. A sentence that
+      ``[B, T]`` int32 without a start token: tokens, an end token, then padding. A sentence that
       never ends has no end token.
     """
     length = config.target_length if max_length is None else max_length
     batch, mask = source_ids.shape[0], source_ids != PAD_ID
 
-    def going(state: _Greedy) -> jax.Array:
+    def continues(state: _Greedy) -> jax.Array:
         return (state.position < length) & ~state.finished.all()
 
     def body(state: _Greedy) -> _Greedy:
@@ -85,34 +83,7 @@ def greedy_decode(
         finished=jnp.zeros(batch, bool),
         cache=_start_cache(params, config, source_ids, length, 1),
     )
-    return jax.lax.while_loop(going, body, start).ids
-
-
-def beam_decode(
-    params: Params,
-    config: TransformerConfig,
-    source_ids: jax.Array,
-    *,
-    beams: int = 4,
-    length_penalty: float = 0.6,
-    max_length: int | None = None,
-) -> jax.Array:
-    """The best hypothesis of a beam search; arguments as for ``beam_search``.
-
-    Returns:
-      ``[B, T]`` int32, as from ``greedy_decode``, which ``beams = 1`` equals.
-
-    Raises:
-      InputError: on fewer than 1 beam or a negative penalty.
-    """
-    return beam_search(
-        params,
-        config,
-        source_ids,
-        beams=beams,
-        length_penalty=length_penalty,
-        max_length=max_length,
-    )[0]
+    return jax.lax.while_loop(continues, body, start).ids
 
 
 def beam_search(
@@ -131,13 +102,9 @@ def beam_search(
     An example is done when no open hypothesis can still overtake its best one.
 
     Args:
-      params: ``{"embedding", "encoder", "decoder"}``.
-      config: sizes (static).
-      source_ids: ``[B, S]``.
+      params, config, source_ids, max_length: as for ``greedy_decode``.
       beams: ``W``, hypotheses kept for an example (static).
       length_penalty: ``a`` >= 0 (an array value); 0 ranks by log-probability alone.
-      max_length: ``T``, tokens at most, end included (static); ``config.target_length``
-        when None.
 
     Returns:
       ``(ids [B, T] int32, score [B])`` of the best hypothesis of each example.
@@ -167,13 +134,13 @@ def _beam_search(
     batch = source_ids.shape[0]
     mask = jnp.repeat(source_ids != PAD_ID, beams, axis=0)
 
-    def going(state: _Beams) -> jax.Array:
+    def continues(state: _Beams) -> jax.Array:
         score = state.total / _penalty(state.length, length_penalty)
         best_done = jnp.where(state.finished, score, -jnp.inf).max(1)
         # Log-probabilities only fall, and the longest text is penalised most.
-        hope = jnp.where(state.finished, -jnp.inf, state.total).max(1)
-        hope = hope / _penalty(jnp.int32(length), length_penalty)
-        return (state.position < length) & (hope > best_done).any()
+        bound = jnp.where(state.finished, -jnp.inf, state.total).max(1)
+        bound = bound / _penalty(jnp.int32(length), length_penalty)
+        return (state.position < length) & (bound > best_done).any()
 
     def body(state: _Beams) -> _Beams:
         last = jnp.where(
@@ -194,7 +161,7 @@ def _beam_search(
         finished=jnp.zeros((batch, beams), bool),
         cache=_start_cache(params, config, source_ids, length, beams),
     )
-    end = jax.lax.while_loop(going, body, start)
+    end = jax.lax.while_loop(continues, body, start)
     score = end.total / _penalty(end.length, length_penalty)
     best = score.argmax(1)[:, None]
     ids = jnp.take_along_axis(end.ids, best[:, :, None], axis=1)[:, 0]

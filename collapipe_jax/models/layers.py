@@ -1,7 +1,7 @@
-"""Layers that the encoder and the decoder stack share, and how they meet plain parameters.
+"""Layers of encoder and decoder, and their binding to plain parameters.
 
-Parameters are nested dictionaries of arrays everywhere; ``bind`` turns one block's
-dictionary into a callable Flax module for the length of one traced call.
+Parameters are nested dictionaries of arrays; ``bind`` turns one block's dictionary into a
+callable Flax module within one traced call.
 """
 
 import functools
@@ -29,15 +29,7 @@ UNROLLED_BLOCKS = 4
 
 
 def example_keys(dropout_key: jax.Array | None, example_ids: jax.Array) -> jax.Array | None:
-    """One random key per example, a function of the example's number alone.
-
-    Args:
-      dropout_key: scalar key, or None for a deterministic pass.
-      example_ids: ``[B]`` numbers of the examples in the whole mini-batch, int32.
-
-    Returns:
-      Keys ``[B]``, or None when ``dropout_key`` is None.
-    """
+    """One random key per example ``[B]``, a function of its number alone."""
     if dropout_key is None:
         return None
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(dropout_key, example_ids)
@@ -61,10 +53,7 @@ def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax
       x: ``[B, ...]``.
       keys: ``[B]``, or None for the identity.
       site: number of the place inside the layer, so that places differ.
-      rate: probability that an entry is zeroed, in [0, 1); 0 is the identity.
-
-    Returns:
-      ``[B, ...]``: entries are zeroed, or divided by ``1 - rate``.
+      rate: probability that an entry is zeroed, in [0, 1); others are divided by ``1 - rate``.
     """
     if keys is None or rate == 0.0:
         return x
@@ -87,7 +76,7 @@ def _avalanche(z: jax.Array) -> jax.Array:
 
 
 class Linear(nnx.Linear):
-    """A linear map, in the configuration's precision and summed in 32 bits at least."""
+    """A linear map in the configuration's precision, summed in 32 bits at least."""
 
     def __init__(self, inputs: int, outputs: int, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.narrow = narrow_dtype(config)
@@ -113,8 +102,8 @@ class Linear(nnx.Linear):
 def _matrix_product(x: jax.Array, kernel: jax.Array, wide: jnp.dtype | None) -> jax.Array:
     """``x [..., i]`` times ``kernel [i, o]``, in reverse mode only.
 
-    What automatic differentiation derives for the kernel is compiled on CPUs to a product
-    of two transposed matrices, which takes twice as long as the one below.
+    XLA compiles the automatic gradient of the kernel on CPUs to a product of two transposed
+    matrices, which takes twice as long as the one below.
     """
     last = (((x.ndim - 1,), (0,)), ((), ()))
     return jax.lax.dot_general(x, kernel, last, preferred_element_type=wide)
@@ -147,14 +136,14 @@ _matrix_product.defvjp(_matrix_product_forward, _matrix_product_backward)
 
 
 def initial_weights(config: EncoderConfig) -> nnx.Initializer:
-    """The law of fresh weights."""
+    """Law of fresh weights."""
     if config.initial_deviation == 0.0:
         return nnx.initializers.lecun_normal()
     return nnx.initializers.truncated_normal(config.initial_deviation)
 
 
 def narrow_dtype(config: EncoderConfig) -> jnp.dtype | None:
-    """The 16-bit type that activations have between layers, or None to leave them as they are."""
+    """The 16-bit type of activations between layers, or None for their own."""
     return None if config.compute_dtype == "float32" else jnp.dtype(config.compute_dtype)
 
 
@@ -206,7 +195,7 @@ class Attention(nnx.Module):
         keys: jax.Array | None = None,
         site: int = 0,
     ) -> jax.Array:
-        """Attend from ``x [B, Q, h]`` with keys and values ``[B, S, h]`` projected before."""
+        """As ``__call__``, with keys and values ``[B, S, h]`` already projected."""
         query = self._heads(self.query(x)) * (x.shape[-1] // self.heads) ** -0.5
         scores = self._product("bnqd,bnsd->bnqs", query, self._heads(key))
         bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
@@ -218,8 +207,8 @@ class Attention(nnx.Module):
     def _heads(self, x: jax.Array) -> jax.Array:
         """``[B, S, h]`` as ``[B, heads, S, h / heads]``.
 
-        With examples and heads in front XLA's CPU backend takes products as they stand, which
-        saves a third or more of the time of attention's forward pass.
+        With examples and heads first, XLA's CPU backend takes products as they are, which saves a
+        third or more of the time of attention's forward pass.
         """
         return jnp.swapaxes(x.reshape(*x.shape[:-1], self.heads, -1), 1, 2)
 
@@ -231,8 +220,8 @@ class Attention(nnx.Module):
 def gelu(x: jax.Array) -> jax.Array:
     """``x`` times the normal distribution function at ``x``, by the error function.
 
-    By its complement, as in ``jax.nn``, tails below 1e-7 would be exact too, and a training step
-    of BERT 7 to 9 % longer on a CPU.
+    Its complement, as in ``jax.nn``, is exact in tails below 1e-7 too, but a training step of
+    BERT takes 7 to 9 % longer on a CPU.
     """
     half = jnp.asarray(0.5, x.dtype)
     return half * x * (1.0 + jax.lax.erf(x * half**0.5))
@@ -254,14 +243,14 @@ class FeedForward(nnx.Module):
         self.outer = Linear(config.feed_forward_width, config.width, config, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map ``[B, S, h]`` to ``[B, S, h]``, each position by itself."""
+        """Map ``[B, S, h]`` to ``[B, S, h]``, each position on its own."""
         return self.outer(_ACTIVATIONS[self.activation](self.inner(x)))
 
 
 def init_stack(
     module: type[nnx.Module], key: jax.Array, config: EncoderConfig, depth: int
 ) -> Params:
-    """Parameters of ``depth`` independent blocks, every leaf stacked ``[depth, ...]``."""
+    """Parameters of ``depth`` independent blocks, every leaf ``[depth, ...]``."""
 
     def one(block_key: jax.Array) -> Params:
         block = module(config, rngs=nnx.Rngs(block_key))
@@ -271,7 +260,7 @@ def init_stack(
 
 
 def bind(module: type[nnx.Module], config: EncoderConfig, params: Params) -> nnx.Module:
-    """A block that computes with ``params`` (one block's, unstacked)."""
+    """A block with the parameters ``params`` (one block's, unstacked)."""
     definition, abstract = _definition(module, config)
     state = jax.tree.map(lambda leaf: leaf, abstract)
     nnx.replace_by_pure_dict(state, params)

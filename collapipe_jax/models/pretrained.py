@@ -1,8 +1,8 @@
 """BERT in the layout of Hugging Face: ``config.json``, ``model.safetensors``, ``vocab.txt``.
 
-What is written may have a ``tokenizer_config.json`` beside them, which tells the vocabulary's case.
-Layout: https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of
-a linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
+``tokenizer_config.json``, written beside them, states the vocabulary's case. Layout:
+https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of a linear
+map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
 """
 
 import functools
@@ -58,7 +58,7 @@ _SHOWN = 8  # names in a message
 
 
 class _Place(NamedTuple):
-    """Where a tensor of the checkpoint stands in our parameters.
+    """Place of a tensor of the checkpoint in our parameters.
 
     Attributes:
       path: keys from the root to the leaf.
@@ -74,18 +74,13 @@ class _Place(NamedTuple):
 def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
     """Sizes and parameters of a BERT checkpoint.
 
-    Read are checkpoints of ``BertModel`` and of the models around it, whose names begin with
-    ``bert.``, whole or in shards, with ``gamma`` and ``beta`` for a norm's weight and bias as older
-    ones have it. 16-bit numbers become float32. Heads are left unread, ``cls.*`` of
-    pretraining, ``classifier.*`` and ``qa_outputs.*``, and so is the buffer
-    ``embeddings.position_ids``; any other name that BERT does not have is an error.
+    Reads checkpoints of ``BertModel`` and of the models that contain one as ``bert.``, whole or in
+    shards, with ``gamma`` and ``beta`` for a norm's weight and bias in older ones. 16-bit numbers
+    become float32. Heads (``cls.*``, ``classifier.*``, ``qa_outputs.*``) and the buffer
+    ``embeddings.position_ids`` are not read; any other name that BERT does not have is an error.
 
     A checkpoint without a pooler, as of ``BertForTokenClassification``, gives parameters
-    without "pooler": ``bert_encode`` then returns None for the pooled text, and
-    ``bert.init_pooler`` draws a fresh pooler for those who want one.
-
-    Whatever in ``config.json`` changes what the encoder computes is read or, where it is not
-    supported, refused; keys about heads, caches, token numbers or versions are not read.
+    without "pooler"; ``bert.init_pooler`` draws a fresh one.
 
     Args:
       directory: holds ``config.json``, and ``model.safetensors`` or its shards with
@@ -128,21 +123,20 @@ def save_bert(
     vocabulary: str | Path | Sequence[str] | None = None,
     lowercase: bool | None = None,
 ) -> None:
-    """Write a checkpoint that ``load_bert`` and ``transformers.BertModel.from_pretrained`` read.
+    """Write a checkpoint for ``load_bert`` and ``transformers.BertModel.from_pretrained``.
 
-    Each file is whole or not there; files of the same names are replaced. ``rematerialise``
-    and ``compute_dtype`` are not kept, the layout has no place for them.
+    Each file is whole or not there; files of the same names are replaced. The layout has no
+    place for ``rematerialise`` and ``compute_dtype``.
 
     Args:
       directory: made where it is missing.
       config: sizes; post-norm, and with a deviation of fresh weights.
-      params: as ``init_bert`` returns them, float32. What is written without "pooler" is read
-        by ``BertModel.from_pretrained(directory, add_pooling_layer=False)``.
-      vocabulary: a file with one token a line, or the tokens themselves in the order of
-        their numbers, for ``vocab.txt``; None leaves that file as it is.
-      lowercase: whether text is lowercased and stripped of accents before it is cut in
-        pieces, for ``tokenizer_config.json``; None leaves that file as it is. Without it
-        ``transformers`` lowercases.
+      params: as ``init_bert`` returns them, float32. Without "pooler" they are read by
+        ``BertModel.from_pretrained(directory, add_pooling_layer=False)``.
+      vocabulary: tokens in the order of their numbers for ``vocab.txt``, or a file with one a
+        line; None leaves that file as it is.
+      lowercase: whether the tokenizer lowercases and strips accents, for
+        ``tokenizer_config.json``; None leaves that file as it is.
 
     Raises:
       InputError: on a configuration that the layout cannot express, parameters that are not
@@ -175,7 +169,7 @@ def _expected_params(config: BertConfig, pooler: bool) -> Params:
 
 
 def _check_params(config: BertConfig, params: Params) -> None:
-    """Refuse parameters that are not the configuration's, by the leaves' names."""
+    """Refuse parameters that are not the configuration's."""
 
     def leaves(tree: Params) -> dict[str, tuple]:
         pairs = jax.tree_util.tree_leaves_with_path(tree)
@@ -192,11 +186,7 @@ def _name_wrong(
     problem: str,
     remedy: str = "Check that the sizes in the configuration belong to these tensors",
 ) -> None:
-    """Refuse the tensors of these names, if there are any.
-
-    Raises:
-      InputError: if there are.
-    """
+    """Refuse the tensors of these names, if there are any."""
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         shown = ", ".join(names[:_SHOWN]) + more
@@ -282,7 +272,7 @@ def _canonical(name: str) -> str:
 
 
 def _write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Write a file at once or not at all, also when the program is killed."""
+    """Write a file whole or not at all, also when the program is killed."""
     partial = partial_path(path)
     with partial.open("wb") as stream:
         # PyTorch's layout, which `from_pretrained` insists on being told.

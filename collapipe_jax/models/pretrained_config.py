@@ -1,4 +1,4 @@
-"""Sizes of BERT in ``config.json``, as Hugging Face has it."""
+"""Sizes of BERT in ``config.json`` of Hugging Face."""
 
 import json
 from collections.abc import Mapping
@@ -47,11 +47,7 @@ _REQUIRED: dict[str, tuple[object, ...]] = {
 def read_config(path: Path) -> BertConfig:
     """Sizes on file.
 
-    Keys that change what the encoder computes are read, or refused where they are not
-    supported; keys about heads, caches, token numbers or versions are not read.
-
-    Args:
-      path: of ``config.json``.
+    Keys that change the encoder's output are read, or refused where they are not supported.
 
     Raises:
       InputError: on an unreadable file, or naming the key that is wrong or not supported.
@@ -114,11 +110,10 @@ def _activation(path: Path, document: Mapping[str, Any]) -> str:
 
 
 def config_document(config: BertConfig) -> dict[str, Any]:
-    """What ``config.json`` says of these sizes.
+    """``config.json`` of these sizes.
 
     Raises:
-      InputError: on sizes that it has no words for: a norm other than BERT's, or fresh
-        weights without a deviation.
+      InputError: on a norm other than BERT's, or fresh weights without a deviation.
     """
     problem = "cannot be said in config.json"
     if config.norm != "post":

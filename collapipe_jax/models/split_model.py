@@ -1,4 +1,4 @@
-"""What every model that the network trains has in common: where it is cut, and its loss."""
+"""The interface of all models that the network trains: their cut and their loss."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,58 +15,41 @@ Batch = Any
 
 @runtime_checkable
 class SplitModel(Protocol):
-    """A model in three parts; hashable, hence static under jit.
-
-    Parameters are ``{"embedding", "encoder", "decoder"}``: the control unit embeds, the
-    devices run the encoder, and the edge server's decoder or head ends in a loss.
-    """
+    """A model in three parts; hashable, hence static under jit."""
 
     @property
     def encoder(self) -> EncoderConfig:
-        """Sizes of the stack of blocks."""
+        """Sizes of the encoder."""
 
     @property
     def unsmoothed(self) -> "SplitModel":
         """The same model, its loss without label smoothing."""
 
     def init(self, key: jax.Array) -> Params:
-        """Fresh parameters of all three parts.
-
-        Args:
-          key: scalar random key.
-        """
+        """Fresh parameters of all three parts."""
 
     def embed(
         self, embedding_params: Params, batch: Batch, keys: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """What the control unit feeds the encoder.
-
-        Args:
-          embedding_params: of the embedding.
-          batch: leaves ``[B, ...]``.
-          keys: keys ``[B]`` of the examples, or None for no dropout.
-
-        Returns:
-          ``(x [B, S, h], mask [B, S])``, the mask True on real tokens.
-        """
+        """The control unit's part: ``(x [B, S, h], mask [B, S])`` of a batch."""
 
     def losses(
         self, decoder_params: Params, encoded: jax.Array, batch: Batch, keys: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
         """The edge server's part.
 
-        The loss of a set of examples is ``sum(loss_sum) / sum(count)``: sums, so that it
-        does not matter how the set was cut in micro-batches.
+        The loss of a set of examples is ``sum(loss_sum) / sum(count)``: sums do not depend on
+        the cut into micro-batches.
 
         Args:
           decoder_params: of decoder or head.
           encoded: the encoder's output ``[B, S, h]``.
           batch: leaves ``[B, ...]``.
-          keys: keys ``[B]`` of the examples, or None for no dropout.
+          keys: as in ``models``.
 
         Returns:
-          ``(loss_sum [B], count [B])``: an example's loss in nats summed over what it
-          predicts, and how many predictions that are; 0 and 0 where there is none.
+          ``(loss_sum [B], count [B])``: an example's loss in nats summed over its predictions,
+          and their number; 0 and 0 where there is none.
         """
 
 
@@ -77,18 +60,7 @@ def example_losses(
     dropout_key: jax.Array | None = None,
     example_ids: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Loss of every example, all three parts in one place.
-
-    Args:
-      model: which model (static under jit).
-      params: ``{"embedding", "encoder", "decoder"}``.
-      batch: leaves ``[B, ...]``.
-      dropout_key: scalar key, or None for a deterministic pass.
-      example_ids: ``[B]`` numbers of the examples in the mini-batch, ``0 .. B - 1`` when None.
-
-    Returns:
-      ``(loss_sum [B], count [B])``, as ``SplitModel.losses``.
-    """
+    """Loss of every example, all three parts on one device; as ``SplitModel.losses``."""
     if example_ids is None:
         example_ids = jnp.arange(jax.tree.leaves(batch)[0].shape[0])
     keys = example_keys(dropout_key, example_ids)

@@ -1,7 +1,7 @@
-"""Encoder-decoder Transformer for translation, cut where the network cuts it.
+"""Encoder-decoder Transformer for translation, cut between control unit, devices and server.
 
 ``embed`` runs on the control unit, ``encoder.encode`` on the devices, ``decode`` and the
-loss on the edge server. Parameters are ``{"embedding", "encoder", "decoder"}``.
+loss on the edge server.
 """
 
 import dataclasses
@@ -75,13 +75,9 @@ class DecoderBlock(nnx.Module):
 def init_params(key: jax.Array, config: TransformerConfig) -> Params:
     """Fresh parameters of the whole model.
 
-    Args:
-      key: scalar random key.
-      config: sizes.
-
     Returns:
-      ``{"embedding", "encoder", "decoder"}``: the control unit's table ``[V, h]``, the
-      blocks ``[L, ...]``, and the edge server's table, blocks and final norms.
+      The control unit's table ``[V, h]``, the blocks ``[L, ...]``, and the edge server's table,
+      blocks and final norms.
     """
     embedding_key, encoder_key, table_key, decoder_key = jax.random.split(key, 4)
     norm = {"scale": jnp.ones(config.width), "bias": jnp.zeros(config.width)}
@@ -117,9 +113,6 @@ def embed(
       config: sizes.
       ids: token numbers ``[B, S]``; a number outside the vocabulary is clamped to its end.
       start: position of the first token, an array value.
-
-    Returns:
-      ``[B, S, h]``.
     """
     table = embedding_params["embedding"]
     tokens = table.at[ids].get(mode="clip") * math.sqrt(config.width)
@@ -141,7 +134,7 @@ def decode(
     memory_mask: jax.Array,
     keys: jax.Array | None = None,
 ) -> jax.Array:
-    """Hidden states of the decoder, each position blind to later ones.
+    """Hidden states ``[B, T, h]`` of the decoder after the final norm, with a causal mask.
 
     Args:
       decoder_params: the edge server's parameters.
@@ -149,10 +142,7 @@ def decode(
       target_in: target tokens from the start token on, ``[B, T]``.
       memory: the encoder's output ``[B, S, h]``, not yet normed.
       memory_mask: ``[B, S]``, True on real source tokens.
-      keys: keys ``[B]`` of the examples (``layers.example_keys``), or None for no dropout.
-
-    Returns:
-      ``[B, T, h]``, after the final norm.
+      keys: as in ``models``.
     """
     x = embed(decoder_params["embedding"], config, target_in)
     memory = layer_norm(decoder_params["memory_norm"], memory)
@@ -188,16 +178,7 @@ def logits(decoder_params: Params, hidden: jax.Array) -> jax.Array:
 
 
 def source_memory(params: Params, config: TransformerConfig, source_ids: jax.Array) -> jax.Array:
-    """What the decoder translates: the source, embedded and encoded without dropout.
-
-    Args:
-      params: ``{"embedding", "encoder"}`` (further keys are ignored).
-      config: sizes.
-      source_ids: ``[B, S]``.
-
-    Returns:
-      ``[B, S, h]``.
-    """
+    """The encoded source ``[B, S, h]``, without dropout."""
     x = embed(params["embedding"], config, source_ids)
     return encode(params["encoder"], config, x, source_ids != PAD_ID)
 
@@ -207,16 +188,13 @@ class Translator:
     """The encoder-decoder as a ``SplitModel``; batches are ``TranslationBatch``.
 
     The loss is label-smoothed cross entropy, summed over the target's tokens.
-
-    Attributes:
-      sizes: of the model.
     """
 
     sizes: TransformerConfig
 
     @property
     def encoder(self) -> TransformerConfig:
-        """Sizes of the stack of blocks."""
+        """Sizes of the encoder."""
         return self.sizes
 
     @property
@@ -225,13 +203,13 @@ class Translator:
         return Translator(dataclasses.replace(self.sizes, label_smoothing=0.0))
 
     def init(self, key: jax.Array) -> Params:
-        """See ``init_params``."""
+        """Fresh parameters of all three parts."""
         return init_params(key, self.sizes)
 
     def embed(
         self, embedding_params: Params, batch: TranslationBatch, keys: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Embedded sources; the embedding has no dropout of its own."""
+        """Embedded sources and their mask, without dropout."""
         del keys
         x = embed(embedding_params, self.sizes, batch.source_ids)
         return x, batch.source_ids != PAD_ID
@@ -243,7 +221,7 @@ class Translator:
         batch: TranslationBatch,
         keys: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Losses in nats and numbers of target tokens ``[B]``, from the encoded source on."""
+        """Loss in nats and number of target tokens of every example ``[B]``."""
         target_in, target_out = batch.target_ids[:, :-1], batch.target_ids[:, 1:]
         mask = batch.source_ids != PAD_ID
         hidden = decode(decoder_params, self.sizes, target_in, encoded, mask, keys)

@@ -1,4 +1,4 @@
-"""Run the encoder, whatever executes it: same values, same gradients.
+"""Execution of the encoder: one scan, or a pipeline with the same values and gradients.
 
 The gradient of a synchronous pipeline does not depend on the partition, so training
 may use ``sequential``; ``vmapped`` and ``sharded`` run the partition as a pipeline, on one
@@ -15,9 +15,9 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode
 from collapipe_jax.models.layers import Params
-from collapipe_jax.pipeline.mesh import check_mesh, make_pipeline_mesh
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.pipeline.micro_batches import check_micro_batches
-from collapipe_jax.pipeline.sharded import forward_sharded
+from collapipe_jax.pipeline.sharded import forward_clusters
 from collapipe_jax.pipeline.slots import check_partition, gather_slots, holds
 from collapipe_jax.pipeline.vmapped import forward_vmapped
 
@@ -25,11 +25,11 @@ BACKENDS = ("sequential", "vmapped", "sharded")
 
 
 class Execution(NamedTuple):
-    """What runs the encoder; it changes neither values nor gradients. Static, all of it.
+    """How the encoder is executed; it changes neither values nor gradients. Static.
 
     Attributes:
       backend: one of ``BACKENDS``.
-      micro_batches: into how many a pipeline cuts a mini-batch, a divisor of ``B``.
+      micro_batches: number of micro-batches of a pipeline, a divisor of ``B``.
     """
 
     backend: str = "sequential"
@@ -57,27 +57,20 @@ def forward(
 ) -> jax.Array:
     """The encoder's output for one cluster.
 
-    Several clusters: ``jax.vmap`` of this for ``sequential`` and ``vmapped``, and
+    For several clusters take ``jax.vmap`` of this for ``sequential`` and ``vmapped``, and
     ``forward_clusters`` for ``sharded``.
 
     Args:
       encoder_params: every leaf ``[L, ...]``.
-      config: sizes.
-      x: embedded tokens ``[B, S, h]``.
-      mask: ``[B, S]``, True on real tokens.
-      segments: blocks per device ``[K]``, zeros included, sum L: array values, so that a
-        new partition costs no compilation. A row of zeros sits out: the activations pass
-        on unchanged. ``sequential`` does not read them.
-      dropout_key: scalar key, or None for a deterministic pass.
-      example_ids: ``[B]`` numbers of the examples in the mini-batch; ``0 .. B - 1`` when None.
+      config, x, mask, dropout_key, example_ids: as in ``models``.
+      segments: ``[K]``; ``sequential`` does not read them.
       backend: ``sequential``, one scan over the stack; ``vmapped``, all stages at once under
         ``jax.vmap``; or ``sharded``, a device per stage (static).
-      micro_batches: ``M``, a divisor of B (static); ``sequential`` cuts nothing.
-      capacity: most blocks that a device may hold (static), L when None. A pipeline's
-        device has room for so many, filled or not. Under ``jax.jit``, where sizes are not
-        known in advance, a partition beyond it gives NaN throughout.
-      mesh: for ``sharded``, of 1 cluster by K stages, from ``make_pipeline_mesh``.
-      bubble: what a pipeline's hops carry while they carry no micro-batch; changes nothing.
+      micro_batches: ``sequential`` does not read them.
+      capacity: L when None. A pipeline's device has room for so many blocks. Under ``jax.jit`` a
+        partition beyond it gives NaN.
+      mesh: for ``sharded``, of 1 cluster by K stages.
+      bubble: as in ``pipeline``.
 
     Returns:
       Activations ``[B, S, h]`` of x's type.
@@ -131,17 +124,17 @@ def encode_clusters(
     example_ids: jax.Array,
     execution: Execution,
 ) -> jax.Array:
-    """The outputs of all clusters' encoders, whatever executes them.
+    """The outputs of all clusters' encoders.
 
     Args:
       encoder_params: every leaf ``[N, L, ...]``.
       config: sizes.
       x: embedded tokens ``[N, B, S, h]``.
-      mask: ``[N, B, S]``, True on real tokens.
-      segments: blocks per device ``[N, K]``; ``sequential`` does not read them.
-      dropout_key: scalar key that the clusters share, or None.
-      example_ids: ``[N, B]`` numbers of the examples.
-      execution: what runs them (static); ``sharded`` needs ``N K`` devices.
+      mask: ``[N, B, S]``.
+      segments: ``[N, K]``; ``sequential`` does not read them.
+      dropout_key: shared by the clusters.
+      example_ids: ``[N, B]``.
+      execution: ``sharded`` needs ``N K`` devices.
 
     Returns:
       Activations ``[N, B, S, h]`` of x's type.
@@ -167,17 +160,9 @@ def encode_clusters(
 def gather_clusters(
     encoder_params: Params, config: EncoderConfig, segments: jax.Array, capacity: int | None = None
 ) -> Params:
-    """Every cluster's parameters in the slots of its devices.
+    """Slots ``[N, K, capacity, ...]`` of all clusters, from stacks ``[N, L, ...]``.
 
-    Args:
-      encoder_params: every leaf ``[N, L, ...]``.
-      config: sizes.
-      segments: ``[N, K]``.
-      capacity: most blocks that a device may hold (static), L when None.
-
-    Returns:
-      Every leaf ``[N, K, capacity, ...]``; its transpose is a scatter, so gradients by the
-      slots flow back into the stack.
+    Its transpose is a scatter, so gradients by the slots flow back into the stack.
 
     Raises:
       InputError: on a partition that is missing or does not fit.
@@ -187,64 +172,8 @@ def gather_clusters(
     return gather(encoder_params, segments)
 
 
-def forward_clusters(
-    slots: Params,
-    config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-    *,
-    micro_batches: int = 1,
-    mesh: Mesh | None = None,
-    bubble: float = 0.0,
-) -> jax.Array:
-    """The outputs of all clusters' encoders, each on its own row of a mesh.
-
-    Args:
-      slots: every leaf ``[N, K, capacity, ...]``, from ``gather_clusters``.
-      config: sizes.
-      x: embedded tokens ``[N, B, S, h]``.
-      mask: ``[N, B, S]``, True on real tokens.
-      segments: blocks per device ``[N, K]``.
-      dropout_key: scalar key that the clusters share, or None.
-      example_ids: ``[N, B]`` numbers of the examples; ``0 .. B - 1`` in each cluster when None.
-      micro_batches: ``M``, a divisor of B (static).
-      mesh: from ``make_pipeline_mesh(N, K)``.
-      bubble: what hops carry while they carry no micro-batch; changes nothing.
-
-    Returns:
-      Activations ``[N, B, S, h]`` of x's type; NaN for a cluster whose partition does not fit.
-
-    Raises:
-      InputError: on a partition, micro-batches or a mesh that do not fit.
-    """
-    capacity = jax.tree.leaves(slots)[0].shape[2]
-    check_partition(segments, config.encoder_blocks, capacity)
-    check_micro_batches(x.shape[1], micro_batches)
-    check_mesh(mesh, *segments.shape)
-    y = forward_sharded(
-        slots,
-        config,
-        x,
-        mask,
-        segments,
-        dropout_key,
-        example_ids,
-        mesh=mesh,
-        micro_batches=micro_batches,
-        bubble=bubble,
-    )
-    fits = holds(segments, config.encoder_blocks, capacity)
-    return jnp.where(fits[:, None, None, None], y, jnp.nan)
-
-
 def check_backend(backend: str) -> None:
     """Refuse an unknown backend.
-
-    Args:
-      backend: what was given.
 
     Raises:
       InputError: as said.
@@ -258,7 +187,7 @@ def check_backend(backend: str) -> None:
 def _checked_capacity(
     config: EncoderConfig, segments: jax.Array | None, capacity: int | None
 ) -> int:
-    """The capacity, L by default, once the partition has been found to fit it."""
+    """The capacity, L by default, for a partition that fits it."""
     capacity = config.encoder_blocks if capacity is None else capacity
     check_partition(segments, config.encoder_blocks, capacity)
     return capacity

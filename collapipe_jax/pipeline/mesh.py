@@ -1,4 +1,4 @@
-"""The devices of a pipeline: a mesh of clusters by stages, on one host or many."""
+"""The devices of a pipeline: a mesh of clusters by stages, on one host or several."""
 
 import math
 
@@ -11,18 +11,10 @@ CLUSTER, STAGE = "cluster", "stage"
 
 
 def make_pipeline_mesh(clusters: int, stages: int) -> Mesh:
-    """A mesh with axes ``cluster`` and ``stage`` on the first devices of all processes.
+    """A mesh ``[N, K]`` with axes ``cluster`` and ``stage`` on the first devices of all hosts.
 
-    ``jax.devices()`` counts the devices of every process after ``jax.distributed.initialize``,
-    in one order on all of them, so the same call builds the same mesh everywhere. The
-    stage axis runs fastest: neighbours in a pipeline are neighbours on a host.
-
-    Args:
-      clusters: ``N``, devices along ``cluster``.
-      stages: ``K``, devices along ``stage``.
-
-    Returns:
-      The mesh ``[N, K]``.
+    ``jax.devices()`` has one order on all hosts, so the same call builds the same mesh on each.
+    The stage axis runs fastest: neighbours in a pipeline are neighbours on a host.
 
     Raises:
       InputError: if there are fewer devices than the mesh needs.
@@ -43,11 +35,6 @@ def make_pipeline_mesh(clusters: int, stages: int) -> Mesh:
 
 def check_mesh(mesh: Mesh | None, clusters: int, stages: int) -> None:
     """Refuse a mesh that is missing or of other sizes than the pipeline.
-
-    Args:
-      mesh: what was given.
-      clusters: ``N``.
-      stages: ``K``.
 
     Raises:
       InputError: as said.

@@ -1,11 +1,11 @@
-"""One forward, one backward: the two passes interleaved, so that few micro-batches are kept.
+"""One forward, one backward: interleaved passes, so that few micro-batches are kept.
 
 With a pass as the unit of time, stage ``s`` of ``S`` runs forward pass ``m`` in tick ``s + 2 m``
 and backward pass ``m`` in tick ``2 S - 1 - s + 2 m``. The two have different parities, each
-arrives one tick after its neighbour sent it, and ``min(M, S - s)`` forward passes stand
-before the first backward one: the schedule that ``cost/timeline.py`` prices (Narayanan et
-al. 1906.05433). The loss is computed by the last stage as the first part of its backward
-passes, hence the loss is a part of the program here and not of its caller.
+arrives one tick after its neighbour sent it, and ``min(M, S - s)`` forward passes precede
+the first backward one: the schedule that ``cost/timeline.py`` prices (Narayanan et al.
+1906.05433). The last stage computes the loss as the first part of its backward passes, hence
+the loss is an argument here.
 """
 
 from collections.abc import Callable
@@ -38,8 +38,8 @@ class Gradients(NamedTuple):
     """Gradients of every cluster's loss.
 
     Attributes:
-      slots: by the parameters in the slots, leaves ``[N, K, capacity, ...]``.
-      head: by the head's parameters, leaves ``[N, ...]``: one gradient per cluster.
+      slots: by the slots, leaves ``[N, K, capacity, ...]``.
+      head: by the head's parameters, leaves ``[N, ...]``.
       x: by the embedded tokens, ``[N, B, S, h]``.
     """
 
@@ -49,13 +49,11 @@ class Gradients(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """What a stage does in a tick, all ``[]``; never both passes.
+    """Pass of a stage in a tick, all ``[]``; never both.
 
     Attributes:
-      forward: whether it runs a forward pass.
-      forward_number: of which micro-batch; a valid index anyway.
-      backward: whether it runs a backward pass.
-      backward_number: of which micro-batch; a valid index anyway.
+      forward, backward: whether it runs that pass.
+      forward_number, backward_number: of which micro-batch; always a valid index.
     """
 
     forward: jax.Array
@@ -65,7 +63,7 @@ class Tick(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """What a device holds between two ticks."""
+    """State of a device between two ticks."""
 
     arrived: jax.Array  # [b, S, h], forward
     returned: jax.Array  # [b, S, h], a gradient
@@ -78,17 +76,7 @@ class _Carry(NamedTuple):
 
 
 def tick_of(time: jax.Array, stage: jax.Array, stages: int, micro_batches: int) -> Tick:
-    """What a stage does in a tick of the 1F1B schedule.
-
-    Args:
-      time: number of the tick, ``0 .. ticks(S, M) - 1``.
-      stage: ``s``.
-      stages: ``S``.
-      micro_batches: ``M``.
-
-    Returns:
-      Its pass, if it has one.
-    """
+    """Pass of stage ``s`` of ``S`` in tick ``time``, ``0 .. ticks(S, M) - 1``."""
 
     def micro_batch(since: jax.Array) -> tuple[jax.Array, jax.Array]:
         number = since // 2
@@ -101,12 +89,7 @@ def tick_of(time: jax.Array, stage: jax.Array, stages: int, micro_batches: int) 
 def ticks(stages: int, micro_batches: int) -> int:
     """Ticks of a whole step: the first stage ends backward pass ``M - 1`` in the last.
 
-    Args:
-      stages: ``S``.
-      micro_batches: ``M``.
-
-    Returns:
-      Their number, the makespan in ``cost/timeline.py`` of passes of one unit over free links.
+    It is the makespan in ``cost/timeline.py`` of passes of one unit over free links.
     """
     return 2 * (stages + micro_batches - 1)
 
@@ -129,30 +112,20 @@ def one_f_one_b(
 ) -> tuple[jax.Array, Gradients]:
     """Loss and gradients of all clusters under the executed 1F1B schedule.
 
-    A stage keeps what its blocks need (``pipeline/passes.py``) of the micro-batches in
-    flight, in a ring of ``min(M, K)`` rows: all devices run one program, so the rows are
-    those of the first stage. The embedded tokens, and the gradients by them, stand whole
-    on every device of a cluster.
+    A stage keeps the arrays of its blocks (``pipeline/passes.py``) for the micro-batches in
+    flight, in a ring of ``min(M, K)`` rows: all devices run one program, so the rows are those
+    of the first stage. Every device of a cluster holds all embedded tokens and their gradients.
 
     Args:
-      slots: each cluster's parameters, every leaf ``[N, K, capacity, ...]``.
+      slots, config, x, mask, segments: as in ``forward_clusters``, and so are the rest.
       head_params: parameters of the head, every leaf ``[...]``, one for all clusters.
-      config: sizes; with ``rematerialise`` a block keeps its input alone.
       loss: ``loss(head_params, encoded [b, S, h], data of a micro-batch)`` as a scalar sum
         over examples; weights of examples are part of the data.
-      x: embedded tokens ``[N, B, S, h]``.
-      mask: ``[N, B, S]``, True on real tokens.
-      segments: blocks per device ``[N, K]``, zeros included, at most the capacity.
-      data: what the loss reads, every leaf ``[N, B, ...]``.
-      dropout_key: scalar key, or None for a deterministic pass.
-      example_ids: ``[N, B]`` numbers of the examples; ``0 .. B - 1`` in each cluster when None.
-      micro_batches: ``M``, a divisor of B (static).
-      mesh: from ``make_pipeline_mesh(N, K)``.
-      bubble: what hops and buffers hold while they hold no micro-batch; changes nothing.
+      data: data of the loss, every leaf ``[N, B, ...]``.
 
     Returns:
-      ``(losses [N], Gradients)``, sums over the micro-batches. Under ``jax.jit``, where sizes
-      are not known in advance, both are NaN for a cluster whose partition does not fit.
+      ``(losses [N], Gradients)``, sums over the micro-batches; NaN under ``jax.jit`` for a cluster
+      whose partition does not fit.
 
     Raises:
       InputError: on a partition, micro-batches or a mesh that do not fit.
@@ -187,7 +160,7 @@ def one_f_one_b(
 
 
 class _Step(NamedTuple):
-    """One training step as a device of the mesh sees it."""
+    """One training step on a device of the mesh."""
 
     config: EncoderConfig
     loss: Loss
@@ -200,7 +173,7 @@ class _Step(NamedTuple):
     rows: int  # micro-batches kept at a time
 
     def start(self) -> _Carry:
-        """Before the first tick: nothing on its way, nothing kept, sums of 0."""
+        """Carry before the first tick."""
         blank, slots = self._blank(), self.segment.slots
         kept = empty_kept(slots, self.config, blank, self.micro.at(0), self.rows, self.bubble)
         sums = jax.tree.map(jnp.zeros_like, (slots, self.head_params, self.x))
@@ -240,7 +213,7 @@ class _Step(NamedTuple):
         is_last: jax.Array,
         is_first: jax.Array,
     ) -> tuple[_Carry, jax.Array]:
-        """The backward pass of the tick, if any, and what goes to the stage before."""
+        """The backward pass of the tick, if any, and the gradient for the stage before."""
         number = does.backward_number
 
         def turn(total: jax.Array, head: Params) -> tuple[jax.Array, Params, jax.Array]:
@@ -274,6 +247,6 @@ class _Step(NamedTuple):
         return carry, jnp.where(does.backward, back, self._blank())
 
     def _blank(self) -> jax.Array:
-        """What a hop carries without a micro-batch, ``[b, S, h]``."""
+        """Content of a hop without a micro-batch, ``[b, S, h]``."""
         dtype = narrow_dtype(self.config) or self.x.dtype
         return jnp.full(self.x.shape[1:], self.bubble, dtype)

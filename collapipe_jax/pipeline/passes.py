@@ -1,8 +1,7 @@
-"""Forward and backward pass of one stage, with what is kept between them as plain arrays.
+"""Forward and backward pass of one stage, with the kept arrays between them as plain arrays.
 
 A schedule decides when a stage runs which pass, and so how many micro-batches are kept
-at a time. Hence the two passes are functions of their own here instead of one that
-``jax.grad`` would turn around as a whole.
+at a time. Hence the two passes are functions of their own instead of one under ``jax.grad``.
 
 A block keeps its input, the outputs of its matrix products, and the exponentials and
 hyperbolic tangents in its softmax and activation function; norms, masks of dropout and
@@ -27,12 +26,12 @@ Kept = list[jax.Array]
 
 
 class Segment(NamedTuple):
-    """What one device holds.
+    """The blocks of one device.
 
     Attributes:
       slots: parameters, every leaf ``[capacity, ...]``.
       first: number of its first block in the encoder, ``[]``.
-      size: blocks it holds, ``[]``, at most the capacity.
+      size: number of its blocks, ``[]``, at most the capacity.
     """
 
     slots: Params
@@ -49,15 +48,15 @@ def run_forward(
     row: jax.Array,
     busy: jax.Array,
 ) -> tuple[jax.Array, Kept]:
-    """The stage's blocks on one micro-batch; an idle stage takes a loop of no turns.
+    """The stage's blocks on one micro-batch.
 
     Args:
-      segment: what the device holds.
+      segment: the blocks of the device.
       config: sizes.
-      x: activations ``[b, S, h]`` in the type that they have between layers.
+      x: activations ``[b, S, h]`` in their type between layers.
       micro: mask and keys of the micro-batch.
       kept: buffers ``[rows, capacity, ...]`` from ``empty_kept``, or none to keep nothing.
-      row: where in them this micro-batch goes.
+      row: row of this micro-batch in them.
       busy: scalar bool; where False nothing is computed or written.
 
     Returns:
@@ -89,13 +88,9 @@ def run_backward(
     """The stage's blocks backward on one micro-batch, last block first.
 
     Args:
-      segment: what the device holds.
-      config: sizes.
+      segment, config, micro, row, busy: as in ``run_forward``.
       cotangent: gradient by the stage's output ``[b, S, h]``.
-      micro: mask and keys of the micro-batch.
       kept: buffers that ``run_forward`` wrote.
-      row: where in them this micro-batch stands.
-      busy: scalar bool; where False nothing is computed.
       gradients: sums so far, every leaf ``[capacity, ...]``.
 
     Returns:
@@ -122,7 +117,7 @@ def run_backward(
 def empty_kept(
     slots: Params, config: EncoderConfig, x: jax.Array, micro: MicroBatches, rows: int, fill: float
 ) -> Kept:
-    """Buffers for what the blocks of a stage keep of ``rows`` micro-batches.
+    """One buffer ``[rows, capacity, ...]`` for each array that a block keeps.
 
     Args:
       slots: every leaf ``[capacity, ...]``.
@@ -130,10 +125,7 @@ def empty_kept(
       x: one micro-batch ``[b, S, h]``; its values do not matter.
       micro: its mask and keys.
       rows: most micro-batches kept at a time.
-      fill: what stands in a row before it is written; never read.
-
-    Returns:
-      One buffer ``[rows, capacity, ...]`` per array that a block keeps.
+      fill: content of a row before it is written.
     """
     capacity = jax.tree.leaves(slots)[0].shape[0]
     keys = layer_keys(micro.keys, 0)
@@ -150,7 +142,7 @@ def _take(slots: Params, slot: jax.Array | int) -> Params:
 def _block_forward(
     params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
 ) -> tuple[jax.Array, Kept]:
-    """A block's output and what it keeps: all that its backward pass needs of ``x``."""
+    """Output of a block, and the kept arrays that depend on its input."""
     y, pull_back = _linearise(params, config, x, mask, keys)
     dependent = _depends_on_input(params, config, x, mask, keys)
     return y, list(itertools.compress(jax.tree.leaves(pull_back), dependent))
@@ -166,9 +158,9 @@ def _block_backward(
 ) -> tuple[Params, jax.Array]:
     """Gradients by a block's parameters and input.
 
-    The block is linearised once more at an input that does not matter, for what depends
-    on parameters, mask and keys alone; the rest is replaced by what was kept. Of this
-    second forward pass the compiler therefore drops all that depends on the input.
+    The block is linearised once more at another input, for the arrays that depend on parameters,
+    mask and keys alone; the kept ones replace the rest. The compiler therefore drops all of this
+    second forward pass that depends on the input.
     """
     anywhere = jnp.zeros(cotangent.shape, cotangent.dtype)
     _, pull_back = _linearise(params, config, anywhere, mask, keys)

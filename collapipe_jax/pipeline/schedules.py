@@ -8,8 +8,8 @@ from jax.sharding import Mesh
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import Params
-from collapipe_jax.pipeline.execution import forward_clusters
 from collapipe_jax.pipeline.one_f_one_b import Gradients, Loss, one_f_one_b
+from collapipe_jax.pipeline.sharded import forward_clusters
 
 
 def gpipe(
@@ -30,8 +30,8 @@ def gpipe(
 ) -> tuple[jax.Array, Gradients]:
     """Loss and gradients of all clusters, all forward passes before all backward ones.
 
-    Arguments, results and errors are those of ``one_f_one_b``. A stage keeps what its
-    blocks need of all M micro-batches, and the loss runs once over the whole mini-batch.
+    Arguments, results and errors are those of ``one_f_one_b``. A stage keeps the arrays of
+    all M micro-batches, and the loss runs once over the whole mini-batch.
     """
 
     def run(slots: Params, x: jax.Array) -> jax.Array:

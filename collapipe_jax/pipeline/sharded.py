@@ -1,8 +1,8 @@
-"""The pipeline on real devices: ``jax.shard_map`` over a mesh of clusters by stages, as GPipe.
+"""The pipeline on a device per stage: ``jax.shard_map`` over clusters by stages, as GPipe.
 
 Every device holds its own segment's slots and runs those blocks only; activations and
-gradients hop to the next stage by ``ppermute``. The forward flow is flushed before the
-backward flow starts, so a device keeps all ``M`` micro-batches (docs/system-model.md (15)).
+gradients hop to the next stage by ``ppermute``. The forward flow ends before the backward flow
+starts, so a device keeps all ``M`` micro-batches (docs/system-model.md (15)).
 """
 
 import functools
@@ -14,9 +14,15 @@ from jax.sharding import Mesh, PartitionSpec
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import Params, narrow_dtype, narrowed
-from collapipe_jax.pipeline.mesh import CLUSTER, STAGE
-from collapipe_jax.pipeline.micro_batches import MicroBatches, cut, cut_mask_and_keys
+from collapipe_jax.pipeline.mesh import CLUSTER, STAGE, check_mesh
+from collapipe_jax.pipeline.micro_batches import (
+    MicroBatches,
+    check_micro_batches,
+    cut,
+    cut_mask_and_keys,
+)
 from collapipe_jax.pipeline.passes import Kept, Segment, empty_kept, run_backward, run_forward
+from collapipe_jax.pipeline.slots import check_partition, holds
 
 ON_CLUSTER, ON_DEVICE = PartitionSpec(CLUSTER), PartitionSpec(CLUSTER, STAGE)
 
@@ -24,7 +30,7 @@ ON_CLUSTER, ON_DEVICE = PartitionSpec(CLUSTER), PartitionSpec(CLUSTER, STAGE)
 REST = (ON_CLUSTER, ON_CLUSTER, ON_CLUSTER, PartitionSpec())
 
 
-def forward_sharded(
+def forward_clusters(
     slots: Params,
     config: EncoderConfig,
     x: jax.Array,
@@ -33,38 +39,43 @@ def forward_sharded(
     dropout_key: jax.Array | None = None,
     example_ids: jax.Array | None = None,
     *,
-    mesh: Mesh,
     micro_batches: int = 1,
+    mesh: Mesh | None = None,
     bubble: float = 0.0,
 ) -> jax.Array:
-    """The encoders of all clusters as pipelines on the devices of a mesh, differentiable.
+    """The outputs of all clusters' encoders, each on its own row of a mesh; differentiable.
 
     Args:
-      slots: each cluster's parameters, every leaf ``[N, K, capacity, ...]``, one device's
-        part on each device of the mesh.
-      config: sizes; with ``rematerialise`` a block keeps its input alone.
+      slots: every leaf ``[N, K, capacity, ...]``, from ``gather_clusters``.
+      config: with ``rematerialise`` a block keeps its input alone.
       x: embedded tokens ``[N, B, S, h]``.
-      mask: ``[N, B, S]``, True on real tokens.
-      segments: blocks per device ``[N, K]``, zeros included, at most the capacity.
-      dropout_key: scalar key, or None for a deterministic pass.
-      example_ids: ``[N, B]`` numbers of the examples; ``0 .. B - 1`` in each cluster when None.
-      mesh: from ``make_pipeline_mesh(N, K)``.
-      micro_batches: ``M``, a divisor of B (static).
-      bubble: what hops and buffers hold while they hold no micro-batch; changes nothing.
+      mask: ``[N, B, S]``.
+      segments: ``[N, K]``.
+      dropout_key: shared by the clusters.
+      example_ids: ``[N, B]``.
+      micro_batches, mesh, bubble: as in ``pipeline``.
 
     Returns:
-      Activations ``[N, B, S, h]`` of x's type, the same on all stages.
+      Activations ``[N, B, S, h]`` of x's type; NaN for a cluster whose partition does not fit.
+
+    Raises:
+      InputError: on a partition, micro-batches or a mesh that do not fit.
     """
+    capacity = jax.tree.leaves(slots)[0].shape[2]
+    check_partition(segments, config.encoder_blocks, capacity)
+    check_micro_batches(x.shape[1], micro_batches)
+    check_mesh(mesh, *segments.shape)
     ids = jnp.arange(x.shape[1]) if example_ids is None else example_ids
     rest = mask, jnp.broadcast_to(ids, x.shape[:2]), segments, dropout_key
-    inputs = narrowed(x, narrow_dtype(config))
     static = config, mesh, micro_batches, bubble
-    return _pipeline(static, slots, inputs, rest).astype(x.dtype)
+    y = _pipeline(static, slots, narrowed(x, narrow_dtype(config)), rest).astype(x.dtype)
+    fits = holds(segments, config.encoder_blocks, capacity)
+    return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _pipeline(static: tuple, slots: Params, x: jax.Array, rest: tuple) -> jax.Array:
-    """Forward flow alone, which keeps nothing."""
+    """The forward flow, which keeps nothing."""
     return _flow_forward(static, False, slots, x, rest)[0]
 
 
@@ -154,33 +165,20 @@ def _flow_backward(
 
 
 def shard(function: Any, mesh: Mesh, in_specs: Any, out_specs: Any) -> Any:
-    """A function of what one device holds as a function of the whole, not differentiable.
-
-    Args:
-      function: what every device of the mesh runs on its parts.
-      mesh: from ``make_pipeline_mesh``.
-      in_specs: partition specs of its arguments.
-      out_specs: partition specs of its results.
-
-    Returns:
-      A function of whole arrays.
-    """
+    """``jax.shard_map`` without its checks; its result is not differentiable."""
     return jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
 
 
 def own_part(slots: Params, rest: tuple, count: int) -> tuple[Segment, MicroBatches]:
-    """Inside ``shard``: what a device runs, and on what.
+    """Inside ``shard``: the segment of a device, and its cluster's micro-batches.
 
     Args:
-      slots: its parameters, every leaf ``[1, 1, capacity, ...]``.
+      slots: of the device, every leaf ``[1, 1, capacity, ...]``.
       rest: its cluster's mask ``[1, B, S]``, example numbers ``[1, B]``, segments ``[1, K]`` and
         the dropout key.
       count: ``M`` (static).
-
-    Returns:
-      Its segment, and its cluster's micro-batches.
     """
     mask, ids, segments, dropout_key = rest
     sizes, stage = segments[0], jax.lax.axis_index(STAGE)
@@ -191,35 +189,19 @@ def own_part(slots: Params, rest: tuple, count: int) -> tuple[Segment, MicroBatc
 
 
 def hop(message: Any, direction: int) -> Any:
-    """Inside ``shard``: pass a message on to a neighbour, in a ring.
-
-    Args:
-      message: arrays of any shapes.
-      direction: 1 to the next stage, -1 to the one before (static).
-
-    Returns:
-      What the neighbour on the other side passed on.
-    """
+    """Inside ``shard``: pass a message to the next stage (1) or the one before (-1), in a ring."""
     stages = jax.lax.axis_size(STAGE)
     ring = [(stage, (stage + direction) % stages) for stage in range(stages)]
     return jax.lax.ppermute(message, STAGE, ring)
 
 
 def from_stage(stage: int, value: Any) -> Any:
-    """Inside ``shard``: what one stage holds, given to all stages of its cluster.
-
-    Args:
-      stage: which (static).
-      value: arrays of any shapes; what other stages hold does not matter.
-
-    Returns:
-      That stage's value, on every stage.
-    """
+    """Inside ``shard``: the value of one stage (static), on all stages of its cluster."""
     mine = jax.lax.axis_index(STAGE) == stage
     only = jax.tree.map(lambda leaf: jnp.where(mine, leaf, jnp.zeros_like(leaf)), value)
     return jax.lax.psum(only, STAGE)
 
 
 def _turn(number: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """The micro-batch of a tick as a valid index, and whether there is one."""
+    """Micro-batch of a tick as a valid index, and whether there is one."""
     return jnp.clip(number, 0, count - 1), (number >= 0) & (number < count)

@@ -1,39 +1,38 @@
-"""Parameters of a partition: the slots that a device holds, gathered from the stack."""
+"""Slots: the blocks of a partition on each device, gathered from the stack."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.layers import Params
-from collapipe_jax.pipeline.segments import segment_layout
+
+
+def segment_layout(segments: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
+    """Blocks of each device, in a shape that does not depend on the partition.
+
+    Devices take consecutive blocks in index order. Source: docs/system-model.md, section 5.
+
+    Returns:
+      ``(block_ids, mask)``, both ``[K, capacity]``: numbers of the blocks, and True where a slot
+      holds one. Empty slots have number 0; blocks beyond the capacity are left out.
+    """
+    slots = jnp.arange(capacity)[None, :]
+    starts = (jnp.cumsum(segments) - segments)[:, None]
+    mask = slots < segments[:, None]
+    return jnp.where(mask, starts + slots, 0), mask
 
 
 def gather_slots(encoder_params: Params, segments: jax.Array, capacity: int) -> Params:
-    """Every device's own blocks, in a shape that does not depend on the partition.
-
-    Args:
-      encoder_params: every leaf ``[L, ...]``.
-      segments: blocks per device ``[K]``.
-      capacity: most blocks that a device may hold (static); more are left out.
-
-    Returns:
-      Every leaf ``[K, capacity, ...]``. Empty slots repeat block 0 and are never run.
-    """
+    """Slots ``[K, capacity, ...]`` of the stack ``[L, ...]``; empty ones repeat block 0."""
     block_ids, _ = segment_layout(segments, capacity)
     return jax.tree.map(lambda leaf: leaf[block_ids], encoder_params)
 
 
 def holds(segments: jax.Array, blocks: int, capacity: int) -> jax.Array:
-    """Whether the devices can run a partition.
+    """Whether the devices can run a partition, ``[...]`` bool.
 
-    Args:
-      segments: ``[..., K]``.
-      blocks: ``L``.
-      capacity: most blocks that a device may hold.
-
-    Returns:
-      ``[...]`` bool: no device holds more than the capacity, and the sizes sum to L. A row
-      of zeros is a cluster that sits out; it passes activations on unchanged.
+    No device holds more than the capacity, and the sizes ``[..., K]`` sum to L or 0.
     """
     total = segments.sum(-1)
     sizes_fit = ((segments >= 0) & (segments <= capacity)).all(-1)
@@ -43,13 +42,8 @@ def holds(segments: jax.Array, blocks: int, capacity: int) -> jax.Array:
 def check_partition(segments: jax.Array | None, blocks: int, capacity: int) -> None:
     """Refuse a partition that the devices cannot run, where its values are known.
 
-    Under ``jax.jit`` the sizes are tracers and nothing is checked here; what runs then
-    gives NaN in the place of a result that misses blocks (see ``holds``).
-
-    Args:
-      segments: blocks per device ``[..., K]``.
-      blocks: ``L``.
-      capacity: most blocks that a device may hold.
+    Under ``jax.jit`` the sizes are tracers and nothing is checked; the result of a partition that
+    does not fit (see ``holds``) is NaN.
 
     Raises:
       InputError: without segments, or with sizes below 0, above the capacity, or of

@@ -1,8 +1,8 @@
 """All stages of the pipeline at once on one device, by ``jax.vmap`` over the stage axis.
 
-In tick ``t`` stage ``k`` runs micro-batch ``t - k``; then all activations are rolled on by
-one stage. A stage without a micro-batch (a bubble) and a slot without a block compute
-like the others and are not read: what a pipeline wastes is wasted here too.
+In tick ``t`` stage ``k`` runs micro-batch ``t - k``; then all activations move by one stage. A
+stage without a micro-batch (a bubble) and a slot without a block compute like the others, and
+their results are not read.
 """
 
 import jax
@@ -12,7 +12,7 @@ from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encoder_block
 from collapipe_jax.models.layers import Params, layer_keys, narrow_dtype, narrowed
 from collapipe_jax.pipeline.micro_batches import MicroBatches, cut, cut_mask_and_keys
-from collapipe_jax.pipeline.segments import segment_layout
+from collapipe_jax.pipeline.slots import segment_layout
 
 
 def forward_vmapped(
@@ -30,15 +30,10 @@ def forward_vmapped(
     """The encoder as a pipeline of ``K`` stages, bubbles included.
 
     Args:
-      slots: parameters of the devices, every leaf ``[K, capacity, ...]``.
-      config: sizes; with ``rematerialise`` a block keeps its input alone.
-      x: embedded tokens ``[B, S, h]``.
-      mask: ``[B, S]``, True on real tokens.
-      segments: blocks per device ``[K]``, zeros included.
-      dropout_key: scalar key, or None for a deterministic pass.
-      example_ids: ``[B]`` numbers of the examples; ``0 .. B - 1`` when None.
-      micro_batches: ``M``, a divisor of B (static).
-      bubble: what the hops carry while they carry no micro-batch; changes nothing.
+      slots: every leaf ``[K, capacity, ...]``.
+      config: with ``rematerialise`` a block keeps its input alone.
+      x, mask, dropout_key, example_ids: as in ``models``.
+      segments, micro_batches, bubble: as in ``pipeline``.
 
     Returns:
       Activations ``[B, S, h]`` of x's type.

@@ -1,17 +1,17 @@
 """Translation: an encoder-decoder on parallel text, scored by BLEU."""
 
 import dataclasses
-import functools
 import os
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from jax import Array
 
 from collapipe_jax.cost import model_counts
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.models.config import TransformerConfig, encoder_sizes
-from collapipe_jax.models.decoding import beam_decode, greedy_decode
+from collapipe_jax.models.decoding import beam_search, greedy_decode
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
 from collapipe_jax.tasks.objective import Objective, held_out_loss, in_batches
@@ -93,12 +93,12 @@ def translate(
     length_penalty: float = 0.0,
 ) -> list[str]:
     """Translations of sources ``[n, source_length]``, greedy for one beam."""
-    if beams == 1:
-        decode = functools.partial(greedy_decode, params, config)
-    else:
-        decode = functools.partial(
-            beam_decode, params, config, beams=beams, length_penalty=length_penalty
-        )
+
+    def decode(ids: np.ndarray) -> Array:
+        if beams == 1:
+            return greedy_decode(params, config, ids)
+        return beam_search(params, config, ids, beams=beams, length_penalty=length_penalty)[0]
+
     return tokenizer.decode_batch(in_batches(decode, source_ids))
 
 

@@ -16,8 +16,9 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.federated.aggregation import aggregate
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
-from collapipe_jax.pipeline.execution import forward, forward_clusters, gather_clusters
+from collapipe_jax.pipeline.execution import forward, gather_clusters
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.pipeline.sharded import forward_clusters
 
 CONFIG = EncoderConfig(
     width=8, heads=2, feed_forward_width=16, encoder_blocks=4, dropout_rate=0.2, rematerialise=True

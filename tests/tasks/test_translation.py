@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collapipe_jax.models.config import TransformerConfig
-from collapipe_jax.models.decoding import beam_decode, greedy_decode
+from collapipe_jax.models.decoding import beam_search, greedy_decode
 from collapipe_jax.models.transformer import (
     TranslationBatch,
     Translator,
@@ -140,7 +140,7 @@ def test_translations_stand_in_the_order_of_their_sources(params, data, beams):
     if beams == 1:
         ids = greedy_decode(params, CONFIG, source)
     else:
-        ids = beam_decode(params, CONFIG, source, beams=beams, length_penalty=0.6)
+        ids, _ = beam_search(params, CONFIG, source, beams=beams, length_penalty=0.6)
     assert texts == data.tokenizer.decode_batch(np.asarray(ids))
     assert len(set(texts)) > len(texts) // 2
 
@@ -170,7 +170,8 @@ def test_perfect_model_and_echo(params, data, monkeypatch):
         return arrays.target_ids[[row_of[np.asarray(row).tobytes()] for row in source_ids], 1:]
 
     monkeypatch.setattr(translation, "greedy_decode", reference)
-    monkeypatch.setattr(translation, "beam_decode", lambda *_, **__: arrays.target_ids[:1, 1:])
+    one = arrays.target_ids[:1, 1:]
+    monkeypatch.setattr(translation, "beam_search", lambda *_, **__: (one, None))
     # Every batch by beam search then says one sentence too few: only the greedy score counts.
     monkeypatch.setattr(held_out, "_BATCH", 1)
     told = objective(data).test(params)
