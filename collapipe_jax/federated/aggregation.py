@@ -14,12 +14,7 @@ from collapipe_jax.pipeline.mesh import CLUSTER
 def participant_shares(
     weights: Float[Array, " N"], participates: Bool[Array, " N"]
 ) -> Float[Array, " N"]:
-    """Weights rescaled to sum 1 over the participants; all 0 without any.
-
-    Args:
-      weights: ``w_n [N]``, >= 0.
-      participates: ``[N]``.
-    """
+    """Weights rescaled to sum 1 over the participants; all 0 without any."""
     held = jnp.where(participates, weights, 0.0)
     total = held.sum()
     return held / jnp.where(total > 0.0, total, 1.0)
@@ -38,11 +33,9 @@ def aggregate(
 
     Args:
       copies: leaves ``[N, ...]``. Those of the others are never read, NaN included.
-      weights: ``w_n [N]``, >= 0; rescaled to sum 1 over the participants.
-      participates: ``[N]``.
+      weights, participates: as in ``federated``.
       previous: leaves ``[...]``, returned without participants of positive weight.
-      mesh: from ``make_pipeline_mesh(N, K)`` where each cluster has devices of its own: the mean
-        is then one sum over the mesh. None on one device.
+      mesh: where each cluster has devices of its own: the mean is one sum over the mesh.
     """
     shares = participant_shares(weights, participates)
     means = _mean(copies, shares) if mesh is None else _mean_over_mesh(copies, shares, mesh)
@@ -77,7 +70,7 @@ def server_update(
     optimizer: optax.GradientTransformation,
     anyone: Bool[Array, ""] | bool = True,
 ) -> tuple[PyTree[Float[Array, "..."]], optax.OptState]:
-    """The server's optimiser on the pseudo-gradient ``previous - mean``.
+    """Parameters and state after the server's step on the pseudo-gradient ``previous - mean``.
 
     Source: Reddi et al. 2003.00295. Plain averaging is ``optax.sgd(1.0)``.
 
@@ -87,9 +80,6 @@ def server_update(
       server_state: state of the optimiser.
       optimizer: the server's optimiser.
       anyone: where False, neither parameters nor state change.
-
-    Returns:
-      ``(parameters, server_state)`` after the step.
     """
     pseudo_gradient = jax.tree.map(jnp.subtract, previous, mean)
     updates, stepped = optimizer.update(pseudo_gradient, server_state, previous)

@@ -40,12 +40,7 @@ def cluster_example_weights(
       step_key: random key of the step's erasures.
       round_key: random key of the round's, the same in all of its steps.
       batch_size: ``B`` (static).
-      micro_batches: ``M_n [N]``.
-      loss_probability: ``P_n [N]``.
-      shares: ``w_n [N]`` over the participants.
-
-    Returns:
-      ``[N, B]``.
+      micro_batches, loss_probability, shares: as in ``federated``.
     """
     clusters = shares.shape[0]
     key = round_key if law.per_round else step_key
@@ -72,8 +67,8 @@ def sample_example_weights(
     Args:
       key: scalar random key.
       batch_size: ``B`` (static).
-      micro_batches: ``M``, an array value in 1 .. B: no compilation for a new one. Where
-        it does not divide B, the micro-batches differ by one example at most.
+      micro_batches: ``M`` in 1 .. B, an array value. Where it does not divide B, the
+        micro-batches differ by one example at most.
       loss_probability: ``P`` in [0, 1], an array value.
 
     Returns:
@@ -96,12 +91,12 @@ def pool_survivors(
     for its share times its survival probability.
 
     Args:
-      example_weights: ``[N, B]`` of ``sample_example_weights``; survivors have any but 0.
-      shares: ``w_n [N]`` of the participants, 0 elsewhere.
+      example_weights: survivors have any but 0.
+      shares: as in ``federated``.
 
     Returns:
-      ``[N, B]``: ``1 / sum_n w_n s_n`` for survivors, with ``s_n`` the surviving share of
-      cluster n's mini-batch; all 0 without survivors.
+      ``1 / sum_n w_n s_n`` for survivors, with ``s_n`` the surviving share of cluster n's
+      mini-batch; all 0 without survivors.
     """
     survives = (example_weights > 0.0).astype(jnp.float32)
     survived = jnp.tensordot(shares, survives.mean(axis=1), axes=1)

@@ -60,11 +60,11 @@ def estimate_constants(
     ``(grad l - c grad F) / mean c``.
 
     Args:
-      params: global ``{"embedding", "encoder", "decoder"}``.
+      params: of the whole model.
       batches: leaves ``[J, N, B, ...]``.
-      weights: ``w_n [N]``, sum 1.
+      weights: with sum 1.
       key: scalar random key.
-      model: what is trained (static).
+      model: the model (static).
     """
 
     def loss(params: Params, batch: Batch) -> jax.Array:
@@ -89,7 +89,7 @@ def bound_constants(
       loss: of one mini-batch.
       params: where to estimate.
       batches: independent mini-batches, leaves ``[J, N, B, ...]`` with ``J >= 2``.
-      weights: ``w_n [N]``, sum 1.
+      weights: with sum 1.
       key: scalar random key, the direction that the power iteration starts in.
     """
     groups, _, size = jax.tree.leaves(batches)[0].shape[:3]
@@ -138,14 +138,8 @@ def largest_curvature(
     """Largest absolute eigenvalue of the Hessian of ``F`` on these samples, from below.
 
     A power iteration of fixed length: a product with the Hessian never scales the norm of a
-    direction by more than the eigenvalue.
-
-    Args:
-      loss: of one mini-batch.
-      params: where.
-      batch: a mini-batch of every cluster, leaves ``[N, B, ...]``.
-      weights: ``w_n [N]``, sum 1.
-      key: scalar random key, the direction to start in.
+    direction by more than the eigenvalue. Arguments are those of ``bound_constants``, but
+    ``batch`` has leaves ``[N, B, ...]``.
     """
 
     def product(direction: PyTree) -> PyTree:

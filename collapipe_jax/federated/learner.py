@@ -78,8 +78,8 @@ def step_sums(
     """Sums over the participants of a local step.
 
     Args:
-      participates: ``[N]``.
-      loss_sum, token_count: ``[N]``, without erasure weights.
+      participates: as in ``federated``.
+      loss_sum, token_count: without erasure weights.
       erased_fraction: share of the participants' examples that were erased.
       gradient: weighted mean over the participants.
     """
@@ -101,10 +101,9 @@ def local_steps(
     """Scan over the H local steps of a round.
 
     Args:
-      step: function of the carry, a batch with leaves ``[N, B, ...]``, a random key, and the
-        number of the step in the run.
+      step: function of the carry, a batch, a random key, and the number of the step in the run.
       start: carry before the first step.
-      batches: leaves ``[H, N, B, ...]``.
+      batches: as in ``federated``.
       key: random key of the round.
       index: number of the round.
 
@@ -128,10 +127,8 @@ def apply_gradient(
 
     Args:
       optimizer: from ``make_optimizer``, or any of optax.
-      gradient: gradient by the parameters.
-      state: state of the optimiser.
-      params: parameters.
-      number: number of the step in the run, which schedules go by.
+      gradient, state, params: as optax takes them.
+      number: number of the step in the run, by which schedules go.
     """
     update = optax.with_extra_args_support(optimizer).update
     updates, state = update(gradient, state, params, step=number)

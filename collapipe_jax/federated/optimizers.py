@@ -136,11 +136,8 @@ def scale_group_rates(
     al., 2020, federated submodel averaging). A factor up to N on the embedding compensates.
 
     Args:
-      optimizer: the optimiser.
+      optimizer: the optimiser, for parameters in a dictionary of groups.
       factors: factor on the step by name of the group; 1 for the others.
-
-    Returns:
-      The optimiser, for parameters in a dictionary of groups.
     """
 
     def scale(updates: dict[str, Any], params: Any) -> dict[str, Any]:
@@ -153,13 +150,9 @@ def scale_group_rates(
 
 
 def state_bytes_per_parameter(name: str) -> int:
-    """Bytes that training keeps for one parameter: weight, gradient, optimiser; float32.
+    """Bytes that training keeps for one parameter: 8 for "sgd", 12 for "momentum", 16 for "adam".
 
-    Args:
-      name: as for ``make_optimizer``.
-
-    Returns:
-      8 for plain SGD, 12 with momentum, 16 for Adam.
+    They are weight, gradient and the optimiser's own numbers in float32.
 
     Raises:
       InputError: on an unknown name.

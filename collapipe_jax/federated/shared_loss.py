@@ -31,9 +31,7 @@ def shared_loss(
     Args:
       clients: leaves ``[N, ...]``.
       decoder: the one decoder.
-      batch: leaves ``[N, B, ...]``.
-      example_weights: erasure weights ``[N, B]``.
-      shares: ``[N]``, sum 1 over the participants, 0 for the others.
+      batch, example_weights, shares: as in ``federated``.
       dropout_key: scalar key of the step.
       model: the model that is trained.
       segments: ``[N, K]``, for a pipeline.
@@ -69,9 +67,9 @@ def loss_per_token(
     """Loss that a client descends: ``sum_b e_b loss_b / sum_b tokens_b``, 0 without a token.
 
     Args:
-      losses: sums over an example's tokens ``[..., B]``.
-      tokens: their numbers ``[..., B]``, of erased examples too.
-      example_weights: erasure weights ``e [..., B]``.
+      losses: sums over an example's tokens.
+      tokens: their numbers, of erased examples too.
+      example_weights: erasure weights.
     """
     return (example_weights * losses).sum(-1) / jnp.maximum(tokens.sum(-1), 1.0)
 

@@ -2,9 +2,8 @@
 
 A workdir holds ``config.json``, ``metrics.jsonl`` (one line a round), ``checkpoints/`` with
 the last two and ``checksums.json`` with the digests of their files. A checkpoint carries the
-state, the whole history and the constants that the figures need, so a figure is drawn from it
-alone. The newest checkpoint is the truth; the metrics file is written again from its history
-on resuming.
+state, the whole history and the constants of the figures. The newest checkpoint is the truth:
+resuming writes the metrics file again from its history.
 """
 
 import hashlib
@@ -27,14 +26,14 @@ _KEPT = 2
 
 
 class RunRecord(NamedTuple):
-    """What a run leaves, enough to draw it.
+    """Results of a run, enough to draw it.
 
     Attributes:
       config: nested plain dictionary.
       constants: budgets, limits and baselines by name.
       history: arrays by name, first axis the rounds.
       policy: name of the policy.
-      score_name: what ``history["score"]`` is.
+      score_name: name of the score in ``history["score"]``.
     """
 
     config: dict[str, Any]
@@ -45,12 +44,12 @@ class RunRecord(NamedTuple):
 
 
 def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
-    """Take possession of a workdir for a configuration; touch nothing that is not ours.
+    """Take possession of a workdir for a configuration, without touching files of others.
 
     Args:
       workdir: made if it does not exist.
       config: nested plain dictionary, as saved beside the results.
-      resume: whether to go on with what is there.
+      resume: whether to continue the run in it.
 
     Raises:
       InputError: if another configuration's results are there, or results of this one
@@ -129,13 +128,13 @@ def _first_difference(found: Mapping, wanted: Mapping, prefix: str = "") -> str:
 class Checkpoints:
     """The checkpoints of one workdir; use as a context manager.
 
-    Where several hosts run, all open the same folder and call the same methods; the state and
-    the record of the first one are written.
+    Several hosts all open the same folder and call the same methods; the state and the record
+    of the first one are written.
 
     Args:
       workdir: with a run.
-      writable: whether to sweep what a killed run left half written; a reader must not,
-        since the run may still be writing it.
+      writable: whether to remove half-written files of a killed run; a reader must not,
+        since the run may still be writing them.
 
     Raises:
       InputError: if the newest checkpoint is damaged.
@@ -160,11 +159,11 @@ class Checkpoints:
         self._orbax.close()
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
-        """Save after a round; whole or not at all.
+        """Save after a round, whole or not at all.
 
         Args:
           step: rounds done.
-          state: what the next round needs.
+          state: state for the next round.
           record: nested dictionary of arrays for the figures.
         """
         # Not those of a folder of this name that was deleted since.
@@ -209,8 +208,8 @@ class Checkpoints:
     def _check_files(self, step: int) -> None:
         """Find damage before Orbax does, which may read zeros or print its own errors.
 
-        A run killed right after a checkpoint leaves it without digests: it is trusted,
-        for Orbax renames what is complete.
+        A run killed right after a checkpoint leaves it without digests: it is trusted, for Orbax
+        renames complete ones only.
         """
         expected = self._known_digests().get(str(step))
         if expected is None:
@@ -222,7 +221,7 @@ class Checkpoints:
             raise self._damaged(step, f"its file {wrong} is damaged")
 
     def _keep_digests(self, new: Mapping[str, dict[str, str]]) -> None:
-        """Write the digests of the checkpoints that are there, with new ones."""
+        """Write the digests of the existing checkpoints, with new ones."""
         known = self._known_digests()
         kept = {name: known[name] for name in known if (self._directory / name).exists()} | dict(
             new
@@ -265,7 +264,7 @@ def _file_digests(folder: Path) -> dict[str, str]:
 
 
 def load_run(workdir: str | os.PathLike) -> RunRecord:
-    """What a run has left so far, from its newest checkpoint alone.
+    """Results of a run so far, from its newest checkpoint alone.
 
     Raises:
       InputError: if there is no run, no checkpoint yet, or a damaged one.

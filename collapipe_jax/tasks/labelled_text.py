@@ -69,10 +69,6 @@ def read_labelled_text(
 def read_domains(path: CorpusName, key: str = "task.domains") -> dict[str, str]:
     """Domain of every label, from a JSON object of lists ``{domain: [label, ...]}``.
 
-    Args:
-      path: the file.
-      key: as in ``read_labelled_text``.
-
     Raises:
       InputError: an unreadable file, another format, or a label in two domains.
     """

@@ -54,16 +54,13 @@ def normalise(text: str) -> str:
 def read_parallel_text(
     path: CorpusName | tuple[CorpusName, CorpusName],
 ) -> ParallelText:
-    """Normalised sentence pairs of one tab-separated file or of two aligned files.
+    """Normalised sentence pairs of one tab-separated file or of two aligned files, in file order.
 
     Args:
       path: one UTF-8 file with a pair a line, source and target in its first two columns
         (further columns are ignored); or the files of source and target sentences, line
-        by line translations of each other.
-
-    Returns:
-      The pairs in file order. A pair with an empty side is left out and counted, and so is
-      a blank line.
+        by line translations of each other. Pairs with an empty side and blank lines are left
+        out and counted.
 
     Raises:
       InputError: an unreadable file, a line without a tab, or two files with different numbers

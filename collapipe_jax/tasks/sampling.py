@@ -25,7 +25,7 @@ def sample_round(
     local_steps: int,
     batch: int,
 ) -> np.ndarray:
-    """Samples of one round, for every local step and cluster.
+    """Samples of one round, for every local step and cluster, int32 ``[H, N, B]``.
 
     Each cluster reads its own endless sequence, one freshly shuffled pass over its samples
     after the other; round t takes the ``H B`` entries from position ``t H B``. The result is a
@@ -38,9 +38,6 @@ def sample_round(
       round_index: t, from 0.
       local_steps: H, from 1.
       batch: B, from 1.
-
-    Returns:
-      Sample indices, int32 ``[H, N, B]``.
 
     Raises:
       InputError: a cluster without samples, or a size or seed out of its range.

@@ -35,9 +35,6 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
       hypotheses: translations; an empty one costs its brevity penalty.
       references: reference translations, in the same order.
 
-    Returns:
-      BLEU and sacrebleu's signature: tokenisation, smoothing, version.
-
     Raises:
       InputError: no sentences, or different numbers of them.
 
@@ -57,15 +54,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def copy_baseline(sources: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU of copying the source.
-
-    Args:
-      sources: source sentences.
-      references: their translations, in the same order.
-
-    Raises:
-      InputError: as in ``bleu``.
-    """
+    """BLEU of copying the source; arguments and errors as in ``bleu``."""
     return bleu(sources, references)
 
 
@@ -76,8 +65,7 @@ def span_f1(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequenc
     nothing begins an entity. No entity predicted scores 0.
 
     Args:
-      true_tags: BIO tags of each sentence, one a word.
-      predicted_tags: tags that a model predicts, likewise.
+      true_tags, predicted_tags: BIO tags of each sentence, one a word.
 
     Raises:
       InputError: no sentences, different numbers of sentences or words, something that is no
@@ -119,12 +107,7 @@ def memorised_tag_baseline(
     test_tokens: Sequence[Sequence[str]],
     test_tags: Sequence[Sequence[str]],
 ) -> Score:
-    """Span F1 of ``memorised_tags``.
-
-    Args:
-      train_tokens, train_tags: as there.
-      test_tokens: words of the sentences to tag.
-      test_tags: their true BIO tags.
+    """Span F1 of ``memorised_tags`` on test sentences.
 
     Raises:
       InputError: as in ``span_f1``, or sentences with more or fewer tags than words.
@@ -141,7 +124,7 @@ def memorised_tags(
     """Each word's most frequent tag of training, ``O`` of unseen words.
 
     Args:
-      train_tokens: words of the training sentences, case as it stands.
+      train_tokens: words of the training sentences; their case counts.
       train_tags: their BIO tags; of equally frequent ones the first in the alphabet counts.
       tokens: words of the sentences to tag.
 
@@ -158,7 +141,7 @@ def memorised_tags(
 
 
 class SpanRecall(NamedTuple):
-    """Share of the true entities that are found, in percent; None where there are none.
+    """Share of the true entities that are predicted, in percent; None where there are none.
 
     Attributes:
       seen: of those whose words are an entity of their type in training too.
@@ -177,8 +160,7 @@ def span_recall(
     """Recall of entities seen in training, and of others.
 
     Args:
-      train: sentences trained on.
-      test: sentences with their true tags.
+      train, test: sentences with their true tags.
       predicted_tags: BIO tags of each sentence of ``test``, one a word.
 
     Raises:
@@ -207,11 +189,7 @@ def span_recall(
 
 
 def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
-    """Share of samples with the right class, in percent.
-
-    Args:
-      true_labels: integers ``[n]``.
-      predicted_labels: integers ``[n]``.
+    """Share of samples ``[n]`` with the right class.
 
     Raises:
       InputError: no samples, different numbers of them, or labels that are no whole numbers.
@@ -226,8 +204,7 @@ def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
 def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
     """F1 of each class, averaged over the classes that occur among true or predicted labels.
 
-    A class that is never predicted rightly has F1 0. Arguments and errors are those of
-    ``accuracy``.
+    A class that is never predicted rightly has F1 0. Errors are those of ``accuracy``.
     """
     import sklearn.metrics
 
@@ -240,11 +217,7 @@ def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
 
 
 def majority_class_baseline(train_labels: Sequence[int], test_labels: Sequence[int]) -> ClassScores:
-    """Scores of always predicting the most frequent class of training; of equals the lowest.
-
-    Args:
-      train_labels: integers ``[n]``.
-      test_labels: true classes of the samples to score, integers ``[m]``.
+    """Scores of the most frequent class of training ``[n]`` on test labels ``[m]``; of equals the lowest.
 
     Raises:
       InputError: as in ``accuracy``.

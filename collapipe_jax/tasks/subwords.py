@@ -63,7 +63,7 @@ class BpeTokenizer:
         """Read the file that ``save`` wrote.
 
         Raises:
-          InputError: no such file, or a file that is no vocabulary with these special ids.
+          InputError: no such file, or no vocabulary with these special ids.
         """
         problem = "no such file"
         if Path(path).is_file():
@@ -91,7 +91,7 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
     vocabulary is full or no pair occurs twice.
 
     Args:
-      lines: normalised sentences of both languages, of the training text only.
+      lines: normalised training sentences of both languages.
       vocabulary_size: upper limit on the ids, the four special ones included.
 
     Raises:
@@ -232,10 +232,7 @@ def make_wordpiece(
 def train_wordpiece(
     lines: Iterable[str], vocabulary_size: int, lowercase: bool = True
 ) -> WordPiece:
-    """Learn a vocabulary; a deterministic function of the lines.
-
-    Every character of the lines is kept, and the most frequent pairs of pieces are merged, as
-    in byte-pair encoding, until the vocabulary is full or no pair occurs twice.
+    """Learn a vocabulary as ``train_bpe`` does; a deterministic function of the lines.
 
     Args:
       lines: training texts.
@@ -265,11 +262,7 @@ def train_wordpiece(
 
 
 def check_length(length: int) -> None:
-    """Refuse rows without room for a piece.
-
-    Raises:
-      InputError: a length below 3.
-    """
+    """Refuse, by an ``InputError``, rows without room for a piece."""
     if length < 3:
         problem = "no room for a piece between [CLS] and [SEP]"
         raise InputError("task.source_length", length, problem, "Use 3 or more")
