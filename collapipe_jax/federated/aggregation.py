@@ -42,17 +42,17 @@ def aggregate(
     return select((shares > 0.0).any(), means, previous)
 
 
-def _mean(copies: Any, shares: jax.Array) -> Any:
-    def mean(leaf: jax.Array) -> jax.Array:
+def _mean(copies: Any, shares: Array) -> Any:
+    def mean(leaf: Array) -> Array:
         counted = (shares > 0.0).reshape(-1, *[1] * (leaf.ndim - 1))
         return jnp.tensordot(shares, jnp.where(counted, leaf, 0.0), axes=1)
 
     return jax.tree.map(mean, copies)
 
 
-def _mean_over_mesh(copies: Any, shares: jax.Array, mesh: Mesh) -> Any:
-    def on_device(copies: Any, shares: jax.Array) -> Any:
-        def mean(leaf: jax.Array) -> jax.Array:
+def _mean_over_mesh(copies: Any, shares: Array, mesh: Mesh) -> Any:
+    def on_device(copies: Any, shares: Array) -> Any:
+        def mean(leaf: Array) -> Array:
             return jax.lax.psum(jnp.where(shares[0] > 0.0, shares[0] * leaf[0], 0.0), CLUSTER)
 
         return jax.tree.map(mean, copies)
@@ -96,7 +96,7 @@ def select(condition: Bool[Array, "*N"] | bool, yes: Any, no: Any) -> Any:
     """
     condition = jnp.asarray(condition)
 
-    def pick(a: jax.Array, b: jax.Array) -> jax.Array:
+    def pick(a: Array, b: Array) -> Array:
         lifted = condition.reshape(*condition.shape, *[1] * (jnp.ndim(a) - condition.ndim))
         return jnp.where(lifted, a, b)
 

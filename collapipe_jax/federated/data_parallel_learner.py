@@ -13,12 +13,7 @@ import optax
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
-from collapipe_jax.federated.aggregation import (
-    aggregate,
-    participant_shares,
-    select,
-    server_update,
-)
+from collapipe_jax.federated.aggregation import aggregate, participant_shares, select, server_update
 from collapipe_jax.federated.erasures import sample_example_weights
 from collapipe_jax.federated.learner import (
     LearningReport,
@@ -59,8 +54,8 @@ class ClientsOutcome(NamedTuple):
       loss_probability: ``P_k [N, K]``, of a client's one message a step and its answer.
     """
 
-    samples: jax.Array
-    loss_probability: jax.Array
+    samples: Array
+    loss_probability: Array
 
 
 class _Rows(NamedTuple):
@@ -71,8 +66,8 @@ class _Rows(NamedTuple):
       counted: ``[N K, max_samples]`` bool, False on padding.
     """
 
-    ids: jax.Array
-    counted: jax.Array
+    ids: Array
+    counted: Array
 
 
 class _Local(NamedTuple):
@@ -140,7 +135,7 @@ class DataParallelLearner:
         loss_probability = outcome.loss_probability.reshape(-1)
 
         def step(
-            local: _Local, batch: Batch, step_key: jax.Array, number: jax.Array
+            local: _Local, batch: Batch, step_key: Array, number: Array
         ) -> tuple[_Local, StepSums]:
             return self._local_step(local, batch, rows, loss_probability, shares, step_key, number)
 
@@ -193,7 +188,7 @@ class DataParallelLearner:
         own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[rows.ids], batch)
         dropout_key = dropout_key if self.model.encoder.dropout_rate > 0.0 else None
 
-        def loss(params: Params, *part: Any) -> tuple[jax.Array, tuple]:
+        def loss(params: Params, *part: Any) -> tuple[Array, tuple]:
             return _client_loss(self.model, params, *part, dropout_key)
 
         gradients, (loss_sum, token_count) = jax.vmap(jax.grad(loss, has_aux=True))(

@@ -20,7 +20,7 @@ from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 POWER_ITERATIONS = 12
 """Products with the Hessian that estimate the smoothness."""
 
-Loss = Callable[[PyTree, PyTree], jax.Array]
+Loss = Callable[[PyTree, PyTree], Array]
 """Loss of one mini-batch, leaves ``[B, ...]``: a scalar."""
 
 
@@ -36,11 +36,11 @@ class BoundConstants(NamedTuple):
       smoothness: a lower estimate of ``L_s``: ``largest_curvature`` on the first mini-batches.
     """
 
-    gradient_variance: jax.Array
-    gradient_heterogeneity: jax.Array
-    mean_gradient_heterogeneity: jax.Array
-    gradient_norm_squared: jax.Array
-    smoothness: jax.Array
+    gradient_variance: Array
+    gradient_heterogeneity: Array
+    mean_gradient_heterogeneity: Array
+    gradient_norm_squared: Array
+    smoothness: Array
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -67,7 +67,7 @@ def estimate_constants(
       model: the model (static).
     """
 
-    def loss(params: Params, batch: Batch) -> jax.Array:
+    def loss(params: Params, batch: Batch) -> Array:
         losses, tokens = example_losses(model, params, batch)
         return loss_per_token(losses, tokens, jnp.ones_like(losses))
 
@@ -109,15 +109,15 @@ def bound_constants(
     )
 
 
-def _mini_batch_gradients(loss: Loss, params: PyTree, batches: PyTree) -> tuple[PyTree, jax.Array]:
+def _mini_batch_gradients(loss: Loss, params: PyTree, batches: PyTree) -> tuple[PyTree, Array]:
     """Mean of each cluster's gradients, leaves ``[N, ...]``, and their variance ``[N]``.
 
     One gradient at a time, by Welford's recursion: no differences of large numbers.
     """
     groups = jax.tree.leaves(batches)[0].shape[0]
 
-    def of_cluster(batches: PyTree) -> tuple[PyTree, jax.Array]:
-        def add(carry: tuple[PyTree, jax.Array], inputs: tuple[jax.Array, PyTree]):
+    def of_cluster(batches: PyTree) -> tuple[PyTree, Array]:
+        def add(carry: tuple[PyTree, Array], inputs: tuple[Array, PyTree]):
             mean, squares = carry
             count, batch = inputs
             step = jax.tree.map(jnp.subtract, jax.grad(loss)(params, batch), mean)
@@ -143,7 +143,7 @@ def largest_curvature(
     """
 
     def product(direction: PyTree) -> PyTree:
-        def add(total: PyTree, inputs: tuple[jax.Array, PyTree]) -> tuple[PyTree, None]:
+        def add(total: PyTree, inputs: tuple[Array, PyTree]) -> tuple[PyTree, None]:
             weight, own = inputs
             # Layers with a backward pass of their own know no forward mode.
             _, pull = jax.vjp(lambda at: jax.grad(loss)(at, own), params)
@@ -151,7 +151,7 @@ def largest_curvature(
 
         return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (weights, batch))[0]
 
-    def iterate(direction: PyTree, _) -> tuple[PyTree, jax.Array]:
+    def iterate(direction: PyTree, _) -> tuple[PyTree, Array]:
         curved = product(direction)
         norm = jnp.sqrt(_squared_norm(curved))
         return _scaled(curved, norm), norm
@@ -161,22 +161,22 @@ def largest_curvature(
     return jax.lax.scan(iterate, start, None, length=POWER_ITERATIONS)[1][-1]
 
 
-def _random_like(key: jax.Array, tree: PyTree) -> PyTree:
+def _random_like(key: Array, tree: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))
     drawn = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(structure, drawn)
 
 
-def _scaled(tree: PyTree, norm: jax.Array) -> PyTree:
+def _scaled(tree: PyTree, norm: Array) -> PyTree:
     """The tree over its norm; zeros stay zeros."""
     return jax.tree.map(lambda leaf: leaf / jnp.where(norm > 0.0, norm, 1.0), tree)
 
 
-def _squared_norm(tree: PyTree) -> jax.Array:
+def _squared_norm(tree: PyTree) -> Array:
     return sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree))
 
 
-def _weighted_sum(weights: jax.Array, tree: PyTree) -> PyTree:
+def _weighted_sum(weights: Array, tree: PyTree) -> PyTree:
     """Leaves ``[N, ...]`` to ``[...]``."""
     return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), tree)

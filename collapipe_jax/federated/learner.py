@@ -25,22 +25,22 @@ class LearningReport(NamedTuple):
         participants, averaged over the local steps.
     """
 
-    loss: jax.Array
-    erased_fraction: jax.Array
-    gradient_norm: jax.Array
+    loss: Array
+    erased_fraction: Array
+    gradient_norm: Array
 
 
 class Learner(Protocol):
     """A way of learning: pure functions of a state, an outcome of the network, and a key."""
 
-    def init(self, key: jax.Array) -> Any:
+    def init(self, key: Array) -> Any:
         """State before the first round, with fresh parameters and optimisers."""
 
     def outcome(self, decision: Any, cost: Any) -> Any:
         """Effect on learning of a round's decision and of its cost."""
 
     def round(
-        self, state: Any, batches: Batch, outcome: Any, key: jax.Array, index: int
+        self, state: Any, batches: Batch, outcome: Any, key: Array, index: int
     ) -> tuple[Any, LearningReport]:
         """H local steps, aggregation, and the server's step.
 
@@ -62,10 +62,10 @@ class Learner(Protocol):
 class StepSums(NamedTuple):
     """Contribution of a local step to the report, all ``[]``."""
 
-    loss_sum: jax.Array
-    token_count: jax.Array
-    erased_fraction: jax.Array
-    gradient_norm: jax.Array
+    loss_sum: Array
+    token_count: Array
+    erased_fraction: Array
+    gradient_norm: Array
 
 
 def step_sums(
@@ -92,7 +92,7 @@ def step_sums(
 
 
 def local_steps(
-    step: Callable[[Carry, Batch, jax.Array, jax.Array], tuple[Carry, StepSums]],
+    step: Callable[[Carry, Batch, Array, Array], tuple[Carry, StepSums]],
     start: Carry,
     batches: Batch,
     key: Key[Array, ""],

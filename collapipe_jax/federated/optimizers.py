@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from collapipe_jax.errors import InputError
 
@@ -49,9 +50,8 @@ def make_optimizer(
       learning_rate: peak step size, > 0.
       schedule: "constant", "cosine" (to 0 at ``total_steps``) or "inverse_sqrt"
         (``sqrt(warmup / step)``, Vaswani et al. 1706.03762), each after a linear warm-up.
-      warmup_steps: steps of the warm-up; 0 starts at the peak. "inverse_sqrt" then
-        decays as if it were 1.
-      total_steps: steps at which "cosine" ends, warm-up included; others do not read it.
+      warmup_steps: 0 starts at the peak; "inverse_sqrt" then decays as if it were 1.
+      total_steps: end of "cosine", warm-up included; others do not read it.
       clip_norm: largest global norm of a gradient; 0 is off.
       momentum: decay of the first moment, "momentum" and "adam" alike.
       beta2: decay of the second moment of "adam".
@@ -83,7 +83,7 @@ def make_optimizer(
 def _scale_by_step(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
     """Scale by the negative rate of the step that ``update`` is given, without a state."""
 
-    def update(updates: Any, state: Any, params: Any = None, *, step: jax.Array, **_: Any) -> tuple:
+    def update(updates: Any, state: Any, params: Any = None, *, step: Array, **_: Any) -> tuple:
         del params
         size = -rate(step)
         return jax.tree.map(lambda leaf: jnp.array(size, leaf.dtype) * leaf, updates), state

@@ -8,12 +8,7 @@ import optax
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
-from collapipe_jax.federated.aggregation import (
-    aggregate,
-    participant_shares,
-    select,
-    server_update,
-)
+from collapipe_jax.federated.aggregation import aggregate, participant_shares, select, server_update
 from collapipe_jax.federated.erasures import UNBIASED, ErasureLaw, cluster_example_weights
 from collapipe_jax.federated.learner import (
     LearningReport,
@@ -61,10 +56,10 @@ class PipelineOutcome(NamedTuple):
         participate; only pipelines read them.
     """
 
-    micro_batches: jax.Array
-    loss_probability: jax.Array
-    participates: jax.Array
-    segments: jax.Array | None = None
+    micro_batches: Array
+    loss_probability: Array
+    participates: Array
+    segments: Array | None = None
 
 
 class _Local(NamedTuple):
@@ -140,7 +135,7 @@ class PipelineLearner:
         round_key = jax.random.fold_in(key, steps)
 
         def step(
-            local: _Local, batch: Batch, step_key: jax.Array, number: jax.Array
+            local: _Local, batch: Batch, step_key: Array, number: Array
         ) -> tuple[_Local, StepSums]:
             erasure_key, dropout_key = jax.random.split(step_key)
             example_weights = cluster_example_weights(
@@ -190,7 +185,7 @@ class PipelineLearner:
     ) -> tuple[_Local, StepSums]:
         """One mini-batch in every cluster, leaves ``[N, B, ...]``."""
 
-        def loss(clients: Params, decoder: Params) -> tuple[jax.Array, tuple]:
+        def loss(clients: Params, decoder: Params) -> tuple[Array, tuple]:
             return shared_loss(
                 clients,
                 decoder,
@@ -231,11 +226,7 @@ class PipelineLearner:
         return _Local(*clients, *decoder), sums
 
     def _aggregate(
-        self,
-        clients: Params,
-        participates: jax.Array,
-        previous: Params,
-        segments: jax.Array | None,
+        self, clients: Params, participates: Array, previous: Params, segments: Array | None
     ) -> Params:
         is_sharded = self.execution.backend == "sharded"
         mesh = make_pipeline_mesh(*segments.shape) if is_sharded else None

@@ -44,7 +44,7 @@ def shared_loss(
     key = dropout_key if model.encoder.dropout_rate > 0.0 else None
     ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
 
-    def embed(client: Params, batch: Batch, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def embed(client: Params, batch: Batch, ids: Array) -> tuple[Array, Array]:
         return model.embed(client["embedding"], batch, example_keys(key, ids))
 
     x, mask = jax.vmap(embed)(clients, batch, ids)
@@ -75,17 +75,17 @@ def loss_per_token(
 
 
 @jax.custom_vjp
-def _scale_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
+def _scale_gradient(x: Array, scale: Array) -> Array:
     """The identity on ``x [N, ...]``, whose gradient is multiplied by ``scale [N]``."""
     del scale
     return x
 
 
-def _scale_gradient_forward(x: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _scale_gradient_forward(x: Array, scale: Array) -> tuple[Array, Array]:
     return x, scale
 
 
-def _scale_gradient_backward(scale: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, None]:
+def _scale_gradient_backward(scale: Array, cotangent: Array) -> tuple[Array, None]:
     return cotangent * scale.reshape(-1, *[1] * (cotangent.ndim - 1)), None
 
 

@@ -7,6 +7,7 @@ on the edge server. Parameters are ``{"embedding", "encoder", "pooler"}``.
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BertConfig
@@ -22,7 +23,7 @@ from collapipe_jax.models.layers import (
 )
 
 
-def init_bert(key: jax.Array, config: BertConfig) -> Params:
+def init_bert(key: Array, config: BertConfig) -> Params:
     """Fresh parameters of BERT.
 
     Returns:
@@ -52,7 +53,7 @@ def init_bert(key: jax.Array, config: BertConfig) -> Params:
     }
 
 
-def init_pooler(key: jax.Array, config: BertConfig) -> Params:
+def init_pooler(key: Array, config: BertConfig) -> Params:
     """Fresh parameters of the pooler, ``{"kernel": [h, h], "bias": [h]}``."""
     kernel = initial_weights(config)(key, (config.width, config.width))
     return {"kernel": kernel, "bias": jnp.zeros(config.width)}
@@ -61,10 +62,10 @@ def init_pooler(key: jax.Array, config: BertConfig) -> Params:
 def embed_bert(
     embedding_params: Params,
     config: BertConfig,
-    token_ids: jax.Array,
-    token_types: jax.Array | None = None,
-    keys: jax.Array | None = None,
-) -> jax.Array:
+    token_ids: Array,
+    token_types: Array | None = None,
+    keys: Array | None = None,
+) -> Array:
     """Input of the first block: word, position and token type, summed, normed, dropped.
 
     Args:
@@ -99,7 +100,7 @@ def embed_bert(
     return dropout(x, layer_keys(keys, config.encoder_blocks), 0, config.dropout_rate)
 
 
-def pool(pooler_params: Params, hidden: jax.Array) -> jax.Array:
+def pool(pooler_params: Params, hidden: Array) -> Array:
     """One vector ``[B, h]`` a text: a linear map and tanh of the first token's hidden state."""
     return jnp.tanh(hidden[:, 0] @ pooler_params["kernel"] + pooler_params["bias"][None])
 
@@ -107,13 +108,13 @@ def pool(pooler_params: Params, hidden: jax.Array) -> jax.Array:
 def bert_encode(
     params: Params,
     config: BertConfig,
-    token_ids: jax.Array,
-    mask: jax.Array,
-    token_types: jax.Array | None,
+    token_ids: Array,
+    mask: Array,
+    token_types: Array | None,
     *,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array | None]:
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
+) -> tuple[Array, Array | None]:
     """The whole of BERT on one device.
 
     Returns:

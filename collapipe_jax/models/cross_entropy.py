@@ -4,12 +4,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
-_Residual = tuple[jax.Array, jax.Array, jax.Array]
+_Residual = tuple[Array, Array, Array]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def cross_entropy(scores: jax.Array, targets: jax.Array, smoothing: float) -> jax.Array:
+def cross_entropy(scores: Array, targets: Array, smoothing: float) -> Array:
     """Cross entropy against ``(1 - smoothing) one_hot + smoothing / V``, in nats ``[...]``.
 
     Scores over a vocabulary are the largest array of a training step. The explicit gradient
@@ -24,9 +25,7 @@ def cross_entropy(scores: jax.Array, targets: jax.Array, smoothing: float) -> ja
     return _forward(scores, targets, smoothing)[0]
 
 
-def _forward(
-    scores: jax.Array, targets: jax.Array, smoothing: float
-) -> tuple[jax.Array, _Residual]:
+def _forward(scores: Array, targets: Array, smoothing: float) -> tuple[Array, _Residual]:
     log_total = jax.nn.logsumexp(scores, axis=-1)
     right = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
     loss = log_total - (1.0 - smoothing) * right
@@ -35,7 +34,7 @@ def _forward(
     return loss, (scores, targets, log_total)
 
 
-def _backward(smoothing: float, residual: _Residual, cotangent: jax.Array) -> tuple:
+def _backward(smoothing: float, residual: _Residual, cotangent: Array) -> tuple:
     scores, targets, log_total = residual
     vocabulary_size = scores.shape[-1]
     token = jax.lax.broadcasted_iota(targets.dtype, scores.shape, scores.ndim - 1)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID, TransformerConfig
@@ -15,37 +16,37 @@ from collapipe_jax.models.transformer import DecoderBlock, embed, layer_norm, lo
 class _Cache(NamedTuple):
     """Projected keys and values of every decoder block, ``Q`` hypotheses at once."""
 
-    key: jax.Array  # [decoder_blocks, Q, T, h]
-    value: jax.Array  # [decoder_blocks, Q, T, h]
-    memory_key: jax.Array  # [decoder_blocks, Q, S, h]
-    memory_value: jax.Array  # [decoder_blocks, Q, S, h]
+    key: Array  # [decoder_blocks, Q, T, h]
+    value: Array  # [decoder_blocks, Q, T, h]
+    memory_key: Array  # [decoder_blocks, Q, S, h]
+    memory_value: Array  # [decoder_blocks, Q, S, h]
 
 
 class _Greedy(NamedTuple):
     """Carry of the greedy search."""
 
-    position: jax.Array  # []
-    ids: jax.Array  # [B, T]
-    last: jax.Array  # [B]
-    finished: jax.Array  # [B] bool
+    position: Array  # []
+    ids: Array  # [B, T]
+    last: Array  # [B]
+    finished: Array  # [B] bool
     cache: _Cache
 
 
 class _Beams(NamedTuple):
     """Carry of the beam search, W hypotheses an example."""
 
-    position: jax.Array  # []
-    ids: jax.Array  # [B, W, T]
-    total: jax.Array  # [B, W] log-probability
-    length: jax.Array  # [B, W] tokens, end included
-    finished: jax.Array  # [B, W] bool
+    position: Array  # []
+    ids: Array  # [B, W, T]
+    total: Array  # [B, W] log-probability
+    length: Array  # [B, W] tokens, end included
+    finished: Array  # [B, W] bool
     cache: _Cache  # Q = B W
 
 
 @functools.partial(jax.jit, static_argnames=("config", "max_length"))
 def greedy_decode(
-    params: Params, config: TransformerConfig, source_ids: jax.Array, max_length: int | None = None
-) -> jax.Array:
+    params: Params, config: TransformerConfig, source_ids: Array, max_length: int | None = None
+) -> Array:
     """Greedy search: the likeliest next token until the end token.
 
     Args:
@@ -60,7 +61,7 @@ def greedy_decode(
     length = config.target_length if max_length is None else max_length
     batch, mask = source_ids.shape[0], source_ids != PAD_ID
 
-    def continues(state: _Greedy) -> jax.Array:
+    def continues(state: _Greedy) -> Array:
         return (state.position < length) & ~state.finished.all()
 
     def body(state: _Greedy) -> _Greedy:
@@ -89,12 +90,12 @@ def greedy_decode(
 def beam_search(
     params: Params,
     config: TransformerConfig,
-    source_ids: jax.Array,
+    source_ids: Array,
     *,
     beams: int = 4,
     length_penalty: float = 0.6,
     max_length: int | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Array, Array]:
     """Beam search; exact once the beams hold every hypothesis.
 
     A hypothesis of n tokens, end included, scores ``log p / ((5 + n) / 6)^a`` with the
@@ -126,15 +127,15 @@ def beam_search(
 def _beam_search(
     params: Params,
     config: TransformerConfig,
-    source_ids: jax.Array,
-    length_penalty: jax.Array,
+    source_ids: Array,
+    length_penalty: Array,
     beams: int,
     length: int,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Array, Array]:
     batch = source_ids.shape[0]
     mask = jnp.repeat(source_ids != PAD_ID, beams, axis=0)
 
-    def continues(state: _Beams) -> jax.Array:
+    def continues(state: _Beams) -> Array:
         score = state.total / _penalty(state.length, length_penalty)
         best_done = jnp.where(state.finished, score, -jnp.inf).max(1)
         # Log-probabilities only fall, and the longest text is penalised most.
@@ -168,11 +169,11 @@ def _beam_search(
     return ids, jnp.take_along_axis(score, best, axis=1)[:, 0]
 
 
-def _penalty(length: jax.Array, strength: jax.Array) -> jax.Array:
+def _penalty(length: Array, strength: Array) -> Array:
     return ((5.0 + length) / 6.0) ** strength
 
 
-def _keep_best(state: _Beams, cache: _Cache, log_p: jax.Array, length_penalty: jax.Array) -> _Beams:
+def _keep_best(state: _Beams, cache: _Cache, log_p: Array, length_penalty: Array) -> _Beams:
     """Extend every hypothesis by every token, ``log_p [B, W, V]``, and keep W of them."""
     batch, beams, vocabulary_size = log_p.shape
     stay = jnp.where(jnp.arange(vocabulary_size) == PAD_ID, 0.0, -jnp.inf)[None, None]
@@ -195,14 +196,14 @@ def _keep_best(state: _Beams, cache: _Cache, log_p: jax.Array, length_penalty: j
 
 
 def _start_cache(
-    params: Params, config: TransformerConfig, source_ids: jax.Array, length: int, beams: int
+    params: Params, config: TransformerConfig, source_ids: Array, length: int, beams: int
 ) -> _Cache:
     """Encode the source and project it once for every decoder block."""
     decoder = params["decoder"]
     memory = source_memory(params, config, source_ids)
     memory = layer_norm(decoder["memory_norm"], memory)
 
-    def project(block: Params) -> tuple[jax.Array, jax.Array]:
+    def project(block: Params) -> tuple[Array, Array]:
         attention = bind(DecoderBlock, config, block).memory_attention
         return attention.key(memory), attention.value(memory)
 
@@ -216,15 +217,15 @@ def _next_scores(
     decoder_params: Params,
     config: TransformerConfig,
     cache: _Cache,
-    memory_mask: jax.Array,
-    tokens: jax.Array,
-    position: jax.Array,
-) -> tuple[_Cache, jax.Array]:
+    memory_mask: Array,
+    tokens: Array,
+    position: Array,
+) -> tuple[_Cache, Array]:
     """Scores ``[Q, V]`` of the token after ``tokens [Q]``, which stand at ``position []``."""
     seen = (jnp.arange(cache.key.shape[2]) <= position)[None, None, :]
     x = embed(decoder_params["embedding"], config, tokens[:, None], position)
 
-    def block(x: jax.Array, layer: tuple[Params, _Cache]) -> tuple[jax.Array, tuple]:
+    def block(x: Array, layer: tuple[Params, _Cache]) -> tuple[Array, tuple]:
         params, own = layer
         module = bind(DecoderBlock, config, params)
         normed = module.attention_norm(x)

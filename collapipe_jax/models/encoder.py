@@ -7,6 +7,7 @@ a slice and the whole encoder is one ``jax.lax.scan``.
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import (
@@ -35,13 +36,13 @@ class EncoderBlock(nnx.Module):
         self.feed_forward_norm = Norm(config, rngs=rngs)
         self.feed_forward = FeedForward(config, rngs=rngs)
 
-    def __call__(self, x: jax.Array, mask: jax.Array, keys: jax.Array | None) -> jax.Array:
+    def __call__(self, x: Array, mask: Array, keys: Array | None) -> Array:
         """Map ``x [B, S, h]`` to ``[B, S, h]``."""
 
-        def attend(x: jax.Array) -> jax.Array:
+        def attend(x: Array) -> Array:
             return dropout(self.attention(x, x, mask[:, None, :], keys, site=0), keys, 1, self.rate)
 
-        def feed_forward(x: jax.Array) -> jax.Array:
+        def feed_forward(x: Array) -> Array:
             return dropout(self.feed_forward(x), keys, 2, self.rate)
 
         if self.post_norm:
@@ -51,7 +52,7 @@ class EncoderBlock(nnx.Module):
         return x + feed_forward(self.feed_forward_norm(x))
 
 
-def init_encoder(key: jax.Array, config: EncoderConfig) -> Params:
+def init_encoder(key: Array, config: EncoderConfig) -> Params:
     """Fresh parameters of the encoder, every leaf ``[L, ...]``.
 
     A block has ``4 h^2 + 4 h`` (attention) ``+ 2 h d + d + h`` (feed-forward of inner width d)
@@ -61,12 +62,8 @@ def init_encoder(key: jax.Array, config: EncoderConfig) -> Params:
 
 
 def encoder_block(
-    block_params: Params,
-    config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    keys: jax.Array | None = None,
-) -> jax.Array:
+    block_params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None = None
+) -> Array:
     """One block of the encoder, ``[B, S, h]`` to ``[B, S, h]``.
 
     Args:
@@ -82,11 +79,11 @@ def encoder_block(
 def encode(
     encoder_params: Params,
     config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-) -> jax.Array:
+    x: Array,
+    mask: Array,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
+) -> Array:
     """The whole encoder as one scan over its blocks.
 
     Dropout depends on (layer, number of the example) only. A micro-batch with its
@@ -103,7 +100,7 @@ def encode(
     ids = jnp.arange(x.shape[0]) if example_ids is None else example_ids
     keys = example_keys(dropout_key, ids)
 
-    def body(x: jax.Array, block: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
+    def body(x: Array, block: tuple[Params, Array]) -> tuple[Array, None]:
         params, layer = block
         return encoder_block(params, config, x, mask, layer_keys(keys, layer)), None
 

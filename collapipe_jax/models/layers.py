@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from collapipe_jax.models.config import EncoderConfig
@@ -28,21 +29,21 @@ _BLOCKED_SCORE = -1e9
 UNROLLED_BLOCKS = 4
 
 
-def example_keys(dropout_key: jax.Array | None, example_ids: jax.Array) -> jax.Array | None:
+def example_keys(dropout_key: Array | None, example_ids: Array) -> Array | None:
     """One random key per example ``[B]``, a function of its number alone."""
     if dropout_key is None:
         return None
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(dropout_key, example_ids)
 
 
-def layer_keys(keys: jax.Array | None, layer: jax.Array | int) -> jax.Array | None:
+def layer_keys(keys: Array | None, layer: Array | int) -> Array | None:
     """The examples' keys ``[B]`` for one layer of the model; None stays None."""
     if keys is None:
         return None
     return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, layer)
 
 
-def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax.Array:
+def dropout(x: Array, keys: Array | None, site: int, rate: float) -> Array:
     """Inverted dropout whose mask depends on (key of the example, site, entry) only.
 
     The bits come from a counter put through an avalanche hash (the finaliser of
@@ -68,7 +69,7 @@ def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax
     return jnp.where(keep, x * (1.0 / (1.0 - rate)), 0.0)
 
 
-def _avalanche(z: jax.Array) -> jax.Array:
+def _avalanche(z: Array) -> Array:
     """MurmurHash3's 32-bit finaliser: every input bit reaches every output bit."""
     z = (z ^ (z >> 16)) * jnp.uint32(0x85EBCA6B)
     z = (z ^ (z >> 13)) * jnp.uint32(0xC2B2AE35)
@@ -81,14 +82,10 @@ class Linear(nnx.Linear):
     def __init__(self, inputs: int, outputs: int, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.narrow = narrow_dtype(config)
         super().__init__(
-            inputs,
-            outputs,
-            dtype=self.narrow,
-            kernel_init=initial_weights(config),
-            rngs=rngs,
+            inputs, outputs, dtype=self.narrow, kernel_init=initial_weights(config), rngs=rngs
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """Map ``[..., inputs]`` to ``[..., outputs]``."""
         parts = self.promote_dtype((x, self.kernel[...], self.bias[...]), dtype=self.narrow)
         x, kernel, bias = parts
@@ -99,7 +96,7 @@ class Linear(nnx.Linear):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _matrix_product(x: jax.Array, kernel: jax.Array, wide: jnp.dtype | None) -> jax.Array:
+def _matrix_product(x: Array, kernel: Array, wide: jnp.dtype | None) -> Array:
     """``x [..., i]`` times ``kernel [i, o]``, in reverse mode only.
 
     XLA compiles the automatic gradient of the kernel on CPUs to a product of two transposed
@@ -110,14 +107,14 @@ def _matrix_product(x: jax.Array, kernel: jax.Array, wide: jnp.dtype | None) -> 
 
 
 def _matrix_product_forward(
-    x: jax.Array, kernel: jax.Array, wide: jnp.dtype | None
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    x: Array, kernel: Array, wide: jnp.dtype | None
+) -> tuple[Array, tuple[Array, Array]]:
     return _matrix_product(x, kernel, wide), (x, kernel)
 
 
 def _matrix_product_backward(
-    wide: jnp.dtype | None, kept: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    wide: jnp.dtype | None, kept: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array]:
     x, kernel = kept
     # Exact: where the layer computes in 16 bits, its output left with as many.
     gradient = gradient.astype(x.dtype)
@@ -147,7 +144,7 @@ def narrow_dtype(config: EncoderConfig) -> jnp.dtype | None:
     return None if config.compute_dtype == "float32" else jnp.dtype(config.compute_dtype)
 
 
-def narrowed(x: jax.Array, dtype: jnp.dtype | None) -> jax.Array:
+def narrowed(x: Array, dtype: jnp.dtype | None) -> Array:
     """``x`` in that type; unchanged for None."""
     return x if dtype is None else x.astype(dtype)
 
@@ -158,7 +155,7 @@ class Norm(nnx.LayerNorm):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         super().__init__(config.width, epsilon=config.norm_epsilon, rngs=rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """Map ``[..., h]`` to ``[..., h]``."""
         return super().__call__(x).astype(x.dtype)
 
@@ -176,25 +173,20 @@ class Attention(nnx.Module):
         self.out = Linear(width, width, config, rngs=rngs)
 
     def __call__(
-        self,
-        x: jax.Array,
-        source: jax.Array,
-        allowed: jax.Array,
-        keys: jax.Array | None = None,
-        site: int = 0,
-    ) -> jax.Array:
+        self, x: Array, source: Array, allowed: Array, keys: Array | None = None, site: int = 0
+    ) -> Array:
         """Attend from ``x [B, Q, h]`` to ``source [B, S, h]`` where ``allowed [B, 1 | Q, S]``."""
         return self.attend(x, self.key(source), self.value(source), allowed, keys, site)
 
     def attend(
         self,
-        x: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        allowed: jax.Array,
-        keys: jax.Array | None = None,
+        x: Array,
+        key: Array,
+        value: Array,
+        allowed: Array,
+        keys: Array | None = None,
         site: int = 0,
-    ) -> jax.Array:
+    ) -> Array:
         """As ``__call__``, with keys and values ``[B, S, h]`` already projected."""
         query = self._heads(self.query(x)) * (x.shape[-1] // self.heads) ** -0.5
         scores = self._product("bnqd,bnsd->bnqs", query, self._heads(key))
@@ -204,7 +196,7 @@ class Attention(nnx.Module):
         mixed = self._product("bnqs,bnsd->bnqd", weights, self._heads(value))
         return self.out(jnp.swapaxes(mixed, 1, 2).reshape(x.shape))
 
-    def _heads(self, x: jax.Array) -> jax.Array:
+    def _heads(self, x: Array) -> Array:
         """``[B, S, h]`` as ``[B, heads, S, h / heads]``.
 
         With examples and heads first, XLA's CPU backend takes products as they are, which saves a
@@ -212,12 +204,12 @@ class Attention(nnx.Module):
         """
         return jnp.swapaxes(x.reshape(*x.shape[:-1], self.heads, -1), 1, 2)
 
-    def _product(self, axes: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    def _product(self, axes: str, a: Array, b: Array) -> Array:
         wide = None if self.narrow is None else jnp.float32
         return jnp.einsum(axes, a, b, preferred_element_type=wide)
 
 
-def gelu(x: jax.Array) -> jax.Array:
+def gelu(x: Array) -> Array:
     """``x`` times the normal distribution function at ``x``, by the error function.
 
     Its complement, as in ``jax.nn``, is exact in tails below 1e-7 too, but a training step of
@@ -227,7 +219,7 @@ def gelu(x: jax.Array) -> jax.Array:
     return half * x * (1.0 + jax.lax.erf(x * half**0.5))
 
 
-_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": gelu,
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
@@ -242,17 +234,15 @@ class FeedForward(nnx.Module):
         self.inner = Linear(config.width, config.feed_forward_width, config, rngs=rngs)
         self.outer = Linear(config.feed_forward_width, config.width, config, rngs=rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         """Map ``[B, S, h]`` to ``[B, S, h]``, each position on its own."""
         return self.outer(_ACTIVATIONS[self.activation](self.inner(x)))
 
 
-def init_stack(
-    module: type[nnx.Module], key: jax.Array, config: EncoderConfig, depth: int
-) -> Params:
+def init_stack(module: type[nnx.Module], key: Array, config: EncoderConfig, depth: int) -> Params:
     """Parameters of ``depth`` independent blocks, every leaf ``[depth, ...]``."""
 
-    def one(block_key: jax.Array) -> Params:
+    def one(block_key: Array) -> Params:
         block = module(config, rngs=nnx.Rngs(block_key))
         return nnx.to_pure_dict(nnx.state(block, nnx.Param))
 

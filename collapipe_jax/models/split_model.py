@@ -4,6 +4,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode
@@ -25,17 +26,17 @@ class SplitModel(Protocol):
     def unsmoothed(self) -> "SplitModel":
         """The same model, its loss without label smoothing."""
 
-    def init(self, key: jax.Array) -> Params:
+    def init(self, key: Array) -> Params:
         """Fresh parameters of all three parts."""
 
     def embed(
-        self, embedding_params: Params, batch: Batch, keys: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
+        self, embedding_params: Params, batch: Batch, keys: Array | None
+    ) -> tuple[Array, Array]:
         """The control unit's part: ``(x [B, S, h], mask [B, S])`` of a batch."""
 
     def losses(
-        self, decoder_params: Params, encoded: jax.Array, batch: Batch, keys: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
+        self, decoder_params: Params, encoded: Array, batch: Batch, keys: Array | None
+    ) -> tuple[Array, Array]:
         """The edge server's part.
 
         The loss of a set of examples is ``sum(loss_sum) / sum(count)``: sums do not depend on
@@ -57,9 +58,9 @@ def example_losses(
     model: SplitModel,
     params: Params,
     batch: Batch,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
+) -> tuple[Array, Array]:
     """Loss of every example, all three parts on one device; as ``SplitModel.losses``."""
     if example_ids is None:
         example_ids = jnp.arange(jax.tree.leaves(batch)[0].shape[0])

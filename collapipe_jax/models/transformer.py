@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from collapipe_jax.models.config import PAD_ID, TransformerConfig
 from collapipe_jax.models.cross_entropy import cross_entropy
@@ -38,8 +39,8 @@ class TranslationBatch(NamedTuple):
       target_ids: ``[B, target_length + 1]`` int32, from start to end token.
     """
 
-    source_ids: jax.Array
-    target_ids: jax.Array
+    source_ids: Array
+    target_ids: Array
 
 
 class DecoderBlock(nnx.Module):
@@ -55,13 +56,8 @@ class DecoderBlock(nnx.Module):
         self.feed_forward = FeedForward(config, rngs=rngs)
 
     def __call__(
-        self,
-        x: jax.Array,
-        allowed: jax.Array,
-        memory: jax.Array,
-        memory_allowed: jax.Array,
-        keys: jax.Array | None,
-    ) -> jax.Array:
+        self, x: Array, allowed: Array, memory: Array, memory_allowed: Array, keys: Array | None
+    ) -> Array:
         """Map ``x [B, T, h]`` to ``[B, T, h]`` given ``memory [B, S, h]``."""
         normed = self.attention_norm(x)
         attended = self.attention(normed, normed, allowed, keys, site=0)
@@ -72,7 +68,7 @@ class DecoderBlock(nnx.Module):
         return x + dropout(self.feed_forward(self.feed_forward_norm(x)), keys, 4, self.rate)
 
 
-def init_params(key: jax.Array, config: TransformerConfig) -> Params:
+def init_params(key: Array, config: TransformerConfig) -> Params:
     """Fresh parameters of the whole model.
 
     Returns:
@@ -93,7 +89,7 @@ def init_params(key: jax.Array, config: TransformerConfig) -> Params:
     }
 
 
-def _init_table(key: jax.Array, config: TransformerConfig) -> Params:
+def _init_table(key: Array, config: TransformerConfig) -> Params:
     # Entries of variance 1 / h: of variance 1 once scaled by sqrt(h), and logits of
     # variance 1 when the table is the output projection.
     shape = (config.vocabulary_size, config.width)
@@ -101,11 +97,8 @@ def _init_table(key: jax.Array, config: TransformerConfig) -> Params:
 
 
 def embed(
-    embedding_params: Params,
-    config: TransformerConfig,
-    ids: jax.Array,
-    start: jax.Array | int = 0,
-) -> jax.Array:
+    embedding_params: Params, config: TransformerConfig, ids: Array, start: Array | int = 0
+) -> Array:
     """Token embeddings times sqrt(h) plus sinusoidal positions (Vaswani et al. 1706.03762).
 
     Args:
@@ -119,7 +112,7 @@ def embed(
     return tokens + sinusoidal_positions(start + jnp.arange(ids.shape[1]), config.width)[None]
 
 
-def sinusoidal_positions(positions: jax.Array, width: int) -> jax.Array:
+def sinusoidal_positions(positions: Array, width: int) -> Array:
     """Table ``[S, width]`` for ``positions [S]``: sines in its first half, then cosines."""
     rate = jnp.exp(-math.log(10_000.0) * jnp.arange(0, width, 2) / width)
     angle = positions[:, None] * rate[None, :]
@@ -129,11 +122,11 @@ def sinusoidal_positions(positions: jax.Array, width: int) -> jax.Array:
 def decode(
     decoder_params: Params,
     config: TransformerConfig,
-    target_in: jax.Array,
-    memory: jax.Array,
-    memory_mask: jax.Array,
-    keys: jax.Array | None = None,
-) -> jax.Array:
+    target_in: Array,
+    memory: Array,
+    memory_mask: Array,
+    keys: Array | None = None,
+) -> Array:
     """Hidden states ``[B, T, h]`` of the decoder after the final norm, with a causal mask.
 
     Args:
@@ -151,7 +144,7 @@ def decode(
     # The encoder's layers come first in the count, so that no two layers share keys.
     layers = config.encoder_blocks + jnp.arange(config.decoder_blocks)
 
-    def body(x: jax.Array, block: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
+    def body(x: Array, block: tuple[Params, Array]) -> tuple[Array, None]:
         params, layer = block
         module = bind(DecoderBlock, config, params)
         x = module(x, causal, narrow_memory, memory_mask[:, None, :], layer_keys(keys, layer))
@@ -164,7 +157,7 @@ def decode(
     return layer_norm(decoder_params["norm"], x.astype(memory.dtype))
 
 
-def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
+def layer_norm(params: Params, x: Array, epsilon: float = 1e-6) -> Array:
     """Zero mean and unit variance over the last axis, then scale and shift (both ``[h]``)."""
     centred = x - x.mean(-1, keepdims=True)
     scaled = centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + epsilon)
@@ -172,12 +165,12 @@ def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array
     return scaled * params["scale"].reshape(lift) + params["bias"].reshape(lift)
 
 
-def logits(decoder_params: Params, hidden: jax.Array) -> jax.Array:
+def logits(decoder_params: Params, hidden: Array) -> Array:
     """Scores ``[..., V]`` of the next token from hidden states ``[..., h]``; tied weights."""
     return hidden @ decoder_params["embedding"]["embedding"].T
 
 
-def source_memory(params: Params, config: TransformerConfig, source_ids: jax.Array) -> jax.Array:
+def source_memory(params: Params, config: TransformerConfig, source_ids: Array) -> Array:
     """The encoded source ``[B, S, h]``, without dropout."""
     x = embed(params["embedding"], config, source_ids)
     return encode(params["encoder"], config, x, source_ids != PAD_ID)
@@ -202,25 +195,21 @@ class Translator:
         """The same model, its loss without label smoothing."""
         return Translator(dataclasses.replace(self.sizes, label_smoothing=0.0))
 
-    def init(self, key: jax.Array) -> Params:
+    def init(self, key: Array) -> Params:
         """Fresh parameters of all three parts."""
         return init_params(key, self.sizes)
 
     def embed(
-        self, embedding_params: Params, batch: TranslationBatch, keys: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
+        self, embedding_params: Params, batch: TranslationBatch, keys: Array | None
+    ) -> tuple[Array, Array]:
         """Embedded sources and their mask, without dropout."""
         del keys
         x = embed(embedding_params, self.sizes, batch.source_ids)
         return x, batch.source_ids != PAD_ID
 
     def losses(
-        self,
-        decoder_params: Params,
-        encoded: jax.Array,
-        batch: TranslationBatch,
-        keys: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array]:
+        self, decoder_params: Params, encoded: Array, batch: TranslationBatch, keys: Array | None
+    ) -> tuple[Array, Array]:
         """Loss in nats and number of target tokens of every example ``[B]``."""
         target_in, target_out = batch.target_ids[:, :-1], batch.target_ids[:, 1:]
         mask = batch.source_ids != PAD_ID

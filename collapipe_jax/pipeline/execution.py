@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import Mesh
 
 from collapipe_jax.errors import InputError
@@ -43,18 +44,18 @@ SEQUENTIAL = Execution()
 def forward(
     encoder_params: Params,
     config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array | None = None,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
+    x: Array,
+    mask: Array,
+    segments: Array | None = None,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
     *,
     backend: str = "sequential",
     micro_batches: int = 1,
     capacity: int | None = None,
     mesh: Mesh | None = None,
     bubble: float = 0.0,
-) -> jax.Array:
+) -> Array:
     """The encoder's output for one cluster.
 
     For several clusters take ``jax.vmap`` of this for ``sequential`` and ``vmapped``, and
@@ -117,13 +118,13 @@ def forward(
 def encode_clusters(
     encoder_params: Params,
     config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array | None,
-    dropout_key: jax.Array | None,
-    example_ids: jax.Array,
+    x: Array,
+    mask: Array,
+    segments: Array | None,
+    dropout_key: Array | None,
+    example_ids: Array,
     execution: Execution,
-) -> jax.Array:
+) -> Array:
     """The outputs of all clusters' encoders.
 
     Args:
@@ -149,7 +150,7 @@ def encode_clusters(
         rest = mask, segments, dropout_key, example_ids
         return forward_clusters(slots, config, x, *rest, micro_batches=count, mesh=mesh)
 
-    def one(params: Params, x: jax.Array, mask: jax.Array, segments, ids) -> jax.Array:
+    def one(params: Params, x: Array, mask: Array, segments, ids) -> Array:
         rest = mask, segments, dropout_key, ids
         return forward(params, config, x, *rest, backend=backend, micro_batches=count)
 
@@ -158,7 +159,7 @@ def encode_clusters(
 
 
 def gather_clusters(
-    encoder_params: Params, config: EncoderConfig, segments: jax.Array, capacity: int | None = None
+    encoder_params: Params, config: EncoderConfig, segments: Array, capacity: int | None = None
 ) -> Params:
     """Slots ``[N, K, capacity, ...]`` of all clusters, from stacks ``[N, L, ...]``.
 
@@ -184,9 +185,7 @@ def check_backend(backend: str) -> None:
         )
 
 
-def _checked_capacity(
-    config: EncoderConfig, segments: jax.Array | None, capacity: int | None
-) -> int:
+def _checked_capacity(config: EncoderConfig, segments: Array | None, capacity: int | None) -> int:
     """The capacity, L by default, for a partition that fits it."""
     capacity = config.encoder_blocks if capacity is None else capacity
     check_partition(segments, config.encoder_blocks, capacity)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.layers import example_keys
@@ -17,10 +18,10 @@ class MicroBatches(NamedTuple):
       keys: ``[M, b]`` dropout keys of the examples, or None.
     """
 
-    mask: jax.Array
-    keys: jax.Array | None
+    mask: Array
+    keys: Array | None
 
-    def at(self, number: jax.Array) -> "MicroBatches":
+    def at(self, number: Array) -> "MicroBatches":
         """Those of one micro-batch ``[]``, or of several ``[n]``, by number."""
         return jax.tree.map(lambda leaf: leaf[number], self)
 
@@ -33,7 +34,7 @@ def cut(tree: Any, count: int) -> Any:
 
 
 def cut_mask_and_keys(
-    mask: jax.Array, dropout_key: jax.Array | None, example_ids: jax.Array | None, count: int
+    mask: Array, dropout_key: Array | None, example_ids: Array | None, count: int
 ) -> MicroBatches:
     """Micro-batches of a mini-batch; a key depends on the example's number alone."""
     ids = jnp.arange(mask.shape[0]) if example_ids is None else example_ids

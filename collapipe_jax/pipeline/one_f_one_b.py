@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
 from collapipe_jax.models.config import EncoderConfig
@@ -31,7 +32,7 @@ from collapipe_jax.pipeline.sharded import (
 )
 from collapipe_jax.pipeline.slots import check_partition, holds
 
-Loss = Callable[[Params, jax.Array, Any], jax.Array]
+Loss = Callable[[Params, Array, Any], Array]
 
 
 class Gradients(NamedTuple):
@@ -45,7 +46,7 @@ class Gradients(NamedTuple):
 
     slots: Params
     head: Params
-    x: jax.Array
+    x: Array
 
 
 class Tick(NamedTuple):
@@ -56,29 +57,29 @@ class Tick(NamedTuple):
       forward_number, backward_number: of which micro-batch; always a valid index.
     """
 
-    forward: jax.Array
-    forward_number: jax.Array
-    backward: jax.Array
-    backward_number: jax.Array
+    forward: Array
+    forward_number: Array
+    backward: Array
+    backward_number: Array
 
 
 class _Carry(NamedTuple):
     """State of a device between two ticks."""
 
-    arrived: jax.Array  # [b, S, h], forward
-    returned: jax.Array  # [b, S, h], a gradient
-    finished: jax.Array  # [b, S, h]: the stage's own last output
+    arrived: Array  # [b, S, h], forward
+    returned: Array  # [b, S, h], a gradient
+    finished: Array  # [b, S, h]: the stage's own last output
     kept: Kept  # [min(M, S), capacity, ...], a ring
     slots: Params  # sums of gradients, [capacity, ...]
     head: Params
-    x: jax.Array  # [M, b, S, h], gradients
-    loss: jax.Array  # []
+    x: Array  # [M, b, S, h], gradients
+    loss: Array  # []
 
 
-def tick_of(time: jax.Array, stage: jax.Array, stages: int, micro_batches: int) -> Tick:
+def tick_of(time: Array, stage: Array, stages: int, micro_batches: int) -> Tick:
     """Pass of stage ``s`` of ``S`` in tick ``time``, ``0 .. ticks(S, M) - 1``."""
 
-    def micro_batch(since: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def micro_batch(since: Array) -> tuple[Array, Array]:
         number = since // 2
         runs = (since % 2 == 0) & (number >= 0) & (number < micro_batches)
         return runs, jnp.clip(number, 0, micro_batches - 1)
@@ -99,17 +100,17 @@ def one_f_one_b(
     head_params: Params,
     config: EncoderConfig,
     loss: Loss,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array,
+    x: Array,
+    mask: Array,
+    segments: Array,
     data: Any,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
     *,
     micro_batches: int,
     mesh: Mesh,
     bubble: float = 0.0,
-) -> tuple[jax.Array, Gradients]:
+) -> tuple[Array, Gradients]:
     """Loss and gradients of all clusters under the executed 1F1B schedule.
 
     A stage keeps the arrays of its blocks (``pipeline/passes.py``) for the micro-batches in
@@ -138,8 +139,8 @@ def one_f_one_b(
     rest = mask, jnp.broadcast_to(ids, x.shape[:2]), segments, dropout_key
 
     def on_device(
-        slots: Params, head_params: Params, x: jax.Array, rest: tuple, data: Any
-    ) -> tuple[jax.Array, Gradients]:
+        slots: Params, head_params: Params, x: Array, rest: tuple, data: Any
+    ) -> tuple[Array, Gradients]:
         stages = jax.lax.axis_size(STAGE)
         segment, micro = own_part(slots, rest, micro_batches)
         inputs, own_data = cut((x[0], jax.tree.map(lambda leaf: leaf[0], data)), micro_batches)
@@ -167,7 +168,7 @@ class _Step(NamedTuple):
     segment: Segment
     micro: MicroBatches
     head_params: Params
-    x: jax.Array  # [M, b, S, h]
+    x: Array  # [M, b, S, h]
     data: Any  # [M, b, ...]
     bubble: float
     rows: int  # micro-batches kept at a time
@@ -179,7 +180,7 @@ class _Step(NamedTuple):
         sums = jax.tree.map(jnp.zeros_like, (slots, self.head_params, self.x))
         return _Carry(blank, blank, blank, kept, *sums, jnp.zeros(()))
 
-    def tick(self, carry: _Carry, time: jax.Array) -> _Carry:
+    def tick(self, carry: _Carry, time: Array) -> _Carry:
         """One pass or none, then both hops."""
         stage, stages = jax.lax.axis_index(STAGE), jax.lax.axis_size(STAGE)
         does = tick_of(time, stage, stages, self.x.shape[0])
@@ -190,7 +191,7 @@ class _Step(NamedTuple):
         carry, gradient = self._backward(carry, encoded, does, stage == stages - 1, stage == 0)
         return carry._replace(arrived=hop(carry.finished, 1), returned=hop(gradient, -1))
 
-    def _forward(self, carry: _Carry, does: Tick, is_first: jax.Array) -> _Carry:
+    def _forward(self, carry: _Carry, does: Tick, is_first: Array) -> _Carry:
         """The forward pass of the tick, if any."""
         number = does.forward_number
         own = narrowed(self.x[number], narrow_dtype(self.config))
@@ -206,18 +207,13 @@ class _Step(NamedTuple):
         return carry._replace(finished=jnp.where(does.forward, y, self._blank()), kept=kept)
 
     def _backward(
-        self,
-        carry: _Carry,
-        encoded: jax.Array,
-        does: Tick,
-        is_last: jax.Array,
-        is_first: jax.Array,
-    ) -> tuple[_Carry, jax.Array]:
+        self, carry: _Carry, encoded: Array, does: Tick, is_last: Array, is_first: Array
+    ) -> tuple[_Carry, Array]:
         """The backward pass of the tick, if any, and the gradient for the stage before."""
         number = does.backward_number
 
-        def turn(total: jax.Array, head: Params) -> tuple[jax.Array, Params, jax.Array]:
-            def micro_loss(head_params: Params, encoded: jax.Array) -> jax.Array:
+        def turn(total: Array, head: Params) -> tuple[Array, Params, Array]:
+            def micro_loss(head_params: Params, encoded: Array) -> Array:
                 data = jax.tree.map(lambda leaf: leaf[number], self.data)
                 return self.loss(head_params, encoded.astype(self.x.dtype), data)
 
@@ -246,7 +242,7 @@ class _Step(NamedTuple):
         carry = carry._replace(slots=slots, head=head, x=x, loss=total)
         return carry, jnp.where(does.backward, back, self._blank())
 
-    def _blank(self) -> jax.Array:
+    def _blank(self) -> Array:
         """Content of a hop without a micro-batch, ``[b, S, h]``."""
         dtype = narrow_dtype(self.config) or self.x.dtype
         return jnp.full(self.x.shape[1:], self.bubble, dtype)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from collapipe_jax.models.config import EncoderConfig
@@ -22,7 +22,7 @@ from collapipe_jax.models.encoder import encoder_block
 from collapipe_jax.models.layers import LINEAR_OUTPUT, Params, layer_keys, narrow_dtype
 from collapipe_jax.pipeline.micro_batches import MicroBatches
 
-Kept = list[jax.Array]
+Kept = list[Array]
 
 
 class Segment(NamedTuple):
@@ -35,19 +35,19 @@ class Segment(NamedTuple):
     """
 
     slots: Params
-    first: jax.Array
-    size: jax.Array
+    first: Array
+    size: Array
 
 
 def run_forward(
     segment: Segment,
     config: EncoderConfig,
-    x: jax.Array,
+    x: Array,
     micro: MicroBatches,
     kept: Kept,
-    row: jax.Array,
-    busy: jax.Array,
-) -> tuple[jax.Array, Kept]:
+    row: Array,
+    busy: Array,
+) -> tuple[Array, Kept]:
     """The stage's blocks on one micro-batch.
 
     Args:
@@ -63,7 +63,7 @@ def run_forward(
       Activations ``[b, S, h]`` and the buffers.
     """
 
-    def run_block(slot: jax.Array, carry: tuple[jax.Array, Kept]) -> tuple[jax.Array, Kept]:
+    def run_block(slot: Array, carry: tuple[Array, Kept]) -> tuple[Array, Kept]:
         x, kept = carry
         keys = layer_keys(micro.keys, segment.first + slot)
         y, leaves = _block_forward(_take(segment.slots, slot), config, x, micro.mask, keys)
@@ -78,13 +78,13 @@ def run_forward(
 def run_backward(
     segment: Segment,
     config: EncoderConfig,
-    cotangent: jax.Array,
+    cotangent: Array,
     micro: MicroBatches,
     kept: Kept,
-    row: jax.Array,
-    busy: jax.Array,
+    row: Array,
+    busy: Array,
     gradients: Params,
-) -> tuple[jax.Array, Params]:
+) -> tuple[Array, Params]:
     """The stage's blocks backward on one micro-batch, last block first.
 
     Args:
@@ -97,7 +97,7 @@ def run_backward(
       The gradient by the stage's input ``[b, S, h]``, and the sums with this micro-batch.
     """
 
-    def run_block(turn: jax.Array, carry: tuple[jax.Array, Params]) -> tuple[jax.Array, Params]:
+    def run_block(turn: Array, carry: tuple[Array, Params]) -> tuple[Array, Params]:
         cotangent, gradients = carry
         slot = segment.size - 1 - turn
         keys = layer_keys(micro.keys, segment.first + slot)
@@ -115,7 +115,7 @@ def run_backward(
 
 
 def empty_kept(
-    slots: Params, config: EncoderConfig, x: jax.Array, micro: MicroBatches, rows: int, fill: float
+    slots: Params, config: EncoderConfig, x: Array, micro: MicroBatches, rows: int, fill: float
 ) -> Kept:
     """One buffer ``[rows, capacity, ...]`` for each array that a block keeps.
 
@@ -135,13 +135,13 @@ def empty_kept(
     return [jnp.full((rows, capacity, *leaf.shape), fill, leaf.dtype) for leaf in kept]
 
 
-def _take(slots: Params, slot: jax.Array | int) -> Params:
+def _take(slots: Params, slot: Array | int) -> Params:
     return jax.tree.map(lambda leaf: leaf[slot], slots)
 
 
 def _block_forward(
-    params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
-) -> tuple[jax.Array, Kept]:
+    params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None
+) -> tuple[Array, Kept]:
     """Output of a block, and the kept arrays that depend on its input."""
     y, pull_back = _linearise(params, config, x, mask, keys)
     dependent = _depends_on_input(params, config, x, mask, keys)
@@ -152,10 +152,10 @@ def _block_backward(
     params: Params,
     config: EncoderConfig,
     kept: Kept,
-    mask: jax.Array,
-    keys: jax.Array | None,
-    cotangent: jax.Array,
-) -> tuple[Params, jax.Array]:
+    mask: Array,
+    keys: Array | None,
+    cotangent: Array,
+) -> tuple[Params, Array]:
     """Gradients by a block's parameters and input.
 
     The block is linearised once more at another input, for the arrays that depend on parameters,
@@ -172,11 +172,11 @@ def _block_backward(
 
 
 def _linearise(
-    params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
-) -> tuple[jax.Array, Any]:
+    params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None
+) -> tuple[Array, Any]:
     """A block's output and its ``jax.vjp``, a pytree whose leaves are the arrays it keeps."""
 
-    def run(params: Params, x: jax.Array) -> jax.Array:
+    def run(params: Params, x: Array) -> Array:
         return encoder_block(params, config, x, mask, keys)
 
     return jax.vjp(jax.checkpoint(run, prevent_cse=False, policy=_policy(config)), params, x)
@@ -198,7 +198,7 @@ def _policy(config: EncoderConfig) -> Callable[..., bool]:
 
 
 def _depends_on_input(
-    params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
+    params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None
 ) -> list[bool]:
     """For each leaf of a linearised block, whether it depends on the block's input.
 
@@ -207,16 +207,16 @@ def _depends_on_input(
     found: list[bool] = []
 
     @custom_vmap
-    def probe(leaves: list[jax.Array]) -> list[jax.Array]:
+    def probe(leaves: list[Array]) -> list[Array]:
         return leaves
 
     @probe.def_vmap
-    def _(size: int, batched: list[list[bool]], leaves: list[jax.Array]) -> tuple:
+    def _(size: int, batched: list[list[bool]], leaves: list[Array]) -> tuple:
         del size
         found.extend(batched[0])
         return leaves, batched[0]
 
-    def leaves(x: jax.Array) -> list[jax.Array]:
+    def leaves(x: Array) -> list[Array]:
         return probe(jax.tree.leaves(_linearise(params, config, x, mask, keys)[1]))
 
     jax.eval_shape(jax.vmap(leaves), x[None])

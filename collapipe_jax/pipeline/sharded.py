@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
 from collapipe_jax.models.config import EncoderConfig
@@ -33,16 +34,16 @@ REST = (ON_CLUSTER, ON_CLUSTER, ON_CLUSTER, PartitionSpec())
 def forward_clusters(
     slots: Params,
     config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
+    x: Array,
+    mask: Array,
+    segments: Array,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
     *,
     micro_batches: int = 1,
     mesh: Mesh | None = None,
     bubble: float = 0.0,
-) -> jax.Array:
+) -> Array:
     """The outputs of all clusters' encoders, each on its own row of a mesh; differentiable.
 
     Args:
@@ -74,19 +75,17 @@ def forward_clusters(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _pipeline(static: tuple, slots: Params, x: jax.Array, rest: tuple) -> jax.Array:
+def _pipeline(static: tuple, slots: Params, x: Array, rest: tuple) -> Array:
     """The forward flow, which keeps nothing."""
     return _flow_forward(static, False, slots, x, rest)[0]
 
 
-def _pipeline_forward(
-    static: tuple, slots: Params, x: jax.Array, rest: tuple
-) -> tuple[jax.Array, tuple]:
+def _pipeline_forward(static: tuple, slots: Params, x: Array, rest: tuple) -> tuple[Array, tuple]:
     y, kept = _flow_forward(static, True, slots, x, rest)
     return y, (slots, rest, kept)
 
 
-def _pipeline_backward(static: tuple, kept: tuple, cotangent: jax.Array) -> tuple:
+def _pipeline_backward(static: tuple, kept: tuple, cotangent: Array) -> tuple:
     slots, rest, kept = kept
     return *_flow_backward(static, slots, rest, kept, cotangent), None
 
@@ -95,12 +94,12 @@ _pipeline.defvjp(_pipeline_forward, _pipeline_backward)
 
 
 def _flow_forward(
-    static: tuple, keeps: bool, slots: Params, x: jax.Array, rest: tuple
-) -> tuple[jax.Array, Kept]:
+    static: tuple, keeps: bool, slots: Params, x: Array, rest: tuple
+) -> tuple[Array, Kept]:
     """Micro-batches from the first stage to the last, one hop a tick."""
     config, mesh, count, bubble = static
 
-    def on_device(slots: Params, x: jax.Array, rest: tuple) -> tuple[jax.Array, Kept]:
+    def on_device(slots: Params, x: Array, rest: tuple) -> tuple[Array, Kept]:
         segment, micro = own_part(slots, rest, count)
         stage, inputs = jax.lax.axis_index(STAGE), cut(x[0], count)
         stages = jax.lax.axis_size(STAGE)
@@ -111,7 +110,7 @@ def _flow_forward(
             else []
         )
 
-        def tick(carry: tuple, time: jax.Array) -> tuple[tuple, None]:
+        def tick(carry: tuple, time: Array) -> tuple[tuple, None]:
             arrived, outputs, kept = carry
             number, busy = _turn(time - stage, count)
             start = jnp.where(stage == 0, inputs[number], arrived)
@@ -130,21 +129,19 @@ def _flow_forward(
 
 
 def _flow_backward(
-    static: tuple, slots: Params, rest: tuple, kept: Kept, cotangent: jax.Array
-) -> tuple[Params, jax.Array]:
+    static: tuple, slots: Params, rest: tuple, kept: Kept, cotangent: Array
+) -> tuple[Params, Array]:
     """Gradients from the last stage to the first, one hop a tick."""
     config, mesh, count, bubble = static
 
-    def on_device(
-        slots: Params, rest: tuple, kept: Kept, cotangent: jax.Array
-    ) -> tuple[Params, jax.Array]:
+    def on_device(slots: Params, rest: tuple, kept: Kept, cotangent: Array) -> tuple[Params, Array]:
         segment, micro = own_part(slots, rest, count)
         kept = [rows[0, 0] for rows in kept]
         stages, arriving = jax.lax.axis_size(STAGE), cut(cotangent[0], count)
         behind = stages - 1 - jax.lax.axis_index(STAGE)
         blank = jnp.full_like(arriving[0], bubble)
 
-        def tick(carry: tuple, time: jax.Array) -> tuple[tuple, None]:
+        def tick(carry: tuple, time: Array) -> tuple[tuple, None]:
             arrived, outputs, gradients = carry
             number, busy = _turn(time - behind, count)
             start = jnp.where(behind == 0, arriving[number], arrived)
@@ -202,6 +199,6 @@ def from_stage(stage: int, value: Any) -> Any:
     return jax.lax.psum(only, STAGE)
 
 
-def _turn(number: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+def _turn(number: Array, count: int) -> tuple[Array, Array]:
     """Micro-batch of a tick as a valid index, and whether there is one."""
     return jnp.clip(number, 0, count - 1), (number >= 0) & (number < count)

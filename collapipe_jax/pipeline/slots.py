@@ -3,12 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.layers import Params
 
 
-def segment_layout(segments: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
+def segment_layout(segments: Array, capacity: int) -> tuple[Array, Array]:
     """Blocks of each device, in a shape that does not depend on the partition.
 
     Devices take consecutive blocks in index order. Source: docs/system-model.md, section 5.
@@ -23,13 +24,13 @@ def segment_layout(segments: jax.Array, capacity: int) -> tuple[jax.Array, jax.A
     return jnp.where(mask, starts + slots, 0), mask
 
 
-def gather_slots(encoder_params: Params, segments: jax.Array, capacity: int) -> Params:
+def gather_slots(encoder_params: Params, segments: Array, capacity: int) -> Params:
     """Slots ``[K, capacity, ...]`` of the stack ``[L, ...]``; empty ones repeat block 0."""
     block_ids, _ = segment_layout(segments, capacity)
     return jax.tree.map(lambda leaf: leaf[block_ids], encoder_params)
 
 
-def holds(segments: jax.Array, blocks: int, capacity: int) -> jax.Array:
+def holds(segments: Array, blocks: int, capacity: int) -> Array:
     """Whether the devices can run a partition, ``[...]`` bool.
 
     No device holds more than the capacity, and the sizes ``[..., K]`` sum to L or 0.
@@ -39,7 +40,7 @@ def holds(segments: jax.Array, blocks: int, capacity: int) -> jax.Array:
     return sizes_fit & ((total == blocks) | (total == 0))
 
 
-def check_partition(segments: jax.Array | None, blocks: int, capacity: int) -> None:
+def check_partition(segments: Array | None, blocks: int, capacity: int) -> None:
     """Refuse a partition that the devices cannot run, where its values are known.
 
     Under ``jax.jit`` the sizes are tracers and nothing is checked; the result of a partition that

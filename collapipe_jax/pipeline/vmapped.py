@@ -7,6 +7,7 @@ their results are not read.
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encoder_block
@@ -18,15 +19,15 @@ from collapipe_jax.pipeline.slots import segment_layout
 def forward_vmapped(
     slots: Params,
     config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
+    x: Array,
+    mask: Array,
+    segments: Array,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
     *,
     micro_batches: int = 1,
     bubble: float = 0.0,
-) -> jax.Array:
+) -> Array:
     """The encoder as a pipeline of ``K`` stages, bubbles included.
 
     Args:
@@ -43,11 +44,11 @@ def forward_vmapped(
     micro = cut_mask_and_keys(mask, dropout_key, example_ids, micro_batches)
     block_ids, filled = segment_layout(segments, capacity)
 
-    def run_stages(x: jax.Array, numbers: jax.Array) -> jax.Array:
+    def run_stages(x: Array, numbers: Array) -> Array:
         run = jax.vmap(lambda *stage: _run_stage(config, *stage))
         return run(slots, block_ids, filled, x, micro.at(numbers))
 
-    def tick(hops: jax.Array, time: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def tick(hops: Array, time: Array) -> tuple[Array, Array]:
         numbers = time - jnp.arange(stages)
         busy = ((numbers >= 0) & (numbers < micro_batches))[:, None, None, None]
         numbers = jnp.clip(numbers, 0, micro_batches - 1)
@@ -65,14 +66,14 @@ def forward_vmapped(
 def _run_stage(
     config: EncoderConfig,
     slots: Params,
-    block_ids: jax.Array,
-    filled: jax.Array,
-    x: jax.Array,
+    block_ids: Array,
+    filled: Array,
+    x: Array,
     micro: MicroBatches,
-) -> jax.Array:
+) -> Array:
     """One stage on ``x [b, S, h]``: slot after slot, leaves ``[capacity, ...]``."""
 
-    def slot(x: jax.Array, place: tuple[Params, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    def slot(x: Array, place: tuple[Params, Array, Array]) -> tuple[Array, None]:
         params, block_id, is_filled = place
         keys = layer_keys(micro.keys, block_id)
         return jnp.where(is_filled, encoder_block(params, config, x, micro.mask, keys), x), None

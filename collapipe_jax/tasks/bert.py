@@ -14,13 +14,7 @@ import numpy as np
 from collapipe_jax.cost import model_counts
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import write_text
-from collapipe_jax.models.bert_heads import (
-    BertClassifier,
-    BertTagger,
-    ClassificationBatch,
-    TaggingBatch,
-    predict,
-)
+from collapipe_jax.models.bert_heads import BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import load_bert, save_bert
@@ -58,9 +52,9 @@ class BertObjective(Objective):
       piece_dropout: random segmentation of training words, or None.
     """
 
-    head: ClassVar[type[BertTagger] | type[BertClassifier]]
+    pools: ClassVar[bool]
 
-    model: BertTagger | BertClassifier
+    model: BertWithHead
     pretrained: Params | None = None
     piece_dropout: PieceDropout | None = None
 
@@ -75,9 +69,13 @@ class BertObjective(Objective):
         _check_labels(task["labels"], data.labels)
         _check_vocabulary(task["vocabulary_size"], data.wordpiece.vocabulary_size)
         rate = task["piece_dropout"]
-        smoothing = model["label_smoothing"]
         return cls(
-            model=cls.head(sizes=sizes, labels=task["labels"], label_smoothing=smoothing),
+            model=BertWithHead(
+                sizes=sizes,
+                labels=task["labels"],
+                pools=cls.pools,
+                label_smoothing=model["label_smoothing"],
+            ),
             data=data,
             pretrained=pretrained,
             piece_dropout=PieceDropout(data.wordpiece.pieces, rate) if rate else None,
@@ -88,26 +86,26 @@ class BertObjective(Objective):
     def load_data(cls, config: Config) -> Any:
         """Samples of the configuration as subwords."""
 
-    def draw(self, rows: np.ndarray, seed: Sequence[int]) -> TaggingBatch | ClassificationBatch:
+    def draw(self, rows: np.ndarray, seed: Sequence[int]) -> LabelledBatch:
         """Training texts, with random segmentation where there is piece dropout."""
         batch = super().draw(rows, seed)
         if self.piece_dropout is None:
             return batch
         rng = np.random.Generator(np.random.Philox(seed))
-        if batch.labels.shape != batch.token_ids.shape:  # one label a text
+        if self.pools:
             return batch._replace(token_ids=self.piece_dropout(batch.token_ids, None, rng)[0])
-        return type(batch)(*self.piece_dropout(batch.token_ids, batch.labels, rng))
+        return LabelledBatch(*self.piece_dropout(batch.token_ids, batch.labels, rng))
 
     def starting_params(self, fresh: Params) -> Params:
         """Pretrained parameters where there are any; the head is fresh."""
         return start_from(self.pretrained, fresh)
 
-    def predict(self, params: Params, arrays: TaggingBatch | ClassificationBatch) -> np.ndarray:
+    def predict(self, params: Params, arrays: LabelledBatch) -> np.ndarray:
         """Likeliest labels of all samples: ``[n, S]`` of tokens, or ``[n]`` of texts."""
         return in_batches(functools.partial(_predict, params, model=self.model), arrays)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``vocab.txt`` and ``labels.txt``, one name a line in the order of their numbers."""
+        """Write ``vocab.txt`` and ``labels.txt``, one name a line, in order."""
         self.data.wordpiece.save(Path(folder) / "vocab.txt")
         names = "".join(f"{label}\n" for label in self.data.labels)
         write_text(Path(folder) / "labels.txt", names)
@@ -123,12 +121,7 @@ def _predict(params, batch, *, model):
 
 
 def start_from(pretrained: Params | None, fresh: Params) -> Params:
-    """Pretrained parameters where there are any, else fresh ones.
-
-    Args:
-      pretrained: ``{"embedding", "encoder"}`` and perhaps "pooler", or None.
-      fresh: ``{"embedding", "encoder", "decoder"}``; the head is taken from here.
-    """
+    """Pretrained parameters where there are any, else fresh ones; the head is always fresh."""
     if pretrained is None:
         return fresh
     decoder = dict(fresh["decoder"])
@@ -141,14 +134,7 @@ def start_from(pretrained: Params | None, fresh: Params) -> Params:
 def export_bert(
     folder: str | os.PathLike[str], sizes: BertConfig, params: Params, wordpiece: WordPiece
 ) -> None:
-    """Write BERT and its vocabulary as ``save_bert`` does.
-
-    Args:
-      folder: made where it is missing.
-      sizes: of BERT.
-      params: ``{"embedding", "encoder", "decoder"}``; the head is not written.
-      wordpiece: vocabulary, and whether its text is lowercase.
-    """
+    """Write BERT and its vocabulary as ``save_bert`` does, without the head."""
     body = {name: params[name] for name in ("embedding", "encoder")}
     if "pooler" in params["decoder"]:
         body["pooler"] = params["decoder"]["pooler"]
@@ -161,7 +147,8 @@ def export_bert(
 def make_sizes(config: Config) -> BertConfig:
     """Sizes of BERT without its head."""
     task = config["task"]
-    with under_keys({"model.vocabulary_size": "task.vocabulary_size"}):
+    ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
+    with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
         return BertConfig(
             vocabulary_size=task["vocabulary_size"],
             positions=task["source_length"],
@@ -169,23 +156,18 @@ def make_sizes(config: Config) -> BertConfig:
         )
 
 
-def count_work(config: Config, *, predictions: int, pooler: bool) -> ModelCounts:
-    """Tables in front of the encoder; behind it a linear map, after a pooler where there is one.
-
-    Args:
-      config: the configuration.
-      predictions: labels of a text.
-      pooler: whether the head reads the pooled text.
-    """
+def count_work(config: Config, *, pools: bool) -> ModelCounts:
+    """Tables before the encoder; after it a linear map of every token, or of the pooled text."""
     task, width = config["task"], config["model"]["width"]
     sequence, labels = task["source_length"], task["labels"]
+    predictions = 1 if pools else sequence
     tables = (task["vocabulary_size"] + sequence + 1) * width  # texts are all of one type
-    pooler_flops = 2 * width**2 if pooler else 0
+    pooler_flops = 2 * width**2 if pools else 0
     return ModelCounts(
         sequence=sequence,
         target_tokens=predictions,
         embedding_parameters=tables + 2 * width,
-        decoder_parameters=model_counts.head_parameters(width, labels, not pooler),
+        decoder_parameters=model_counts.head_parameters(width, labels, not pools),
         embed_flops=10.0 * sequence * width,  # two sums, then the norm's eight operations
         decoder_flops=3.0 * (pooler_flops + 2 * predictions * width * labels),
     )

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from typing import Any, ClassVar
 
-from collapipe_jax.models.bert_heads import BertClassifier, ClassificationBatch
+from collapipe_jax.models.bert_heads import LabelledBatch
 from collapipe_jax.models.layers import Params
 from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.classification_data import ClassificationData, load_classification
@@ -19,7 +19,7 @@ class Classification(bert.BertObjective):
 
     headline: ClassVar[str] = "test_accuracy"
     baseline: ClassVar[str] = "test_accuracy_majority"
-    head = BertClassifier
+    pools: ClassVar[bool] = True
 
     data: ClassificationData
 
@@ -51,7 +51,7 @@ class Classification(bert.BertObjective):
             "cut_texts": self.data.cut._asdict(),
         }
 
-    def _majority(self, arrays: ClassificationBatch) -> float:
+    def _majority(self, arrays: LabelledBatch) -> float:
         return majority_class_baseline(self.data.train.labels, arrays.labels).accuracy.value
 
 
@@ -59,7 +59,7 @@ CLASSIFICATION = Task(
     score_name="accuracy",
     make_sizes=bert.make_sizes,
     make_objective=Classification.from_config,
-    count_work=functools.partial(bert.count_work, predictions=1, pooler=True),
+    count_work=functools.partial(bert.count_work, pools=True),
     reads=bert.READS | {"task.domains", "task.validation_samples"},
     needs=bert.NEEDS,
 )

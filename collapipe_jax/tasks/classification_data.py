@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import ClassificationBatch
+from collapipe_jax.models.bert_heads import LabelledBatch
 from collapipe_jax.tasks.corpora import CorpusName, resolve_corpus
 from collapipe_jax.tasks.labelled_text import (
     LabelledText,
@@ -49,9 +49,9 @@ class ClassificationData(NamedTuple):
 
     wordpiece: WordPiece
     labels: tuple[str, ...]
-    train: ClassificationBatch
-    validation: ClassificationBatch
-    test: ClassificationBatch
+    train: LabelledBatch
+    validation: LabelledBatch
+    test: LabelledBatch
     split_keys: np.ndarray
     key_names: tuple[str, ...]
     cut: CutTexts
@@ -77,12 +77,10 @@ def load_classification(
       train, validation, test, seed, samples, validation_samples: as in ``read_sets``.
       domains: JSON file ``{domain: [label, ...]}``, or empty.
       vocabulary, vocabulary_size, lowercase: as in ``make_wordpiece``.
-      length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3; longer texts are cut
-        and counted.
+      length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included; longer texts are cut and counted.
 
     Raises:
-      InputError: as in ``read_sets``, on a length without room, a broken vocabulary, or a class
-        without a domain.
+      InputError: on what these functions refuse, or a class without a domain.
     """
     check_length(length)
     labels, *texts = read_sets(
@@ -112,7 +110,7 @@ def read_sets(
     samples: int = 0,
     validation_samples: int = 0,
 ) -> LabelledSets:
-    """Read the training, validation and test texts.
+    """Read the training, validation and test texts, each set in the order of its file.
 
     Args:
       train: file as in ``read_labelled_text``, found as in ``resolve_corpus``. It alone
@@ -123,9 +121,6 @@ def read_sets(
       samples: most texts to train on, drawn by ``stratified_draw``; 0 takes all.
       validation_samples: texts taken from ``train``, drawn likewise and before the others;
         from 1 where ``validation`` is empty, else 0.
-
-    Returns:
-      The sets, each in the order of its file.
 
     Raises:
       InputError: a missing or broken file, a number out of its range, or a class in
@@ -148,21 +143,10 @@ def read_sets(
 
 
 def stratified_draw(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """Random samples, of every label its share of the whole up to rounding.
+    """Increasing indices of ``size`` random samples, of every label its share up to rounding.
 
     Each label first gives its share rounded down; the rest comes from the labels with the
     largest remainders, ties in random order.
-
-    Args:
-      labels: label of every sample, integers ``[n]``.
-      size: samples to draw, from 0 to n.
-      seed: from 0.
-
-    Returns:
-      Increasing indices, int64 ``[size]``.
-
-    Raises:
-      InputError: a negative seed.
     """
     rng = seeded_generator(seed)
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -193,12 +177,12 @@ def _take(
 
 def _arrays(
     wordpiece: WordPiece, entries: Sequence[LabelledText], labels: Sequence[str], length: int
-) -> tuple[ClassificationBatch, int]:
+) -> tuple[LabelledBatch, int]:
     """Padded ids and classes of the texts, and the number of cut texts."""
     token_ids, cut = wordpiece.encode_texts([entry.text for entry in entries], length)
     number_of = {label: number for number, label in enumerate(labels)}
     numbers = np.array([number_of[entry.label] for entry in entries], dtype=np.int32)
-    return ClassificationBatch(token_ids, numbers), cut
+    return LabelledBatch(token_ids, numbers), cut
 
 
 def _domains(name: CorpusName, labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:

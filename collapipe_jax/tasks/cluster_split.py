@@ -22,19 +22,19 @@ def split_samples(
 
     Args:
       seed: the split is a function of it and the other arguments; from 0.
-      scheme: ``"iid"`` (``split_iid``), ``"dirichlet"`` (``split_dirichlet``) or ``"natural"``
-        (``split_natural``).
+      scheme: ``"iid"``, ``"dirichlet"`` or ``"natural"``, the functions below.
       labels: label or group of every sample, integers ``[n]``; ``"iid"`` uses only their
         number.
       clusters: N, from 1.
-      concentration: skew of ``"dirichlet"``; unused by the others.
+      concentration: skew of ``"dirichlet"``, from 0.001.
       minimum: least number of samples in a cluster, from 1.
 
     Returns:
       N increasing index arrays that partition ``range(n)``.
 
     Raises:
-      InputError: an unknown scheme, or what the schemes refuse.
+      InputError: an unknown scheme, a number out of its range, fewer samples than ``minimum``
+        each, or groups that do not fit.
     """
     if scheme == "iid":
         return split_iid(seed, len(labels), clusters, minimum)
@@ -47,15 +47,7 @@ def split_samples(
 
 
 def split_iid(seed: int, count: int, clusters: int, minimum: int = 1) -> list[np.ndarray]:
-    """Split samples at random and evenly: cluster sizes differ by at most one.
-
-    Args:
-      seed, clusters, minimum: as in ``split_samples``, and so are the results.
-      count: number of samples.
-
-    Raises:
-      InputError: fewer than one cluster, or fewer samples than ``minimum`` each.
-    """
+    """Split ``count`` samples at random and evenly: cluster sizes differ by at most one."""
     _check_room(count, clusters, minimum)
     order = seeded_generator(seed).permutation(count)
     return [np.sort(part) for part in np.array_split(order, clusters)]
@@ -64,19 +56,11 @@ def split_iid(seed: int, count: int, clusters: int, minimum: int = 1) -> list[np
 def split_dirichlet(
     seed: int, labels: np.ndarray, clusters: int, concentration: float, minimum: int = 1
 ) -> list[np.ndarray]:
-    """Split each label by shares drawn from a Dirichlet law.
+    """Split each label by shares drawn from a symmetric Dirichlet law.
 
     A large concentration tends to equal shares of every label, a small one gives each label to
     few clusters. A cluster left with fewer than ``minimum`` samples gets samples drawn from
     whichever cluster is then the largest, so the split always exists.
-
-    Args:
-      seed, labels, clusters, minimum: as in ``split_samples``, and so are the results.
-      concentration: parameter of the symmetric Dirichlet law, from 0.001.
-
-    Raises:
-      InputError: fewer than one cluster, fewer samples than ``minimum`` each, or a
-        concentration that is too small or not finite.
 
     Source: Hsu, Qi and Brown, Measuring the effects of non-identical data distribution for
     federated visual classification (2019).
@@ -106,14 +90,6 @@ def split_natural(
     The largest group comes first, and each goes to the cluster with the fewest samples so far;
     equals are taken in random order. This greedy rule leaves the largest cluster at most
     ``4/3 - 1/(3 N)`` times as large as in the most even split of whole groups.
-
-    Args:
-      seed, clusters, minimum: as in ``split_samples``, and so are the results.
-      groups: group of every sample, integers ``[n]``, e.g. its domain.
-
-    Raises:
-      InputError: fewer than one cluster, fewer groups than clusters, or a cluster left with
-        fewer than ``minimum`` samples.
 
     Source: Graham, Bounds on multiprocessing timing anomalies (1969).
     """

@@ -11,7 +11,7 @@ CorpusName = str | os.PathLike[str]
 
 
 def resolve_corpus(name_or_path: CorpusName, key: str = "task.corpus") -> Path:
-    """Path of a corpus file, given as a path or by its name below the data directory.
+    """Path of a corpus file.
 
     Args:
       name_or_path: absolute path, or a path relative to the working directory or else to the
@@ -38,10 +38,6 @@ def resolve_corpus(name_or_path: CorpusName, key: str = "task.corpus") -> Path:
 def read_text(path: CorpusName, key: str = "task.corpus") -> str:
     """Text of a UTF-8 file, line ends as they are, without a byte order mark.
 
-    Args:
-      path: the file.
-      key: as in ``resolve_corpus``.
-
     Raises:
       InputError: a file that cannot be read, or bytes that are not UTF-8.
     """
@@ -61,7 +57,7 @@ def read_text(path: CorpusName, key: str = "task.corpus") -> str:
 
 
 def read_lines(path: CorpusName, key: str = "task.corpus") -> list[str]:
-    """Lines of a UTF-8 file, cut at line feeds only; arguments and errors as ``read_text``."""
+    """Lines of a UTF-8 file, cut at line feeds only; errors as ``read_text``."""
     # not splitlines(): it also cuts at separators inside a sentence and breaks the alignment
     lines = read_text(path, key).split("\n")
     return lines[:-1] if lines[-1] == "" else lines

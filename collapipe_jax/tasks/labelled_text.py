@@ -25,10 +25,7 @@ class LabelledText(NamedTuple):
 
 
 def read_labelled_text(
-    path: CorpusName,
-    text_column: str = "text",
-    label_column: str = "",
-    key: str = "task.train",
+    path: CorpusName, text_column: str = "text", label_column: str = "", key: str = "task.train"
 ) -> list[LabelledText]:
     """Labelled texts of a UTF-8 file, in file order; its suffix gives the format.
 
@@ -37,8 +34,8 @@ def read_labelled_text(
         separators or line breaks; or a ``.json`` file with a list whose entries are
         ``[text, label]`` or objects; or an object of such lists, with ``#`` and the name of one
         as in ``data.json#train``.
-      text_column: column, or key of JSON objects, of the texts.
-      label_column: the same of the labels; empty takes ``category`` or ``label``.
+      text_column, label_column: column, or key of JSON objects; an empty one of the labels takes
+        ``category`` or ``label``.
       key: key of the file in the configuration, for errors.
 
     Raises:

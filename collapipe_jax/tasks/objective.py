@@ -86,13 +86,7 @@ class Objective(abc.ABC):
 
 
 def held_out_loss(params: Params, model: SplitModel, arrays: Batch) -> float:
-    """Negative log-likelihood in nats a prediction, without dropout and smoothing.
-
-    Args:
-      params: ``{"embedding", "encoder", "decoder"}``.
-      model: the model.
-      arrays: all samples, NumPy leaves ``[n, ...]``.
-    """
+    """Negative log-likelihood in nats a prediction over samples ``[n, ...]``."""
     losses_of = functools.partial(_example_losses, params, model.unsmoothed)
     losses, predictions = in_batches(losses_of, arrays)
     return float(np.sum(losses, dtype=float) / np.sum(predictions, dtype=float))
@@ -104,16 +98,9 @@ def _example_losses(params, model, batch):
 
 
 def in_batches(function: Callable[[Batch], Any], arrays: Batch) -> Any:
-    """Map a function over all samples, a hundred at a time.
+    """Map a function over samples ``[n, ...]``, a hundred at a time, to NumPy leaves ``[n, ...]``.
 
     The first samples fill up the last batch: one shape, one compilation for sets of any size.
-
-    Args:
-      function: of a batch; every leaf of its result has a row a sample.
-      arrays: NumPy leaves ``[n, ...]``.
-
-    Returns:
-      Its results as NumPy leaves ``[n, ...]``.
     """
     count = len(jax.tree.leaves(arrays)[0])
     found = []

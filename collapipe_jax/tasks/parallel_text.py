@@ -51,9 +51,7 @@ def normalise(text: str) -> str:
     return " ".join(text.split())
 
 
-def read_parallel_text(
-    path: CorpusName | tuple[CorpusName, CorpusName],
-) -> ParallelText:
+def read_parallel_text(path: CorpusName | tuple[CorpusName, CorpusName]) -> ParallelText:
     """Normalised sentence pairs of one tab-separated file or of two aligned files, in file order.
 
     Args:
@@ -86,14 +84,13 @@ def split_by_group(
     In a many-to-many corpus a source has several translations, and a split by pairs would
     test on sources seen in training. Groups are shuffled and assigned to test, then validation,
     then training. Validation and test take the first pair of each of their groups: one
-    reference a source, the usual single-reference BLEU; the other pairs are not used. Training
-    takes every pair of its groups, in shuffled order of groups.
+    reference a source, the usual single-reference BLEU. Training takes every pair of its groups.
 
     Args:
       pairs: the corpus.
       group_of: key of a pair's group, e.g. its source sentence.
       sizes: pairs wanted for (train, validation, test); None for train takes all the rest.
-      seed: the split is a function of it and of ``pairs``; from 0.
+      seed: from 0.
 
     Raises:
       InputError: a negative size, or a corpus too small for the sizes.

@@ -8,22 +8,14 @@ from collapipe_jax.errors import InputError
 
 
 def seeded_generator(seed: int) -> np.random.Generator:
-    """Counter-based generator of a seed.
-
-    Raises:
-      InputError: a negative seed.
-    """
+    """Counter-based generator of a seed from 0; an ``InputError`` below."""
     if seed < 0:
         raise InputError("seed", seed, "a negative seed", "Use an integer from 0")
     return np.random.Generator(np.random.Philox(seed))
 
 
 def sample_round(
-    seed: int,
-    cluster_indices: Sequence[np.ndarray],
-    round_index: int,
-    local_steps: int,
-    batch: int,
+    seed: int, cluster_indices: Sequence[np.ndarray], round_index: int, local_steps: int, batch: int
 ) -> np.ndarray:
     """Samples of one round, for every local step and cluster, int32 ``[H, N, B]``.
 

@@ -1,6 +1,7 @@
 """Scores of outputs as the field reports them, and baselines that models must beat.
 
-The libraries are imported where they are used: they take seconds to load.
+All raise ``InputError`` on empty input or on numbers of items that do not fit each other. The
+libraries are imported where they are used: they take seconds to load.
 """
 
 from collections import Counter, defaultdict
@@ -31,14 +32,8 @@ class ClassScores(NamedTuple):
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Corpus BLEU of plain, detokenised text, one reference a sentence.
 
-    Args:
-      hypotheses: translations; an empty one costs its brevity penalty.
-      references: reference translations, in the same order.
-
-    Raises:
-      InputError: no sentences, or different numbers of them.
-
-    Source: Post, A call for clarity in reporting BLEU scores (WMT 2018).
+    An empty hypothesis costs its brevity penalty. Source: Post, A call for clarity in reporting
+    BLEU scores (WMT 2018).
     """
     if not hypotheses:
         raise InputError("hypotheses", 0, "no sentence to score", "Give at least one")
@@ -54,7 +49,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def copy_baseline(sources: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU of copying the source; arguments and errors as in ``bleu``."""
+    """BLEU of copying the source."""
     return bleu(sources, references)
 
 
@@ -68,8 +63,8 @@ def span_f1(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequenc
       true_tags, predicted_tags: BIO tags of each sentence, one a word.
 
     Raises:
-      InputError: no sentences, different numbers of sentences or words, something that is no
-        BIO tag, or no true entity at all, where F1 means nothing.
+      InputError: also on something that is no BIO tag, or no true entity at all, where F1 means
+        nothing.
 
     Source: Tjong Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003);
     Nakayama, seqeval (2018).
@@ -107,11 +102,7 @@ def memorised_tag_baseline(
     test_tokens: Sequence[Sequence[str]],
     test_tags: Sequence[Sequence[str]],
 ) -> Score:
-    """Span F1 of ``memorised_tags`` on test sentences.
-
-    Raises:
-      InputError: as in ``span_f1``, or sentences with more or fewer tags than words.
-    """
+    """Span F1 of ``memorised_tags`` on test sentences."""
     _check_words("test_tags", test_tokens, test_tags)
     return span_f1(test_tags, memorised_tags(train_tokens, train_tags, test_tokens))
 
@@ -123,13 +114,7 @@ def memorised_tags(
 ) -> list[list[str]]:
     """Each word's most frequent tag of training, ``O`` of unseen words.
 
-    Args:
-      train_tokens: words of the training sentences; their case counts.
-      train_tags: their BIO tags; of equally frequent ones the first in the alphabet counts.
-      tokens: words of the sentences to tag.
-
-    Raises:
-      InputError: training sentences with more or fewer tags than words.
+    Of equally frequent tags the first in the alphabet counts, and the case of a word counts.
     """
     _check_words("train_tags", train_tokens, train_tags)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -157,15 +142,7 @@ def span_recall(
     test: Sequence[TaggedSentence],
     predicted_tags: Sequence[Sequence[str]],
 ) -> SpanRecall:
-    """Recall of entities seen in training, and of others.
-
-    Args:
-      train, test: sentences with their true tags.
-      predicted_tags: BIO tags of each sentence of ``test``, one a word.
-
-    Raises:
-      InputError: different numbers of sentences.
-    """
+    """Recall of entities seen in training, and of others; tags as in ``span_f1``."""
     from seqeval.metrics.sequence_labeling import get_entities
 
     _check_sizes(test, predicted_tags)
@@ -189,11 +166,7 @@ def span_recall(
 
 
 def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
-    """Share of samples ``[n]`` with the right class.
-
-    Raises:
-      InputError: no samples, different numbers of them, or labels that are no whole numbers.
-    """
+    """Share of samples ``[n]`` with the right class."""
     import sklearn.metrics
 
     true, predicted = _labels(true_labels, predicted_labels)
@@ -204,7 +177,7 @@ def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
 def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
     """F1 of each class, averaged over the classes that occur among true or predicted labels.
 
-    A class that is never predicted rightly has F1 0. Errors are those of ``accuracy``.
+    A class that is never predicted rightly has F1 0.
     """
     import sklearn.metrics
 
@@ -217,11 +190,7 @@ def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
 
 
 def majority_class_baseline(train_labels: Sequence[int], test_labels: Sequence[int]) -> ClassScores:
-    """Scores of the most frequent class of training ``[n]`` on test labels ``[m]``; of equals the lowest.
-
-    Raises:
-      InputError: as in ``accuracy``.
-    """
+    """Scores on test labels ``[m]`` of the most frequent class of training; of equals the lowest."""
     train, _ = _labels(train_labels, train_labels)
     names, counts = np.unique(train, return_counts=True)
     predicted = np.full(len(test_labels), names[np.argmax(counts)])

@@ -24,10 +24,9 @@ CONTINUES = "##"
 class BpeTokenizer:
     """Text to subword ids and back; ids 0 to 3 are padding, begin, end and unknown.
 
-    Subwords never cross a space or join a punctuation mark. Spaces are part of the subwords,
-    so a decoded sentence is plain text, ready for BLEU. Normalised text
-    (``parallel_text.normalise``) whose characters are all known comes back unchanged; a
-    character not seen in training becomes the unknown id and is lost.
+    Subwords never cross a space or join a punctuation mark. Spaces are part of the subwords, so a
+    decoded sentence is plain text, ready for BLEU. Normalised text (``parallel_text.normalise``) of
+    known characters comes back unchanged; others become the unknown id and are lost.
     """
 
     def __init__(self, model: tokenizers.Tokenizer):
@@ -37,7 +36,7 @@ class BpeTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of ids, the special ones included; at most the limit given to training."""
+        """Number of ids, the special ones included."""
         return self._model.get_vocab_size()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -46,12 +45,7 @@ class BpeTokenizer:
         return [encoding.ids for encoding in encodings]
 
     def decode_batch(self, ids: np.ndarray | Sequence[Sequence[int]]) -> list[str]:
-        """Plain text of each row of ids, up to its first end id.
-
-        Args:
-          ids: rows of ids, ``[n, length]`` or ragged. Padding, begin and unknown ids are
-            skipped, and so are ids beyond the vocabulary, which a model may emit.
-        """
+        """Plain text of each row of ids, up to its first end id; special and unknown ids are skipped."""
         return self._model.decode_batch([self._words(row) for row in ids])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -123,7 +117,7 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
 
 
 class EncodedTexts(NamedTuple):
-    """Token ids ``[n, length]`` int32, and the number of texts that were cut to the length."""
+    """Token ids ``[n, length]`` int32, and the number of cut texts."""
 
     token_ids: np.ndarray
     cut: int
@@ -161,9 +155,9 @@ class WordPiece:
           key: key of the file in the configuration, for errors.
 
         Raises:
-          InputError: an unreadable file, an empty or repeated piece, a missing special
-            piece (``[PAD]`` must be the first), or pieces of the other case, with which
-            most words would silently become unknown.
+          InputError: an unreadable file, an empty or repeated piece, a missing special piece
+            (``[PAD]`` must be the first), or pieces of the other case, with which most words would
+            silently become unknown.
         """
         pieces = [line.rstrip("\r") for line in read_lines(path, key)]
         _check_pieces(pieces, path, key)
@@ -180,15 +174,7 @@ class WordPiece:
         write_text(Path(path), "".join(f"{piece}\n" for piece in self.pieces))
 
     def encode_texts(self, texts: Sequence[str], length: int) -> EncodedTexts:
-        """Ids of whole texts: begin ``[CLS]``, pieces, end ``[SEP]``, padding 0.
-
-        Args:
-          texts: n texts; one with more pieces than fit keeps the first ones and is counted.
-          length: ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3.
-
-        Raises:
-          InputError: a length without room for a piece.
-        """
+        """Ids of texts: begin ``[CLS]``, pieces, end ``[SEP]``, padding 0; long texts are cut and counted."""
         check_length(length)
         rows = [encoding.ids for encoding in self._encodings(texts)]
         room = length - 2
@@ -220,9 +206,6 @@ def make_wordpiece(
       lines: training texts.
       vocabulary_size: upper limit on a learnt vocabulary.
       lowercase: whether case and accents are ignored; as the vocabulary was made.
-
-    Raises:
-      InputError: as in ``WordPiece.from_file`` and ``train_wordpiece``.
     """
     if vocabulary:
         return WordPiece.from_file(resolve_corpus(vocabulary, "task.vocabulary"), lowercase)

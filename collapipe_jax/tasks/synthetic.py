@@ -15,7 +15,7 @@ from collapipe_jax.errors import InputError
 
 Option = TypeVar("Option")
 
-MAX_REDRAWS = 1000  # in a row; the grammar holds far more sentences than anyone draws
+MAX_REDRAWS = 1000  # in a row
 
 
 class Noun(NamedTuple):

@@ -1,15 +1,16 @@
 """Tagging of entities: BERT with a head at every token, scored by span F1."""
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
-from collapipe_jax.models.bert_heads import BertTagger, TaggingBatch
+from collapipe_jax.models.bert_heads import LabelledBatch
 from collapipe_jax.models.layers import Params
 from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.objective import held_out_loss
 from collapipe_jax.tasks.scores import Score, memorised_tag_baseline, span_f1, span_recall
 from collapipe_jax.tasks.tagging_data import TaggedText, TaggingData, load_tagging, word_tags
-from collapipe_jax.tasks.task import Config, ModelCounts, Task
+from collapipe_jax.tasks.task import Config, Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class Tagging(bert.BertObjective):
 
     headline: ClassVar[str] = "test_span_f1"
     baseline: ClassVar[str] = "test_span_f1_memorised"
-    head = BertTagger
+    pools: ClassVar[bool] = False
 
     data: TaggingData
 
@@ -54,7 +55,7 @@ class Tagging(bert.BertObjective):
             "test_loss": held_out_loss(params, self.model, data.test),
         }
 
-    def _tags(self, params: Params, arrays: TaggingBatch, text: TaggedText) -> list[list[str]]:
+    def _tags(self, params: Params, arrays: LabelledBatch, text: TaggedText) -> list[list[str]]:
         return word_tags(self.data.labels, arrays, text, self.predict(params, arrays))
 
     def _memorised(self, text: TaggedText) -> Score:
@@ -66,15 +67,11 @@ def _span_f1(text: TaggedText, predicted: list[list[str]]) -> Score:
     return span_f1([sentence.tags for sentence in text.sentences], predicted)
 
 
-def _count_work(config: Config) -> ModelCounts:
-    return bert.count_work(config, predictions=config["task"]["source_length"], pooler=False)
-
-
 TAGGING = Task(
     score_name="span F1",
     make_sizes=bert.make_sizes,
     make_objective=Tagging.from_config,
-    count_work=_count_work,
+    count_work=functools.partial(bert.count_work, pools=False),
     reads=bert.READS,
     needs=bert.NEEDS,
 )

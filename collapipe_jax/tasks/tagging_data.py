@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import UNLABELLED, TaggingBatch
+from collapipe_jax.models.bert_heads import UNLABELLED, LabelledBatch
 from collapipe_jax.models.config import PAD_ID
 from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence, entity_type, read_conll
 from collapipe_jax.tasks.corpora import CorpusName, resolve_corpus
@@ -25,12 +25,7 @@ class TaggedSets(NamedTuple):
 
 
 class TaggedText(NamedTuple):
-    """The sentences, and the number of the sentence that each window is cut from.
-
-    Attributes:
-      sentences: all of a set.
-      sentence_of_window: ``[n]`` int32, never falling.
-    """
+    """The sentences of a set, and the number ``[n]`` of the sentence that each window is cut from."""
 
     sentences: tuple[TaggedSentence, ...]
     sentence_of_window: np.ndarray
@@ -53,9 +48,9 @@ class TaggingData(NamedTuple):
     wordpiece: WordPiece
     labels: tuple[str, ...]
     entity_types: tuple[str, ...]
-    train: TaggingBatch
-    validation: TaggingBatch
-    test: TaggingBatch
+    train: LabelledBatch
+    validation: LabelledBatch
+    test: LabelledBatch
     train_text: TaggedText
     validation_text: TaggedText
     test_text: TaggedText
@@ -83,10 +78,10 @@ def load_tagging(
     Args:
       train, validation, test, samples, seed: as in ``read_tagged``.
       vocabulary, vocabulary_size, lowercase: as in ``make_wordpiece``.
-      length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3.
+      length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included.
 
     Raises:
-      InputError: as in ``read_tagged``, on a length without room, or a broken vocabulary.
+      InputError: on what these functions refuse.
     """
     check_length(length)
     labels, *parts = read_tagged(
@@ -104,7 +99,7 @@ def load_tagging(
 def read_tagged(
     *, train: CorpusName, validation: CorpusName, test: CorpusName, samples: int, seed: int
 ) -> TaggedSets:
-    """Read the training, validation and test sentences.
+    """Read the training, validation and test sentences, each set in the order of its file.
 
     Args:
       train: file as in ``read_conll``, found as in ``resolve_corpus``. It alone determines the
@@ -112,9 +107,6 @@ def read_tagged(
       validation, test: files.
       samples: most sentences to train on, drawn at random; 0 takes all.
       seed: of this draw, from 0.
-
-    Returns:
-      The sets, each in the order of its file.
 
     Raises:
       InputError: a missing or broken file, a number out of its range, or a type of entity in
@@ -135,7 +127,7 @@ def read_tagged(
 
 
 def word_tags(
-    labels: Sequence[str], arrays: TaggingBatch, text: TaggedText, predicted: np.ndarray
+    labels: Sequence[str], arrays: LabelledBatch, text: TaggedText, predicted: np.ndarray
 ) -> list[list[str]]:
     """Tags of the words of all sentences, from predictions for subwords.
 
@@ -177,7 +169,7 @@ def _key(sentence: TaggedSentence, types: Sequence[str]) -> int:
 
 def _windows(
     wordpiece: WordPiece, sentences: Sequence[TaggedSentence], labels: Sequence[str], length: int
-) -> tuple[TaggingBatch, TaggedText]:
+) -> tuple[LabelledBatch, TaggedText]:
     """Padded windows of all sentences."""
     words = list(dict.fromkeys(word for sentence in sentences for word in sentence.tokens))
     pieces_of = dict(zip(words, wordpiece.encode_words(words), strict=True))
@@ -192,19 +184,16 @@ def _windows(
                 row += [number_of[tag]] + [UNLABELLED] * (len(word_pieces) - 1)
             numbers.append(row)
             owners.append(owner)
-    arrays = TaggingBatch(pad_rows(ids, length, PAD_ID), pad_rows(numbers, length, UNLABELLED))
+    arrays = LabelledBatch(pad_rows(ids, length, PAD_ID), pad_rows(numbers, length, UNLABELLED))
     return arrays, TaggedText(tuple(sentences), np.array(owners, dtype=np.int32))
 
 
 def cut_at_words(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """Consecutive windows of words, each as long as possible.
+    """First word and end of consecutive windows of words, each as long as possible.
 
     Args:
       sizes: pieces of each word, from 1 to ``room``.
       room: most pieces of a window.
-
-    Returns:
-      First word and end of each window; together they are all words, in order.
     """
     windows, start, used = [], 0, 0
     for word, size in enumerate(sizes):

@@ -88,8 +88,7 @@ def load_translation(
       source_length: ids of a source, its end id included, from 2.
       target_length: ids that the decoder predicts, the end id included, from 2.
       seed: of the synthetic text and of the split, from 0.
-      reverse: translate from the second column to the first; the split then goes by the
-        sentences of the second.
+      reverse: translate from the second column to the first, and split by the second.
 
     Raises:
       InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
@@ -120,25 +119,16 @@ def load_translation(
 
 
 def source_key(pair: Pair) -> str:
-    """Group of a pair: its source sentence without case and punctuation.
-
-    Sentences without any letter or digit are their own group.
-    """
+    """Source sentence without case and punctuation, or as it is without any letter."""
     return " ".join(re.findall(r"\w+", pair[0].casefold())) or pair[0]
 
 
 def length_labels(lengths: np.ndarray) -> np.ndarray:
-    """Classes 0, 1, ... of samples by length, short sentences first.
+    """Classes 0, 1, ... ``[n]`` of samples by length ``[n]``, short sentences first, without gaps.
 
     The bounds are the quantiles of the lengths, 8 classes of about equal size. Samples of equal
     length share a class, so where few lengths occur neighbouring classes merge: mostly 5 to 8
     remain, at least 1.
-
-    Args:
-      lengths: tokens of each sample, integers ``[n]``.
-
-    Returns:
-      Labels without gaps, int32 ``[n]``.
     """
     bounds = np.quantile(lengths, np.arange(1, MAX_LABELS) / MAX_LABELS, method="lower")
     _, labels = np.unique(np.searchsorted(bounds, lengths, side="left"), return_inverse=True)

@@ -13,11 +13,7 @@ import optax
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.federated.learner import LearningReport
 from collapipe_jax.federated.optimizers import Optimizers
-from collapipe_jax.federated.pipeline_learner import (
-    PipelineLearner,
-    PipelineOutcome,
-    PipelineState,
-)
+from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome, PipelineState
 from collapipe_jax.training.loop import initial_run_state, round_batches
 
 # One object, since it is a static argument of the compiled round.

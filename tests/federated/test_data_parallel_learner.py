@@ -9,7 +9,7 @@ import pytest
 from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataParallelLearner
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer, scale_group_rates
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
-from collapipe_jax.models.bert_heads import BertTagger, TaggingBatch
+from collapipe_jax.models.bert_heads import BertWithHead, LabelledBatch
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.split_model import example_losses
 
@@ -25,7 +25,7 @@ SIZES = BertConfig(
 )
 
 
-class BrittleTagger(BertTagger):
+class BrittleTagger(BertWithHead):
     """A tagger to which an unknown word is not a number."""
 
     def embed(self, embedding_params, batch, keys):
@@ -34,7 +34,7 @@ class BrittleTagger(BertTagger):
         return jnp.where(known[..., None], x, jnp.nan), mask
 
 
-MODEL = BrittleTagger(sizes=SIZES, labels=5, label_smoothing=0.1)
+MODEL = BrittleTagger(sizes=SIZES, labels=5, pools=False, label_smoothing=0.1)
 DROPPING = dataclasses.replace(MODEL, sizes=dataclasses.replace(SIZES, dropout_rate=0.3))
 STEPS, CLUSTERS, DEVICES, BATCH = 2, 3, 2, 4
 CLIENT = scale_group_rates(make_optimizer("momentum", 0.3, clip_norm=0.5), {"embedding": 2.0})
@@ -61,7 +61,7 @@ def make_batches(seed, steps=STEPS, shortest=1):
     real = np.arange(4) < rng.integers(shortest, 5, (*shape, 1))
     token_ids = np.where(real, rng.integers(4, 12, (*shape, 4)), 0)
     labels = np.where(real, rng.integers(0, 5, (*shape, 4)), -1)
-    return TaggingBatch(jnp.array(token_ids, jnp.int32), jnp.array(labels, jnp.int32))
+    return LabelledBatch(jnp.array(token_ids, jnp.int32), jnp.array(labels, jnp.int32))
 
 
 def train(state, batches, samples, loss=0.0, key=KEY, learner=LEARNER, **changed):

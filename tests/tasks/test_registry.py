@@ -12,7 +12,7 @@ from support.changed_keys import changed
 
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import BertClassifier, ClassificationBatch, predict
+from collapipe_jax.models.bert_heads import BertWithHead, LabelledBatch, predict
 from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.objective import Objective
 from collapipe_jax.tasks.registry import TASKS
@@ -22,15 +22,15 @@ from configs import default
 
 
 class Parities(NamedTuple):
-    train: ClassificationBatch
-    validation: ClassificationBatch
-    test: ClassificationBatch
+    train: LabelledBatch
+    validation: LabelledBatch
+    test: LabelledBatch
     split_keys: np.ndarray
 
 
 def make_parities(count, seed):
     ids = np.random.default_rng(seed).integers(4, 12, (count, 3), dtype=np.int32)
-    return ClassificationBatch(ids, ids[:, 0] % 2)
+    return LabelledBatch(ids, ids[:, 0] % 2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Parity(Objective):
 
 def make_objective(config):
     sets = [make_parities(count, seed) for seed, count in enumerate((40, 10, 10))]
-    model = BertClassifier(sizes=bert.make_sizes(config), labels=2)
+    model = BertWithHead(sizes=bert.make_sizes(config), labels=2, pools=True)
     return Parity(model=model, data=Parities(*sets, split_keys=sets[0].labels))
 
 
@@ -62,7 +62,7 @@ PARITY = Task(
     score_name="right parities",
     make_sizes=bert.make_sizes,
     make_objective=make_objective,
-    count_work=lambda config: bert.count_work(config, predictions=1, pooler=True),
+    count_work=lambda config: bert.count_work(config, pools=True),
     reads=frozenset({"task.labels"}),
     needs={"task.labels": "Give 2"},
 )

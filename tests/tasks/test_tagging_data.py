@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import TaggingBatch
+from collapipe_jax.models.bert_heads import LabelledBatch
 from collapipe_jax.tasks.scores import memorised_tag_baseline, span_f1
 from collapipe_jax.tasks.subwords import SPECIAL_PIECES
 from collapipe_jax.tasks.tagging_data import (
@@ -178,7 +178,7 @@ def test_a_type_that_training_lacks_is_refused(files):
 
 
 def test_predictions_of_another_form_are_refused():
-    arrays = TaggingBatch(np.array([[2, 5, 3]]), np.array([[-1, 0, -1]]))
+    arrays = LabelledBatch(np.array([[2, 5, 3]]), np.array([[-1, 0, -1]]))
     text = TaggedText((), np.array([0]))
     with pytest.raises(InputError, match=r"predicted = \(1, 2\): the windows have the shape"):
         word_tags(("O",), arrays, text, np.zeros((1, 2), int))
