@@ -1,7 +1,4 @@
-"""From a configuration to an experiment.
-
-Everything that a configuration can get wrong is found here, before any work starts.
-"""
+"""From a configuration to an experiment; errors are found before any work starts."""
 
 import dataclasses
 import functools
@@ -64,7 +61,7 @@ class Experiment:
 
     @functools.cached_property
     def learner(self) -> Learner:
-        """The way of learning that the policy's decisions are for."""
+        """The way of learning for the policy's decisions."""
         shared = {
             "cluster_weight": jnp.asarray(self.cluster_weight, jnp.float32),
             "model": self.objective.model,
@@ -84,11 +81,11 @@ class Experiment:
 
 
 def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
-    """Make a configuration ready, or say what is wrong with it.
+    """Build the experiment of a configuration.
 
     Args:
       config: the configuration.
-      default: the default one; it tells which keys there are and of which type.
+      default: the default one, with all keys and their types.
 
     Raises:
       InputError: naming key, value and remedy.
@@ -97,7 +94,7 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     check_training(config)
     TASKS[config.task.kind].make_sizes(config)  # cheap checks first, the corpus last
     policy = make_policy(**config.policy)
-    _check_is_trained(config)
+    _check_trainable(config)
     optimizers = build_optimizers(config)
     execution = build_execution(config)
     erasure_law = build_erasure_law(config)
@@ -127,31 +124,20 @@ def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
     )
 
 
-def _check_is_trained(config: ConfigDict) -> None:
+def _check_trainable(config: ConfigDict) -> None:
     """Refuse what can be priced but not trained."""
     fraction, backend = config.payload.trained_fraction, config.pipeline.backend
     if fraction < 1.0:
-        raise InputError(
-            "payload.trained_fraction",
-            fraction,
-            "adapters are priced, not trained",
-            "Give 1 to train, or compare policies without training",
-        )
+        remedy = "Give 1 to train, or compare policies without training"
+        problem = "adapters are priced, not trained"
+        raise InputError("payload.trained_fraction", fraction, problem, remedy)
     if config.policy.name in CLIENT_POLICIES and backend != "sequential":
-        raise InputError(
-            "pipeline.backend",
-            backend,
-            f"policy {config.policy.name} has no pipeline to run",
-            "Give sequential, or another policy",
-        )
+        problem = f"policy {config.policy.name} has no pipeline to run"
+        raise InputError("pipeline.backend", backend, problem, "Give sequential, or another policy")
 
 
 def build_execution(config: ConfigDict) -> Execution:
-    """What runs the encoder.
-
-    Raises:
-      InputError: if there are fewer devices than a sharded pipeline needs.
-    """
+    """Execution of the encoder; an ``InputError`` with too few devices."""
     execution = Execution(**config.pipeline)
     if execution.backend == "sharded":
         with under_keys({"mesh": "pipeline.backend"}):
@@ -163,11 +149,7 @@ _LAW_KEYS = {"erased_together": ("micro_batch", "round"), "survivor_weight": ("s
 
 
 def build_erasure_law(config: ConfigDict) -> ErasureLaw:
-    """How losses are drawn and made up for.
-
-    Raises:
-      InputError: on an unknown name, or where a policy's learning knows no other law.
-    """
+    """Law of the erasures; an ``InputError`` on one that the policy does not read."""
     for key, known in _LAW_KEYS.items():
         name, value = f"training.{key}", config.training[key]
         if value not in known:
@@ -182,17 +164,13 @@ def build_erasure_law(config: ConfigDict) -> ErasureLaw:
 
 
 def _averaged_copies(config: ConfigDict) -> int:
-    """How many copies of the embedding a round averages: of clusters, or of clients."""
+    """Copies of the embedding that a round averages: of clusters, or of clients."""
     clusters, devices = config.network.clusters, config.network.devices
     return clusters * devices if config.policy.name in CLIENT_POLICIES else clusters
 
 
 def build_optimizers(config: ConfigDict) -> Optimizers:
-    """Optimisers of clients, decoder and server.
-
-    Raises:
-      InputError: on an unknown optimiser or schedule, or numbers that it refuses.
-    """
+    """Optimisers of clients, decoder and server, or an ``InputError``."""
     training = config.training
 
     def make(key: str, learning_rate: float, **options: Any) -> optax.GradientTransformation:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from collapipe_jax.federated.shared_loss import loss_per_token
@@ -156,16 +157,9 @@ def largest_curvature(
         norm = jnp.sqrt(_squared_norm(curved))
         return _scaled(curved, norm), norm
 
-    start = _random_like(key, params)
+    start = optax.tree.random_like(key, params)
     start = _scaled(start, jnp.sqrt(_squared_norm(start)))
     return jax.lax.scan(iterate, start, None, length=POWER_ITERATIONS)[1][-1]
-
-
-def _random_like(key: Array, tree: PyTree) -> PyTree:
-    leaves, structure = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-    drawn = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(structure, drawn)
 
 
 def _scaled(tree: PyTree, norm: Array) -> PyTree:

@@ -62,45 +62,40 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
     if saved.exists():
         found = _read_config(path)
         if found != config:
-            raise InputError(
-                "workdir",
-                str(workdir),
-                f"belongs to another configuration ({_first_difference(found, config)})",
-                "Choose another workdir, or restore that configuration",
-            )
+            problem = f"belongs to another configuration ({_first_difference(found, config)})"
+            remedy = "Choose another workdir, or restore that configuration"
+            raise _wrong_workdir(workdir, problem, remedy)
         if not resume:
-            raise InputError(
-                "workdir", str(workdir), "holds results already", "Add --resume, or choose another"
+            raise _wrong_workdir(
+                workdir, "holds results already", "Add --resume, or choose another"
             )
     elif any(entry != partial_path(saved) for entry in path.iterdir()):
-        raise InputError(
-            "workdir", str(workdir), "holds files that no run wrote", "Choose an empty folder"
-        )
+        raise _wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
     else:
         write_text(saved, json.dumps(config, indent=1, sort_keys=True) + "\n")
     return path
+
+
+def _wrong_workdir(workdir: str | os.PathLike, problem: str, remedy: str) -> InputError:
+    return InputError("workdir", str(workdir), problem, remedy)
 
 
 def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            "workdir", str(path), f"no folder ({error.strerror})", "Choose a path for a folder"
+        raise _wrong_workdir(
+            path, f"no folder ({error.strerror})", "Choose a path for a folder"
         ) from None
 
 
 def _read_config(workdir: Path) -> dict[str, Any]:
     saved = workdir / "config.json"
     if not saved.is_file():
-        raise InputError(
-            "workdir", str(workdir), "holds no run", "Name the workdir of a training run"
-        )
+        raise _wrong_workdir(workdir, "holds no run", "Name the workdir of a training run")
     found = _read_object(saved)
     if found is None:
-        raise InputError(
-            "workdir", str(workdir), "its config.json is damaged", "Start anew in another workdir"
-        )
+        raise _wrong_workdir(workdir, "its config.json is damaged", "Start anew in another workdir")
     return found
 
 
@@ -273,9 +268,7 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
     config = _read_config(path)
     step = _newest_step(path / "checkpoints")
     if step is None:
-        raise InputError(
-            "workdir", str(workdir), "has no checkpoint yet", "Let its run go on with --resume"
-        )
+        raise _wrong_workdir(workdir, "has no checkpoint yet", "Let its run go on with --resume")
     with Checkpoints(path, writable=False) as checkpoints:
         record = checkpoints.load_record(step)
     return RunRecord(

@@ -48,7 +48,7 @@ class Classification(bert.BertObjective):
             "test_macro_f1": macro_f1(arrays.labels, predicted).value,
             "test_accuracy_majority": self._majority(arrays),
             "test_loss": held_out_loss(params, self.model, arrays),
-            "cut_texts": self.data.cut._asdict(),
+            "cut_texts": self.data.cut,
         }
 
     def _majority(self, arrays: LabelledBatch) -> float:

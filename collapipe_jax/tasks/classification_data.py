@@ -27,14 +27,6 @@ class LabelledSets(NamedTuple):
     test: list[LabelledText]
 
 
-class CutTexts(NamedTuple):
-    """Number of texts of each set that were cut to the length."""
-
-    train: int
-    validation: int
-    test: int
-
-
 class ClassificationData(NamedTuple):
     """Arrays, vocabulary and classes of a classification task.
 
@@ -44,7 +36,7 @@ class ClassificationData(NamedTuple):
       train, validation, test: texts and their classes, NumPy leaves ``[n, ...]``.
       split_keys: domain of every training text, or its class without domains, ``[n]`` int32.
       key_names: names of the ``split_keys``.
-      cut: texts that were cut.
+      cut: number of texts of each set that were cut to the length.
     """
 
     wordpiece: WordPiece
@@ -54,7 +46,7 @@ class ClassificationData(NamedTuple):
     test: LabelledBatch
     split_keys: np.ndarray
     key_names: tuple[str, ...]
-    cut: CutTexts
+    cut: dict[str, int]
 
 
 def load_classification(
@@ -94,11 +86,12 @@ def load_classification(
     lines = [entry.text for entry in texts[0]]
     wordpiece = make_wordpiece(vocabulary, lines, vocabulary_size, lowercase)
     arrays, cut = zip(*(_arrays(wordpiece, text, labels, length) for text in texts), strict=True)
+    cut = dict(zip(("train", "validation", "test"), cut, strict=True))
     keys, key_names = arrays[0].labels, labels
     if domains:
         domain_of_label, key_names = _domains(domains, labels)
         keys = domain_of_label[keys]
-    return ClassificationData(wordpiece, labels, *arrays, keys, key_names, CutTexts(*cut))
+    return ClassificationData(wordpiece, labels, *arrays, keys, key_names, cut)
 
 
 def read_sets(

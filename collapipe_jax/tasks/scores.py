@@ -190,7 +190,7 @@ def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
 
 
 def majority_class_baseline(train_labels: Sequence[int], test_labels: Sequence[int]) -> ClassScores:
-    """Scores on test labels ``[m]`` of the most frequent class of training; of equals the lowest."""
+    """Test scores of the most frequent class of training; of equals the lowest."""
     train, _ = _labels(train_labels, train_labels)
     names, counts = np.unique(train, return_counts=True)
     predicted = np.full(len(test_labels), names[np.argmax(counts)])

@@ -45,7 +45,7 @@ class BpeTokenizer:
         return [encoding.ids for encoding in encodings]
 
     def decode_batch(self, ids: np.ndarray | Sequence[Sequence[int]]) -> list[str]:
-        """Plain text of each row of ids, up to its first end id; special and unknown ids are skipped."""
+        """Plain text of rows of ids, up to the first end id, without special and unknown ids."""
         return self._model.decode_batch([self._words(row) for row in ids])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -174,7 +174,7 @@ class WordPiece:
         write_text(Path(path), "".join(f"{piece}\n" for piece in self.pieces))
 
     def encode_texts(self, texts: Sequence[str], length: int) -> EncodedTexts:
-        """Ids of texts: begin ``[CLS]``, pieces, end ``[SEP]``, padding 0; long texts are cut and counted."""
+        """Ids of texts with ``[CLS]``, ``[SEP]`` and padding; long ones are cut and counted."""
         check_length(length)
         rows = [encoding.ids for encoding in self._encodings(texts)]
         room = length - 2

@@ -25,7 +25,7 @@ class TaggedSets(NamedTuple):
 
 
 class TaggedText(NamedTuple):
-    """The sentences of a set, and the number ``[n]`` of the sentence that each window is cut from."""
+    """The sentences of a set, and for each window ``[n]`` the number of its sentence."""
 
     sentences: tuple[TaggedSentence, ...]
     sentence_of_window: np.ndarray

@@ -64,7 +64,7 @@ class Translation(Objective):
             "test_bleu_copy": copy_baseline(*data.test_text).value,
             "bleu_signature": greedy.signature,
             "test_loss": held_out_loss(params, self.model, data.test),
-            "dropped_pairs": data.dropped._asdict(),
+            "dropped_pairs": data.dropped,
         }
 
     def save(self, folder: str | os.PathLike[str]) -> None:

@@ -11,7 +11,6 @@ from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID
 from collapipe_jax.models.transformer import TranslationBatch
 from collapipe_jax.tasks.corpora import CorpusName, resolve_corpus
 from collapipe_jax.tasks.parallel_text import (
-    GroupSplit,
     Pair,
     ParallelText,
     read_parallel_text,
@@ -31,15 +30,6 @@ class ParallelSentences(NamedTuple):
     references: tuple[str, ...]
 
 
-class DroppedPairs(NamedTuple):
-    """Number of pairs left out: empty ones, and too long ones by set."""
-
-    empty: int
-    train: int
-    validation: int
-    test: int
-
-
 class TranslationData(NamedTuple):
     """Arrays and vocabulary of a translation task.
 
@@ -49,7 +39,7 @@ class TranslationData(NamedTuple):
         the source; begin, tokens and end of the target.
       validation_text, test_text: the sentences, row by row.
       split_keys: class of every training source by length, see ``length_labels``, ``[n]``.
-      dropped: pairs that were left out.
+      dropped: number of pairs left out: empty ones, and too long ones by set.
     """
 
     tokenizer: BpeTokenizer
@@ -59,7 +49,7 @@ class TranslationData(NamedTuple):
     validation_text: ParallelSentences
     test_text: ParallelSentences
     split_keys: np.ndarray
-    dropped: DroppedPairs
+    dropped: dict[str, int]
 
 
 def load_translation(
@@ -114,7 +104,12 @@ def load_translation(
         validation_text=validation_text,
         test_text=test_text,
         split_keys=length_labels(np.sum(train.source_ids != PAD_ID, axis=1)),
-        dropped=_dropped(text.empty_lines, split, train, validation, test),
+        dropped={
+            "empty": text.empty_lines,
+            "train": len(split.train) - len(train.source_ids),
+            "validation": len(split.validation) - len(validation.source_ids),
+            "test": len(split.test) - len(test.source_ids),
+        },
     )
 
 
@@ -169,11 +164,6 @@ def _arrays(
     target_ids = pad_rows([[BOS_ID, *targets[i], EOS_ID] for i in fits], lengths[1] + 1, PAD_ID)
     kept = ParallelSentences(tuple(pairs[i][0] for i in fits), tuple(pairs[i][1] for i in fits))
     return TranslationBatch(source_ids, target_ids), kept
-
-
-def _dropped(empty_lines: int, split: GroupSplit, *kept: TranslationBatch) -> DroppedPairs:
-    lost = (len(p) - len(a.source_ids) for p, a in zip(split, kept, strict=True))
-    return DroppedPairs(empty_lines, *lost)
 
 
 def _check_sizes(

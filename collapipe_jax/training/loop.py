@@ -1,4 +1,4 @@
-"""The joint loop: a network decides and is priced, a model learns, on a simulated clock."""
+"""Training: a network decides and has its costs, a model learns, on a simulated clock."""
 
 import functools
 import itertools
@@ -53,21 +53,18 @@ def train(
     """Train a model over a simulated network.
 
     Every round is a pure function of the state and of keys folded from the seed and the
-    round's number, so a run that was killed ends, resumed, with the same numbers. Several hosts
+    round's number, so a run that was killed and resumed ends with the same numbers. Several hosts
     (``hosts.join``) all call this alike.
 
     Args:
-      experiment: what to run.
-      workdir: where metrics and checkpoints go; a folder that all hosts see.
-      resume: go on with what is in ``workdir``.
-      console: where progress is shown; None is the terminal.
-
-    Returns:
-      The record of the whole run.
+      experiment: the run.
+      workdir: folder of metrics and checkpoints, which all hosts see.
+      resume: continue the run in ``workdir``.
+      console: console of the progress; None is the terminal.
 
     Raises:
       InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged, or
-        if one of several hosts would have nothing of its own to do.
+        if one of several hosts would have no work of its own.
     """
     _check_hosts(experiment)
     with RunFiles(workdir, experiment.config, resume) as files:
@@ -96,11 +93,7 @@ def train(
 
 
 def _check_hosts(experiment: Experiment) -> None:
-    """Refuse several hosts that would not share the work.
-
-    Raises:
-      InputError: naming the key.
-    """
+    """Refuse several hosts that would not share the work."""
     count, backend = jax.process_count(), experiment.execution.backend
     if count > 1 and backend != "sharded":
         problem = f"{count} hosts would all do the same work"
@@ -108,12 +101,9 @@ def _check_hosts(experiment: Experiment) -> None:
     if count > 1:
         working = {device.process_index for device in _mesh(experiment).devices.flat}
         if len(working) < count:
-            raise InputError(
-                "--hosts",
-                count,
-                f"the {_mesh(experiment).size} devices of the network are all on {len(working)}",
-                "Take fewer hosts, or fewer devices on each",
-            )
+            devices, remedy = _mesh(experiment).size, "Take fewer hosts, or fewer devices on each"
+            problem = f"the {devices} devices of the network are all on {len(working)}"
+            raise InputError("--hosts", count, problem, remedy)
 
 
 def initial_run_state(experiment: Experiment) -> RunState:
@@ -128,7 +118,7 @@ def initial_run_state(experiment: Experiment) -> RunState:
 
 
 def _initial_keys(experiment: Experiment) -> tuple[Array, Array]:
-    """Of learning and of the network."""
+    """Keys of learning and of the network."""
     learning_key, system_key = jax.random.split(_key(experiment, 1))
     return learning_key, system_key
 
@@ -143,7 +133,7 @@ _initial_learning = quick_jit(lambda learner, key: learner.init(key))
 
 
 def _learning_place(experiment: Experiment) -> Sharding:
-    """Where learning happens: one device, or all of a mesh whose stages run the encoder."""
+    """One device, or all of a mesh whose stages run the encoder."""
     if experiment.execution.backend != "sharded":
         return SingleDeviceSharding(jax.local_devices()[0])
     return NamedSharding(_mesh(experiment), PartitionSpec())
@@ -161,10 +151,10 @@ def _key(experiment: Experiment, purpose: int) -> Array:
 
 
 def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunState, Metrics]:
-    """One round: network state, decision, price, queues, local steps, aggregation.
+    """One round: network state, decision, costs, queues, local steps, aggregation.
 
     Args:
-      experiment: what runs.
+      experiment: the run.
       state: before the round.
       index: number of the round, from 0.
 
@@ -173,7 +163,7 @@ def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunS
     """
     network_key, learning_key = _round_keys(experiment, index)
     system_state, happened = state.system, None
-    if hosts.is_first():  # it decides for all, who need not follow the network
+    if hosts.is_first():  # it decides for all
         system_state, happened = _simulate_round(
             network_key, experiment.system, state.system, policy=experiment.policy
         )
@@ -188,15 +178,15 @@ def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunS
 
 
 def _round_keys(experiment: Experiment, index: int) -> tuple[Array, Array]:
-    """Of a round's network and of its learning."""
+    """Keys of a round's network and of its learning."""
     network_key, learning_key = jax.random.split(jax.random.fold_in(_key(experiment, 2), index))
     return network_key, learning_key
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:
-    """How long every round of a training run will last, without end and without learning.
+    """Latency of every round of a training run, without end and without learning.
 
-    The network changes, decides and is priced alike whatever is learnt.
+    The network changes and decides independently of what is learnt.
     """
     _, key = _initial_keys(experiment)
     state = _first_network(experiment, key)
@@ -206,8 +196,8 @@ def round_latencies_s(experiment: Experiment) -> Iterator[float]:
         yield float(happened.cost.latency_s)
 
 
-# One network a round is decided in no time, but compiled long: on a CPU half as long without
-# the emitters of fusions, which do not make it faster. Others do not read the option.
+# The decision of one network runs fast and compiles slowly: on a CPU in half the time without
+# the emitters of fusions.
 _simulate_round = functools.partial(
     jax.jit, static_argnames="policy", compiler_options=WITHOUT_FUSION_EMITTERS
 )(simulate_round)
@@ -215,15 +205,14 @@ _simulate_round = functools.partial(
 
 def round_batches(experiment: Experiment, index: int) -> Batch:
     """Mini-batches of a round, leaves ``[H, N, B, ...]``: a function of seed and round."""
-    training = experiment.config["training"]
-    rows = sample_round(
-        experiment.config["seed"],
-        experiment.cluster_indices,
-        index,
-        training["local_steps"],
-        training["batch"],
-    )
+    rows = _sample(experiment, index, experiment.config["training"]["local_steps"])
     return experiment.objective.draw(rows, (experiment.config["seed"], index))
+
+
+def _sample(experiment: Experiment, index: int, steps: int) -> np.ndarray:
+    """Training samples of a round, ``[steps, N, B]``."""
+    seed, batch = experiment.config["seed"], experiment.config["training"]["batch"]
+    return sample_round(seed, experiment.cluster_indices, index, steps, batch)
 
 
 def _evaluate_when_due(experiment: Experiment, state: RunState, index: int) -> Metrics:
@@ -236,7 +225,7 @@ def _evaluate_when_due(experiment: Experiment, state: RunState, index: int) -> M
 
 
 def _estimate_when_due(experiment: Experiment, state: RunState, index: int) -> Metrics:
-    """Constants of the bound; not a number in rounds without, and no names in runs without."""
+    """Constants of the bound; not a number in rounds without, empty in runs without."""
     config = experiment.config
     every = config["evaluation"]["estimate_every_rounds"]
     if not every:
@@ -254,19 +243,13 @@ def _estimate_when_due(experiment: Experiment, state: RunState, index: int) -> M
 
 
 def estimate_batches(experiment: Experiment, index: int) -> Batch:
-    """Mini-batches that constants are estimated from, leaves ``[J, N, B, ...]``.
+    """Mini-batches for the estimates of constants, leaves ``[J, N, B, ...]``.
 
-    They come from passes behind those of training: what was just learnt would look too good.
+    They come from passes after those of training: samples just learnt would bias the estimate.
     """
     training = experiment.config["training"]
-    behind = training["rounds"] * training["local_steps"]
-    rows = sample_round(
-        experiment.config["seed"],
-        experiment.cluster_indices,
-        behind + index,
-        _ESTIMATE_BATCHES,
-        training["batch"],
-    )
+    after_training = training["rounds"] * training["local_steps"]
+    rows = _sample(experiment, after_training + index, _ESTIMATE_BATCHES)
     return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.data.train)
 
 

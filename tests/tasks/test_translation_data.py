@@ -53,7 +53,7 @@ def test_shapes_and_types(data):
         assert arrays.target_ids.shape == (count, 73)
         assert arrays.source_ids.dtype == arrays.target_ids.dtype == np.int32
         assert arrays.target_ids.max() < data.tokenizer.vocabulary_size <= 300
-    assert data.dropped == (0, 0, 0, 0)
+    assert data.dropped == {"empty": 0, "train": 0, "validation": 0, "test": 0}
     assert data.split_keys.shape == (500,)
 
 
@@ -104,14 +104,14 @@ def load_file(corpus, **changes):
 
 def test_long_pairs_are_dropped_and_counted_never_cut(corpus):
     whole, short = load_file(corpus), load_file(corpus, source_length=8)
-    assert whole.dropped == (1, 0, 0, 0)
-    assert short.dropped.empty == 1
-    assert short.dropped.train > 0
+    assert whole.dropped == {"empty": 1, "train": 0, "validation": 0, "test": 0}
+    assert short.dropped["empty"] == 1
+    assert short.dropped["train"] > 0
     for name in ("train", "validation", "test"):
         full, kept = getattr(whole, name), getattr(short, name)
         fits = np.sum(full.source_ids != 0, axis=1) <= 8
         assert np.array_equal(full.source_ids[fits, :8], kept.source_ids)
-        assert getattr(short.dropped, name) == np.sum(~fits)
+        assert short.dropped[name] == np.sum(~fits)
     assert len(short.split_keys) == len(short.train.source_ids)
     assert len(short.test_text.sources) == len(short.test.source_ids)
 
@@ -120,9 +120,9 @@ def test_the_longest_pair_fits_exactly(corpus):
     whole = load_file(corpus)
     source, target = (int(np.sum(ids != 0, axis=1).max()) for ids in whole.train)
     exact = load_file(corpus, source_length=source, target_length=target - 1)
-    assert exact.dropped.train == 0
-    assert load_file(corpus, source_length=source - 1).dropped.train > 0
-    assert load_file(corpus, target_length=target - 2).dropped.train > 0
+    assert exact.dropped["train"] == 0
+    assert load_file(corpus, source_length=source - 1).dropped["train"] > 0
+    assert load_file(corpus, target_length=target - 2).dropped["train"] > 0
 
 
 def test_translations_of_one_sentence_stay_in_one_set(corpus):
@@ -227,7 +227,7 @@ def test_the_real_corpus():
     )
     assert data.tokenizer.vocabulary_size == 4000
     kept = len(data.train.source_ids)
-    assert kept + data.dropped.train == 28_000
+    assert kept + data.dropped["train"] == 28_000
     assert 0.97 < kept / 28_000 < 1
     sources = data.tokenizer.decode_batch(data.train.source_ids)
     held_out = {*data.test_text.sources, *data.validation_text.sources}
