@@ -28,7 +28,6 @@ from collapipe_jax.training.central import (
     initial_central_state,
 )
 from collapipe_jax.training.loop import train
-from configs import default
 from experiments.configuration import read_config
 from experiments.intervals import mean_interval
 
@@ -50,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     rows = []
     for seed in range(options.seeds):
         config = read_config(options.config, [*overrides, f"--config.seed={seed}"])
-        experiment = build_experiment(config, default.get_config())
+        experiment = build_experiment(config)
         console.print(f"seed {seed}: collaborative")
         folder = root / f"seed{seed}"
         train(experiment, folder, resume=True, console=console)

@@ -1,7 +1,6 @@
 """Reading a configuration file and the overrides on the command line."""
 
 import ast
-import difflib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.checks import check_training, typed_values
+from collapipe_jax.config.checks import check_config, unknown_key
 from collapipe_jax.errors import InputError
-from configs import default
 
 
 def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
@@ -43,10 +41,7 @@ def read_checked_config(path: str, overrides: Sequence[str]) -> ConfigDict:
     Raises:
       InputError: naming the key that is wrong.
     """
-    found = read_config(path, overrides).to_dict()
-    config = ConfigDict(typed_values(found, default.get_config().to_dict()))
-    check_training(config)
-    return config
+    return check_config(read_config(path, overrides))
 
 
 def read_sweep(path: str) -> Any:
@@ -81,13 +76,8 @@ def _apply(config: ConfigDict, override: str) -> None:
     if not (separator and name.startswith("--config.")):
         raise InputError("argument", override, "not understood", "Write --config.section.key=value")
     name = name.removeprefix("--config.")
-    known = _flat_keys(config)
-    if name not in known:
-        last = name.rpartition(".")[2]
-        elsewhere = [other for other in known if other.rpartition(".")[2] == last]
-        near = elsewhere or difflib.get_close_matches(name, known, n=1)
-        remedy = f"Did you mean {near[0]}" if near else "See configs/default.py for all keys"
-        raise InputError(name, text, "unknown key", remedy)
+    if name not in _flat_keys(config):
+        raise unknown_key(name, text)
     *sections, key = name.split(".")
     section = config
     for step in sections:

@@ -38,7 +38,6 @@ from collapipe_jax.files.atomic import write_text
 from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.policies.registry import Policy
 from collapipe_jax.training.loop import train
-from configs import default
 from experiments.configuration import read_config
 from experiments.intervals import mean_interval
 
@@ -142,7 +141,7 @@ def run_settings(
     rows = []
     for seed in range(seeds):
         config.seed = seed
-        built = build_experiment(config, default.get_config())  # corpus and model of all settings
+        built = build_experiment(config)  # corpus and model of all settings
         for setting in settings:
             console.print(f"seed {seed}: {setting.name}")
             experiment = with_setting(built, setting)

@@ -36,7 +36,6 @@ from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.files.checkpoints import open_workdir
 from collapipe_jax.policies.registry import CLIENT_POLICIES, POLICIES, make_policy
 from collapipe_jax.training.loop import round_latencies_s, train
-from configs import default
 from experiments.configuration import read_config
 from experiments.race_files import Run, read_run, save_race
 from experiments.race_summary import race_table
@@ -161,7 +160,7 @@ class _Course:
             own.seed, own.policy.name = seed, name
             by_clients = name in CLIENT_POLICIES
             if by_clients not in built:
-                built[by_clients] = build_experiment(own, default.get_config())
+                built[by_clients] = build_experiment(own)
             return dataclasses.replace(
                 built[by_clients], config=own.to_dict(), policy=make_policy(**own.policy)
             )

@@ -85,8 +85,8 @@ def main(argv: Sequence[str]) -> None:
         if getattr(options, name) < 2:
             raise InputError(f"--{name}", getattr(options, name), "under 2", "Give 2 or more")
     config = read_checked_config(options.config, overrides)
-    if config.control.hysteresis or config.control.move_price:
-        value = [config.control.hysteresis, config.control.move_price]
+    if config.control.hysteresis or config.control.switching_cost:
+        value = [config.control.hysteresis, config.control.switching_cost]
         raise InputError("control", value, "not part of the theorem", "Set both to 0")
     console, path = Console(), Path(options.out)
     path.parent.mkdir(parents=True, exist_ok=True)

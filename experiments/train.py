@@ -20,7 +20,6 @@ from collapipe_jax.command_line import run_training
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.training.loop import train
-from configs import default
 from experiments.configuration import read_config
 
 
@@ -39,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
     _join(options)
 
     config = hosts.on_every(lambda: read_config(options.config, overrides))
-    experiment = hosts.on_every(lambda: build_experiment(config, default.get_config()))
+    experiment = hosts.on_every(lambda: build_experiment(config))
     console = Console()
     train(experiment, options.workdir, resume=options.resume, console=console)
     if not hosts.is_first():

@@ -108,7 +108,7 @@ def sum_of_reserves(result: ClosedLoop) -> float:
     """What a policy is shown above empty queues, of all nodes and of the divergence."""
     network, control = (result.settings["config"][key] for key in ("network", "control"))
     nodes = network["clusters"] * (network["devices"] + 1)
-    return nodes * control["energy_reserve"] + control["divergence_reserve"]
+    return nodes * control["energy_queue_floor"] + control["divergence_queue_floor"]
 
 
 def _cases(result: ClosedLoop, policy: str) -> list[Case]:

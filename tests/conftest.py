@@ -17,13 +17,14 @@ os.environ["XLA_FLAGS"] = " ".join(
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+import jaxtyping
 import pytest
 from hypothesis import settings
-from jaxtyping import install_import_hook
 
-# Shapes in annotations are checked at run time, in the rooms that have them.
-CHECKED_ROOMS = ["collapipe_jax.federated"]
-install_import_hook(CHECKED_ROOMS, "beartype.beartype")
+# Shapes and types of these packages' public functions are checked in every call.
+jaxtyping.install_import_hook(
+    ["collapipe_jax.federated", "collapipe_jax.network"], "beartype.beartype"
+)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 settings.register_profile("repo", deadline=None, derandomize=True, print_blob=True)

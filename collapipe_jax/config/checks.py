@@ -1,109 +1,98 @@
-"""What a configuration can get wrong by itself, before anything is built from it."""
+"""Checks of a configuration before anything is built from it."""
 
 import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
+
+from collapipe_jax.config.default import KEYS, RENAMED
+from collapipe_jax.config.keys import Key
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.pipeline.execution import check_backend
 from collapipe_jax.pipeline.micro_batches import check_micro_batches
+from collapipe_jax.quantity import Quantity
 from collapipe_jax.tasks.registry import TASKS
 
-_LARGEST_INT = 2**31 - 1
-_LARGEST_FLOAT = 1e30
-_LARGEST_LEVEL_DB = 300.0
+REFERENCE = "docs/reference/configuration.md"
+"""Page with all keys."""
+
 _LONGEST_WALK_M = 1e6
 
-BOUNDS = ("one_step", "local_steps")
-
-_POSITIVE = (
-    "checkpoint_every_rounds",
-    "control.control_unit_budget_j",
-    "control.device_budget_j",
-    "devices.es_flops_per_s",
-    "devices.memory_share",
-    "devices.utilisation",
-    "dynamics.round_interval_s",
-    "evaluation.beams",
-    "evaluation.every_rounds",
-    "learning.gradient_variance",
-    "model.decoder_blocks",
-    "model.encoder_blocks",
-    "network.cell_radius_m",
-    "network.cluster_radius_m",
-    "network.clusters",
-    "network.d2d_min_distance_m",
-    "network.d2e_min_distance_m",
-    "network.devices",
-    "payload.activation_number_bits",
-    "payload.parameter_number_bits",
-    "payload.trained_fraction",
-    "policy.micro_batches",
-    "policy.partitions",
-    "propagation.d2d_shadowing_distance_m",
-    "propagation.d2e_shadowing_distance_m",
-    "radio.d2d_bandwidth_hz",
-    "radio.d2e_bandwidth_hz",
-    "radio.harq_attempts",
-    "radio.max_spectral_efficiency",
-    "radio.transport_block_bits",
-    "task.test_pairs",
-    "task.validation_pairs",
-    "training.batch",
-    "training.client_learning_rate",
-    "training.decoder_learning_rate",
-    "training.local_steps",
-    "training.rounds",
-    "training.server_learning_rate",
-)
-_AT_MOST_ONE = (
-    "control.certain_debt_weight",
-    "control.hysteresis",
-    "devices.memory_share",
-    "devices.utilisation",
-    "dynamics.availability",
-    "dynamics.fading_correlation",
-    "dynamics.velocity_correlation",
-    "payload.trained_fraction",
-    "radio.d2d_activity",
-    "task.piece_dropout",
-)
 _NOT_ABOVE = {
     "network.d2e_min_distance_m": "network.cell_radius_m",
     "network.d2d_min_distance_m": "network.cluster_radius_m",
 }
 
 
-def typed_values(found: Mapping, expected: Mapping, prefix: str = "") -> dict[str, Any]:
-    """The values of a configuration, under the keys and with the types of another.
+def check_config(config: ConfigDict) -> ConfigDict:
+    """Check all of a configuration that needs neither a corpus nor a network.
 
     Returns:
-      The values; an integer is made a float and a list a tuple where the other has one.
+      The configuration; an integer is made a float and a list a tuple where the default is one.
 
     Raises:
-      InputError: on an unknown or missing key or a wrong type, with the nearest name.
+      InputError: naming the first key that is wrong.
     """
-    for key in found:
-        if key not in expected:
-            near = difflib.get_close_matches(key, expected, n=1)
-            remedy = f"Did you mean {prefix}{near[0]}" if near else "Remove it"
-            raise InputError(prefix + key, found[key], "unknown key", remedy)
+    values = typed_values(config.to_dict())
+    for name, limit in _NOT_ABOVE.items():
+        if _value(values, name) > _value(values, limit):
+            problem = f"above {limit} = {_value(values, limit):g}"
+            raise InputError(name, _value(values, name), problem, "Lower it, or raise the radius")
+    _check_walk(values["dynamics"])
+    _check_task(values)
+    _check_micro_batches(values["training"])
+    _check_pipeline(values["pipeline"], values["training"]["batch"])
+    _check_schedule(values["training"])
+    _check_bound(values["learning"], values["training"]["local_steps"])
+    return ConfigDict(values)
+
+
+def typed_values(
+    found: Mapping[str, Any], keys: Mapping[str, Any] = KEYS, prefix: str = ""
+) -> dict[str, Any]:
+    """The values of a section with the types of the defaults, each within its bounds.
+
+    Raises:
+      InputError: on an unknown or missing key, a wrong type or a value out of bounds.
+    """
+    for name in found:
+        if name not in keys:
+            raise unknown_key(prefix + name, found[name])
     values = {}
-    for key, value in expected.items():
-        name = prefix + key
-        if key not in found:
-            raise InputError(name, None, "the key is missing", f"Add it; its default is {value!r}")
-        if isinstance(value, Mapping):
-            if not isinstance(found[key], Mapping):
-                raise InputError(name, found[key], "not a section", "Give its keys")
-            values[key] = typed_values(found[key], value, name + ".")
+    for name, key in keys.items():
+        full = prefix + name
+        if name not in found:
+            hint = f"; its default is {key.default!r}" if isinstance(key, Key) else ""
+            raise InputError(full, None, "the key is missing", f"Add it{hint}")
+        if isinstance(key, Key):
+            values[name] = _typed_value(full, found[name], key.default, key.quantity)
+        elif isinstance(found[name], Mapping):
+            values[name] = typed_values(found[name], key, f"{full}.")
         else:
-            values[key] = _typed_value(name, found[key], value)
+            raise InputError(full, found[name], "not a section", "Give its keys")
     return values
 
 
-def _typed_value(name: str, found: Any, default: Any) -> Any:
-    """A value as the type of its default; numbers within what single precision can hold."""
+def unknown_key(name: str, value: object) -> InputError:
+    """The error of a key that does not exist, with its new or the nearest name."""
+    if name in RENAMED:
+        return InputError(name, value, "the key has another name now", f"Use {RENAMED[name]}")
+    names = flatten_dict(KEYS, sep=".")
+    section, _, last = name.rpartition(".")
+    own = [other for other in names if other.rpartition(".")[0] == section]
+    near = (
+        difflib.get_close_matches(name, own, n=1)
+        or [other for other in names if other.rpartition(".")[2] == last]
+        or difflib.get_close_matches(name, names, n=1)
+    )
+    remedy = f"Did you mean {near[0]}" if near else f"All keys are in {REFERENCE}"
+    return InputError(name, value, "unknown key", remedy)
+
+
+def _typed_value(name: str, found: Any, default: Any, quantity: Quantity) -> Any:
+    """A value as the type of its default, within its bounds."""
     kinds = {float: (int, float), tuple: (tuple, list)}
     kind = type(default)
     is_bool_mixed = isinstance(found, bool) != (kind is bool)
@@ -111,61 +100,18 @@ def _typed_value(name: str, found: Any, default: Any) -> Any:
         problem = f"not of type {kind.__name__}"
         raise InputError(name, found, problem, f"Give a value like {default!r}")
     if kind is tuple:
-        return tuple(_typed_value(name, item, default[0]) for item in found)
-    if kind in (int, float):
-        _check_range(name, found, default)
+        if not found:
+            problem = f"empty ({quantity.meaning})"
+            raise InputError(name, found, problem, f"Give a value like {default!r}")
+        return tuple(_typed_value(name, item, default[0], quantity) for item in found)
+    if kind in (int, float) or quantity.choices:
+        quantity.check(name, found, default)
     return kind(found)
 
 
-def _check_range(name: str, number: float, default: float) -> None:
-    is_level = name.endswith(("_db", "_dbm", "_dbm_per_hz"))
-    largest = _LARGEST_INT if isinstance(default, int) else _LARGEST_FLOAT
-    least, most = (-_LARGEST_LEVEL_DB, _LARGEST_LEVEL_DB) if is_level else (0, largest)
-    if not least <= number <= most:  # so written, it refuses what is not a number
-        problem = f"outside {least:g} to {most:g}"
-        raise InputError(name, number, problem, f"Give a number like {default!r}")
-
-
-def check_training(config: Mapping[str, Any]) -> None:
-    """Check ranges, and sizes and counts that must fit each other.
-
-    Args:
-      config: nested, with the keys of the default configuration.
-
-    Raises:
-      InputError: naming the first that does not.
-    """
-    for name in _POSITIVE:
-        if _value(config, name) <= 0:
-            raise InputError(name, _value(config, name), "not positive", "Raise it")
-    for name in _AT_MOST_ONE:
-        if _value(config, name) > 1.0:
-            raise InputError(name, _value(config, name), "above 1", "Give a number from 0 to 1")
-    for name, limit in _NOT_ABOVE.items():
-        if _value(config, name) > _value(config, limit):
-            problem = f"above {limit} = {_value(config, limit):g}"
-            raise InputError(name, _value(config, name), problem, "Lower it, or raise the radius")
-    _check_walk(config["dynamics"])
-    _check_task(config)
-    _check_micro_batches(config["training"])
-    _check_pipeline(config["pipeline"], config["training"]["batch"])
-    _check_schedule(config["training"])
-    _check_bound(config["learning"], config["training"]["local_steps"])
-    ratio = config["control"]["divergence_ratio"]
-    if ratio <= 1.0:
-        raise InputError(
-            "control.divergence_ratio",
-            ratio,
-            "at or under its floor 1, the divergence of a round without any loss",
-            "Give a ratio above 1",
-        )
-
-
 def _value(config: Mapping[str, Any], name: str) -> Any:
-    """The value under a dotted name."""
-    for key in name.split("."):
-        config = config[key]
-    return config
+    section, _, key = name.partition(".")
+    return config[section][key]
 
 
 def _check_walk(dynamics: Mapping[str, Any]) -> None:
@@ -196,10 +142,8 @@ def _check_task(config: Mapping[str, Any]) -> None:
 
 def _check_micro_batches(training: Mapping[str, Any]) -> None:
     batch, choices = training["batch"], training["micro_batch_choices"]
-    if not choices:
-        raise InputError("training.micro_batch_choices", choices, "empty", "Give divisors of batch")
     for choice in choices:
-        if choice <= 0 or batch % choice:
+        if batch % choice:
             raise InputError(
                 "training.micro_batch_choices",
                 choice,
@@ -231,8 +175,6 @@ def _check_schedule(training: Mapping[str, Any]) -> None:
 
 def _check_bound(learning: Mapping[str, Any], local_steps: int) -> None:
     bound, step = learning["bound"], learning["step_smoothness"]
-    if bound not in BOUNDS:
-        raise InputError("learning.bound", bound, "unknown", f"Choose among: {', '.join(BOUNDS)}")
     if bound == "one_step":
         if step:
             problem = "the bound for one step does not read it"

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.checks import check_training, typed_values
+from collapipe_jax.config.checks import check_config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
@@ -80,18 +80,16 @@ class Experiment:
         return int(decision.samples.max())
 
 
-def build_experiment(config: ConfigDict, default: ConfigDict) -> Experiment:
+def build_experiment(config: ConfigDict) -> Experiment:
     """Build the experiment of a configuration.
 
     Args:
       config: the configuration.
-      default: the default one, with all keys and their types.
 
     Raises:
       InputError: naming key, value and remedy.
     """
-    config = ConfigDict(typed_values(config.to_dict(), default.to_dict()))
-    check_training(config)
+    config = check_config(config)
     TASKS[config.task.kind].make_sizes(config)  # cheap checks first, the corpus last
     policy = make_policy(**config.policy)
     _check_trainable(config)

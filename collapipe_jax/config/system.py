@@ -1,39 +1,43 @@
 """From a configuration to a network, in linear SI units."""
 
+from typing import Any, TypeVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
 from collapipe_jax.compilation import quick_jit
+from collapipe_jax.config.checks import typed_values
+from collapipe_jax.config.keys import Config
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
-from collapipe_jax.control.effective_queues import PriceParams
+from collapipe_jax.control.effective_queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
+from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload, encoder_workload
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.optimizers import state_bytes_per_parameter
-from collapipe_jax.network.channel import RATE_LAWS
-from collapipe_jax.network.devices import DeviceParams, check_profiles
+from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.dynamics import DynamicsParams
 from collapipe_jax.network.mobility import MobilityParams
-from collapipe_jax.network.propagation import PATH_LOSS_LAWS, PropagationParams
-from collapipe_jax.network.topology import ORDERS, TopologyParams
+from collapipe_jax.network.propagation import PropagationParams
+from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.quantity import Struct, quantities
 from collapipe_jax.simulation.system import (
     ControlParams,
     EdgeSystem,
-    MoveParams,
     RadioParams,
     SystemParams,
     sample_system,
 )
 from collapipe_jax.tasks.registry import TASKS
-from collapipe_jax.units import db_to_linear, dbm_to_w
+from collapipe_jax.units import to_linear
 
 _LONGEST_ROUND_S = 1e9
 
 
-def build_system(config: ConfigDict, cluster_weight: np.ndarray) -> EdgeSystem:
+def build_system(config: Config, cluster_weight: np.ndarray) -> EdgeSystem:
     """Draw the network of a configuration and check that it can work.
 
     Args:
@@ -42,15 +46,15 @@ def build_system(config: ConfigDict, cluster_weight: np.ndarray) -> EdgeSystem:
 
     Raises:
       InputError: if no cluster can hold the encoder, a round never ends, or, where devices
-        are always there and stand still, a budget is under its floor.
+        are always available and stand still, a budget is under its floor.
     """
     system = quick_jit(sample_system)(
         system_key(config.seed), build_system_params(config, cluster_weight)
     )
     check_can_run(system)
     check_latency(system)
-    # Rounds that a cluster sits out cost nothing, and who walks is elsewhere in the next round:
-    # the floors of the start then bind nobody.
+    # A cluster that does not participate in a round spends nothing, and a device that walks is
+    # elsewhere in the next round: the floors of the start then bind nothing.
     if config.dynamics.availability == 1.0 and config.dynamics.speed_m_per_s == 0.0:
         check_budgets(system)
     return system
@@ -103,18 +107,14 @@ def check_budgets(system: EdgeSystem) -> None:
     """
     problem = system.mean_problem
     budget_j = np.asarray(problem.control.energy_budget_j)
-    floors = {
-        "control.control_unit_budget_j": (
-            budget_j[:, 0],
-            np.asarray(control_unit_floor_j(problem)),
-        ),
-        "control.device_budget_j": (budget_j[:, 1], device_budget_floor_j(problem)),
-    }
-    for key, (budget, floor) in floors.items():
+    for key, budget, floor in (
+        ("control_unit_budget_j", budget_j[:, 0], np.asarray(control_unit_floor_j(problem))),
+        ("device_budget_j", budget_j[:, 1], device_budget_floor_j(problem)),
+    ):
         worst = int(np.argmax(floor - budget))
         if budget[worst] <= floor[worst]:
             raise InputError(
-                key,
+                f"control.{key}",
                 float(budget[worst]),
                 f"under the energy floor of {floor[worst]:.4g} J a round in cluster {worst}, so "
                 "that no policy could keep it",
@@ -122,30 +122,23 @@ def check_budgets(system: EdgeSystem) -> None:
             )
 
 
-def build_system_params(config: ConfigDict, cluster_weight: np.ndarray) -> SystemParams:
+def build_system_params(config: Config, cluster_weight: np.ndarray) -> SystemParams:
     """Parameters from which networks are drawn, in linear SI units.
 
     Args:
       config: the configuration.
       cluster_weight: ``[N]``.
+
+    Raises:
+      InputError: naming the first key that is wrong.
     """
-    propagation = config.propagation
-    for key in ("d2e_path_loss", "d2d_path_loss"):
-        if propagation[key] not in PATH_LOSS_LAWS:
-            known = ", ".join(PATH_LOSS_LAWS)
-            raise InputError(
-                f"propagation.{key}", propagation[key], "unknown law", f"Choose among: {known}"
-            )
-    order = config.network.order
-    if order not in ORDERS:
-        remedy = f"Choose among: {', '.join(ORDERS)}"
-        raise InputError("network.order", order, "unknown order", remedy)
+    config = ConfigDict(typed_values(config.to_dict()))
     return SystemParams(
         topology=TopologyParams(**config.network),
-        propagation=PropagationParams(**propagation),
-        dynamics=_build_dynamics(config.dynamics),
-        mobility=_build_mobility(config.dynamics),
-        devices=_build_devices(config.devices),
+        propagation=PropagationParams(**config.propagation),
+        dynamics=_fill(DynamicsParams, config.dynamics),
+        mobility=_fill(MobilityParams, config.dynamics) if config.dynamics.speed_m_per_s else None,
+        devices=DeviceParams(**config.devices),
         radio=_build_radio(config.radio),
         workload=build_workload(config),
         learning=_build_learning(config, cluster_weight),
@@ -153,80 +146,51 @@ def build_system_params(config: ConfigDict, cluster_weight: np.ndarray) -> Syste
     )
 
 
-def _build_learning(config: ConfigDict, cluster_weight: np.ndarray) -> Learning:
-    """Constants of the bound that ``learning.bound`` names; both names are checked before."""
+_StructT = TypeVar("_StructT", bound=Struct)
+
+
+def _fill(cls: type[_StructT], section: Config, **others: Any) -> _StructT:
+    """A struct of numbers, from the keys with the names of its fields, and others."""
+    own = {name: jnp.asarray(section[name]) for name in quantities(cls) if name in section}
+    return cls(**own, **others)
+
+
+def _build_radio(radio: Config) -> RadioParams:
+    numbers = {name: float(value) for name, value in radio.items() if name != "rate_law"}
+    linear = dict(to_linear(name, value) for name, value in numbers.items())
+    density_w_per_hz = linear.pop("noise_density_w_per_hz")
+    return RadioParams(
+        bs_noise_w_per_hz=density_w_per_hz * linear.pop("bs_noise_figure"),
+        node_noise_w_per_hz=density_w_per_hz * linear.pop("node_noise_figure"),
+        rate_law=radio.rate_law,
+        **linear,
+    )
+
+
+def _build_learning(config: Config, cluster_weight: np.ndarray) -> Learning:
+    """Constants of the bound that ``learning.bound`` names."""
     learning, steps = config.learning, config.training.local_steps
     drift = None
     if learning.bound == "local_steps":
         drift = local_steps_drift(learning.step_smoothness, steps, learning.gradient_heterogeneity)
-    return Learning(
-        cluster_weight=jnp.asarray(cluster_weight, jnp.float32),
-        gradient_variance=jnp.asarray(learning.gradient_variance),
-        gradient_heterogeneity=jnp.asarray(learning.gradient_heterogeneity),
-        drift=drift,
-    )
+    weight = jnp.asarray(cluster_weight, jnp.float32)
+    return _fill(Learning, learning, cluster_weight=weight, drift=drift)
 
 
-_WALK = tuple(MobilityParams.__dataclass_fields__)
-
-
-def _build_dynamics(dynamics: ConfigDict) -> DynamicsParams:
-    return DynamicsParams(**{key: value for key, value in dynamics.items() if key not in _WALK})
-
-
-def _build_mobility(dynamics: ConfigDict) -> MobilityParams | None:
-    if dynamics.speed_m_per_s == 0.0:
-        return None
-    return MobilityParams(**{key: dynamics[key] for key in _WALK})
-
-
-def _build_devices(devices: ConfigDict) -> DeviceParams:
-    check_profiles("devices.control_unit", (devices.control_unit,))
-    check_profiles("devices.kinds", tuple(devices.kinds))
-    values = {key: value for key, value in devices.items() if key != "kinds"}
-    return DeviceParams(devices=tuple(devices.kinds), **values)
-
-
-def _build_radio(radio: ConfigDict) -> RadioParams:
-    if radio.rate_law not in RATE_LAWS:
-        known = ", ".join(RATE_LAWS)
-        raise InputError("radio.rate_law", radio.rate_law, "unknown law", f"Choose among: {known}")
-    density_w_per_hz = dbm_to_w(radio.noise_density_dbm_per_hz)
-    return RadioParams(
-        d2e_bandwidth_hz=jnp.asarray(radio.d2e_bandwidth_hz),
-        d2d_bandwidth_hz=jnp.asarray(radio.d2d_bandwidth_hz),
-        bs_noise_w_per_hz=density_w_per_hz * db_to_linear(radio.bs_noise_figure_db),
-        node_noise_w_per_hz=density_w_per_hz * db_to_linear(radio.node_noise_figure_db),
-        d2e_interference_w=jnp.asarray(radio.d2e_interference_w),
-        d2d_activity=jnp.asarray(radio.d2d_activity),
-        snr_gap=db_to_linear(radio.snr_gap_db),
-        max_spectral_efficiency=jnp.asarray(radio.max_spectral_efficiency),
-        bs_power_w=dbm_to_w(radio.bs_power_dbm),
-        d2e_power_max_w=dbm_to_w(radio.d2e_power_max_dbm),
-        d2d_power_max_w=dbm_to_w(radio.d2d_power_max_dbm),
-        control_unit_power_max_w=dbm_to_w(radio.control_unit_power_max_dbm),
-        outage_threshold=db_to_linear(radio.outage_threshold_db),
-        harq_attempts=jnp.asarray(float(radio.harq_attempts)),
-        transport_block_bits=jnp.asarray(radio.transport_block_bits),
-        rate_law=radio.rate_law,
-    )
-
-
-def _build_control(config: ConfigDict) -> ControlParams:
-    control = {key: jnp.asarray(value) for key, value in config.control.items()}
-    prices = PriceParams(**{key: control.pop(key) for key in PriceParams.__dataclass_fields__})
-    moves = MoveParams(price=control.pop("move_price"), hysteresis=control.pop("hysteresis"))
+def _build_control(config: Config) -> ControlParams:
+    control = config.control
     # Without either nothing is carried from round to round, nor computed.
-    free = config.control.move_price == config.control.hysteresis == 0.0
-    return ControlParams(
+    is_free = control.switching_cost == control.hysteresis == 0.0
+    return _fill(
+        ControlParams,
+        control,
+        queue_params=_fill(EffectiveQueueParams, control),
+        switching=None if is_free else _fill(SwitchingParams, control),
         reference_micro_batches=config.policy.micro_batches,
-        moves=None if free else moves,
-        prices=prices,
-        **control,
     )
 
 
-def build_workload(config: ConfigDict) -> Workload:
+def build_workload(config: Config) -> Workload:
     """Work of a round, from the sizes of the model that is trained.
 
     Raises:
@@ -235,13 +199,10 @@ def build_workload(config: ConfigDict) -> Workload:
     model, training = config.model, config.training
     with under_keys({"optimizer.name": "training.client_optimizer"}):
         state_bytes = state_bytes_per_parameter(training.client_optimizer)
+    sizes = ("width", "heads", "feed_forward_width", "encoder_blocks", "rematerialise")
     plain = encoder_workload(
-        width=model.width,
-        heads=model.heads,
-        feed_forward_width=model.feed_forward_width,
-        encoder_blocks=model.encoder_blocks,
+        **{name: model[name] for name in sizes},
         dropout=model.dropout_rate > 0,
-        rematerialise=model.rematerialise,
         batch=training.batch,
         local_steps=training.local_steps,
         micro_batch_choices=jnp.array(training.micro_batch_choices),

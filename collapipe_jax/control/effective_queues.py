@@ -1,46 +1,46 @@
-"""Prices of a round: the queues, and what policies are shown above them."""
+"""Effective queues: virtual queues with floors and unavoidable arrivals."""
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from collapipe_jax.control.budget_floors import control_unit_floor_j
 from collapipe_jax.control.queues import Queues
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.quantity import Struct, quantity
 
 
-@struct.dataclass(kw_only=True)
-class PriceParams:
-    """What policies are shown in place of the queues, docs/system-model.md, section 5.
+class EffectiveQueueParams(Struct):
+    """From virtual queues to those that policies see, docs/system-model.md, section 5.
 
-    With all at 0 they are shown the queues themselves, (P2) to the letter. The queues follow
-    (20) in any case.
-
-    Attributes:
-      energy_reserve, divergence_reserve: least price of a node's energy and of divergence.
-        With an empty queue one round could otherwise spend more than many others save.
-      certain_debt_weight: part of the debt which a round's fading leaves a control unit
-        whatever is decided, that its price counts before the round.
+    With all at 0 they are the same, and policies see (P2) as it is. The virtual queues follow
+    (20) in any case. Compare Neely's place-holder backlog.
     """
 
-    energy_reserve: Array
-    divergence_reserve: Array
-    certain_debt_weight: Array
+    energy_queue_floor: Array = quantity(
+        "least effective queue of energy; with an empty queue energy is free", unit="budgets"
+    )
+    divergence_queue_floor: Array = quantity(
+        "least effective queue of divergence; with an empty queue divergence is free",
+        unit="targets",
+    )
+    unavoidable_arrival_weight: Array = quantity(
+        "share of a control unit's unavoidable arrival that counts in its effective queue before "
+        "the round",
+        bounds=">= 0 and <= 1",
+    )
 
 
-def shown_queues(queues: Queues, problem: RoundProblem, params: PriceParams) -> Queues:
-    """The prices of a round: queues as policies see them.
-
-    Source: docs/system-model.md, section 5.
+def effective_queues(queues: Queues, problem: RoundProblem, params: EffectiveQueueParams) -> Queues:
+    """Queues as policies see them. Source: docs/system-model.md, section 5.
 
     Args:
-      queues: before the round.
-      problem: the round; its own queues are not looked at.
-      params: how they are shown.
+      queues: virtual queues before the round.
+      problem: the round; its own queues are not read.
+      params: floors, and weight of unavoidable arrivals.
     """
     floor = control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0]
-    certain = params.certain_debt_weight * jnp.maximum(floor - 1.0, 0.0)
+    unavoidable = params.unavoidable_arrival_weight * jnp.maximum(floor - 1.0, 0.0)
     return Queues(
-        energy=jnp.maximum(queues.energy.at[:, 0].add(certain), params.energy_reserve),
-        divergence=jnp.maximum(queues.divergence, params.divergence_reserve),
+        energy=jnp.maximum(queues.energy.at[:, 0].add(unavoidable), params.energy_queue_floor),
+        divergence=jnp.maximum(queues.divergence, params.divergence_queue_floor),
     )

@@ -220,7 +220,7 @@ def chains(problem: RoundProblem, segments: Array, micro_batches: Array) -> Chai
         cluster_price=jnp.sum(price_per_j * computing_j(problem, devices, present), axis=0)
         + divergence.sampling
         + divergence.drift
-        + price_of_moves(problem.moves, devices, work.blocks),
+        + price_of_moves(problem.switching, devices, work.blocks),
         hazard_per_hop=step_bits / radio.transport_block_bits,
         hazard_per_uplink=up_bits / radio.transport_block_bits,
         fixed_hazard=step_bits

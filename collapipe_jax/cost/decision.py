@@ -4,31 +4,26 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
+from collapipe_jax.quantity import Struct, positive, quantity
 
-@struct.dataclass(kw_only=True)
-class Decision:
-    """The decision of one round, docs/system-model.md, section 5.
 
-    Attributes:
-      segments: encoder blocks on every device, integers, ``[N, K]``; a row of zeros
-        means that the cluster sits out.
-      micro_batches: integers, ``[N]``.
-      d2d_share: share of the D2D band for the hop that starts at a node, ``[N, K + 1]``;
-        0 on idle nodes.
-      d2d_power_w: ``[N, K + 1]``; of no effect on idle nodes.
-      d2e_share: share of the D2E band, ``[N]``.
-      d2e_power_w: ``[N]``.
-    """
+class Decision(Struct):
+    """The decision of one round, docs/system-model.md, section 5."""
 
-    segments: Array
-    micro_batches: Array
-    d2d_share: Array
-    d2d_power_w: Array
-    d2e_share: Array
-    d2e_power_w: Array
+    segments: Array = quantity(
+        "encoder blocks on every device; a cluster with a row of zeros does not participate",
+        r"\delta",
+        "NK",
+        unit="blocks",
+        whole=True,
+    )
+    micro_batches: Array = positive("micro-batches of a mini-batch", "M", "N", whole=True)
+    d2d_share: Array = quantity("share of the D2D band; 0 on idle nodes", r"\alpha", "NJ")
+    d2d_power_w: Array = quantity("D2D power of a node; of no effect on idle nodes", "p", "NJ")
+    d2e_share: Array = quantity("share of the D2E band", r"\beta", "N")
+    d2e_power_w: Array = quantity("D2E power of a control unit", "p^U", "N")
 
 
 def is_present(segments: Array) -> Array:

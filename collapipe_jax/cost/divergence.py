@@ -1,43 +1,39 @@
 """The divergence of a round: how far losses and heterogeneity slow convergence."""
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+
+from collapipe_jax.quantity import Struct, part, quantity
 
 _LINEAR_FROM = 50.0
 
 
-@struct.dataclass(kw_only=True)
-class Drift:
-    """What local steps add to (19): clusters walk apart between aggregations.
+class Drift(Struct):
+    """What local steps add to (19): clusters drift apart between aggregations.
 
     Source: docs/theory.md (T14).
-
-    Attributes:
-      spread: ``theta``, weight of noise that a cluster meets again in its later steps.
-      divergence: of clusters with objectives of their own, whatever the decision.
     """
 
-    spread: Array
-    divergence: Array
+    spread: Array = quantity("weight of noise that a cluster meets again in its later steps")
+    divergence: Array = quantity(
+        "divergence of clusters with objectives of their own, whatever the decision",
+        unit="squared gradient",
+    )
 
 
-@struct.dataclass(kw_only=True)
-class Learning:
-    """What the convergence bound knows of the task.
+class Learning(Struct):
+    """Constants of the convergence bound."""
 
-    Attributes:
-      cluster_weight: ``w_n`` of the aggregation, sum 1, ``[N]``.
-      gradient_variance: ``sigma^2``, variance of a per-sample gradient.
-      gradient_heterogeneity: ``zeta^2``, squared distance of a cluster's gradient from
-        the mean of all.
-      drift: of the bound for several local steps; None is (19) as it stands.
-    """
-
-    cluster_weight: Array
-    gradient_variance: Array
-    gradient_heterogeneity: Array
-    drift: Drift | None = None
+    cluster_weight: Array = quantity("weight of a cluster in the mean; the sum is 1", "w", "N")
+    gradient_variance: Array = quantity(
+        "variance of a sample's gradient", r"\sigma^2", unit="squared gradient"
+    )
+    gradient_heterogeneity: Array = quantity(
+        "squared distance of a cluster's gradient from the mean of all",
+        r"\zeta^2",
+        unit="squared gradient",
+    )
+    drift: Drift | None = part("of the bound for several local steps; none is (19)", default=None)
 
 
 def local_steps_drift(

@@ -1,55 +1,43 @@
-"""One round's problem: everything a policy may look at, and a price depends on."""
+"""One round's problem: everything a policy may look at, and the cost depends on."""
 
-from flax import struct
 from jax import Array
 
 from collapipe_jax.cost.divergence import Learning
-from collapipe_jax.cost.switching import Moves
+from collapipe_jax.cost.switching import Switching
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.devices import Compute
+from collapipe_jax.quantity import Struct, part, positive, quantity
 
 
-@struct.dataclass(kw_only=True)
-class Control:
-    """Budgets, virtual queues and the trade-off between them.
+class Control(Struct):
+    """Budgets, virtual queues and the trade-off between them."""
 
-    Attributes:
-      v: weight ``V`` of latency against queues.
-      reference_latency_s: ``T_ref``, which makes ``v`` mean the same on any network.
-      energy_budget_j: time-average budget of every node, ``[N, K + 1]``.
-      energy_queue: ``q``, in units of the budget, ``[N, K + 1]``.
-      divergence_target: time-average target of the divergence.
-      divergence_queue: ``z``, in units of the target.
-    """
-
-    v: Array
-    reference_latency_s: Array
-    energy_budget_j: Array
-    energy_queue: Array
-    divergence_target: Array
-    divergence_queue: Array
+    v: Array = quantity("weight of latency against the queues", "V")
+    reference_latency_s: Array = positive(
+        "reference latency, with which one `v` means the same on every network", "T_{ref}"
+    )
+    energy_budget_j: Array = positive(
+        "time-average energy budget of a node", r"\bar E", "NJ", unit="J per round"
+    )
+    energy_queue: Array = quantity("effective queue of energy", "q", "NJ", unit="budgets")
+    divergence_target: Array = positive(
+        "time-average target of the divergence", r"\bar\Gamma", unit="squared gradient"
+    )
+    divergence_queue: Array = quantity("effective queue of divergence", "z", unit="targets")
 
 
-@struct.dataclass(kw_only=True)
-class RoundProblem:
-    """The network, the work and the queues of one round.
+class RoundProblem(Struct):
+    """The network, the work and the queues of one round."""
 
-    Attributes:
-      workload: what is to be computed and sent.
-      radio: the channel of this round.
-      compute: the devices of this round; a device that is away has memory 0.
-      learning: constants of the convergence bound.
-      control: budgets and queues.
-      moves: price of changing the layout; none, by default.
-    """
-
-    workload: Workload
-    radio: Radio
-    compute: Compute
-    learning: Learning
-    control: Control
-    moves: Moves | None = None
+    workload: Workload = part("operations, bits and bytes of a round")
+    radio: Radio = part("the channel of this round")
+    compute: Compute = part("the devices of this round; one that is away has memory 0")
+    learning: Learning = part("constants of the convergence bound")
+    control: Control = part("budgets and queues")
+    switching: Switching | None = part(
+        "partition of the round before and the cost of leaving it; none by default", default=None
+    )
 
     @property
     def clusters(self) -> int:

@@ -56,6 +56,6 @@ def price(problem: RoundProblem, decision: Decision | ClientDecision) -> RoundCo
         loss_probability=jnp.where(present, loss_probability(hazard), 0.0),
         divergence=divergence,
         objective=drift_plus_penalty(problem, latency_s, energy_j, divergence)
-        + jnp.sum(price_of_moves(problem.moves, decision.segments.T, problem.workload.blocks)),
+        + jnp.sum(price_of_moves(problem.switching, decision.segments.T, problem.workload.blocks)),
         absent=~present,
     )

@@ -7,6 +7,7 @@ from jax import Array
 
 from collapipe_jax.cost.latency import LatencyParts, StageTimes
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.quantity import Struct, part, quantity
 
 
 class ClientTimes(NamedTuple):
@@ -24,36 +25,27 @@ class ClientTimes(NamedTuple):
     upload_s: Array
 
 
-class RoundCost(NamedTuple):
-    """Cost of one round. What cannot be sent makes entries infinite; see ``price``.
+class RoundCost(Struct):
+    """Cost of one round; infinite where a message cannot be sent, see ``price``."""
 
-    Attributes:
-      latency_s: of the round, docs/system-model.md (14).
-      cluster_latency_s: ``[N]``.
-      compute_latency_s: of the round, compute stages alone.
-      parts: latency by part.
-      stages: times of a micro-batch, for a timeline; None where there is no pipeline.
-      energy_j: ``[N, K + 1]``, (16).
-      memory_bytes: ``[N, K]``, (15).
-      loss_probability: of a micro-batch, ``[N]``, (7); of clients, ``[N, K]``.
-      divergence: (19).
-      objective: (P2), and the price of moving blocks where there is one.
-      absent: clusters that sit out, ``[N]``.
-      clients: times of every client; None where there is a pipeline.
-    """
-
-    latency_s: Array
-    cluster_latency_s: Array
-    compute_latency_s: Array
-    parts: LatencyParts
-    stages: StageTimes | None
-    energy_j: Array
-    memory_bytes: Array
-    loss_probability: Array
-    divergence: Array
-    objective: Array
-    absent: Array
-    clients: ClientTimes | None = None
+    latency_s: Array = quantity("latency of the round (14)", "T")
+    cluster_latency_s: Array = quantity("latency of a cluster (14)", "T_n", "N")
+    compute_latency_s: Array = quantity("latency of the compute stages alone (12)")
+    parts: LatencyParts = part("latency by part")
+    stages: StageTimes | None = part("times of a micro-batch, if there is a pipeline")
+    energy_j: Array = quantity("energy of a node in the round (16)", "E", "NJ")
+    memory_bytes: Array = quantity("memory that a device needs (15)", "mem", "NK")
+    loss_probability: Array = quantity(
+        "probability that a micro-batch is lost (7); of client policies for every client, [N, K]",
+        "P_n",
+        "N",
+    )
+    divergence: Array = quantity("divergence of the round (19)", r"\Gamma", unit="squared gradient")
+    objective: Array = quantity("objective (P2), and the switching cost where there is one")
+    absent: Array = part("clusters that do not participate, ``[N]``")
+    clients: ClientTimes | None = part(
+        "times of every client, if there is no pipeline", default=None
+    )
 
 
 def drift_plus_penalty(

@@ -5,25 +5,28 @@ their optimiser state, make room and warm up; what that is worth is a price, off
 """
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.quantity import Struct, quantity, same
 
-@struct.dataclass(kw_only=True)
-class Moves:
-    """The layout of the round before, and what leaving it costs.
 
-    Attributes:
-      segments: ``[N, K]``; a row of zeros where the cluster held nothing.
-      micro_batches: ``[N]``.
-      price: of moving one whole encoder, in units of (P2).
-      hysteresis: relative fall of (P2) for which the layout changes at all.
-    """
+class SwitchingParams(Struct):
+    """Cost of changing partitions from round to round."""
 
-    segments: Array
-    micro_batches: Array
-    price: Array
-    hysteresis: Array
+    switching_cost: Array = quantity(
+        "cost of moving a whole encoder between devices; at 0 none", unit="units of (P2)"
+    )
+    hysteresis: Array = quantity(
+        "relative fall of (P2) under which `dssra` keeps the partition", bounds=">= 0 and <= 1"
+    )
+
+
+class Switching(SwitchingParams):
+    """The partition of the round before, and the cost of leaving it."""
+
+    segments: Array = same(Decision, "segments")
+    micro_batches: Array = same(Decision, "micro_batches")
 
 
 def moved_encoders(before: Array, segments: Array, blocks: int) -> Array:
@@ -44,20 +47,20 @@ def moved_encoders(before: Array, segments: Array, blocks: int) -> Array:
     return jnp.where(jnp.sum(before, axis=0) > 0, taken, 0.0)
 
 
-def price_of_moves(moves: Moves | None, segments: Array, blocks: int) -> Array:
+def price_of_moves(switching: Switching | None, segments: Array, blocks: int) -> Array:
     """Price of leaving the layout of the round before, by cluster.
 
     Args:
-      moves: with or without trailing lanes; none costs nothing.
+      switching: with or without trailing lanes; none costs nothing.
       segments: devices first, ``[K, N, ...]``, or ``[K, sets, N, ...]``.
       blocks: ``L``.
 
     Returns:
       ``[N, ...]``, or ``[sets, N, ...]``; a scalar 0 where nothing is asked.
     """
-    if moves is None:
+    if switching is None:
         return jnp.zeros(())
-    before = jnp.moveaxis(moves.segments, 1, 0)
+    before = jnp.moveaxis(switching.segments, 1, 0)
     sets = [1] * (segments.ndim - before.ndim)
     before = before.reshape(before.shape[0], *sets, *before.shape[1:])
-    return moves.price * moved_encoders(before, segments, blocks)
+    return switching.switching_cost * moved_encoders(before, segments, blocks)

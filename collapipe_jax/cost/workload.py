@@ -1,6 +1,5 @@
 """What a model asks of the network: operations, bits and bytes from its sizes."""
 
-from flax import struct
 from jax import Array
 
 from collapipe_jax.cost.model_counts import (
@@ -8,63 +7,51 @@ from collapipe_jax.cost.model_counts import (
     block_flops,
     block_parameters,
 )
+from collapipe_jax.quantity import Struct, part, positive, quantity
 
 
-@struct.dataclass(kw_only=True)
-class ModelEnds:
-    """Sizes of embedding and decoder, where devices hold them besides encoder blocks.
+class ModelEnds(Struct):
+    """Sizes of embedding and decoder, where devices hold them besides encoder blocks."""
 
-    Attributes:
-      decoder_param_bits: ``D_dec``, parameters of the decoder on a link.
-      embedding_static_bytes: ``m_emb``, weights, gradients and optimiser state.
-      decoder_static_bytes: ``m_dec``, likewise.
-    """
-
-    decoder_param_bits: Array
-    embedding_static_bytes: Array
-    decoder_static_bytes: Array
+    decoder_param_bits: Array = quantity("parameters of the decoder on a link", "D_{dec}")
+    embedding_static_bytes: Array = quantity(
+        "weights, gradient and state of the embedding", "m_{emb}"
+    )
+    decoder_static_bytes: Array = quantity("weights, gradient and state of the decoder", "m_{dec}")
 
 
-@struct.dataclass(kw_only=True)
-class Workload:
-    """The work of one round, per encoder block and sample.
+class Workload(Struct):
+    """The work of one round, per encoder block and sample."""
 
-    Attributes:
-      blocks: encoder blocks ``L`` (fixes shapes).
-      batch: samples ``B`` of a cluster's mini-batch.
-      local_steps: ``H``.
-      micro_batch_choices: allowed numbers of micro-batches, divisors of ``B``, ``[C]``.
-      block_flops: ``c_F``, forward pass of a block on a sample.
-      embed_flops: forward pass of the embedding on a sample.
-      decoder_flops: forward and backward pass of the decoder on a sample.
-      backward_ratio: ``rho``, backward over forward.
-      activation_bits: ``D_A``, activations of a sample on a link.
-      target_bits: ``D_T``, targets of a sample on the uplink.
-      block_param_bits: ``D_P``, parameters of a block on a link.
-      embedding_param_bits: ``D_E``.
-      block_static_bytes: weights, gradients and optimiser state of a block.
-      block_kept_bytes: kept for the backward pass, per block and sample.
-      block_working_bytes: needed once while a block is recomputed, per sample.
-      ends: embedding and decoder as a data-parallel policy needs them; a network on file
-        does not tell.
-    """
-
-    blocks: int = struct.field(pytree_node=False)
-    batch: Array
-    local_steps: Array
-    micro_batch_choices: Array
-    block_flops: Array
-    embed_flops: Array
-    decoder_flops: Array
-    backward_ratio: Array
-    activation_bits: Array
-    target_bits: Array
-    block_param_bits: Array
-    embedding_param_bits: Array
-    block_static_bytes: Array
-    block_kept_bytes: Array
-    block_working_bytes: Array
-    ends: ModelEnds | None = None
+    blocks: int = positive("encoder blocks", "L", whole=True, static=True)
+    batch: Array = positive("samples of a cluster's mini-batch", "B", unit="samples", whole=True)
+    local_steps: Array = positive("local steps of a round", "H", whole=True)
+    micro_batch_choices: Array = positive(
+        "allowed numbers of micro-batches, divisors of `batch`", "M", "C", whole=True
+    )
+    block_flops: Array = positive("forward pass", "c_F", unit="FLOP per block and sample")
+    embed_flops: Array = quantity("forward pass of embedding", "c_{emb}", unit="FLOP per sample")
+    decoder_flops: Array = quantity("both passes of the decoder", "c_{dec}", unit="FLOP per sample")
+    backward_ratio: Array = quantity("backward pass over forward pass", r"\rho")
+    activation_bits: Array = positive("activations on a link", "D_A", unit="bit per sample")
+    target_bits: Array = quantity("targets on the uplink", "D_T", unit="bit per sample")
+    block_param_bits: Array = quantity("parameters on a link", "D_P", unit="bit per block")
+    embedding_param_bits: Array = quantity(
+        "parameters of the embedding on a link; 0 if it is not aggregated", "D_E"
+    )
+    block_static_bytes: Array = positive(
+        "weights, gradients and optimiser state", "m_{static}", unit="byte per block"
+    )
+    block_kept_bytes: Array = quantity(
+        "kept for the backward pass", "m_{kept}", unit="byte per block and sample"
+    )
+    block_working_bytes: Array = quantity(
+        "needed once while a block is recomputed", "m_{work}", unit="byte per sample"
+    )
+    ends: ModelEnds | None = part(
+        "embedding and decoder as a data-parallel policy needs them; none for a network on file",
+        default=None,
+    )
 
 
 def encoder_workload(

@@ -1,14 +1,13 @@
-"""What the nodes compute with: a catalogue of real devices."""
+"""Devices: a catalogue of real ones, from which a network is drawn."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import PRNGKeyArray
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.quantity import Struct, positive, quantity, same
 from collapipe_jax.units import gib_to_bytes
 
 
@@ -52,79 +51,55 @@ DEVICE_PROFILES: dict[str, DeviceProfile] = {
 """Known devices by name; add one by adding a row."""
 
 
-@struct.dataclass(kw_only=True)
-class Compute:
-    """What every node of one network computes with.
+class Compute(Struct):
+    """The devices of one network.
 
     The energy is kept per operation: ``kappa F^2`` of docs/system-model.md (16) is around
     1e-11 J, while kappa itself lies near the smallest single-precision number.
-
-    Attributes:
-      flops_per_s: effective speed of every node, ``[N, K + 1]``.
-      joules_per_flop: ``kappa F^2``, ``[N, K + 1]``.
-      memory_bytes: memory for training on every device, ``[N, K]``; 0 where it is away.
-      es_flops_per_s: speed of the edge server, shared equally by the clusters.
-      block_overhead_s: time to launch one block on one micro-batch.
-      link_overhead_s: time to start one message.
     """
 
-    flops_per_s: Array
-    joules_per_flop: Array
-    memory_bytes: Array
-    es_flops_per_s: Array
-    block_overhead_s: Array
-    link_overhead_s: Array
+    flops_per_s: Array = positive("effective speed of a node", "F", "NJ")
+    joules_per_flop: Array = quantity("energy of an operation", r"\kappa F^2", "NJ")
+    memory_bytes: Array = quantity("memory for training; 0 for an unavailable device", "Mem", "NK")
+    es_flops_per_s: Array = positive(
+        "speed of the edge server, shared equally by the clusters", "F_{ES}"
+    )
+    block_overhead_s: Array = quantity("time to launch a block on a micro-batch", "o_B")
+    link_overhead_s: Array = quantity("time to start a message", "o_L")
 
 
-@struct.dataclass(kw_only=True)
-class DeviceParams:
-    """Which devices a network is drawn from.
+class DeviceParams(Struct):
+    """Devices from which a network is drawn."""
 
-    Attributes:
-      control_unit: profile name of every control unit.
-      devices: profile names the devices are drawn from, uniformly.
-      utilisation: share of its peak that training reaches on a device.
-      memory_share: share of a device's memory that training may use.
-      es_flops_per_s, block_overhead_s, link_overhead_s: as in :class:`Compute`.
-    """
-
-    control_unit: str = struct.field(pytree_node=False)
-    devices: tuple[str, ...] = struct.field(pytree_node=False)
-    utilisation: Array
-    memory_share: Array
-    es_flops_per_s: Array
-    block_overhead_s: Array
-    link_overhead_s: Array
+    control_unit: str = quantity("device that every control unit is", choices=DEVICE_PROFILES)
+    kinds: tuple[str, ...] = quantity(
+        "devices of the catalogue (collapipe_jax/network/devices.py), one drawn uniformly for "
+        "every node but the control units",
+        choices=DEVICE_PROFILES,
+    )
+    utilisation: Array = quantity(
+        "share of peak speed that training reaches", bounds="> 0 and <= 1"
+    )
+    memory_share: Array = quantity("share of memory that training may use", bounds="> 0 and <= 1")
+    es_flops_per_s: Array = same(Compute, "es_flops_per_s")
+    block_overhead_s: Array = same(Compute, "block_overhead_s")
+    link_overhead_s: Array = same(Compute, "link_overhead_s")
 
 
-def check_profiles(key: str, names: Sequence[str]) -> None:
-    """Check that device names are in the catalogue.
-
-    Raises:
-      InputError: if a name is unknown, or there is none.
-    """
-    known = ", ".join(DEVICE_PROFILES)
-    if not names:
-        raise InputError(key, names, "no device is named", f"Name some of: {known}")
-    for name in names:
-        if name not in DEVICE_PROFILES:
-            raise InputError(key, name, "unknown device", f"Choose among: {known}")
-
-
-def sample_compute(key: Array, params: DeviceParams, clusters: int, devices: int) -> Compute:
+def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devices: int) -> Compute:
     """Draw the devices of a network.
 
     Args:
       key: random key.
-      params: what to draw from.
+      params: devices to draw from.
       clusters: ``N``.
       devices: ``K``.
 
     Returns:
-      A :class:`Compute`; the dynamic power is spent at the effective speed, so an
-      operation costs ``P / F`` joules.
+      The devices. The dynamic power ``P`` is spent at the effective speed ``F``, so an operation
+      takes ``P / F`` joules.
     """
-    profiles = [DEVICE_PROFILES[name] for name in (params.control_unit, *params.devices)]
+    profiles = [DEVICE_PROFILES[name] for name in (params.control_unit, *params.kinds)]
     peak = jnp.array([profile.peak_flops_per_s for profile in profiles])
     power = jnp.array([profile.power_w for profile in profiles])
     memory = jnp.array([profile.memory_bytes for profile in profiles])

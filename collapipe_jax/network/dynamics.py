@@ -1,45 +1,41 @@
-"""How a network changes from round to round: fading and availability."""
+"""Fading and availability from round to round."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from collapipe_jax.network.propagation import symmetric
+from collapipe_jax.quantity import Struct, quantity
 
 
-@struct.dataclass(kw_only=True)
-class DynamicsParams:
-    """Fading over rounds, and availability of devices.
+class DynamicsParams(Struct):
+    """Fading over rounds, and availability of devices."""
 
-    Attributes:
-      fading_correlation: correlation of the scattered field from one round to the next.
-      d2e_rician_factor, d2d_rician_factor: power of the direct path over that of the
-        scattered field; 0 is Rayleigh fading.
-      availability: probability that a device is there in a round.
-    """
-
-    fading_correlation: Array
-    d2e_rician_factor: Array
-    d2d_rician_factor: Array
-    availability: Array
+    fading_correlation: Array = quantity(
+        "correlation of the scattered field from round to round", bounds=">= 0 and <= 1"
+    )
+    d2e_rician_factor: Array = quantity("direct over scattered power of a D2E link")
+    d2d_rician_factor: Array = quantity("direct over scattered power of a D2D link")
+    availability: Array = quantity("probability that a device is available", bounds=">= 0 and <= 1")
 
 
 class FadingState(NamedTuple):
     """Scattered fields, complex normal of unit power, as (real, imaginary).
 
     Attributes:
-      d2e: ``[N, K + 1, 2]``.
-      node: ``[N (K + 1), N (K + 1), 2]``, reciprocal.
+      d2e: of links to the base station.
+      node: of links between nodes, reciprocal.
     """
 
-    d2e: Array
-    node: Array
+    d2e: Float[Array, "N J 2"]
+    node: Float[Array, "N*J N*J 2"]
 
 
-def sample_fading(key: Array, clusters: int, nodes: int) -> FadingState:
+def sample_fading(key: PRNGKeyArray, clusters: int, nodes: int) -> FadingState:
     """Draw the scattered fields from their stationary law.
 
     Args:
@@ -51,12 +47,13 @@ def sample_fading(key: Array, clusters: int, nodes: int) -> FadingState:
     size = clusters * nodes
     field = jax.random.normal(node_key, (size, size, 2)) * jnp.sqrt(0.5)
     return FadingState(
-        d2e=jax.random.normal(d2e_key, (clusters, nodes, 2)) * jnp.sqrt(0.5),
-        node=symmetric(field),
+        d2e=jax.random.normal(d2e_key, (clusters, nodes, 2)) * jnp.sqrt(0.5), node=symmetric(field)
     )
 
 
-def step_fading(key: Array, state: FadingState, correlation: Array) -> FadingState:
+def step_fading(
+    key: PRNGKeyArray, state: FadingState, correlation: Float[ArrayLike, ""]
+) -> FadingState:
     """One round of the Gauss-Markov process ``h' = rho h + sqrt(1 - rho^2) w``.
 
     Args:
@@ -73,21 +70,22 @@ def step_fading(key: Array, state: FadingState, correlation: Array) -> FadingSta
     return jax.tree.map(lambda old, new: correlation * old + scale * new, state, innovation)
 
 
-def fading_power(field: Array, rician_factor: Array) -> Array:
+def fading_power(
+    field: Float[Array, "*any 2"], rician_factor: Float[ArrayLike, ""]
+) -> Float[Array, "*any"]:
     """Power gain of Rician fading, of mean 1.
 
     Args:
-      field: scattered field, ``[..., 2]``.
+      field: scattered field.
       rician_factor: power of the direct path over that of the field.
-
-    Returns:
-      ``[...]``.
     """
     direct = jnp.sqrt(rician_factor / (1.0 + rician_factor))
     scattered = field * jnp.sqrt(1.0 / (1.0 + rician_factor))
     return (direct + scattered[..., 0]) ** 2 + scattered[..., 1] ** 2
 
 
-def sample_availability(key: Array, availability: Array, shape: tuple[int, ...]) -> Array:
-    """Which devices are there this round: True with the given probability. ``shape``."""
+def sample_availability(
+    key: PRNGKeyArray, availability: Float[ArrayLike, ""], shape: tuple[int, ...]
+) -> Bool[Array, "..."]:
+    """Draw which devices are available in a round, each with the given probability."""
     return jax.random.uniform(key, shape) < availability

@@ -1,77 +1,59 @@
-"""Devices that walk, docs/system-model.md, section 2: positions and shadowing from round to round.
+"""Mobility: positions and shadowing from round to round, docs/system-model.md, section 2.
 
-Control units stand still. So do all devices unless a speed is configured: then nothing of this
-is carried, nor computed.
+Control units stand still, and so do all devices unless a speed is configured.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, PRNGKeyArray
 
 from collapipe_jax.network.propagation import PropagationParams, Shadowing, step_shadowing
-from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.network.topology import Positions, TopologyParams
+from collapipe_jax.quantity import Struct, part, positive, quantity
 
 
-@struct.dataclass(kw_only=True)
-class MobilityParams:
-    """How devices walk inside the disc of their cluster.
+class MobilityParams(Struct):
+    """How devices walk inside the disc of their cluster."""
 
-    Attributes:
-      speed_m_per_s: mean over devices and rounds.
-      round_interval_s: nominal time from the start of one round to that of the next. It is
-        the same for every policy, however long its rounds take, so that all policies meet
-        the same network.
-      velocity_correlation: of a device's velocity, from one round to the next.
-    """
-
-    speed_m_per_s: Array
-    round_interval_s: Array
-    velocity_correlation: Array
+    speed_m_per_s: Array = quantity("mean speed of a device; at 0 all stand still", r"\bar v")
+    round_interval_s: Array = positive(
+        "time from the start of a round to that of the next, the same for every policy", r"\Delta"
+    )
+    velocity_correlation: Array = quantity(
+        "correlation of a device's velocity from round to round", "a", bounds=">= 0 and <= 1"
+    )
 
 
 class MobilityState(NamedTuple):
-    """Where nodes are in a round.
+    """Positions of all nodes, velocities of the devices, and shadowing of all links."""
 
-    Attributes:
-      position_m: ``[N, K + 1, 2]``.
-      velocity_m_per_s: of devices, ``[N, K, 2]``.
-      shadowing: of all links.
-    """
-
-    position_m: Array
-    velocity_m_per_s: Array
+    position_m: Positions
+    velocity_m_per_s: Float[Array, "N K 2"]
     shadowing: Shadowing
 
 
-@struct.dataclass(kw_only=True)
-class Mobility:
-    """How the devices of one network walk, and what their gains follow from.
+class Mobility(Struct):
+    """How the devices of one network walk, and what their gains follow from."""
 
-    Attributes:
-      params: of the walk.
-      topology: the discs, and the floors on distance.
-      propagation: laws and deviations.
-      start: state in the first round.
-    """
-
-    params: MobilityParams
-    topology: TopologyParams
-    propagation: PropagationParams
-    start: MobilityState
+    params: MobilityParams = part("parameters of the walk")
+    topology: TopologyParams = part("discs, and lower limits of distances")
+    propagation: PropagationParams = part("path loss and shadowing")
+    start: MobilityState = part("state in the first round")
 
 
 def sample_mobility(
-    key: Array, position_m: Array, shadowing: Shadowing, params: MobilityParams
+    key: PRNGKeyArray, position_m: Positions, shadowing: Shadowing, params: MobilityParams
 ) -> MobilityState:
     """State in the first round, from its stationary law.
 
     Args:
       key: random key, for the velocities.
-      position_m: as drawn, ``[N, K + 1, 2]``.
-      shadowing: as drawn there.
+      position_m: of all nodes.
+      shadowing: at these positions.
       params: of the walk.
     """
     clusters, nodes = position_m.shape[:2]
@@ -79,13 +61,13 @@ def sample_mobility(
     return MobilityState(position_m, velocity, shadowing)
 
 
-def step_mobility(key: Array, state: MobilityState, mobility: Mobility) -> MobilityState:
-    """Where nodes are in the next round.
+def step_mobility(key: PRNGKeyArray, state: MobilityState, mobility: Mobility) -> MobilityState:
+    """State in the next round.
 
     Devices walk straight on, mirrored at the rim of their cluster's disc, and then turn.
-    Mirroring keeps positions uniform over the disc and velocities normal, as turning does
-    with each velocity by itself, so the law of the state is stationary. Nothing keeps a device
-    off its control unit; distances are floored where they are measured.
+    Mirroring keeps positions uniform over the disc and velocities normal, and turning keeps
+    velocities normal, so the law of the state is stationary. A device may come closer to its
+    control unit than the least distance, which holds where distances are measured.
 
     Args:
       key: random key.
@@ -108,29 +90,31 @@ def step_mobility(key: Array, state: MobilityState, mobility: Mobility) -> Mobil
 
 
 def walk(
-    offset_m: Array, velocity_m_per_s: Array, duration_s: Array, radius_m: Array
-) -> tuple[Array, Array]:
+    offset_m: Float[Array, "2"],
+    velocity_m_per_s: Float[Array, "2"],
+    duration_s: Float[ArrayLike, ""],
+    radius_m: Float[ArrayLike, ""],
+) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
     """Walk straight on inside a disc, mirrored at its rim as light is.
 
     All chords after the first meeting with the rim have one length, and each lies turned
     about the centre by one angle from the chord before; so any number of them is one turn.
 
     Args:
-      offset_m: from the centre, ``[2]``, at most the radius away.
-      velocity_m_per_s: ``[2]``.
+      offset_m: from the centre, at most the radius.
+      velocity_m_per_s: at the start.
       duration_s: of the walk.
       radius_m: of the disc.
 
     Returns:
-      The way from the old to the new position and the new velocity, each ``[2]``. Nobody
-      who stands is moved, not even by rounding.
+      Displacement and new velocity. Rounding displaces nobody who stands still.
     """
     speed = jnp.linalg.norm(velocity_m_per_s)
     heading = velocity_m_per_s / jnp.where(speed > 0, speed, 1.0)
     to_rim_m = _distance_to_rim(offset_m, heading, radius_m)
     beyond_m = speed * duration_s - to_rim_m
     rim = (offset_m + to_rim_m * heading) / radius_m
-    # Along the rim chords have no length: a floor that no walk can tell keeps the count finite.
+    # Along the rim chords have no length; a lower limit keeps their number finite.
     cosine = jnp.maximum(jnp.sum(rim * heading), 1e-5)
     mirrored = heading - 2.0 * cosine * rim
     chord = 2.0 * cosine
@@ -153,7 +137,7 @@ def _distance_to_rim(offset_m, heading, radius_m):
 
 
 def _sense(point, heading):
-    """1 for who passes the centre on the left, -1 on the right."""
+    """1 for a heading that passes the centre on the left, -1 on the right."""
     return jnp.where(point[0] * heading[1] >= point[1] * heading[0], 1.0, -1.0)
 
 

@@ -5,10 +5,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
-from collapipe_jax.network.topology import TopologyParams, d2e_distance_m, node_distance_m
+from collapipe_jax.network.topology import (
+    Positions,
+    TopologyParams,
+    d2e_distance_m,
+    node_distance_m,
+)
+from collapipe_jax.quantity import Struct, positive, quantity
 from collapipe_jax.units import db_to_linear
 
 
@@ -35,74 +41,69 @@ PATH_LOSS_LAWS: dict[str, PathLossLaw] = {
 _NUGGET = 1e-4  # two nodes in one place would make a covariance singular in float32
 
 
-@struct.dataclass(kw_only=True)
-class PropagationParams:
-    """Path loss and log-normal shadowing of both kinds of link.
+class PropagationParams(Struct):
+    """Path loss and log-normal shadowing of both kinds of link."""
 
-    Attributes:
-      d2e_path_loss, d2d_path_loss: names among :data:`PATH_LOSS_LAWS`.
-      d2e_shadowing_db, d2d_shadowing_db: standard deviations.
-      d2e_shadowing_distance_m: distance over which the shadowing towards the base
-        station decorrelates (Gudmundson 1991).
-      d2d_shadowing_distance_m: the same between nodes, over what both ends walk.
-    """
-
-    d2e_path_loss: str = struct.field(pytree_node=False)
-    d2d_path_loss: str = struct.field(pytree_node=False)
-    d2e_shadowing_db: Array
-    d2d_shadowing_db: Array
-    d2e_shadowing_distance_m: Array
-    d2d_shadowing_distance_m: Array
+    d2e_path_loss: str = quantity("path-loss law of the D2E links", choices=PATH_LOSS_LAWS)
+    d2d_path_loss: str = quantity("path-loss law of the D2D links", choices=PATH_LOSS_LAWS)
+    d2e_shadowing_db: Array = quantity("standard deviation of the shadowing of D2E links")
+    d2d_shadowing_db: Array = quantity("standard deviation of the shadowing of D2D links")
+    d2e_decorrelation_distance_m: Array = positive(
+        "distance between two nodes over which their shadowing to the base station decorrelates",
+        "d_{corr}",
+    )
+    d2d_decorrelation_distance_m: Array = positive(
+        "distance that both ends walk together over which the shadowing of a D2D link decorrelates",
+        "d_{corr}",
+    )
 
 
 class Shadowing(NamedTuple):
-    """What is above the path loss, in dB: a positive one is a gain.
+    """Gain beyond the path loss, in dB.
 
     Attributes:
-      d2e_db: towards the base station, ``[N, K + 1]``.
-      node_db: between every two nodes, ``[N (K + 1), N (K + 1)]``, reciprocal.
+      d2e_db: of links to the base station.
+      node_db: of links between nodes, reciprocal.
     """
 
-    d2e_db: Array
-    node_db: Array
+    d2e_db: Float[Array, "N J"]
+    node_db: Float[Array, "N*J N*J"]
 
 
 class LargeScaleGain(NamedTuple):
     """Mean power gains, before fading.
 
     Attributes:
-      d2e: every node to the base station, ``[N, K + 1]``.
-      node: between every two nodes, ``[N, K + 1, N, K + 1]`` (sender, receiver);
-        reciprocal.
+      d2e: of links to the base station.
+      node: of links between nodes, sender first, reciprocal.
     """
 
-    d2e: Array
-    node: Array
+    d2e: Float[Array, "N J"]
+    node: Float[Array, "N J N J"]
 
 
-def path_loss_db(distance_m: Array, law: PathLossLaw) -> Array:
-    """Path loss in dB at a distance. Any shape. Source: docs/system-model.md, section 2."""
+def path_loss_db(distance_m: Float[Array, "*any"], law: PathLossLaw) -> Float[Array, "*any"]:
+    """Path loss in dB at a distance. Source: docs/system-model.md, section 2."""
     return law.intercept_db + law.slope_db * jnp.log10(distance_m / 1000.0)
 
 
 def sample_shadowing(
-    key: Array, position_m: Array, topology: TopologyParams, params: PropagationParams
+    key: PRNGKeyArray, position_m: Positions, topology: TopologyParams, params: PropagationParams
 ) -> Shadowing:
     """Log-normal shadowing of all links.
 
-    Towards the base station it is correlated between nodes that stand close together,
-    ``exp(-d / d_corr)``; between nodes it is independent from link to link and the same in
-    both directions.
+    Links to the base station have correlation ``exp(-d / d_corr)`` at distance ``d`` of their
+    nodes. Links between nodes are independent of each other and the same in both directions.
 
     Args:
       key: random key.
-      position_m: ``[N, K + 1, 2]``.
-      topology: geometry, for the floor on distance.
-      params: deviations, and the distance of decorrelation.
+      position_m: of all nodes.
+      topology: geometry, for the least distance.
+      params: deviations and decorrelation distances.
     """
     d2e_key, node_key = jax.random.split(key)
     between_m = node_distance_m(position_m, topology)
-    d2e = _correlated_normal(d2e_key, between_m, params.d2e_shadowing_distance_m)
+    d2e = _correlated_normal(d2e_key, between_m, params.d2e_decorrelation_distance_m)
     node = symmetric(jax.random.normal(node_key, between_m.shape))
     return Shadowing(
         d2e_db=params.d2e_shadowing_db * d2e.reshape(position_m.shape[:2]),
@@ -111,32 +112,36 @@ def sample_shadowing(
 
 
 def step_shadowing(
-    key: Array, before: Shadowing, position_m: Array, moved_m: Array, params: PropagationParams
+    key: PRNGKeyArray,
+    before: Shadowing,
+    position_m: Positions,
+    moved_m: Positions,
+    params: PropagationParams,
 ) -> Shadowing:
     """Shadowing after nodes have moved; its law is stationary.
 
-    Over a distance ``d`` that a node moves, its shadowing towards the base station keeps the
-    correlation ``exp(-d / d_corr)`` (Gudmundson 1991), and so does it between nodes wherever
-    they stand. Between nodes ``d`` is what both ends move.
+    A link to the base station whose node moves by ``d`` keeps the correlation
+    ``exp(-d / d_corr)`` (Gudmundson 1991), and so do two nodes at distance ``d``. For a link
+    between nodes ``d`` is the sum of what both ends move.
 
     Args:
       key: random key.
       before: at the old positions.
-      position_m: the old ones, ``[N, K + 1, 2]``.
-      moved_m: from there to the new ones, ``[N, K + 1, 2]``.
-      params: deviations and distances of decorrelation.
+      position_m: the old positions.
+      moved_m: displacement of all nodes.
+      params: deviations and decorrelation distances.
 
     Returns:
-      At the new positions; links whose ends stand keep theirs.
+      Shadowing at the new positions; a link whose ends stand still keeps its own.
     """
     d2e_key, node_key = jax.random.split(key)
     from_m, moved_m = position_m.reshape(-1, 2), moved_m.reshape(-1, 2)
     stood = jnp.all(moved_m == 0, axis=-1)
     old = before.d2e_db.reshape(-1)
-    mean, factor = _field_given(old, from_m, from_m + moved_m, params.d2e_shadowing_distance_m)
+    mean, factor = _field_given(old, from_m, from_m + moved_m, params.d2e_decorrelation_distance_m)
     d2e = mean + params.d2e_shadowing_db * (factor @ jax.random.normal(d2e_key, old.shape))
     distance_m = jnp.linalg.norm(moved_m, axis=-1)
-    ways = (distance_m[:, None] + distance_m[None, :]) / params.d2d_shadowing_distance_m
+    ways = (distance_m[:, None] + distance_m[None, :]) / params.d2d_decorrelation_distance_m
     fresh = params.d2d_shadowing_db * symmetric(jax.random.normal(node_key, ways.shape))
     return Shadowing(
         d2e_db=jnp.where(stood, old, d2e).reshape(before.d2e_db.shape),
@@ -145,15 +150,15 @@ def step_shadowing(
 
 
 def large_scale_gain(
-    position_m: Array, shadowing: Shadowing, topology: TopologyParams, params: PropagationParams
+    position_m: Positions, shadowing: Shadowing, topology: TopologyParams, params: PropagationParams
 ) -> LargeScaleGain:
     """Path loss with shadowing, as linear gains.
 
     Args:
-      position_m: ``[N, K + 1, 2]``.
+      position_m: of all nodes.
       shadowing: of all links.
-      topology: geometry, for the floors on distance.
-      params: laws.
+      topology: geometry, for the least distances.
+      params: path-loss laws.
     """
     shape = position_m.shape[:2]
     d2e_m, between_m = d2e_distance_m(position_m, topology), node_distance_m(position_m, topology)
@@ -164,8 +169,8 @@ def large_scale_gain(
     )
 
 
-def symmetric(matrix: Array) -> Array:
-    """The matrix whose lower half is the mirror of the upper half. ``[A, A, ...]``."""
+def symmetric(matrix: Float[Array, "A A *any"]) -> Float[Array, "A A *any"]:
+    """The matrix whose lower half is the mirror of the upper half."""
     upper = jnp.triu(jnp.ones(matrix.shape[:2], bool))
     upper = upper.reshape(upper.shape + (1,) * (matrix.ndim - 2))
     return jnp.where(upper, matrix, jnp.swapaxes(matrix, 0, 1))
@@ -181,29 +186,29 @@ def _correlated_normal(key, distance_m, decorrelation_m):
 
 
 def _field_given(field, from_m, to_m, decorrelation_m):
-    """Law of a field of covariance ``exp(-distance / decorrelation)`` at other points.
+    """Conditional law of a field of covariance ``exp(-distance / decorrelation)``.
 
-    Conditioning is what keeps correlations: nodes that stand beside each other, or walk to
-    where another stood, see what it saw.
+    Conditioning keeps correlations: nodes that are close, or move to where another was, have
+    nearly the same shadowing.
 
     Args:
       field: at the points ``from_m``, ``[A]``.
-      from_m, to_m: ``[A, 2]``.
+      from_m, to_m: points, ``[A, 2]``.
       decorrelation_m: distance.
 
     Returns:
-      Mean ``[A]`` and, for unit variance of the field, a factor ``[A, A]`` of the covariance
-      at ``to_m``.
+      Mean ``[A]`` and, for unit variance of the field, a factor ``[A, A]`` of the covariance,
+      both at ``to_m``.
     """
 
     def covariance(a, b):
         return jnp.exp(-jnp.linalg.norm(a[:, None] - b[None], axis=-1) / decorrelation_m)
 
     nugget = _NUGGET * jnp.eye(field.shape[0])
-    known = jnp.linalg.cholesky(covariance(from_m, from_m) + nugget)
-    told = jax.scipy.linalg.solve_triangular(known, covariance(from_m, to_m), lower=True)
-    white = jax.scipy.linalg.solve_triangular(known, field, lower=True)
+    factor = jnp.linalg.cholesky(covariance(from_m, from_m) + nugget)
+    cross = jax.scipy.linalg.solve_triangular(factor, covariance(from_m, to_m), lower=True)
+    white = jax.scipy.linalg.solve_triangular(factor, field, lower=True)
     # An accelerator's shorter products could make the difference indefinite.
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    left = covariance(to_m, to_m) + nugget - product(told.T, told)
-    return product(told.T, white), jnp.linalg.cholesky(left) / jnp.sqrt(1.0 + _NUGGET)
+    residual = covariance(to_m, to_m) + nugget - product(cross.T, cross)
+    return product(cross.T, white), jnp.linalg.cholesky(residual) / jnp.sqrt(1.0 + _NUGGET)

@@ -1,39 +1,39 @@
-"""Where the nodes of a network stand."""
+"""Positions of the nodes of a network."""
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
+
+from collapipe_jax.quantity import Struct, positive, quantity
+
+Positions = Float[Array, "N J 2"]
+"""Of all nodes; node 0 of a cluster is its control unit."""
 
 ORDERS = ("drawn", "tour")
 """How devices of a cluster may be numbered."""
 
 
-@struct.dataclass(kw_only=True)
-class TopologyParams:
-    """Geometry of a cell with the base station at the origin.
+class TopologyParams(Struct):
+    """Geometry of a cell with the base station at the origin."""
 
-    Attributes:
-      clusters: number of clusters ``N`` (fixes shapes).
-      devices: devices of a cluster ``K`` (fixes shapes).
-      cell_radius_m: control units stand uniformly in this disc.
-      cluster_radius_m: devices stand uniformly in this disc around their control unit.
-      d2e_min_distance_m: floor on a node's distance to the base station.
-      d2d_min_distance_m: floor on the distance between two nodes.
-      order: in which devices are numbered, and so chained: "drawn", or "tour", from the
-        control unit on always to the nearest device that is left.
-    """
-
-    clusters: int = struct.field(pytree_node=False)
-    devices: int = struct.field(pytree_node=False)
-    order: str = struct.field(pytree_node=False, default="drawn")
-    cell_radius_m: Array
-    cluster_radius_m: Array
-    d2e_min_distance_m: Array
-    d2d_min_distance_m: Array
+    clusters: int = positive("number of clusters", "N", whole=True, static=True)
+    devices: int = positive(
+        "devices of a cluster, besides its control unit", "K", whole=True, static=True
+    )
+    order: str = quantity(
+        "order in which blocks go through the devices of a cluster: as `drawn`, or a `tour` from "
+        "the control unit on always to the nearest device left",
+        choices=ORDERS,
+        default="drawn",
+    )
+    cell_radius_m: Array = positive("radius of the disc of the control units")
+    cluster_radius_m: Array = positive("radius of the disc of a cluster's devices")
+    d2e_min_distance_m: Array = positive("least distance of a node to the base station")
+    d2d_min_distance_m: Array = positive("least distance between two nodes")
 
 
-def sample_topology(key: Array, params: TopologyParams) -> Array:
+def sample_topology(key: PRNGKeyArray, params: TopologyParams) -> Positions:
     """Positions of all nodes, in metres.
 
     Args:
@@ -41,9 +41,8 @@ def sample_topology(key: Array, params: TopologyParams) -> Array:
       params: geometry.
 
     Returns:
-      ``[N, K + 1, 2]``; node 0 of a cluster is its control unit. Control units keep
-      the distance floor to the base station; distances are floored once more where
-      they are measured.
+      The positions; node 0 of a cluster is its control unit. Nodes keep the least distances to
+      the base station and to their control unit.
     """
     clusters, devices = params.clusters, params.devices
     centre_key, device_key = jax.random.split(key)
@@ -80,21 +79,21 @@ def _sample_disc(key, shape, inner_radius_m, outer_radius_m):
     return radius[..., None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)
 
 
-def d2e_distance_m(position_m: Array, params: TopologyParams) -> Array:
-    """Distance of every node to the base station, floored. ``[N, K + 1]``."""
+def d2e_distance_m(position_m: Positions, params: TopologyParams) -> Float[Array, "N J"]:
+    """Distance of every node to the base station, with its lower limit."""
     return jnp.maximum(jnp.linalg.norm(position_m, axis=-1), params.d2e_min_distance_m)
 
 
-def node_distance_m(position_m: Array, params: TopologyParams) -> Array:
-    """Distance between every two nodes of the network, floored.
+def node_distance_m(position_m: Positions, params: TopologyParams) -> Float[Array, "N*J N*J"]:
+    """Distance between every two nodes of the network, with its lower limit.
 
     Args:
-      position_m: ``[N, K + 1, 2]``.
+      position_m: of all nodes.
       params: geometry.
 
     Returns:
-      ``[N (K + 1), N (K + 1)]``, nodes in row-major order; symmetric. The diagonal is
-      the floor: no message goes from a node to itself.
+      The distances, nodes in row-major order; symmetric. The diagonal is the lower limit: no
+      message goes from a node to itself.
     """
     flat = position_m.reshape(-1, 2)
     difference = flat[:, None, :] - flat[None, :, :]

@@ -227,6 +227,6 @@ def _price_filled(problem, around, micro: Micro, linked: LinkedSets, segments) -
     price = around.price_per_s * latency_s
     price = price + (micro.price_per_s - around.price_per_s) * late_s
     price = price + linked.fixed_price + block_price
-    price = price + price_of_moves(problem.moves, segments, problem.workload.blocks)
+    price = price + price_of_moves(problem.switching, segments, problem.workload.blocks)
     # A hopeless link must still win against not fitting at all.
     return computed_once(jnp.minimum(jnp.nan_to_num(price, nan=jnp.inf), 1e37))

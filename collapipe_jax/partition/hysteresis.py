@@ -19,7 +19,7 @@ def layout_before(problem: RoundProblem, otherwise: Decision) -> Decision:
     """
 
     def one(problem, otherwise):
-        moves = problem.moves
+        moves = problem.switching
         before = with_equal_resources(problem, moves.segments, moves.micro_batches)
         possible = is_feasible(problem, before)
         return jax.tree.map(lambda a, b: jnp.where(possible, a, b), before, otherwise)
@@ -37,5 +37,5 @@ def stay_or_go(problem: RoundProblem, before: Decision, found: Tuned, steps: int
       steps: on the layout before.
     """
     stays = tune_layout(problem, before, steps)
-    goes = found.objective < (1.0 - problem.moves.hysteresis) * stays.objective
+    goes = found.objective < (1.0 - problem.switching.hysteresis) * stays.objective
     return jax.tree.map(lambda new, old: jnp.where(goes, new, old), found, stays)

@@ -97,12 +97,12 @@ def _solve(problem: RoundProblem, micro_batches: int, effort: Effort) -> Tuned:
         return plans, answer
 
     start = static_plans(problem, static, effort.plans)
-    if problem.moves is not None:
+    if problem.switching is not None:
         before = layout_before(problem, static)
         start = with_last_plan(start, static_plans(problem, before, 1))
     _, answers = jax.lax.scan(turn, start, jnp.arange(len(steps)))
     found = jax.tree.map(lambda leaf: leaf[-1], answers)
-    if problem.moves is None:
+    if problem.switching is None:
         return found
     return stay_or_go(problem, before, found, sum(effort.joint_steps))
 

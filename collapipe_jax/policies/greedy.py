@@ -122,7 +122,7 @@ def _first_plans(problem, payable, micro_batches: int, count: int) -> Plans:
 
     layout = static(payable)
     plans = static_plans(payable, layout, count, capped_chains)
-    if problem.moves is not None:
+    if problem.switching is not None:
         before = layout_before(payable, layout)
         plans = with_last_plan(plans, static_plans(payable, before, 1, capped_chains))
     others = jax.tree.map(lambda leaf: leaf[..., 1:, :], plans)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.control.effective_queues import shown_queues
+from collapipe_jax.control.effective_queues import effective_queues
 from collapipe_jax.control.queues import Queues, empty_queues, update_queues
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.decision import Decision, is_present
@@ -18,7 +18,7 @@ from collapipe_jax.cost.feasibility import violations
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round import price
 from collapipe_jax.cost.round_cost import RoundCost
-from collapipe_jax.cost.switching import Moves
+from collapipe_jax.cost.switching import Switching
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.dynamics import (
     FadingState,
@@ -79,7 +79,7 @@ def initial_state(key: Array, system: EdgeSystem) -> SystemState:
     clusters, nodes = system.mean_problem.radio.d2e_gain.shape
     fading, queues = sample_fading(key, clusters, nodes), empty_queues(clusters, nodes)
     mobility = None if system.mobility is None else system.mobility.start
-    if system.moves is None:
+    if system.switching is None:
         return SystemState(fading, queues, None, mobility)
     nothing = jnp.zeros((clusters, nodes - 1), jnp.int32)
     held = HeldLayout(nothing, jnp.ones(clusters, jnp.int32))
@@ -115,12 +115,12 @@ def round_problem(key: Array, system: EdgeSystem, state: SystemState) -> RoundPr
         radio=radio,
         compute=problem.compute.replace(memory_bytes=jnp.where(there, memory_bytes, 0.0)),
     )
-    shown = shown_queues(state.queues, problem, system.prices)
+    shown = effective_queues(state.queues, problem, system.queue_params)
     return problem.replace(
         control=problem.control.replace(
             energy_queue=shown.energy, divergence_queue=shown.divergence
         ),
-        moves=_moves(system, state),
+        switching=_switching(system, state),
     )
 
 
@@ -137,11 +137,15 @@ def _mean_radio(system: EdgeSystem, state: SystemState) -> Radio:
     )
 
 
-def _moves(system: EdgeSystem, state: SystemState) -> Moves | None:
-    if system.moves is None:
+def _switching(system: EdgeSystem, state: SystemState) -> Switching | None:
+    if system.switching is None:
         return None
-    price, hysteresis = system.moves.price, system.moves.hysteresis
-    return Moves(**state.held._asdict(), price=price, hysteresis=hysteresis)
+    params = system.switching
+    return Switching(
+        **state.held._asdict(),
+        switching_cost=params.switching_cost,
+        hysteresis=params.hysteresis,
+    )
 
 
 def simulate_round(

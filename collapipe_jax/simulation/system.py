@@ -1,20 +1,20 @@
-"""One network, drawn from its parameters: what does not change over its rounds."""
+"""One network, drawn from its parameters."""
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from collapipe_jax.control.budget_floors import control_unit_floor_j
-from collapipe_jax.control.effective_queues import PriceParams
+from collapipe_jax.control.effective_queues import EffectiveQueueParams
 from collapipe_jax.control.queues import empty_queues
 from collapipe_jax.cost.divergence import Learning, loss_free_divergence
 from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.problem import Control, RoundProblem
 from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
-from collapipe_jax.network.channel import Radio
+from collapipe_jax.network.channel import Radio, RadioConstants
 from collapipe_jax.network.devices import DeviceParams, sample_compute
 from collapipe_jax.network.dynamics import DynamicsParams
 from collapipe_jax.network.mobility import Mobility, MobilityParams, sample_mobility
@@ -25,99 +25,67 @@ from collapipe_jax.network.propagation import (
     sample_shadowing,
 )
 from collapipe_jax.network.topology import TopologyParams, sample_topology
+from collapipe_jax.quantity import Struct, part, positive, quantities, quantity, same
 
 
-@struct.dataclass(kw_only=True)
-class RadioParams:
-    """Radio of a network before its gains are known; fields as in :class:`Radio`.
+class RadioParams(RadioConstants):
+    """Radio of a network before its gains are known."""
 
-    Attributes:
-      d2e_power_max_w, d2d_power_max_w: the same for every node, scalars.
-      control_unit_power_max_w: D2D power of control units.
-    """
-
-    d2e_bandwidth_hz: Array
-    d2d_bandwidth_hz: Array
-    bs_noise_w_per_hz: Array
-    node_noise_w_per_hz: Array
-    d2e_interference_w: Array
-    d2d_activity: Array
-    snr_gap: Array
-    max_spectral_efficiency: Array
-    bs_power_w: Array
-    d2e_power_max_w: Array
-    d2d_power_max_w: Array
-    control_unit_power_max_w: Array
-    outage_threshold: Array
-    harq_attempts: Array
-    transport_block_bits: Array
-    rate_law: str = struct.field(pytree_node=False, default="mean")
+    d2e_power_max_w: Array = same(Radio, "d2e_power_max_w", shape="")
+    d2d_power_max_w: Array = same(
+        Radio, "d2d_power_max_w", shape="", meaning="limit of a device's power on the D2D band"
+    )
+    control_unit_power_max_w: Array = quantity("limit of a control unit's power on the D2D band")
 
 
-@struct.dataclass(kw_only=True)
-class MoveParams:
-    """Price of changing layouts; fields as in :class:`collapipe_jax.cost.switching.Moves`."""
+class ControlParams(Struct):
+    """Budgets and the trade-off, the same for every network."""
 
-    price: Array
-    hysteresis: Array
-
-
-@struct.dataclass(kw_only=True)
-class ControlParams:
-    """Budgets and the trade-off, the same for every network.
-
-    Attributes:
-      v: weight of latency against queues.
-      control_unit_budget_j, device_budget_j: time-average energy of a round.
-      control_unit_margin: a control unit's budget is at least this many times its floor.
-      divergence_ratio: target over the divergence of a round without any loss, above 1.
-      prices: how policies are shown the queues.
-      moves: price of changing layouts; none, by default.
-      reference_micro_batches: of the static pipeline whose latency is the reference.
-    """
-
-    v: Array
-    control_unit_budget_j: Array
-    control_unit_margin: Array
-    device_budget_j: Array
-    divergence_ratio: Array
-    prices: PriceParams
-    moves: MoveParams | None = None
-    reference_micro_batches: int = struct.field(pytree_node=False)
+    v: Array = same(Control, "v")
+    control_unit_budget_j: Array = positive(
+        "time-average energy budget of a control unit", unit="J per round"
+    )
+    control_unit_margin: Array = quantity(
+        "least budget of a control unit over the least energy that its part can take"
+    )
+    device_budget_j: Array = positive("time-average energy budget of a device", unit="J per round")
+    divergence_ratio: Array = quantity(
+        "target of the divergence over the divergence of a round without losses", bounds="> 1"
+    )
+    queue_params: EffectiveQueueParams = part("how policies see the queues")
+    switching: SwitchingParams | None = part("cost of switching partitions, if any", default=None)
+    reference_micro_batches: int = positive(
+        "micro-batches of the static pipeline whose latency is the reference",
+        whole=True,
+        static=True,
+    )
 
 
-@struct.dataclass(kw_only=True)
-class SystemParams:
-    """Everything that a network is drawn from; without mobility everybody stands still."""
+class SystemParams(Struct):
+    """Everything that a network is drawn from."""
 
-    topology: TopologyParams
-    propagation: PropagationParams
-    dynamics: DynamicsParams
-    mobility: MobilityParams | None = None
-    devices: DeviceParams
-    radio: RadioParams
-    workload: Workload
-    learning: Learning
-    control: ControlParams
+    topology: TopologyParams = part("geometry")
+    propagation: PropagationParams = part("path loss and shadowing")
+    dynamics: DynamicsParams = part("fading and availability over rounds")
+    mobility: MobilityParams | None = part("how devices walk, if they do", default=None)
+    devices: DeviceParams = part("devices")
+    radio: RadioParams = part("radio")
+    workload: Workload = part("operations, bits and bytes of a round")
+    learning: Learning = part("constants of the convergence bound")
+    control: ControlParams = part("budgets and trade-off")
 
 
-@struct.dataclass(kw_only=True)
-class EdgeSystem:
-    """One network: what does not change over its rounds.
+class EdgeSystem(Struct):
+    """One network: what does not change over its rounds."""
 
-    Attributes:
-      mean_problem: the round's problem at mean gains, with empty queues and every device
-        there. Where devices walk, its gains are those of the start.
-      dynamics: how the network changes.
-      mobility: how devices walk; none, by default.
-      prices, moves: as in :class:`ControlParams`.
-    """
-
-    mean_problem: RoundProblem
-    dynamics: DynamicsParams
-    mobility: Mobility | None = None
-    prices: PriceParams
-    moves: MoveParams | None = None
+    mean_problem: RoundProblem = part(
+        "the problem of a round at mean gains, with empty queues and every device available; where "
+        "devices walk, its gains are those of the start"
+    )
+    dynamics: DynamicsParams = part("how the network changes")
+    mobility: Mobility | None = part("how devices walk, if they do", default=None)
+    queue_params: EffectiveQueueParams = part("how policies see the queues")
+    switching: SwitchingParams | None = part("cost of switching partitions, if any", default=None)
 
 
 def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
@@ -131,7 +99,7 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
 
     Args:
       key: random key.
-      params: what to draw from.
+      params: laws and constants to draw from.
     """
     position_key, gain_key, device_key = jax.random.split(key, 3)
     topology = params.topology
@@ -160,8 +128,8 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
         dynamics=params.dynamics,
         # A fourth key: the three above are those of a network in which nobody walks.
         mobility=_initial_mobility(jax.random.fold_in(key, 3), params, position_m, shadowing),
-        prices=params.control.prices,
-        moves=params.control.moves,
+        queue_params=params.control.queue_params,
+        switching=params.control.switching,
     )
 
 
@@ -170,13 +138,8 @@ def _with_gains(params: RadioParams, d2e_gain: Array, node_gain: Array) -> Radio
     clusters, nodes = d2e_gain.shape
     own = jnp.arange(clusters)
     d2d_power_w = jnp.full((clusters, nodes), params.d2d_power_max_w)
-    shared = {
-        name: getattr(params, name)
-        for name in params.__dataclass_fields__
-        if name not in ("d2e_power_max_w", "d2d_power_max_w", "control_unit_power_max_w")
-    }
     return Radio(
-        **shared,
+        **{name: getattr(params, name) for name in quantities(RadioConstants)},
         d2e_power_max_w=jnp.full(clusters, params.d2e_power_max_w),
         d2d_power_max_w=d2d_power_w.at[:, 0].set(params.control_unit_power_max_w),
         d2e_gain=d2e_gain,
@@ -190,12 +153,9 @@ def _initial_mobility(
 ) -> Mobility | None:
     if params.mobility is None:
         return None
-    return Mobility(
-        params=params.mobility,
-        topology=params.topology,
-        propagation=params.propagation,
-        start=sample_mobility(key, position_m, shadowing, params.mobility),
-    )
+    start = sample_mobility(key, position_m, shadowing, params.mobility)
+    laws = {"topology": params.topology, "propagation": params.propagation}
+    return Mobility(params=params.mobility, start=start, **laws)
 
 
 def _initial_control(params: SystemParams, clusters: int, nodes: int) -> Control:

@@ -10,7 +10,6 @@ from collapipe_jax.config import experiment as build
 from collapipe_jax.config import system as build_system
 from collapipe_jax.federated.learner import apply_gradient
 from collapipe_jax.tasks import classification, tagging, translation
-from configs import default
 
 
 def tree_of(params):
@@ -24,6 +23,7 @@ OTHER = {
     "devices.kinds": ("jetson_nano",),
     "radio.rate_law": "ergodic",
     "learning.bound": "one_step",
+    "control.divergence_ratio": 1.5,
     "propagation.d2e_path_loss": "free_space_2ghz",
     "propagation.d2d_path_loss": "winner_b1_sight",
     "model.rematerialise": True,
@@ -163,7 +163,7 @@ def test_no_key_of_the_task_is_forgotten():
 def test_split_and_seed_reach_the_clusters():
     dirichlet = changed("task.split", "dirichlet")
     built = [
-        build.build_experiment(config, default.get_config()).cluster_indices
+        build.build_experiment(config).cluster_indices
         for config in (
             TINY,
             changed("seed", 5),

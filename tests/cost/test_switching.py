@@ -13,13 +13,13 @@ from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.round import price
 from collapipe_jax.cost.static_pipeline import with_equal_resources
-from collapipe_jax.cost.switching import Moves, moved_encoders
+from collapipe_jax.cost.switching import Switching, SwitchingParams, moved_encoders
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.documents import write_network
 from collapipe_jax.policies.dssra import Effort, dssra
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.simulation.environment import initial_state, simulate_round
-from collapipe_jax.simulation.system import MoveParams, sample_system
+from collapipe_jax.simulation.system import sample_system
 
 CLUSTERS, DEVICES, BLOCKS, NETWORKS = 2, 2, 3, 16
 LIGHT = Effort(joint_steps=(8, 16), plans=2, layouts=3, cluster_steps=5)
@@ -40,7 +40,7 @@ def test_moved_blocks_against_a_loop():
 @jax.vmap
 def solve(problem):
     tuned = dssra(problem, effort=LIGHT)
-    free = price(problem.replace(moves=None), tuned.decision)
+    free = price(problem.replace(switching=None), tuned.decision)
     return tuned, price(problem, tuned.decision), free, is_feasible(problem, tuned.decision)
 
 
@@ -61,18 +61,18 @@ def free(problems):
     """What is decided where no cluster held anything before."""
     nothing = np.zeros((NETWORKS, CLUSTERS, DEVICES), np.int32)
     counts = np.ones((NETWORKS, CLUSTERS), np.int32)
-    return solve(with_moves(problems, nothing, counts, 0.0))
+    return solve(with_switching(problems, nothing, counts, 0.0))
 
 
-def with_moves(problems, segments, micro_batches, price, hysteresis=0.0):
+def with_switching(problems, segments, micro_batches, cost, hysteresis=0.0):
     each = functools.partial(jnp.full, len(segments))
-    moves = Moves(
+    switching = Switching(
         segments=jnp.asarray(segments),
         micro_batches=jnp.asarray(micro_batches),
-        price=each(price),
+        switching_cost=each(cost),
         hysteresis=each(hysteresis),
     )
-    return problems.replace(moves=moves)
+    return problems.replace(switching=switching)
 
 
 def other_layouts(decision):
@@ -92,7 +92,7 @@ def are_possible(problems, segments, micro_batches):
 @pytest.mark.slow
 def test_the_objective_counts_what_moves(problems, free):
     before, counts = other_layouts(free[0].decision)
-    tuned, priced, without, feasible = solve(with_moves(problems, before, counts, 0.7))
+    tuned, priced, without, feasible = solve(with_switching(problems, before, counts, 0.7))
     moved = jax.vmap(lambda a, b: jnp.sum(moved_encoders(a.T, b.T, BLOCKS)))(
         before, tuned.decision.segments
     )
@@ -105,7 +105,7 @@ def test_the_objective_counts_what_moves(problems, free):
 @pytest.mark.slow
 def test_a_high_price_keeps_every_layout_that_is_possible(problems, free):
     before, counts = other_layouts(free[0].decision)
-    tuned, _, _, feasible = solve(with_moves(problems, before, counts, 1e6))
+    tuned, _, _, feasible = solve(with_switching(problems, before, counts, 1e6))
     possible = are_possible(problems, before, counts)
     stays = np.all(np.asarray(tuned.decision.segments) == before, axis=(1, 2))
     assert np.all(feasible)
@@ -121,7 +121,7 @@ def test_hysteresis_asks_for_a_gain(problems, free, hysteresis, changes):
     before, _ = other_layouts(decision)
     most = np.max(problems.workload.micro_batch_choices, axis=1)
     counts = np.broadcast_to(most[:, None], decision.micro_batches.shape)
-    tuned, _, _, feasible = solve(with_moves(problems, before, counts, 0.0, hysteresis))
+    tuned, _, _, feasible = solve(with_switching(problems, before, counts, 0.0, hysteresis))
     assert np.all(feasible)
     possible = are_possible(problems, before, counts)
     stays = np.all(np.asarray(tuned.decision.segments) == before, axis=(1, 2))
@@ -134,7 +134,7 @@ def test_hysteresis_asks_for_a_gain(problems, free, hysteresis, changes):
 @pytest.mark.slow
 def test_without_a_price_a_layout_before_does_no_harm(problems, free):
     before, counts = other_layouts(free[0].decision)
-    tuned, *_ = solve(with_moves(problems, before, counts, 0.0))
+    tuned, *_ = solve(with_switching(problems, before, counts, 0.0))
     assert np.all(tuned.objective <= free[0].objective * 1.02)
 
 
@@ -147,8 +147,8 @@ def step(key, system, state):
 
 
 def with_price(params):
-    moves = MoveParams(price=jnp.float32(1.0), hysteresis=jnp.float32(0.1))
-    return params.replace(control=params.control.replace(moves=moves))
+    switching = SwitchingParams(switching_cost=jnp.float32(1.0), hysteresis=jnp.float32(0.1))
+    return params.replace(control=params.control.replace(switching=switching))
 
 
 def test_a_cluster_that_sits_out_keeps_its_blocks():
@@ -173,8 +173,11 @@ def test_by_default_no_layout_is_remembered():
 def test_a_price_is_not_written_on_file(tmp_path, problems):
     problem = pick(problems, 0)
     counts = np.ones(CLUSTERS, np.int32)
-    moves = Moves(
-        segments=np.zeros((CLUSTERS, DEVICES)), micro_batches=counts, price=1.0, hysteresis=0.0
+    switching = Switching(
+        segments=np.zeros((CLUSTERS, DEVICES)),
+        micro_batches=counts,
+        switching_cost=1.0,
+        hysteresis=0.0,
     )
-    with pytest.raises(InputError, match=r"control\.move_price"):
-        write_network(tmp_path / "network.json", problem.replace(moves=moves))
+    with pytest.raises(InputError, match=r"control\.switching_cost"):
+        write_network(tmp_path / "network.json", problem.replace(switching=switching))

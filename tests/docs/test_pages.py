@@ -8,7 +8,7 @@ import pytest
 from support import ROOT
 
 PAGES = sorted(
-    str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+    str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 )
 
 

@@ -61,7 +61,7 @@ def test_top_level_key_and_later_override_wins():
     [
         ("--config.training.bacth=16", "training.bacth", "Did you mean training.batch"),
         ("--config.batch=16", "batch", "training.batch"),
-        ("--config.zzzzzz=16", "zzzzzz", "configs/default.py"),
+        ("--config.zzzzzz=16", "zzzzzz", "docs/reference/configuration.md"),
         ("--config.training=16", "training", ""),
         ("--config.training.batch", "argument", "--config.section.key=value"),
         ("--batch=3", "argument", "--config.section.key=value"),

@@ -99,7 +99,8 @@ def test_wrong_input_is_one_message_and_exit_status_2(tmp_path):
     )
     assert ended.returncode == 2
     assert ended.stdout == ""
-    assert ended.stderr == "error: radio.snr_gap = -1.0: negative. Give a number from 0 on.\n"
+    told = "radio.snr_gap = -1: negative (SNR gap to capacity). Give a number > 0."
+    assert ended.stderr == f"error: {told}\n"
     assert not out.exists()
 
 

@@ -12,7 +12,6 @@ from collapipe_jax.config.experiment import build_experiment, build_optimizers
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.training.loop import round_latencies_s
-from configs import default
 from experiments import race as module
 from experiments import race_summary
 from experiments.race import race
@@ -61,7 +60,7 @@ def _assert_rounds_that_fit(run, time_s):
     """One round more would not; what was foreseen is what happened."""
     config = ConfigDict(run.record.config)
     latency_s = run.record.history["latency_s"]
-    ahead = round_latencies_s(build_experiment(config, default.get_config()))
+    ahead = round_latencies_s(build_experiment(config))
     ahead_s = list(itertools.islice(ahead, len(latency_s) + 1))
     np.testing.assert_array_equal(ahead_s[:-1], latency_s)
     assert sum(ahead_s[:-1]) <= time_s * (1 + 1e-6) < sum(ahead_s)

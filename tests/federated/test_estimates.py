@@ -19,7 +19,6 @@ from collapipe_jax.federated.estimates import (
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.training import loop as train
 from collapipe_jax.training.history import last_constants
-from configs import default
 from figures import all as all_figures
 from figures import constants, style
 
@@ -143,7 +142,7 @@ def experiment_of(tmp_path_factory):
         config.training.rounds = 3
         config.evaluation.estimate_every_rounds = every
         config.policy.name = policy
-        return build_experiment(config, default.get_config())
+        return build_experiment(config)
 
     return build
 

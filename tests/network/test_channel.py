@@ -5,6 +5,7 @@ from decimal import Decimal, getcontext
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -153,14 +154,16 @@ def test_hazard_has_every_digit(attempts):
     # both sides of the two places where the formula changes: z = ln 2 and z = 30
     places = [theta / z for z in (0.69314, 0.69315, 29.999, 30.001)]
     sinr = np.array([1e-3, 3e-3, 0.02, 0.11, 0.9, 2.0, 17.0, 1e3, 1e5, *places])
-    got = transport_block_hazard(make_radio(outage_threshold=theta, harq_attempts=attempts), sinr)
+    radio = make_radio(outage_threshold=theta, harq_attempts=attempts)
+    got = transport_block_hazard(radio, jnp.asarray(sinr))
     expected = [exact_hazard(theta, float(x), attempts) for x in sinr]
     np.testing.assert_allclose(got, expected, 1e-11)
 
 
 def test_hazard_in_single_precision():
     sinr = np.logspace(-3, 6, 19).astype(np.float32)
-    got = transport_block_hazard(make_radio(outage_threshold=0.7, harq_attempts=3), sinr)
+    radio = make_radio(outage_threshold=0.7, harq_attempts=3)
+    got = transport_block_hazard(radio, jnp.asarray(sinr))
     expected = [exact_hazard(float(np.float32(0.7)), float(x), 3) for x in sinr]
     np.testing.assert_allclose(got, expected, 2e-5)
 
@@ -205,8 +208,13 @@ def test_more_attempts_lose_less():
 
 
 def test_losses_compose_by_adding_hazards():
-    a, b = 0.3, 1.1
+    a, b = jnp.float32(0.3), jnp.float32(1.1)
     both = float(1 - (1 - loss_probability(a)) * (1 - loss_probability(b)))
-    assert loss_probability(jnp.float32(a + b)) == pytest.approx(both, rel=1e-5)
+    assert loss_probability(a + b) == pytest.approx(both, rel=1e-5)
     assert loss_probability(jnp.float32(1e-12)) == pytest.approx(1e-12)
-    assert loss_probability(jnp.inf) == 1
+    assert loss_probability(jnp.float32(jnp.inf)) == 1
+
+
+def test_shapes_are_checked_at_run_time():
+    with pytest.raises(jaxtyping.TypeCheckError, match="d2d_power_w"):
+        interference_w(make_radio(), jnp.ones((3, 5), bool), jnp.ones((3, 4)))

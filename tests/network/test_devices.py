@@ -2,18 +2,16 @@ import jax
 import numpy as np
 import pytest
 
-from collapipe_jax.errors import InputError
 from collapipe_jax.network.devices import (
     DEVICE_PROFILES,
     DeviceParams,
-    check_profiles,
     sample_compute,
 )
 
 NAMES = ("jetson_nano", "jetson_tx2", "jetson_xavier_nx")
 PARAMS = DeviceParams(
     control_unit="jetson_orin_nano",
-    devices=NAMES,
+    kinds=NAMES,
     utilisation=0.3,
     memory_share=0.6,
     es_flops_per_s=1e13,
@@ -65,11 +63,3 @@ def test_devices_are_drawn_uniformly_and_never_the_control_unit_s_kind():
     _, counts = np.unique(speed, return_counts=True)
     assert len(counts) == 3
     np.testing.assert_allclose(counts / speed.size, 1 / 3, atol=0.03)
-
-
-def test_unknown_and_missing_names_are_told():
-    with pytest.raises(InputError, match=r"devices = 'toaster': unknown device\. Choose among"):
-        check_profiles("devices", ["jetson_nano", "toaster"])
-    with pytest.raises(InputError, match="no device is named"):
-        check_profiles("devices", [])
-    check_profiles("devices", NAMES)

@@ -51,8 +51,8 @@ PROPAGATION = PropagationParams(
     d2d_path_loss="d2d_outdoor",
     d2e_shadowing_db=8.0,
     d2d_shadowing_db=4.0,
-    d2e_shadowing_distance_m=50.0,
-    d2d_shadowing_distance_m=10.0,
+    d2e_decorrelation_distance_m=50.0,
+    d2d_decorrelation_distance_m=10.0,
 )
 WALK = MobilityParams(speed_m_per_s=2.0, round_interval_s=10.0, velocity_correlation=0.8)
 

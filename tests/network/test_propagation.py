@@ -28,8 +28,8 @@ PARAMS = PropagationParams(
     d2d_path_loss="d2d_outdoor",
     d2e_shadowing_db=8.0,
     d2d_shadowing_db=4.0,
-    d2e_shadowing_distance_m=50.0,
-    d2d_shadowing_distance_m=10.0,
+    d2e_decorrelation_distance_m=50.0,
+    d2d_decorrelation_distance_m=10.0,
 )
 # Two nodes 20 m apart, a third 140 m away, a fourth beside the first, ... all over 35 m out.
 POSITION_M = np.array(

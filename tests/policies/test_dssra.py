@@ -87,7 +87,7 @@ def test_feasible_everywhere(solved):
 
 def test_finite_everywhere(solved):
     _, tuned, cost, _, _ = solved
-    for tree in (tuned, cost._replace(stages=0, parts=0)):
+    for tree in (tuned, cost.replace(stages=0, parts=0)):
         for leaf in jax.tree.leaves(tree):
             assert np.all(np.isfinite(leaf))
 

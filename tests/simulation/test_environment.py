@@ -38,9 +38,9 @@ def history():
     return run(keys(), tiny_params())
 
 
-def with_prices(system, **prices):
-    changed = {name: jnp.asarray(value) for name, value in prices.items()}
-    return system.replace(prices=system.prices.replace(**changed))
+def with_queue_params(system, **params):
+    changed = {name: jnp.asarray(value) for name, value in params.items()}
+    return system.replace(queue_params=system.queue_params.replace(**changed))
 
 
 def test_equal_to_loops_over_keys_and_rounds(history):
@@ -112,7 +112,7 @@ def test_a_frozen_channel_repeats_its_rounds():
 
 def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone():
     system = draw(jax.random.key(0), tiny_params())
-    system = with_prices(system, divergence_reserve=2.5)
+    system = with_queue_params(system, divergence_queue_floor=2.5)
     state = initial_state(jax.random.key(1), system)
     for queue, seen in [(0.0, 2.5), (2.0, 2.5), (4.0, 4.0)]:
         indebted = state._replace(queues=state.queues._replace(divergence=jnp.asarray(queue)))
@@ -125,7 +125,7 @@ def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone
 
 
 def test_the_reserve_of_energy_is_its_least_price_at_every_node_and_leaves_queues_alone():
-    system = with_prices(draw(jax.random.key(0), tiny_params()), energy_reserve=0.5)
+    system = with_queue_params(draw(jax.random.key(0), tiny_params()), energy_queue_floor=0.5)
     state = initial_state(jax.random.key(1), system)
     queue = jnp.zeros_like(state.queues.energy).at[0, 1].set(0.2).at[1, 2].set(3.0)
     indebted = state._replace(queues=state.queues._replace(energy=queue))
@@ -139,8 +139,10 @@ def test_the_reserve_of_energy_is_its_least_price_at_every_node_and_leaves_queue
 
 
 def test_a_fade_that_no_decision_can_afford_is_priced_in_its_own_round():
-    system = with_prices(
-        draw(jax.random.key(0), tiny_params()), energy_reserve=0.0, certain_debt_weight=0.5
+    system = with_queue_params(
+        draw(jax.random.key(0), tiny_params()),
+        energy_queue_floor=0.0,
+        unavoidable_arrival_weight=0.5,
     )
     mean = system.mean_problem
     faded = mean.radio.replace(d2e_gain=mean.radio.d2e_gain * jnp.array([1e-4, 1.0])[:, None])

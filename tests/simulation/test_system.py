@@ -1,7 +1,11 @@
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import ROOT
 from support.tiny_system import tiny_params
 
 from collapipe_jax.control.budget_floors import control_unit_floor_j
@@ -70,3 +74,12 @@ def test_a_control_unit_gets_a_margin_over_its_floor():
     floor_j = control_unit_floor_j(problem)
     np.testing.assert_allclose(problem.control.energy_budget_j[:, 0], 2.0 * floor_j, rtol=1e-6)
     assert np.all(np.asarray(floor_j) > 1e-6)
+
+
+def test_a_network_is_defined_without_any_policy():
+    code = (
+        "import sys, collapipe_jax.simulation.system as _; "
+        "print([name for name in sys.modules if name.startswith('collapipe_jax.policies')])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert found.stdout == "[]\n", found.stderr

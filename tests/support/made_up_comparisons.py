@@ -185,7 +185,10 @@ def random_loop(v, networks=40, rounds=100, seed=0):
     config = {
         "dynamics": {"availability": 1.0},
         "network": {"clusters": 2, "devices": 2},
-        "control": {"energy_reserve": 0.05, "divergence_reserve": 0.4},  # 0.7 over all limits
+        "control": {
+            "energy_queue_floor": 0.05,
+            "divergence_queue_floor": 0.4,
+        },  # 0.7 over all limits
     }
     asked = {"rounds": rounds, "realisations": networks, "policies": ["made_up"], "v": list(v)}
     drawn = {

@@ -15,7 +15,6 @@ from collapipe_jax.models.pretrained import load_bert, save_bert
 from collapipe_jax.tasks.bert import start_from
 from collapipe_jax.tasks.registry import TASKS
 from collapipe_jax.training.loop import initial_run_state, round_batches, train
-from configs import default
 
 LABELS = {"tagging": 5, "classification": 2}
 
@@ -38,7 +37,7 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     config.training.update({"client_learning_rate": 3e-3, "decoder_learning_rate": 3e-3})
     config.evaluation.every_rounds = 10
     config.checkpoint_every_rounds = 20
-    experiment = build_experiment(config, default.get_config())
+    experiment = build_experiment(config)
     record = train(experiment, tmp_path / "run")
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     objective = experiment.objective
@@ -60,7 +59,7 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
 
     config.model.pretrained = str(tmp_path / "run/model")
     config.seed = 3
-    again = build_experiment(config, default.get_config())
+    again = build_experiment(config)
     start = again.learner.params(initial_run_state(again).learning)
     for name in ("embedding", "encoder"):
         jax.tree.map(np.testing.assert_array_equal, start[name], params[name])
@@ -70,7 +69,7 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(config, tmp_path):
-    experiment = build_experiment(config, default.get_config())
+    experiment = build_experiment(config)
     params = experiment.objective.model.init(jax.random.key(0))
     experiment.objective.export(params, tmp_path / "bert")
     config.model.pretrained = str(tmp_path / "bert")
@@ -84,7 +83,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(config, tmp_path):
         section, key = name.split(".")
         wrong[section][key] = value
         with pytest.raises(InputError, match=remedy) as caught:
-            build_experiment(wrong, default.get_config())
+            build_experiment(wrong)
         assert caught.value.key == name
 
 
@@ -92,7 +91,7 @@ def test_a_wrong_number_of_labels_is_corrected(config):
     right = config.task.labels
     config.task.labels = right + 1
     with pytest.raises(InputError, match=f"Set it to {right}"):
-        build_experiment(config, default.get_config())
+        build_experiment(config)
 
 
 def test_a_head_and_a_missing_pooler_stay_fresh():
@@ -107,7 +106,7 @@ def test_a_head_and_a_missing_pooler_stay_fresh():
 
 def test_export_refuses_what_the_layout_cannot_hold(config, tmp_path):
     """A pre-norm stack is no BERT."""
-    experiment = build_experiment(config, default.get_config())
+    experiment = build_experiment(config)
     params = experiment.objective.model.init(jax.random.key(0))
     sizes = experiment.objective.model.sizes
     with pytest.raises(InputError, match="norm"):
@@ -115,9 +114,9 @@ def test_export_refuses_what_the_layout_cannot_hold(config, tmp_path):
 
 
 def test_mini_batches_are_cut_anew_in_every_round(config):
-    whole = build_experiment(config, default.get_config())
+    whole = build_experiment(config)
     config.task.piece_dropout = 0.9
-    cut = build_experiment(config, default.get_config())
+    cut = build_experiment(config)
     before, after, again, next_round = (
         round_batches(experiment, index)
         for experiment, index in ((whole, 0), (cut, 0), (cut, 0), (cut, 1))

@@ -18,7 +18,6 @@ from collapipe_jax.tasks.objective import Objective
 from collapipe_jax.tasks.registry import TASKS
 from collapipe_jax.tasks.task import Task
 from collapipe_jax.training.loop import train
-from configs import default
 
 
 class Parities(NamedTuple):
@@ -78,7 +77,7 @@ def config(monkeypatch):
 
 
 def test_a_registered_task_is_trained_priced_and_scored(config, tmp_path):
-    experiment = build_experiment(config, default.get_config())
+    experiment = build_experiment(config)
     record = train(experiment, tmp_path / "run")
     assert record.score_name == "right parities"
     assert np.isfinite(record.history["score"][-1])
@@ -95,7 +94,7 @@ def test_a_registered_task_is_trained_priced_and_scored(config, tmp_path):
 )
 def test_its_keys_are_checked_like_those_of_any_task(config, name, value, remedy):
     with pytest.raises(InputError, match=remedy) as caught:
-        build_experiment(changed(name, value, config), default.get_config())
+        build_experiment(changed(name, value, config))
     assert caught.value.key == name
 
 
@@ -104,4 +103,4 @@ def test_a_key_of_a_new_task_is_refused_by_the_others(config, monkeypatch):
     monkeypatch.setitem(TASKS, "parity", own)
     other = changed("evaluation.estimate_every_rounds", 2)
     with pytest.raises(InputError, match="translation does not read it"):
-        build_experiment(other, default.get_config())
+        build_experiment(other)

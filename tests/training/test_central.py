@@ -29,7 +29,7 @@ def alone():
     config.training.update({"rounds": 40, "local_steps": 2, "batch": 8, "warmup_steps": 2})
     config.training.micro_batch_choices = (1, 2, 4, 8)
     config.training.update({"embedding_rate_factor": 1.0})
-    return build_experiment(config, default.get_config())
+    return build_experiment(config)
 
 
 def test_a_single_cluster_learns_what_central_training_learns(alone):

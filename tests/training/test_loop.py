@@ -26,7 +26,6 @@ from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.training import history
 from collapipe_jax.training import loop as train
 from collapipe_jax.training import workdir as run_files
-from configs import default
 
 ROUNDS = 6
 
@@ -54,7 +53,7 @@ def quick_compilation(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def experiment():
-    return build_experiment(tiny_run.get_config(), default.get_config())
+    return build_experiment(tiny_run.get_config())
 
 
 def run(experiment, workdir, resume=False):
@@ -311,7 +310,7 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
     config = tiny_run.get_config()
     config.pipeline.update({"backend": backend, "micro_batches": 2})
     config.training.rounds = 3
-    piped = build_experiment(config, default.get_config())
+    piped = build_experiment(config)
     # Three rounds of the schedule of six, like the run they are held against.
     piped = dataclasses.replace(piped, optimizers=experiment.optimizers)
     compiled = PipelineLearner.round._cache_size()
@@ -334,7 +333,7 @@ def test_clients_train_whole_copies_and_resume_to_the_same_bytes(tmp_path, monke
     config = tiny_run.get_config()
     config.policy.name = "splitfed"
     config.dynamics.availability = 0.8
-    experiment = build_experiment(config, default.get_config())
+    experiment = build_experiment(config)
     record = run(experiment, tmp_path / "whole")
     run_round, stopped = train.run_round, tmp_path / "stopped"
 

@@ -1,0 +1,292 @@
+"""Every key of a configuration: its default, its quantity, and the reason for the default.
+
+Keys that name the same number as a field of a struct take meaning and bounds from there. Types,
+checks of ranges and docs/reference/configuration.md follow from this table.
+"""
+
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from collapipe_jax.config.keys import Key, key, section
+from collapipe_jax.control.effective_queues import EffectiveQueueParams
+from collapipe_jax.cost.divergence import Learning
+from collapipe_jax.cost.switching import SwitchingParams
+from collapipe_jax.cost.workload import Workload
+from collapipe_jax.network.devices import DeviceParams
+from collapipe_jax.network.dynamics import DynamicsParams
+from collapipe_jax.network.mobility import MobilityParams
+from collapipe_jax.network.propagation import PropagationParams
+from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.simulation.system import ControlParams, RadioParams
+
+_SHARE, _RATE = ">= 0 and <= 1", ">= 0 and < 1"
+
+
+KEYS: dict[str, Any] = {
+    **section(
+        seed=key(0, "seed of everything random: network, data order, erasures, parameters"),
+        checkpoint_every_rounds=key(30, "rounds from checkpoint to checkpoint", "> 0"),
+    ),
+    "network": section(
+        TopologyParams,
+        clusters=key(4),
+        devices=key(5),
+        cell_radius_m=key(500.0, why="macro cell; papers use 300 to 500 m"),
+        cluster_radius_m=key(50.0, why="a building; papers use 25 to 50 m"),
+        d2e_min_distance_m=key(35.0, why="3GPP TR 36.814: nobody stands under the mast"),
+        d2d_min_distance_m=key(3.0),
+        order=key("drawn"),
+    ),
+    "propagation": section(
+        PropagationParams,
+        d2e_path_loss=key("macro_2ghz", why="3GPP TR 36.814"),
+        d2d_path_loss=key("d2d_outdoor", why="3GPP TR 36.843, pessimistic; or `winner_b1_sight`"),
+        d2e_shadowing_db=key(8.0, why="3GPP TR 36.814"),
+        d2d_shadowing_db=key(4.0, why="companion of the law, links with and without sight mixed"),
+        d2e_decorrelation_distance_m=key(50.0, why="Gudmundson 1991, suburban macro cell"),
+        d2d_decorrelation_distance_m=key(10.0, why="3GPP TR 36.885, urban, by Gudmundson's law"),
+    ),
+    "dynamics": section(
+        DynamicsParams,
+        MobilityParams,
+        fading_correlation=key(0.0, why="J0(2 pi f_d t) is near 0 at walking speed over seconds"),
+        d2e_rician_factor=key(
+            10.0,
+            why="a gain is a mean over its round, and Rayleigh fading within the round is part of "
+            "the loss (6); what is left is small: 10 means 2 dB, 0 would be Rayleigh",
+        ),
+        d2d_rician_factor=key(10.0, why="as for D2E links"),
+        availability=key(1.0),
+        speed_m_per_s=key(0.0, why="devices stand still; 1.4 is a pedestrian"),
+        round_interval_s=key(10.0, why="not a policy's latency: all meet the same network"),
+        velocity_correlation=key(0.8, why="Liang and Haas 2003"),
+    ),
+    "devices": section(
+        DeviceParams,
+        control_unit=key("jetson_orin_nano", why="the strongest of the catalogue"),
+        kinds=key(("jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano")),
+        utilisation=key(0.3, why="training reaches 0.2 to 0.4 of a device's peak"),
+        memory_share=key(
+            0.003,
+            why="scaled down with the model, so that a device holds as many of its blocks as it "
+            "would of BERT-base at batch 32 of 128 tokens (0.7 GB a block in single precision)",
+        ),
+        es_flops_per_s=key(6e12, why="one A100: 19.5 TFLOP/s in single precision, 0.3 of it used"),
+        block_overhead_s=key(0.002, why="some tens of kernel launches on an embedded board"),
+        link_overhead_s=key(0.01, why="scheduling request and grant in LTE"),
+    ),
+    "radio": section(
+        RadioParams,
+        d2e_bandwidth_hz=key(20e6, why="one LTE carrier"),
+        d2d_bandwidth_hz=key(10e6, why="reused by every cluster"),
+        noise_density_dbm_per_hz=key(-174.0, "thermal noise density", why="290 K"),
+        bs_noise_figure_db=key(5.0, "noise figure of the base station", why="3GPP TR 36.814"),
+        node_noise_figure_db=key(9.0, "noise figure of a node"),
+        d2e_interference_w=key(1e-13, why="other cells, as strong as thermal noise on 20 MHz"),
+        d2d_activity=key(0.5, bounds=_SHARE, why="senders are on air half of the time"),
+        snr_gap_db=key(0.0, why="capacity-achieving code; 3 dB is cautious"),
+        max_spectral_efficiency=key(7.4, why="256-QAM at rate 0.93"),
+        bs_power_dbm=key(46.0, why="macro base station"),
+        d2e_power_max_dbm=key(23.0, why="handset, power class 3"),
+        d2d_power_max_dbm=key(20.0, why="0.1 W"),
+        control_unit_power_max_dbm=key(20.0),
+        outage_threshold_db=key(-6.7, why="SINR that LTE's most robust format (CQI 1) needs"),
+        harq_attempts=key(4, why="LTE's usual limit"),
+        transport_block_bits=key(1e5, why="order of the largest LTE transport block"),
+        rate_law=key("mean"),
+    ),
+    "payload": section(
+        activation_number_bits=key(16, "bits of an activation sent", "> 0", why="half precision"),
+        parameter_number_bits=key(16, "bits of a parameter sent", "> 0", why="half precision"),
+        token_bits=key(16, "bits of a target sent", why="targets travel as token numbers"),
+        trained_fraction=key(
+            1.0,
+            "share of parameters trained and sent; below 1: adapters, only priced",
+            "> 0 and <= 1",
+        ),
+    ),
+    "learning": section(
+        Learning,
+        gradient_variance=key(
+            1.0,
+            bounds="> 0",
+            why="only its ratio to `gradient_heterogeneity` matters to the decision; with "
+            "`evaluation.estimate_every_rounds` summary.json has estimates of this section",
+        ),
+        gradient_heterogeneity=key(0.5),
+        bound=key(
+            "one_step",
+            "divergence that decisions follow: `one_step` is (19), `local_steps` counts that "
+            "clusters drift apart (docs/theory.md) and reads `step_smoothness`",
+            choices=("one_step", "local_steps"),
+        ),
+        step_smoothness=key(
+            0.0,
+            "learning rate times smoothness, at most 1 / (4 local_steps); of `local_steps`",
+            symbol=r"\eta L_s",
+            why="meant for plain SGD: Adam's steps are not the rate times the gradient",
+        ),
+    ),
+    "control": section(
+        ControlParams,
+        EffectiveQueueParams,
+        SwitchingParams,
+        v=key(
+            3.0,
+            why="a round as slow as the static pipeline's weighs as much as 3 rounds of queue; "
+            "queues grow with it: at 10 some networks still miss a target after 300 rounds, for a "
+            "latency lower by less than 1 %",
+        ),
+        control_unit_budget_j=key(2.0, why="the cell's edge needs it"),
+        control_unit_margin=key(
+            2.2,
+            why="a cell-edge uplink costs what it costs: with less no policy could keep the budget "
+            "on one network in ten; losses, fading and interference add to the least energy",
+        ),
+        device_budget_j=key(0.8, why="above what most devices spend"),
+        divergence_ratio=key(1.2),
+        energy_queue_floor=key(
+            1e-4, why="no energy for nothing; more slows networks whose reference is very long"
+        ),
+        divergence_queue_floor=key(1.0, why="see docs/system-model.md, section 5"),
+        unavoidable_arrival_weight=key(0.5, why="half of the arrival is its mean over the round"),
+        switching_cost=key(0.0, why="off, as in the paper; more keeps partitions for longer"),
+        hysteresis=key(0.0, why="off, as in the paper; more keeps partitions for longer"),
+    ),
+    "policy": section(
+        name=key("dssra", "policy that decides; docs/policies.md lists all"),
+        micro_batches=key(
+            8,
+            "micro-batches of policies that fix them, of the reference latency, and of the static "
+            "pipeline from which dssra and greedy start",
+            "> 0",
+        ),
+        partitions=key(3, "partitions of the policy titanic", "> 0"),
+    ),
+    "model": section(
+        pretrained=key("", "BERT to start from: a folder in the layout of Hugging Face"),
+        width=key(128, "size of an activation", "> 0", symbol="h"),
+        heads=key(4, "attention heads", "> 0"),
+        feed_forward_width=key(
+            512, "inner size of a feed-forward layer", "> 0", why="4 x width, Vaswani et al. 2017"
+        ),
+        encoder_blocks=key(6, "encoder blocks", "> 0", symbol="L"),
+        decoder_blocks=key(
+            2, "decoder blocks of translation", "> 0", why="few lose little beside a deep encoder"
+        ),
+        dropout_rate=key(0.1, "share of activations that training drops", _RATE),
+        label_smoothing=key(0.1, "share of a target that is spread over the other labels", _RATE),
+        rematerialise=key(False, "recompute activations: less memory, a third more work"),
+        compute_dtype=key("float32", "`float32`, or `bfloat16`: 16-bit products summed in 32 bits"),
+        initial_deviation=key(
+            0.0, "deviation of fresh weights; 0: LeCun's 1 / sqrt(inputs)", _RATE
+        ),
+    ),
+    "pipeline": section(
+        backend=key(
+            "sequential",
+            "`sequential` scans the whole encoder; `vmapped` and `sharded` run each round's "
+            "segments, the latter on a device a stage; the result is the same (docs/pipeline.md)",
+        ),
+        micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),
+    ),
+    "task": section(
+        kind=key("translation", "`translation`, or with BERT `tagging` or `classification`"),
+        corpus=key(
+            "synthetic",
+            "of translation: a file of pairs, or `A|B` for two aligned ones; paths are taken as "
+            "they are, then below $COLLAPIPE_DATA (docs/file-formats.md)",
+        ),
+        reverse=key(False, "translate from the second column to the first"),
+        pairs=key(20_000, "pairs in all, split by source sentence"),
+        validation_pairs=key(200, "pairs of the validation set", "> 0"),
+        test_pairs=key(500, "pairs of the test set", "> 0"),
+        target_length=key(28, "tokens of a target; longer pairs are dropped and counted", "> 0"),
+        train=key("", "training set of tagging (CoNLL) or classification (CSV, TSV, JSON), a file"),
+        validation=key("", "validation set; classification may draw it from the training set"),
+        test=key("", "test set"),
+        samples=key(0, "sentences or texts to train on; 0 takes all"),
+        validation_samples=key(0, "texts drawn for validation, where there is no file of them"),
+        labels=key(0, "labels of the corpus: classes, or tags with `O`"),
+        domains=key("", "JSON {domain: [class, ...]}, the keys of a natural split"),
+        vocabulary=key("", "vocab.txt of WordPiece; without, it is learned from the training set"),
+        lowercase=key(True, "lower the case of texts, of tagging and classification"),
+        piece_dropout=key(
+            0.0,
+            "rate at which WordPiece skips pieces in training, of tagging and classification",
+            _SHARE,
+            why="off; above 0 words split otherwise in every pass (Hiraoka 2022)",
+        ),
+        vocabulary_size=key(600, "entries of the vocabulary", "> 0"),
+        source_length=key(24, "tokens of a source; longer pairs are dropped and counted", "> 0"),
+        split=key(
+            "iid",
+            "split of samples over clusters: `iid`; `dirichlet` over length of the source, type of "
+            "entity, class or domain; `natural`: a domain or type of entity belongs to one cluster",
+        ),
+        concentration=key(0.5, "concentration of the Dirichlet split"),
+    ),
+    "training": section(
+        Workload,
+        rounds=key(150, "rounds of a run", "> 0"),
+        local_steps=key(4),
+        batch=key(16),
+        micro_batch_choices=key((1, 2, 4, 8, 16)),
+        client_optimizer=key("adam", "`sgd`, `momentum` or `adam`, which Transformers want"),
+        decoder_optimizer=key("adam", "`sgd`, `momentum` or `adam`, which Transformers want"),
+        client_learning_rate=key(2e-3, "learning rate of the clusters", "> 0"),
+        embedding_rate_factor=key(
+            0.0,
+            "factor of the embedding's steps; 0 is the number of copies that are averaged",
+            why="few clusters meet a rare token, and averaging divides its step by all N of them "
+            "(Ding et al. 2020): a factor of N makes up for it, 1 leaves the steps as they are",
+        ),
+        decoder_learning_rate=key(2e-3, "learning rate of the decoder", "> 0"),
+        erased_together=key(
+            "micro_batch", "erased by one draw: `micro_batch` as in (17), or `round`"
+        ),
+        survivor_weight=key(
+            "survival",
+            "weight of survivors: over their own chance of `survival`, which leaves gradients "
+            "unbiased, or `pooled`, a mean of all, which favours good links",
+        ),
+        schedule=key("cosine", "schedule of the rates: `cosine`, `constant` or `inverse_sqrt`"),
+        warmup_steps=key(80, "local steps of rising rates", why="Adam on a fresh Transformer"),
+        clip_norm=key(1.0, "largest norm of a gradient; 0 is off", why="usual for Transformers"),
+        server_optimizer=key(
+            "sgd",
+            "`sgd`, at rate 1 federated averaging; `momentum`, `adam`: FedOpt (Reddi et al. 2021)",
+        ),
+        server_learning_rate=key(1.0, "learning rate of the edge server", "> 0"),
+    ),
+    "evaluation": section(
+        every_rounds=key(30, "rounds from score to score", "> 0"),
+        estimate_every_rounds=key(
+            0,
+            "rounds from one estimate of the bound's constants to the next; 0 is never",
+            why="8 mini-batches a cluster: as much work as about 10 rounds of 4 local steps",
+        ),
+        beams=key(4, "beams of a second final score; 1 leaves it at the greedy one", "> 0"),
+        length_penalty=key(0.6, "length penalty of beam search", why="Wu et al. 2016"),
+    ),
+}
+"""Every key by name, those of a section in a dictionary of their own."""
+
+RENAMED = {
+    "control.energy_reserve": "control.energy_queue_floor",
+    "control.divergence_reserve": "control.divergence_queue_floor",
+    "control.certain_debt_weight": "control.unavoidable_arrival_weight",
+    "control.move_price": "control.switching_cost",
+    "propagation.d2e_shadowing_distance_m": "propagation.d2e_decorrelation_distance_m",
+    "propagation.d2d_shadowing_distance_m": "propagation.d2d_decorrelation_distance_m",
+}
+"""Names that keys had before."""
+
+
+def get_config() -> ConfigDict:
+    """The default configuration."""
+    return ConfigDict(
+        jax.tree.map(lambda key: key.default, KEYS, is_leaf=lambda each: isinstance(each, Key))
+    )

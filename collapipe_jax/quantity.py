@@ -1,0 +1,172 @@
+"""One description of a number: meaning, symbol, shape, unit and bounds.
+
+It is the metadata of the field that holds the number. Checks of configurations and documents,
+reference pages and docstrings of structs follow from it.
+"""
+
+import dataclasses
+import operator
+from collections.abc import Collection
+from typing import Any, dataclass_transform
+
+import numpy as np
+from flax import struct
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.units import unit_of
+
+AXES = {"N": "N", "K": "K", "J": "K + 1", "C": "C"}
+"""Lengths of axes by letter: clusters, devices, nodes, choices."""
+
+_LARGEST_INT = 2**31 - 1
+_LARGEST_NUMBER = 1e36  # beyond it single precision ends
+_RELATIONS = {">": operator.gt, ">=": operator.ge, "<=": operator.le, "<": operator.lt}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """What a number is.
+
+    Attributes:
+      meaning: a noun phrase.
+      symbol: as in docs/system-model.md, in TeX.
+      shape: a letter of :data:`AXES` an axis; none is a scalar.
+      unit: empty where there is none.
+      bounds: one or several, such as ``> 0 and <= 1``.
+      whole: whether it is an integer.
+      choices: known names, where it is a name.
+    """
+
+    meaning: str
+    symbol: str = ""
+    shape: str = ""
+    unit: str = ""
+    bounds: str = ">= 0"
+    whole: bool = False
+    choices: Collection[str] = ()
+
+    @property
+    def axes(self) -> str:
+        """The shape in brackets; empty for a scalar."""
+        return f"[{', '.join(AXES[letter] for letter in self.shape)}]" if self.shape else ""
+
+    def check(self, key: str, value: Any, example: Any = None) -> None:
+        """Check a name, a number, or every number of an array.
+
+        Args:
+          key: for the message.
+          value: of the right type and shape.
+          example: a value that is right, for the message.
+
+        Raises:
+          InputError: on the first wrong entry.
+        """
+        if self.choices:
+            if value not in self.choices:
+                problem = f"unknown ({self.meaning})"
+                raise InputError(key, value, problem, f"Choose among: {', '.join(self.choices)}")
+            return
+        try:
+            numbers = np.asarray(value, np.float64)
+        except OverflowError:  # an integer has no bound, a float has
+            value, numbers = "an integer of hundreds of digits", np.array(np.inf)
+        for index in np.argwhere(~self._holds(numbers)):
+            number = float(numbers[tuple(index)])
+            like = "" if example is None else f", like {example!r}"
+            raise InputError(
+                key + "".join(f"[{i}]" for i in index),
+                number if len(index) else value,
+                f"{self._problem(number)} ({self.meaning})",
+                f"Give {'an integer' if self.whole else 'a number'} {self.bounds}{like}",
+            )
+
+    @property
+    def _largest(self) -> float:
+        return _LARGEST_INT if self.whole else _LARGEST_NUMBER
+
+    def _holds(self, numbers: np.ndarray) -> np.ndarray:
+        holds = np.abs(numbers) <= self._largest  # so written, it refuses what is not a number
+        for relation in self.bounds.split(" and "):
+            sign, bound = relation.split()
+            holds &= _RELATIONS[sign](numbers, float(bound))
+        return holds & (numbers == np.floor(numbers)) if self.whole else holds
+
+    def _problem(self, number: float) -> str:
+        """Why a number does not hold."""
+        if not np.isfinite(number):
+            return "not a finite number"
+        if abs(number) > self._largest:
+            return f"beyond {self._largest:g}"
+        if self.whole and number != np.floor(number):
+            return "not whole"
+        return "zero" if number == 0 else "negative" if number < 0 else "out of bounds"
+
+
+def quantity(
+    meaning: str,
+    symbol: str = "",
+    shape: str = "",
+    *,
+    default: Any = dataclasses.MISSING,
+    static: bool = False,
+    **others: Any,
+) -> Any:
+    """A field of a :class:`Struct` that holds a number, or a known name.
+
+    Args:
+      meaning, symbol, shape: as in :class:`Quantity`.
+      default: value of the field, if it has one.
+      static: whether it fixes shapes, and so is no leaf of the pytree; names never are.
+      **others: other attributes of :class:`Quantity`; the unit may follow from the field's name.
+    """
+    each = Quantity(meaning=meaning, symbol=symbol, shape=shape, **others)
+    is_leaf = not (static or each.choices)
+    return struct.field(pytree_node=is_leaf, default=default, metadata={"quantity": each})
+
+
+def positive(meaning: str, symbol: str = "", shape: str = "", **others: Any) -> Any:
+    """A :func:`quantity` above 0."""
+    return quantity(meaning, symbol, shape, bounds="> 0", **others)
+
+
+def same(cls: "type[Struct]", name: str, **changes: Any) -> Any:
+    """A field that holds the quantity of another struct's field, but for some attributes."""
+    each = dataclasses.replace(quantities(cls)[name], **changes)
+    return struct.field(metadata={"quantity": each})
+
+
+def part(meaning: str, *, default: Any = dataclasses.MISSING) -> Any:
+    """A field of a :class:`Struct` that holds no number, such as another struct."""
+    return struct.field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(quantity, positive, same, part)
+)
+class Struct(struct.PyTreeNode):
+    """A pytree filled by keyword, whose docstring lists its fields."""
+
+    __no_type_check__ = True  # JAX makes structs with leaves of any kind
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(kw_only=True, **kwargs)
+        lines = [f"  {field.name}: {_described(field)}." for field in dataclasses.fields(cls)]
+        cls.__doc__ = "\n".join([f"{cls.__doc__}", "", "Attributes:", *lines])
+
+
+def quantities(cls: type[Struct]) -> dict[str, Quantity]:
+    """Quantities of a struct by field, in the order of its fields."""
+    return {
+        field.name: dataclasses.replace(each, unit=each.unit or unit_of(field.name))
+        for field in dataclasses.fields(cls)
+        if (each := field.metadata.get("quantity"))
+    }
+
+
+def _described(field: dataclasses.Field) -> str:
+    """A field in a line of a docstring."""
+    if "quantity" not in field.metadata:
+        return field.metadata["meaning"]
+    each: Quantity = field.metadata["quantity"]
+    unit, axes = each.unit or unit_of(field.name), each.axes and f"``{each.axes}``"
+    return ", ".join(filter(None, [each.meaning, unit, axes]))
