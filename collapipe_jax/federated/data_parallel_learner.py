@@ -5,6 +5,7 @@ part, one replica a device, and averages it with the rest at the end of the roun
 Thapa et al. 2004.12088). Both learn alike except for the messages that the channel erases.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -165,8 +166,8 @@ class DataParallelLearner:
     def _client_optimizer(self) -> optax.GradientTransformationExtraArgs:
         """Both optimisers as one over the whole model, each with norms of its own part."""
         parts = {"embedding": "client", "encoder": "client", "decoder": "decoder"}
-        optimizers = {"client": self.optimizers.client, "decoder": self.optimizers.decoder}
-        return optax.partition(optimizers, parts)
+        client, decoder = self.optimizers.client, self.optimizers.decoder
+        return optax.partition({"client": client, "decoder": decoder}, parts)
 
     def _local_step(
         self,
@@ -188,17 +189,14 @@ class DataParallelLearner:
         own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[rows.ids], batch)
         dropout_key = dropout_key if self.model.encoder.dropout_rate > 0.0 else None
 
-        def loss(params: Params, *part: Any) -> tuple[Array, tuple]:
-            return _client_loss(self.model, params, *part, dropout_key)
-
+        loss = functools.partial(_client_loss, model=self.model, dropout_key=dropout_key)
         gradients, (loss_sum, token_count) = jax.vmap(jax.grad(loss, has_aux=True))(
             local.clients, own, rows, survival
         )
 
-        def step_client(*own: Any) -> tuple[Params, optax.OptState]:
-            return apply_gradient(self._client_optimizer, *own, number)
-
-        stepped = jax.vmap(step_client)(gradients, local.optimizer, local.clients)
+        step = functools.partial(apply_gradient, self._client_optimizer)
+        own = gradients, local.optimizer, local.clients
+        stepped = jax.vmap(step, in_axes=(0, 0, 0, None))(*own, number)
         nothing = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), gradients)
         count = jnp.where(participates, rows.counted.sum(1), 0)
         erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
@@ -229,11 +227,12 @@ def _client_rows(samples: Int[Array, "N K"], batch_size: int, max_samples: int) 
 
 
 def _client_loss(
-    model: SplitModel,
     params: Params,
     batch: Batch,
     rows: _Rows,
     survival: Float[Array, ""],
+    *,
+    model: SplitModel,
     dropout_key: Key[Array, ""] | None,
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
     """One client's loss, and its ``(loss_sum, token_count)`` without the erasure weight.

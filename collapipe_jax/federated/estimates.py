@@ -168,7 +168,7 @@ def _scaled(tree: PyTree, norm: Array) -> PyTree:
 
 
 def _squared_norm(tree: PyTree) -> Array:
-    return sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree))
+    return jnp.asarray(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)))
 
 
 def _weighted_sum(weights: Array, tree: PyTree) -> PyTree:

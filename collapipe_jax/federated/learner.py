@@ -51,9 +51,11 @@ class Learner(Protocol):
           key: random key of the round (dropout and erasures).
           index: number of the round in the run, from 0, an array value. Schedules go by it.
         """
+        ...
 
     def params(self, state: Any) -> Params:
         """Parameters of the whole model, ``{"embedding", "encoder", "decoder"}``."""
+        ...
 
     def with_params(self, state: Any, params: Params) -> Any:
         """The state with other parameters of the whole model."""

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array
 
 from collapipe_jax.errors import InputError
 
@@ -83,10 +82,10 @@ def make_optimizer(
 def _scale_by_step(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
     """Scale by the negative rate of the step that ``update`` is given, without a state."""
 
-    def update(updates: Any, state: Any, params: Any = None, *, step: Array, **_: Any) -> tuple:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple:
         del params
-        size = -rate(step)
-        return jax.tree.map(lambda leaf: jnp.array(size, leaf.dtype) * leaf, updates), state
+        size = -jnp.asarray(rate(extra["step"]))
+        return jax.tree.map(lambda leaf: size.astype(leaf.dtype) * leaf, updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
@@ -107,12 +106,9 @@ def _rate(
         raise InputError("optimizer.warmup_steps", warmup_steps, "is negative", "Give 0 or more")
     if schedule == "cosine":
         if total_steps is None or total_steps <= warmup_steps:
-            raise InputError(
-                "optimizer.total_steps",
-                total_steps,
-                f"does not exceed the warm-up of {warmup_steps}",
-                "Give the steps of the whole run",
-            )
+            problem = f"does not exceed the warm-up of {warmup_steps}"
+            remedy = "Give the steps of the whole run"
+            raise InputError("optimizer.total_steps", total_steps, problem, remedy)
         after = optax.cosine_decay_schedule(peak, total_steps - warmup_steps)
     elif schedule == "inverse_sqrt":
         start = max(warmup_steps, 1)
@@ -140,7 +136,7 @@ def scale_group_rates(
       factors: factor on the step by name of the group; 1 for the others.
     """
 
-    def scale(updates: dict[str, Any], params: Any) -> dict[str, Any]:
+    def scale(updates: Any, params: Any) -> Any:
         del params
         return {
             name: optax.tree.scale(factors.get(name, 1.0), group) for name, group in updates.items()

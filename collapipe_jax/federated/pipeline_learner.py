@@ -1,5 +1,6 @@
 """Split learning over pipelines: clusters train the clients, the edge server one decoder."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -204,10 +205,9 @@ class PipelineLearner:
             local.clients, local.decoder
         )
 
-        def step_client(*own: Any) -> tuple[Params, optax.OptState]:
-            return apply_gradient(self.optimizers.client, *own, number)
-
-        clients = jax.vmap(step_client)(client_gradient, local.client_optimizer, local.clients)
+        step = functools.partial(apply_gradient, self.optimizers.client)
+        own = client_gradient, local.client_optimizer, local.clients
+        clients = jax.vmap(step, in_axes=(0, 0, 0, None))(*own, number)
         decoder = apply_gradient(
             self.optimizers.decoder,
             decoder_gradient,
@@ -228,6 +228,7 @@ class PipelineLearner:
     def _aggregate(
         self, clients: Params, participates: Array, previous: Params, segments: Array | None
     ) -> Params:
-        is_sharded = self.execution.backend == "sharded"
-        mesh = make_pipeline_mesh(*segments.shape) if is_sharded else None
+        mesh = None
+        if self.execution.backend == "sharded" and segments is not None:
+            mesh = make_pipeline_mesh(*segments.shape)
         return aggregate(clients, self.cluster_weight, participates, previous, mesh)

@@ -9,10 +9,15 @@ from typing import Any
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8 as ``write_bytes`` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file at once or not at all, also when the program is killed."""
     partial = partial_path(path)
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(text)
+    with partial.open("wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
     partial.replace(path)

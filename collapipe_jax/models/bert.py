@@ -84,12 +84,9 @@ def embed_bert(
     """
     length = token_ids.shape[1]
     if length > config.positions:
-        raise InputError(
-            "token_ids",
-            length,
-            f"is more tokens than the {config.positions} positions that the model has",
-            "Cut the text, or take a model with more positions",
-        )
+        problem = f"is more tokens than the {config.positions} positions that the model has"
+        remedy = "Cut the text, or take a model with more positions"
+        raise InputError("token_ids", length, problem, remedy)
     if token_types is None:
         token_types = jnp.zeros_like(token_ids)
     x = embedding_params["word"].at[token_ids].get(mode="clip")

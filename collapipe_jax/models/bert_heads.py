@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.models.bert import embed_bert, init_bert, pool
-from collapipe_jax.models.config import PAD_ID, BertConfig
+from collapipe_jax.models.config import PAD_ID, BertConfig, Ids
 from collapipe_jax.models.cross_entropy import cross_entropy
 from collapipe_jax.models.encoder import encode
 from collapipe_jax.models.layers import Params, dropout, initial_weights, layer_keys
@@ -25,8 +25,8 @@ class LabelledBatch(NamedTuple):
       labels: ``[B, S]`` or ``[B]`` int32, ``UNLABELLED`` where nothing is scored.
     """
 
-    token_ids: Array
-    labels: Array
+    token_ids: Ids
+    labels: Ids
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,9 @@ from typing import Any
 
 from collapipe_jax.errors import InputError
 
+Ids = Any
+"""Numbers of tokens or labels: an array of NumPy on the host, of JAX in a step."""
+
 PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
 
 NORMS = ("pre", "post")
@@ -54,23 +57,16 @@ class EncoderConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type is int and not (type(value) is int and value >= 1):
-                reject(field.name, value, "is no positive integer", "Give at least 1")
+                _reject(field.name, value, "is no positive integer", "Give at least 1")
             if field.type is float and not 0.0 <= value < 1.0:
-                reject(field.name, value, "is outside [0, 1)", "Give a share below 1")
-        for name, known in (
-            ("norm", NORMS),
-            ("activation", ACTIVATIONS),
-            ("compute_dtype", DTYPES),
-        ):
+                _reject(field.name, value, "is outside [0, 1)", "Give a share below 1")
+        names = {"norm": NORMS, "activation": ACTIVATIONS, "compute_dtype": DTYPES}
+        for name, known in names.items():
             if getattr(self, name) not in known:
-                reject(name, getattr(self, name), "is unknown", f"Choose among {', '.join(known)}")
+                _reject(name, getattr(self, name), "is unknown", f"Choose among {', '.join(known)}")
         if self.width % self.heads:
-            reject(
-                "heads",
-                self.heads,
-                f"does not divide width {self.width}",
-                "Choose a divisor of model.width",
-            )
+            problem = f"does not divide width {self.width}"
+            _reject("heads", self.heads, problem, "Choose a divisor of model.width")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,17 +93,13 @@ class TransformerConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         if self.width % 2:
-            reject("width", self.width, "is odd", "Sinusoidal positions need an even width")
+            _reject("width", self.width, "is odd", "Sinusoidal positions need an even width")
         super().__post_init__()
         if self.vocabulary_size <= UNK_ID:
-            reject(
-                "vocabulary_size",
-                self.vocabulary_size,
-                "leaves no room for the special tokens",
-                "Give at least 4",
-            )
+            problem = "leaves no room for the special tokens"
+            _reject("vocabulary_size", self.vocabulary_size, problem, "Give at least 4")
         if self.norm != "pre":
-            reject("norm", self.norm, "is not the decoder's", "Leave it at 'pre'")
+            _reject("norm", self.norm, "is not the decoder's", "Leave it at 'pre'")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,10 +130,6 @@ def encoder_sizes(model: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in model.items() if name in names}
 
 
-def reject(field: str, value: object, problem: str, remedy: str) -> None:
-    """Refuse a size of the model.
-
-    Raises:
-      InputError: always.
-    """
+def _reject(field: str, value: object, problem: str, remedy: str) -> None:
+    """Refuse a size of the model."""
     raise InputError(f"model.{field}", value, problem, remedy)

@@ -1,7 +1,5 @@
 """Label-smoothed cross entropy with a gradient in one pass over the scores."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -9,8 +7,7 @@ from jax import Array
 _Residual = tuple[Array, Array, Array]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def cross_entropy(scores: Array, targets: Array, smoothing: float) -> Array:
+def _cross_entropy(scores: Array, targets: Array, smoothing: float) -> Array:
     """Cross entropy against ``(1 - smoothing) one_hot + smoothing / V``, in nats ``[...]``.
 
     Scores over a vocabulary are the largest array of a training step. The explicit gradient
@@ -43,4 +40,5 @@ def _backward(smoothing: float, residual: _Residual, cotangent: Array) -> tuple:
     return (softmax - right - smoothing / vocabulary_size) * cotangent[..., None], None
 
 
+cross_entropy = jax.custom_vjp(_cross_entropy, nondiff_argnums=(2,))
 cross_entropy.defvjp(_forward, _backward)

@@ -6,7 +6,7 @@ callable Flax module within one traced call.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from collapipe_jax.models.config import EncoderConfig
 
 Params = dict[str, Any]
+Block = TypeVar("Block", bound=nnx.Module)
 
 LINEAR_OUTPUT = "linear_output"
 """Name of the outputs of linear maps in policies of ``jax.checkpoint``."""
@@ -79,6 +80,8 @@ def _avalanche(z: Array) -> Array:
 class Linear(nnx.Linear):
     """A linear map in the configuration's precision, summed in 32 bits at least."""
 
+    bias: nnx.Param
+
     def __init__(self, inputs: int, outputs: int, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.narrow = narrow_dtype(config)
         super().__init__(
@@ -95,8 +98,7 @@ class Linear(nnx.Linear):
         return checkpoint_name(narrowed(product, self.narrow), LINEAR_OUTPUT)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _matrix_product(x: Array, kernel: Array, wide: jnp.dtype | None) -> Array:
+def _matrix_product_value(x: Array, kernel: Array, wide: jnp.dtype | None) -> Array:
     """``x [..., i]`` times ``kernel [i, o]``, in reverse mode only.
 
     XLA compiles the automatic gradient of the kernel on CPUs to a product of two transposed
@@ -109,7 +111,7 @@ def _matrix_product(x: Array, kernel: Array, wide: jnp.dtype | None) -> Array:
 def _matrix_product_forward(
     x: Array, kernel: Array, wide: jnp.dtype | None
 ) -> tuple[Array, tuple[Array, Array]]:
-    return _matrix_product(x, kernel, wide), (x, kernel)
+    return _matrix_product_value(x, kernel, wide), (x, kernel)
 
 
 def _matrix_product_backward(
@@ -124,11 +126,13 @@ def _matrix_product_backward(
         # With one axis to sum over, XLA reads `x` as it lies; with more it first writes a
         # transposed copy, of a wide input at a higher price than the faster product saves.
         x, gradient = (each.reshape(-1, each.shape[-1]) for each in (x, gradient))
-    places = ((tuple(range(x.ndim - 1)),) * 2, ((), ()))
+    outer = range(x.ndim - 1)
+    places = ((outer, outer), ((), ()))
     to_kernel = jax.lax.dot_general(x, gradient, places, preferred_element_type=wide)
     return to_x.astype(x.dtype), to_kernel.astype(kernel.dtype)
 
 
+_matrix_product = jax.custom_vjp(_matrix_product_value, nondiff_argnums=(2,))
 _matrix_product.defvjp(_matrix_product_forward, _matrix_product_backward)
 
 
@@ -239,7 +243,7 @@ class FeedForward(nnx.Module):
         return self.outer(_ACTIVATIONS[self.activation](self.inner(x)))
 
 
-def init_stack(module: type[nnx.Module], key: Array, config: EncoderConfig, depth: int) -> Params:
+def init_stack(module: Callable[..., Any], key: Array, config: EncoderConfig, depth: int) -> Params:
     """Parameters of ``depth`` independent blocks, every leaf ``[depth, ...]``."""
 
     def one(block_key: Array) -> Params:
@@ -249,7 +253,7 @@ def init_stack(module: type[nnx.Module], key: Array, config: EncoderConfig, dept
     return jax.vmap(one)(jax.random.split(key, depth))
 
 
-def bind(module: type[nnx.Module], config: EncoderConfig, params: Params) -> nnx.Module:
+def bind(module: Callable[..., Block], config: EncoderConfig, params: Params) -> Block:
     """A block with the parameters ``params`` (one block's, unstacked)."""
     definition, abstract = _definition(module, config)
     state = jax.tree.map(lambda leaf: leaf, abstract)
@@ -258,6 +262,6 @@ def bind(module: type[nnx.Module], config: EncoderConfig, params: Params) -> nnx
 
 
 @functools.lru_cache(maxsize=32)
-def _definition(module: type[nnx.Module], config: EncoderConfig) -> tuple[Any, nnx.State]:
+def _definition(module: Callable[..., Any], config: EncoderConfig) -> tuple[Any, nnx.State]:
     """The structure of a block and its state without values."""
     return nnx.split(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))

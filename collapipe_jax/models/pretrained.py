@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import partial_path, write_text
+from collapipe_jax.files.atomic import write_bytes, write_text
 from collapipe_jax.models.bert import init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.layers import Params
@@ -116,7 +116,7 @@ def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
 
 
 def save_bert(
-    directory: str | Path,
+    directory: str | os.PathLike[str],
     config: BertConfig,
     params: Params,
     *,
@@ -153,7 +153,8 @@ def save_bert(
         for name, place in _places(config, "pooler" in params).items()
     }
     directory.mkdir(parents=True, exist_ok=True)
-    _write_tensors(directory / _WEIGHTS, tensors)
+    # PyTorch's layout, which `from_pretrained` insists on being told.
+    write_bytes(directory / _WEIGHTS, save(tensors, metadata={"format": "pt"}))
     write_text(directory / _CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
     if tokens is not None:
         write_text(directory / _VOCABULARY, "".join(f"{token}\n" for token in tokens))
@@ -218,7 +219,7 @@ def _layer(name: str, place: _Place) -> dict[str, _Place]:
 
 def _view(params: Params, place: _Place) -> np.ndarray:
     """A tensor as PyTorch has it, sharing memory with our leaf."""
-    leaf = functools.reduce(operator.getitem, place.path, params)
+    leaf: Any = functools.reduce(operator.getitem, place.path, params)
     leaf = leaf if place.block is None else leaf[place.block]
     return leaf.T if place.transposed else leaf
 
@@ -269,17 +270,6 @@ def _canonical(name: str) -> str:
     name = name.removeprefix("bert.")
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-
-
-def _write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Write a file whole or not at all, also when the program is killed."""
-    partial = partial_path(path)
-    with partial.open("wb") as stream:
-        # PyTorch's layout, which `from_pretrained` insists on being told.
-        stream.write(save(tensors, metadata={"format": "pt"}))
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
 
 
 def _tokens(vocabulary: str | Path | Sequence[str], config: BertConfig) -> list[str]:

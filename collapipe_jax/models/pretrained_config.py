@@ -57,17 +57,16 @@ def read_config(path: Path) -> BertConfig:
         if document.get(key, allowed[0]) not in allowed:
             remedy = f"Take a checkpoint where it is {allowed[0]!r}"
             raise InputError(f"{path}: {key}", document[key], "is not supported", remedy)
-    sizes = {ours: _size(path, document, theirs) for ours, theirs in _SIZES.items()}
-    shares = {ours: _share(path, document, *theirs) for ours, theirs in _SHARES.items()}
+    found: dict[str, Any] = {
+        **{ours: _size(path, document, theirs) for ours, theirs in _SIZES.items()},
+        **{ours: _share(path, document, *theirs) for ours, theirs in _SHARES.items()},
+    }
     attention_rate = _share(path, document, "attention_probs_dropout_prob", 0.1)
-    if attention_rate != shares["dropout_rate"]:
-        raise InputError(
-            f"{path}: attention_probs_dropout_prob",
-            attention_rate,
-            f"differs from hidden_dropout_prob {shares['dropout_rate']}",
-            "Give both the same rate",
-        )
-    return BertConfig(**sizes, **shares, activation=_activation(path, document))
+    if attention_rate != found["dropout_rate"]:
+        key = f"{path}: attention_probs_dropout_prob"
+        problem = f"differs from hidden_dropout_prob {found['dropout_rate']}"
+        raise InputError(key, attention_rate, problem, "Give both the same rate")
+    return BertConfig(**found, activation=_activation(path, document))
 
 
 def read_json(path: Path) -> Mapping[str, Any]:

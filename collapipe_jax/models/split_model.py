@@ -21,18 +21,22 @@ class SplitModel(Protocol):
     @property
     def encoder(self) -> EncoderConfig:
         """Sizes of the encoder."""
+        ...
 
     @property
     def unsmoothed(self) -> "SplitModel":
         """The same model, its loss without label smoothing."""
+        ...
 
     def init(self, key: Array) -> Params:
         """Fresh parameters of all three parts."""
+        ...
 
     def embed(
         self, embedding_params: Params, batch: Batch, keys: Array | None
     ) -> tuple[Array, Array]:
         """The control unit's part: ``(x [B, S, h], mask [B, S])`` of a batch."""
+        ...
 
     def losses(
         self, decoder_params: Params, encoded: Array, batch: Batch, keys: Array | None
@@ -52,6 +56,7 @@ class SplitModel(Protocol):
           ``(loss_sum [B], count [B])``: an example's loss in nats summed over its predictions,
           and their number; 0 and 0 where there is none.
         """
+        ...
 
 
 def example_losses(

@@ -6,14 +6,14 @@ loss on the edge server.
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from collapipe_jax.models.config import PAD_ID, TransformerConfig
+from collapipe_jax.models.config import PAD_ID, Ids, TransformerConfig
 from collapipe_jax.models.cross_entropy import cross_entropy
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import (
@@ -39,8 +39,8 @@ class TranslationBatch(NamedTuple):
       target_ids: ``[B, target_length + 1]`` int32, from start to end token.
     """
 
-    source_ids: Array
-    target_ids: Array
+    source_ids: Ids
+    target_ids: Ids
 
 
 class DecoderBlock(nnx.Module):
@@ -218,8 +218,3 @@ class Translator:
         losses = cross_entropy(scores, target_out, self.sizes.label_smoothing)
         real = target_out != PAD_ID
         return jnp.where(real, losses, 0.0).sum(-1), real.sum(-1).astype(losses.dtype)
-
-
-def count_parameters(tree: Any) -> int:
-    """Numbers held by all leaves of a tree of arrays or of their shapes."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -5,7 +5,7 @@ may use ``sequential``; ``vmapped`` and ``sharded`` run the partition as a pipel
 device and on one device per stage.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,23 +83,14 @@ def forward(
     check_backend(backend)
     if backend == "sequential":
         return encode(encoder_params, config, x, mask, dropout_key, example_ids)
+    segments, capacity = _checked_partition(config, segments, capacity)
     if backend == "sharded":
-        stack = encoder_params, x, mask, segments, example_ids
-        encoder_params, x, mask, segments, example_ids = jax.tree.map(lambda a: a[None], stack)
-        slots = gather_clusters(encoder_params, config, segments, capacity)
-        return forward_clusters(
-            slots,
-            config,
-            x,
-            mask,
-            segments,
-            dropout_key,
-            example_ids,
-            micro_batches=micro_batches,
-            mesh=mesh,
-            bubble=bubble,
-        )[0]
-    capacity = _checked_capacity(config, segments, capacity)
+        own: Any = encoder_params, x, mask, segments, example_ids
+        params, x, mask, sizes, ids = jax.tree.map(lambda leaf: leaf[None], own)
+        slots = gather_clusters(params, config, sizes, capacity)
+        rest = mask, sizes, dropout_key, ids
+        options = {"micro_batches": micro_batches, "mesh": mesh, "bubble": bubble}
+        return forward_clusters(slots, config, x, *rest, **options)[0]
     check_micro_batches(x.shape[0], micro_batches)
     y = forward_vmapped(
         gather_slots(encoder_params, segments, capacity),
@@ -145,7 +136,8 @@ def encode_clusters(
     """
     backend, count = execution
     if backend == "sharded":
-        slots = gather_clusters(encoder_params, config, segments)
+        segments, capacity = _checked_partition(config, segments, None)
+        slots = gather_clusters(encoder_params, config, segments, capacity)
         mesh = make_pipeline_mesh(*segments.shape)
         rest = mask, segments, dropout_key, example_ids
         return forward_clusters(slots, config, x, *rest, micro_batches=count, mesh=mesh)
@@ -159,7 +151,10 @@ def encode_clusters(
 
 
 def gather_clusters(
-    encoder_params: Params, config: EncoderConfig, segments: Array, capacity: int | None = None
+    encoder_params: Params,
+    config: EncoderConfig,
+    segments: Array | None,
+    capacity: int | None = None,
 ) -> Params:
     """Slots ``[N, K, capacity, ...]`` of all clusters, from stacks ``[N, L, ...]``.
 
@@ -168,25 +163,21 @@ def gather_clusters(
     Raises:
       InputError: on a partition that is missing or does not fit.
     """
-    capacity = _checked_capacity(config, segments, capacity)
+    segments, capacity = _checked_partition(config, segments, capacity)
     gather = jax.vmap(lambda params, sizes: gather_slots(params, sizes, capacity))
     return gather(encoder_params, segments)
 
 
 def check_backend(backend: str) -> None:
-    """Refuse an unknown backend.
-
-    Raises:
-      InputError: as said.
-    """
+    """Refuse an unknown backend by an ``InputError``."""
     if backend not in BACKENDS:
-        raise InputError(
-            "pipeline.backend", backend, "is unknown", f"Choose one of {', '.join(BACKENDS)}"
-        )
+        remedy = f"Choose one of {', '.join(BACKENDS)}"
+        raise InputError("pipeline.backend", backend, "is unknown", remedy)
 
 
-def _checked_capacity(config: EncoderConfig, segments: Array | None, capacity: int | None) -> int:
-    """The capacity, L by default, for a partition that fits it."""
+def _checked_partition(
+    config: EncoderConfig, segments: Array | None, capacity: int | None
+) -> tuple[Array, int]:
+    """A partition that fits the capacity, and the capacity, L by default."""
     capacity = config.encoder_blocks if capacity is None else capacity
-    check_partition(segments, config.encoder_blocks, capacity)
-    return capacity
+    return check_partition(segments, config.encoder_blocks, capacity), capacity

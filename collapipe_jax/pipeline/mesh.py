@@ -22,28 +22,17 @@ def make_pipeline_mesh(clusters: int, stages: int) -> Mesh:
     shape, devices = (clusters, stages), jax.devices()
     count = math.prod(shape)
     if min(shape) < 1 or count > len(devices):
-        raise InputError(
-            "mesh",
-            shape,
-            f"does not fit the {len(devices)} devices there are",
-            "Give sizes from 1 on whose product is at most that",
-        )
+        problem = f"does not fit the {len(devices)} devices there are"
+        remedy = "Give sizes from 1 on whose product is at most that"
+        raise InputError("mesh", shape, problem, remedy)
     return jax.make_mesh(
         shape, (CLUSTER, STAGE), axis_types=(AxisType.Auto,) * 2, devices=devices[:count]
     )
 
 
 def check_mesh(mesh: Mesh | None, clusters: int, stages: int) -> None:
-    """Refuse a mesh that is missing or of other sizes than the pipeline.
-
-    Raises:
-      InputError: as said.
-    """
+    """Refuse, by an ``InputError``, a mesh that is missing or of other sizes than the pipeline."""
     shape = None if mesh is None else dict(mesh.shape)
     if shape != {CLUSTER: clusters, STAGE: stages}:
-        raise InputError(
-            "mesh",
-            shape,
-            f"is not one of {clusters} clusters by {stages} stages",
-            f"Give make_pipeline_mesh({clusters}, {stages})",
-        )
+        problem = f"is not one of {clusters} clusters by {stages} stages"
+        raise InputError("mesh", shape, problem, f"Give make_pipeline_mesh({clusters}, {stages})")

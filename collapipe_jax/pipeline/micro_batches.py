@@ -21,7 +21,7 @@ class MicroBatches(NamedTuple):
     mask: Array
     keys: Array | None
 
-    def at(self, number: Array) -> "MicroBatches":
+    def at(self, number: Array | int) -> "MicroBatches":
         """Those of one micro-batch ``[]``, or of several ``[n]``, by number."""
         return jax.tree.map(lambda leaf: leaf[number], self)
 
@@ -42,15 +42,7 @@ def cut_mask_and_keys(
 
 
 def check_micro_batches(batch: int, count: int) -> None:
-    """Refuse a number of micro-batches that does not divide the mini-batch.
-
-    Raises:
-      InputError: as said.
-    """
+    """Refuse, by an ``InputError``, a number of micro-batches that does not divide B."""
     if count < 1 or batch % count:
-        raise InputError(
-            "micro_batches",
-            count,
-            f"does not divide the {batch} examples of a mini-batch",
-            "Choose a divisor of training.batch",
-        )
+        problem = f"does not divide the {batch} examples of a mini-batch"
+        raise InputError("micro_batches", count, problem, "Choose a divisor of training.batch")

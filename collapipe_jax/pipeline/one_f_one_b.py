@@ -156,7 +156,7 @@ def one_f_one_b(
         return total, gradients._replace(slots=jax.tree.map(lambda g: g[None], gradients.slots))
 
     in_specs = ON_DEVICE, PartitionSpec(), ON_CLUSTER, REST, ON_CLUSTER
-    out_specs = ON_CLUSTER, Gradients(ON_DEVICE, ON_CLUSTER, ON_CLUSTER)
+    out_specs = ON_CLUSTER, Gradients._make((ON_DEVICE, ON_CLUSTER, ON_CLUSTER))
     return shard(on_device, mesh, in_specs, out_specs)(slots, head_params, x, rest, data)
 
 
@@ -178,7 +178,7 @@ class _Step(NamedTuple):
         blank, slots = self._blank(), self.segment.slots
         kept = empty_kept(slots, self.config, blank, self.micro.at(0), self.rows, self.bubble)
         sums = jax.tree.map(jnp.zeros_like, (slots, self.head_params, self.x))
-        return _Carry(blank, blank, blank, kept, *sums, jnp.zeros(()))
+        return _Carry._make((blank, blank, blank, kept, *sums, jnp.zeros(())))
 
     def tick(self, carry: _Carry, time: Array) -> _Carry:
         """One pass or none, then both hops."""

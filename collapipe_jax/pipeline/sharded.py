@@ -5,7 +5,7 @@ gradients hop to the next stage by ``ppermute``. The forward flow ends before th
 starts, so a device keeps all ``M`` micro-batches (docs/system-model.md (15)).
 """
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -74,8 +74,7 @@ def forward_clusters(
     return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _pipeline(static: tuple, slots: Params, x: Array, rest: tuple) -> Array:
+def _pipeline_value(static: tuple, slots: Params, x: Array, rest: tuple) -> Array:
     """The forward flow, which keeps nothing."""
     return _flow_forward(static, False, slots, x, rest)[0]
 
@@ -85,80 +84,90 @@ def _pipeline_forward(static: tuple, slots: Params, x: Array, rest: tuple) -> tu
     return y, (slots, rest, kept)
 
 
-def _pipeline_backward(static: tuple, kept: tuple, cotangent: Array) -> tuple:
-    slots, rest, kept = kept
+def _pipeline_backward(static: tuple, residual: tuple, cotangent: Array) -> tuple:
+    slots, rest, kept = residual
     return *_flow_backward(static, slots, rest, kept, cotangent), None
 
 
+_pipeline = jax.custom_vjp(_pipeline_value, nondiff_argnums=(0,))
 _pipeline.defvjp(_pipeline_forward, _pipeline_backward)
 
 
 def _flow_forward(
     static: tuple, keeps: bool, slots: Params, x: Array, rest: tuple
 ) -> tuple[Array, Kept]:
-    """Micro-batches from the first stage to the last, one hop a tick."""
+    """Activations from the first stage to the last, with the kept arrays if asked for."""
     config, mesh, count, bubble = static
 
     def on_device(slots: Params, x: Array, rest: tuple) -> tuple[Array, Kept]:
         segment, micro = own_part(slots, rest, count)
-        stage, inputs = jax.lax.axis_index(STAGE), cut(x[0], count)
-        stages = jax.lax.axis_size(STAGE)
-        blank = jnp.full_like(inputs[0], bubble)
-        kept = (
-            empty_kept(segment.slots, config, inputs[0], micro.at(0), count, bubble)
-            if keeps
-            else []
-        )
+        inputs = cut(x[0], count)
+        kept = []
+        if keeps:
+            kept = empty_kept(segment.slots, config, inputs[0], micro.at(0), count, bubble)
 
-        def tick(carry: tuple, time: Array) -> tuple[tuple, None]:
-            arrived, outputs, kept = carry
-            number, busy = _turn(time - stage, count)
-            start = jnp.where(stage == 0, inputs[number], arrived)
-            y, kept = run_forward(segment, config, start, micro.at(number), kept, number, busy)
-            outputs = outputs.at[number].set(jnp.where(busy, y, outputs[number]))
-            return (hop(jnp.where(busy, y, blank), 1), outputs, kept), None
+        def run(x: Array, number: Array, busy: Array, kept: Kept) -> tuple[Array, Kept]:
+            return run_forward(segment, config, x, micro.at(number), kept, number, busy)
 
-        start = blank, jnp.full_like(inputs, bubble), kept
-        (_, outputs, kept), _ = jax.lax.scan(tick, start, jnp.arange(count + stages - 1))
-        y = from_stage(stages - 1, outputs).reshape(x.shape)
-        return y, jax.tree.map(lambda leaf: leaf[None, None], kept)
+        outputs, kept = _flow(run, inputs, kept, 1, bubble)
+        return outputs.reshape(x.shape), jax.tree.map(lambda leaf: leaf[None, None], kept)
 
-    return shard(on_device, mesh, (ON_DEVICE, ON_CLUSTER, REST), (ON_CLUSTER, ON_DEVICE))(
-        slots, x, rest
-    )
+    specs = (ON_DEVICE, ON_CLUSTER, REST)
+    return shard(on_device, mesh, specs, (ON_CLUSTER, ON_DEVICE))(slots, x, rest)
 
 
 def _flow_backward(
     static: tuple, slots: Params, rest: tuple, kept: Kept, cotangent: Array
 ) -> tuple[Params, Array]:
-    """Gradients from the last stage to the first, one hop a tick."""
+    """Gradients from the last stage to the first."""
     config, mesh, count, bubble = static
 
     def on_device(slots: Params, rest: tuple, kept: Kept, cotangent: Array) -> tuple[Params, Array]:
         segment, micro = own_part(slots, rest, count)
         kept = [rows[0, 0] for rows in kept]
-        stages, arriving = jax.lax.axis_size(STAGE), cut(cotangent[0], count)
-        behind = stages - 1 - jax.lax.axis_index(STAGE)
-        blank = jnp.full_like(arriving[0], bubble)
 
-        def tick(carry: tuple, time: Array) -> tuple[tuple, None]:
-            arrived, outputs, gradients = carry
-            number, busy = _turn(time - behind, count)
-            start = jnp.where(behind == 0, arriving[number], arrived)
-            back, gradients = run_backward(
-                segment, config, start, micro.at(number), kept, number, busy, gradients
-            )
-            outputs = outputs.at[number].set(jnp.where(busy, back, outputs[number]))
-            return (hop(jnp.where(busy, back, blank), -1), outputs, gradients), None
+        def run(x: Array, number: Array, busy: Array, sums: Params) -> tuple[Array, Params]:
+            return run_backward(segment, config, x, micro.at(number), kept, number, busy, sums)
 
         zeros = jax.tree.map(jnp.zeros_like, segment.slots)
-        start = blank, jnp.full_like(arriving, bubble), zeros
-        (_, outputs, gradients), _ = jax.lax.scan(tick, start, jnp.arange(count + stages - 1))
+        outputs, gradients = _flow(run, cut(cotangent[0], count), zeros, -1, bubble)
         gradients = jax.tree.map(lambda leaf: leaf[None, None], gradients)
-        return gradients, from_stage(0, outputs).reshape(cotangent.shape)
+        return gradients, outputs.reshape(cotangent.shape)
 
     specs = (ON_DEVICE, REST, ON_DEVICE, ON_CLUSTER)
     return shard(on_device, mesh, specs, (ON_DEVICE, ON_CLUSTER))(slots, rest, kept, cotangent)
+
+
+def _flow(
+    run: Callable[..., tuple[Array, Any]], inputs: Array, state: Any, direction: int, bubble: float
+) -> tuple[Array, Any]:
+    """Inside ``shard``: micro-batches through all stages, one hop a tick.
+
+    Args:
+      run: function of activations ``[b, S, h]``, the number of the micro-batch, whether there is
+        one, and the stage's state; it returns activations and state.
+      inputs: of the stage that begins, ``[M, b, S, h]``.
+      state: of the stage before its first micro-batch.
+      direction: 1 from the first stage to the last, -1 from the last to the first.
+      bubble: as in ``pipeline``.
+
+    Returns:
+      Outputs of the stage that ends, on all stages, and the stage's state.
+    """
+    stages, stage = jax.lax.axis_size(STAGE), jax.lax.axis_index(STAGE)
+    behind, end = (stage, stages - 1) if direction == 1 else (stages - 1 - stage, 0)
+    count, blank = inputs.shape[0], jnp.full_like(inputs[0], bubble)
+
+    def tick(carry: tuple, time: Array) -> tuple[tuple, None]:
+        arrived, outputs, state = carry
+        number, busy = _turn(time - behind, count)
+        y, state = run(jnp.where(behind == 0, inputs[number], arrived), number, busy, state)
+        outputs = outputs.at[number].set(jnp.where(busy, y, outputs[number]))
+        return (hop(jnp.where(busy, y, blank), direction), outputs, state), None
+
+    start = blank, jnp.full_like(inputs, bubble), state
+    (_, outputs, state), _ = jax.lax.scan(tick, start, jnp.arange(count + stages - 1))
+    return from_stage(end, outputs), state
 
 
 def shard(function: Any, mesh: Mesh, in_specs: Any, out_specs: Any) -> Any:

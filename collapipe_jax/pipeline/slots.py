@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.layers import Params
@@ -30,7 +31,7 @@ def gather_slots(encoder_params: Params, segments: Array, capacity: int) -> Para
     return jax.tree.map(lambda leaf: leaf[block_ids], encoder_params)
 
 
-def holds(segments: Array, blocks: int, capacity: int) -> Array:
+def holds(segments: Array | np.ndarray, blocks: int, capacity: int) -> Array | np.ndarray:
     """Whether the devices can run a partition, ``[...]`` bool.
 
     No device holds more than the capacity, and the sizes ``[..., K]`` sum to L or 0.
@@ -40,8 +41,8 @@ def holds(segments: Array, blocks: int, capacity: int) -> Array:
     return sizes_fit & ((total == blocks) | (total == 0))
 
 
-def check_partition(segments: Array | None, blocks: int, capacity: int) -> None:
-    """Refuse a partition that the devices cannot run, where its values are known.
+def check_partition(segments: Array | None, blocks: int, capacity: int) -> Array:
+    """The partition; refuse one that the devices cannot run, where its values are known.
 
     Under ``jax.jit`` the sizes are tracers and nothing is checked; the result of a partition that
     does not fit (see ``holds``) is NaN.
@@ -52,20 +53,15 @@ def check_partition(segments: Array | None, blocks: int, capacity: int) -> None:
     """
     if segments is None:
         raise InputError("segments", None, "is missing", "Give the blocks of every device")
-    if isinstance(segments, jax.core.Tracer):
-        return
+    if isinstance(segments, Tracer):
+        return segments
     sizes = np.asarray(segments)
     if not (sizes <= capacity).all():
-        raise InputError(
-            "segments",
-            sizes.tolist(),
-            f"exceeds the capacity of {capacity} blocks a device",
-            "Give devices fewer blocks or raise the capacity",
-        )
+        problem = f"exceeds the capacity of {capacity} blocks a device"
+        remedy = "Give devices fewer blocks or raise the capacity"
+        raise InputError("segments", sizes.tolist(), problem, remedy)
     if not holds(sizes, blocks, capacity).all():
-        raise InputError(
-            "segments",
-            sizes.tolist(),
-            f"is no partition of {blocks} blocks",
-            "Give sizes from 0 on that sum to the encoder's blocks, or to 0 to sit out",
-        )
+        problem = f"is no partition of {blocks} blocks"
+        remedy = "Give sizes from 0 on that sum to the encoder's blocks, or to 0 for no part"
+        raise InputError("segments", sizes.tolist(), problem, remedy)
+    return segments

@@ -20,7 +20,6 @@ from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import load_bert, save_bert
 from collapipe_jax.tasks.objective import Objective, in_batches
 from collapipe_jax.tasks.piece_dropout import PieceDropout
-from collapipe_jax.tasks.subwords import WordPiece
 from collapipe_jax.tasks.task import Config, ModelCounts
 
 READS = frozenset(
@@ -112,7 +111,14 @@ class BertObjective(Objective):
 
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write BERT as Hugging Face lays it out; the head stays in the checkpoint."""
-        export_bert(folder, self.model.sizes, params, self.data.wordpiece)
+        body = {name: params[name] for name in ("embedding", "encoder")}
+        if "pooler" in params["decoder"]:
+            body["pooler"] = params["decoder"]["pooler"]
+        # The layout needs the deviation of fresh weights; LeCun's law states none.
+        sizes, pieces = self.model.sizes, self.data.wordpiece
+        deviation = sizes.initial_deviation or sizes.width**-0.5
+        sizes = dataclasses.replace(sizes, initial_deviation=deviation)
+        save_bert(folder, sizes, body, vocabulary=pieces.pieces, lowercase=pieces.lowercase)
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -129,19 +135,6 @@ def start_from(pretrained: Params | None, fresh: Params) -> Params:
         decoder["pooler"] = pretrained["pooler"]
     body = {name: pretrained[name] for name in ("embedding", "encoder")}
     return body | {"decoder": decoder}
-
-
-def export_bert(
-    folder: str | os.PathLike[str], sizes: BertConfig, params: Params, wordpiece: WordPiece
-) -> None:
-    """Write BERT and its vocabulary as ``save_bert`` does, without the head."""
-    body = {name: params[name] for name in ("embedding", "encoder")}
-    if "pooler" in params["decoder"]:
-        body["pooler"] = params["decoder"]["pooler"]
-    # The layout needs the deviation of fresh weights; LeCun's law states none.
-    deviation = sizes.initial_deviation or sizes.width**-0.5
-    sizes = dataclasses.replace(sizes, initial_deviation=deviation)
-    save_bert(folder, sizes, body, vocabulary=wordpiece.pieces, lowercase=wordpiece.lowercase)
 
 
 def make_sizes(config: Config) -> BertConfig:

@@ -7,7 +7,7 @@ import numpy as np
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert_heads import LabelledBatch
-from collapipe_jax.tasks.corpora import CorpusName, resolve_corpus
+from collapipe_jax.tasks.corpora import CorpusName, check_labels, resolve_corpus
 from collapipe_jax.tasks.labelled_text import (
     LabelledText,
     read_domains,
@@ -75,7 +75,7 @@ def load_classification(
       InputError: on what these functions refuse, or a class without a domain.
     """
     check_length(length)
-    labels, *texts = read_sets(
+    sets = read_sets(
         train=train,
         validation=validation,
         test=test,
@@ -83,15 +83,25 @@ def load_classification(
         samples=samples,
         validation_samples=validation_samples,
     )
-    lines = [entry.text for entry in texts[0]]
+    lines = [entry.text for entry in sets.train]
     wordpiece = make_wordpiece(vocabulary, lines, vocabulary_size, lowercase)
-    arrays, cut = zip(*(_arrays(wordpiece, text, labels, length) for text in texts), strict=True)
-    cut = dict(zip(("train", "validation", "test"), cut, strict=True))
-    keys, key_names = arrays[0].labels, labels
+    encoded = {
+        name: _arrays(wordpiece, getattr(sets, name), sets.labels, length)
+        for name in ("train", "validation", "test")
+    }
+    arrays = {name: batch for name, (batch, _) in encoded.items()}
+    keys, key_names = arrays["train"].labels, sets.labels
     if domains:
-        domain_of_label, key_names = _domains(domains, labels)
+        domain_of_label, key_names = _domains(domains, sets.labels)
         keys = domain_of_label[keys]
-    return ClassificationData(wordpiece, labels, *arrays, keys, key_names, cut)
+    return ClassificationData(
+        wordpiece=wordpiece,
+        labels=sets.labels,
+        **arrays,
+        split_keys=keys,
+        key_names=key_names,
+        cut={name: cut for name, (_, cut) in encoded.items()},
+    )
 
 
 def read_sets(
@@ -130,8 +140,8 @@ def read_sets(
     if validation:
         validation_text = _read("task.validation", validation)
     test_text = _read("task.test", test)
-    _check_labels("task.validation", validation or train, validation_text, labels)
-    _check_labels("task.test", test, test_text, labels)
+    check_labels("task.validation", validation or train, (e.label for e in validation_text), labels)
+    check_labels("task.test", test, (e.label for e in test_text), labels)
     return LabelledSets(labels, train_text, validation_text, test_text)
 
 
@@ -187,16 +197,6 @@ def _domains(name: CorpusName, labels: Sequence[str]) -> tuple[np.ndarray, tuple
         raise InputError("task.domains", str(name), problem, "Put every class in one domain")
     names = tuple(sorted({domain_of[label] for label in labels}))
     return np.array([names.index(domain_of[label]) for label in labels], dtype=np.int32), names
-
-
-def _check_labels(
-    key: str, name: CorpusName, entries: Sequence[LabelledText], labels: Sequence[str]
-) -> None:
-    unseen = sorted({entry.label for entry in entries} - set(labels))
-    if unseen:
-        problem = f"training has no {', '.join(map(repr, unseen[:5]))}"
-        remedy = "Give files with the same classes, or leave these out of the file"
-        raise InputError(key, str(name), problem, remedy)
 
 
 def _validation_size(validation: CorpusName, wanted: int, available: int) -> int:

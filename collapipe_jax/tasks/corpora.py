@@ -1,6 +1,7 @@
-"""Location of corpora, and their files as text."""
+"""Location of corpora, their files as text, and their labels."""
 
 import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from collapipe_jax.errors import InputError
@@ -61,3 +62,14 @@ def read_lines(path: CorpusName, key: str = "task.corpus") -> list[str]:
     # not splitlines(): it also cuts at separators inside a sentence and breaks the alignment
     lines = read_text(path, key).split("\n")
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def check_labels(
+    key: str, name: CorpusName, found: Iterable[str], trained: Collection[str]
+) -> None:
+    """Refuse, by an ``InputError``, a file with labels that training lacks."""
+    unseen = sorted(set(found) - set(trained))
+    if unseen:
+        problem = f"training has no {', '.join(map(repr, unseen[:5]))}"
+        remedy = "Give files with the same labels, or leave these out of the file"
+        raise InputError(key, str(name), problem, remedy)

@@ -121,6 +121,7 @@ def _json_rows(
     path: str, split: str, text_key: str, label_key: str, key: str
 ) -> Iterable[tuple[str, str, str]]:
     entries = _entries(_read_json(path, key), path, split, key)
+    entry: Any
     for number, entry in enumerate(entries, start=1):
         if isinstance(entry, dict):
             labels = [label_key] if label_key else [k for k in LABEL_COLUMNS if k in entry]

@@ -7,12 +7,14 @@ libraries are imported where they are used: they take seconds to load.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence, is_bio_tag
+
+Labels = Sequence[int] | np.ndarray
 
 
 class Score(NamedTuple):
@@ -41,7 +43,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
         problem = f"there are {len(references)} references for them"
         remedy = "Give one reference for each hypothesis"
         raise InputError("hypotheses", len(hypotheses), problem, remedy)
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU()
     score = metric.corpus_score(list(hypotheses), [list(references)])
@@ -86,11 +88,11 @@ def span_f1(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequenc
 
     # zero_division: F1 is 0 where nothing is predicted, without a warning on its precision;
     # everything else that seqeval warns of is refused above
-    value = seqeval.metrics.f1_score(
+    value: Any = seqeval.metrics.f1_score(
         [list(tags) for tags in true_tags],
         [list(tags) for tags in predicted_tags],
         average="micro",
-        zero_division=0,
+        zero_division=0,  # pyright: ignore[reportArgumentType]
     )
     signature = f"span F1|average:micro|mode:conlleval|scheme:BIO|seqeval:{version('seqeval')}"
     return Score(100 * float(value), signature)
@@ -165,7 +167,7 @@ def span_recall(
     return SpanRecall(seen, unseen)
 
 
-def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
+def accuracy(true_labels: Labels, predicted_labels: Labels) -> Score:
     """Share of samples ``[n]`` with the right class."""
     import sklearn.metrics
 
@@ -174,7 +176,7 @@ def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
     return Score(value, f"accuracy|scikit-learn:{sklearn.__version__}")
 
 
-def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
+def macro_f1(true_labels: Labels, predicted_labels: Labels) -> Score:
     """F1 of each class, averaged over the classes that occur among true or predicted labels.
 
     A class that is never predicted rightly has F1 0.
@@ -183,13 +185,14 @@ def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Sco
 
     true, predicted = _labels(true_labels, predicted_labels)
     # zero_division as documented above: nothing is left to warn of
-    value = sklearn.metrics.f1_score(true, predicted, average="macro", zero_division=0)
+    options: dict[str, Any] = {"average": "macro", "zero_division": 0}
+    value = sklearn.metrics.f1_score(true, predicted, **options)
     classes = len(np.union1d(true, predicted))
     signature = f"F1|average:macro|classes:{classes}|scikit-learn:{sklearn.__version__}"
     return Score(100 * float(value), signature)
 
 
-def majority_class_baseline(train_labels: Sequence[int], test_labels: Sequence[int]) -> ClassScores:
+def majority_class_baseline(train_labels: Labels, test_labels: Labels) -> ClassScores:
     """Test scores of the most frequent class of training; of equals the lowest."""
     train, _ = _labels(train_labels, train_labels)
     names, counts = np.unique(train, return_counts=True)
@@ -197,7 +200,7 @@ def majority_class_baseline(train_labels: Sequence[int], test_labels: Sequence[i
     return ClassScores(accuracy(test_labels, predicted), macro_f1(test_labels, predicted))
 
 
-def _labels(true: Sequence[int], predicted: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def _labels(true: Labels, predicted: Labels) -> tuple[np.ndarray, np.ndarray]:
     _check_sizes(true, predicted)
     arrays = np.asarray(true), np.asarray(predicted)
     for key, array in zip(("true_labels", "predicted_labels"), arrays, strict=True):
@@ -207,7 +210,7 @@ def _labels(true: Sequence[int], predicted: Sequence[int]) -> tuple[np.ndarray, 
     return arrays
 
 
-def _check_sizes(true: Sequence, predicted: Sequence) -> None:
+def _check_sizes(true: Sequence | np.ndarray, predicted: Sequence | np.ndarray) -> None:
     if len(true) == 0:
         raise InputError("true", 0, "nothing to score", "Give at least one")
     if len(true) != len(predicted):

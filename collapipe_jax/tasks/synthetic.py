@@ -116,8 +116,8 @@ DETERMINERS = (
     ("this", "these", "", "tel", "la"),
     ("my", "my", "", "mer", ""),
     ("your", "your", "", "dor", ""),
-    (None, "two", "zu", "", ""),
-    (None, "many", "poli", "", ""),
+    ("", "two", "zu", "", ""),
+    ("", "many", "poli", "", ""),
 )
 TIMES = {
     "present": (("today", "odi"), ("now", "nunk")),
@@ -202,7 +202,7 @@ def _clause(rng: random.Random) -> tuple[str, str]:
 def _noun_phrase(rng: random.Random, nouns: Sequence[Noun], case: str) -> Phrase:
     noun = _choose(rng, nouns)
     singular, plural_word, before, after, suffix = _choose(rng, DETERMINERS)
-    plural = singular is None or rng.random() < 0.4
+    plural = not singular or rng.random() < 0.4
     agreement = CLASS_ENDING[noun.noun_class] + ("s" if plural else "")
     source = [plural_word if plural else singular]
     target = [before] if before else []

@@ -10,7 +10,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert_heads import UNLABELLED, LabelledBatch
 from collapipe_jax.models.config import PAD_ID
 from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence, entity_type, read_conll
-from collapipe_jax.tasks.corpora import CorpusName, resolve_corpus
+from collapipe_jax.tasks.corpora import CorpusName, check_labels, resolve_corpus
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import WordPiece, check_length, make_wordpiece, pad_rows
 
@@ -84,16 +84,22 @@ def load_tagging(
       InputError: on what these functions refuse.
     """
     check_length(length)
-    labels, *parts = read_tagged(
-        train=train, validation=validation, test=test, samples=samples, seed=seed
-    )
-    lines = [" ".join(sentence.tokens) for sentence in parts[0]]
+    sets = read_tagged(train=train, validation=validation, test=test, samples=samples, seed=seed)
+    lines = [" ".join(sentence.tokens) for sentence in sets.train]
     wordpiece = make_wordpiece(vocabulary, lines, vocabulary_size, lowercase)
-    arrays, texts = zip(*(_windows(wordpiece, text, labels, length) for text in parts), strict=True)
-    types = tuple(entity_type(label) for label in labels if label.startswith("B-"))
-    sentence_keys = np.array([_key(sentence, types) for sentence in parts[0]], dtype=np.int32)
-    keys = sentence_keys[texts[0].sentence_of_window]
-    return TaggingData(wordpiece, labels, types, *arrays, *texts, keys)
+    parts = {}
+    for name in ("train", "validation", "test"):
+        arrays, text = _windows(wordpiece, getattr(sets, name), sets.labels, length)
+        parts |= {name: arrays, f"{name}_text": text}
+    types = tuple(entity_type(label) for label in sets.labels if label.startswith("B-"))
+    sentence_keys = np.array([_key(sentence, types) for sentence in sets.train], dtype=np.int32)
+    return TaggingData(
+        wordpiece=wordpiece,
+        labels=sets.labels,
+        entity_types=types,
+        split_keys=sentence_keys[parts["train_text"].sentence_of_window],
+        **parts,
+    )
 
 
 def read_tagged(
@@ -119,8 +125,11 @@ def read_tagged(
     types = sorted({entity_type(tag) for sentence in whole for tag in sentence.tags} - {""})
     labels = (OUTSIDE, *(f"{mark}-{name}" for name in types for mark in "BI"))
     validation_text, test_text = _read("task.validation", validation), _read("task.test", test)
-    _check_tags("task.validation", validation, validation_text, labels)
-    _check_tags("task.test", test, test_text, labels)
+    for key, path, text in (
+        ("task.validation", validation, validation_text),
+        ("task.test", test, test_text),
+    ):
+        check_labels(key, path, (tag for sentence in text for tag in sentence.tags), labels)
     order = rng.permutation(len(whole))
     drawn = [whole[i] for i in np.sort(order[:samples] if samples else order)]
     return TaggedSets(labels, drawn, validation_text, test_text)
@@ -202,13 +211,3 @@ def cut_at_words(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
             start, used = word, 0
         used += size
     return [*windows, (start, len(sizes))]
-
-
-def _check_tags(
-    key: str, path: CorpusName, text: Sequence[TaggedSentence], labels: Sequence[str]
-) -> None:
-    unseen = sorted({tag for sentence in text for tag in sentence.tags} - set(labels))
-    if unseen:
-        problem = f"training has no {', '.join(unseen)}"
-        remedy = "Give files with the same types of entity, or add examples to task.train"
-        raise InputError(key, str(path), problem, remedy)

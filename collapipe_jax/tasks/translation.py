@@ -10,7 +10,7 @@ from jax import Array
 
 from collapipe_jax.cost import model_counts
 from collapipe_jax.errors import InputError, under_keys
-from collapipe_jax.models.config import TransformerConfig, encoder_sizes
+from collapipe_jax.models.config import Ids, TransformerConfig, encoder_sizes
 from collapipe_jax.models.decoding import beam_search, greedy_decode
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
@@ -94,7 +94,7 @@ def translate(
 ) -> list[str]:
     """Translations of sources ``[n, source_length]``, greedy for one beam."""
 
-    def decode(ids: np.ndarray) -> Array:
+    def decode(ids: Ids) -> Array:
         if beams == 1:
             return greedy_decode(params, config, ids)
         return beam_search(params, config, ids, beams=beams, length_penalty=length_penalty)[0]

@@ -14,8 +14,8 @@ from collapipe_jax.federated.learner import LearningReport
 from collapipe_jax.files.atomic import finite
 from collapipe_jax.simulation.environment import SystemRound
 
-Metrics = dict[str, np.ndarray]
-"""Numbers of one round by name."""
+Metrics = dict[str, Any]
+"""Numbers and arrays of NumPy of one round by name."""
 
 Arrays = Mapping[str, np.ndarray]
 """Metrics of many rounds by name, first axis the rounds; empty before the first round."""
@@ -50,7 +50,7 @@ class History:
         return {name: np.stack([row[name] for row in self.rounds]) for name in self.rounds[-1]}
 
     @property
-    def simulated_time_s(self) -> np.ndarray:
+    def simulated_time_s(self) -> np.float64:
         """Simulated time at the end of the last round."""
         return self.rounds[-1]["simulated_time_s"] if self.rounds else np.float64(0.0)
 
@@ -109,7 +109,7 @@ def last_constants(history: Arrays, rate: float) -> dict[str, Any]:
     """
     if "smoothness" not in history:
         return {}
-    last = {name: float(history[name][-1]) for name in BoundConstants._fields}
+    last: dict[str, Any] = {name: float(history[name][-1]) for name in BoundConstants._fields}
     variance, heterogeneity = last["gradient_variance"], last["gradient_heterogeneity"]
     last["heterogeneity_over_variance"] = heterogeneity / variance if variance > 0.0 else None
     last["step_smoothness"] = rate * last["smoothness"]

@@ -162,7 +162,8 @@ def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunS
       State after the round, and its metrics by name.
     """
     network_key, learning_key = _round_keys(experiment, index)
-    system_state, happened = state.system, None
+    system_state = state.system
+    happened: Any = None
     if hosts.is_first():  # it decides for all
         system_state, happened = _simulate_round(
             network_key, experiment.system, state.system, policy=experiment.policy

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 from collapipe_jax.cost import model_counts
@@ -10,7 +11,6 @@ from collapipe_jax.models.encoder import encoder_block, init_encoder
 from collapipe_jax.models.transformer import (
     TranslationBatch,
     Translator,
-    count_parameters,
     init_params,
 )
 
@@ -41,9 +41,9 @@ def test_parameters_are_those_of_the_model(width, feed_forward_width):
     config = make_config(width, feed_forward_width)
     params = init_params(jax.random.key(0), config)
     block = jax.tree.map(lambda leaf: leaf[0], params["encoder"])
-    assert count_parameters(block) == model_counts.block_parameters(width, feed_forward_width)
-    assert count_parameters(params["encoder"]) == 3 * count_parameters(block)
-    assert count_parameters(params["embedding"]) == model_counts.embedding_parameters(512, width)
+    assert optax.tree.size(block) == model_counts.block_parameters(width, feed_forward_width)
+    assert optax.tree.size(params["encoder"]) == 3 * optax.tree.size(block)
+    assert optax.tree.size(params["embedding"]) == model_counts.embedding_parameters(512, width)
 
 
 @pytest.mark.parametrize(

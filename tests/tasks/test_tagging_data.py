@@ -170,7 +170,7 @@ def test_wrong_arguments_are_named(files, change, message):
 
 def test_a_type_that_training_lacks_is_refused(files):
     (files / "validation").write_text("a\tB-group\nb\tI-place\n".replace("I-place", "O"))
-    with pytest.raises(InputError, match=r"task\.validation = .*training has no B-group"):
+    with pytest.raises(InputError, match=r"task\.validation = .*training has no 'B-group'"):
         load(files)
     # an I- tag is known where its type is, seen or not
     (files / "validation").write_text("a\tB-person\nb\tI-person\n")
