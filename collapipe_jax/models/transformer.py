@@ -158,7 +158,7 @@ def decode(
 
 
 def layer_norm(params: Params, x: Array, epsilon: float = 1e-6) -> Array:
-    """Zero mean and unit variance over the last axis, then scale and shift (both ``[h]``)."""
+    """The final norms: as ``Norm``, but with the variance of centred numbers, in two passes."""
     centred = x - x.mean(-1, keepdims=True)
     scaled = centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + epsilon)
     lift = (1,) * (x.ndim - 1) + (-1,)
