@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from ml_collections import ConfigDict
 
 from collapipe_jax.config.checks import check_config
+from collapipe_jax.config.keys import Config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
@@ -76,11 +76,11 @@ class Experiment:
         """Most samples of a mini-batch that a client may get."""
         if self.config["dynamics"]["availability"] < 1.0:
             return self.config["training"]["batch"]
-        decision = self.policy(jax.random.key(0), self.system.mean_problem)
+        decision: Any = self.policy(jax.random.key(0), self.system.mean_problem)
         return int(decision.samples.max())
 
 
-def build_experiment(config: ConfigDict) -> Experiment:
+def build_experiment(config: Config) -> Experiment:
     """Build the experiment of a configuration.
 
     Args:
@@ -122,7 +122,7 @@ def build_experiment(config: ConfigDict) -> Experiment:
     )
 
 
-def _check_trainable(config: ConfigDict) -> None:
+def _check_trainable(config: Config) -> None:
     """Refuse what can be priced but not trained."""
     fraction, backend = config.payload.trained_fraction, config.pipeline.backend
     if fraction < 1.0:
@@ -134,7 +134,7 @@ def _check_trainable(config: ConfigDict) -> None:
         raise InputError("pipeline.backend", backend, problem, "Give sequential, or another policy")
 
 
-def build_execution(config: ConfigDict) -> Execution:
+def build_execution(config: Config) -> Execution:
     """Execution of the encoder; an ``InputError`` with too few devices."""
     execution = Execution(**config.pipeline)
     if execution.backend == "sharded":
@@ -146,7 +146,7 @@ def build_execution(config: ConfigDict) -> Execution:
 _LAW_KEYS = {"erased_together": ("micro_batch", "round"), "survivor_weight": ("survival", "pooled")}
 
 
-def build_erasure_law(config: ConfigDict) -> ErasureLaw:
+def build_erasure_law(config: Config) -> ErasureLaw:
     """Law of the erasures; an ``InputError`` on one that the policy does not read."""
     for key, known in _LAW_KEYS.items():
         name, value = f"training.{key}", config.training[key]
@@ -161,13 +161,13 @@ def build_erasure_law(config: ConfigDict) -> ErasureLaw:
     )
 
 
-def _averaged_copies(config: ConfigDict) -> int:
+def _averaged_copies(config: Config) -> int:
     """Copies of the embedding that a round averages: of clusters, or of clients."""
     clusters, devices = config.network.clusters, config.network.devices
     return clusters * devices if config.policy.name in CLIENT_POLICIES else clusters
 
 
-def build_optimizers(config: ConfigDict) -> Optimizers:
+def build_optimizers(config: Config) -> Optimizers:
     """Optimisers of clients, decoder and server, or an ``InputError``."""
     training = config.training
 
