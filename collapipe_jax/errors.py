@@ -1,5 +1,8 @@
 """The one error a user sees for wrong input."""
 
+import contextlib
+from collections.abc import Iterator, Mapping
+
 
 class InputError(ValueError):
     """Wrong input, told by the key it stands under, its value and the remedy.
@@ -15,3 +18,17 @@ class InputError(ValueError):
     def __reduce__(self):
         """So that it can be told to other processes."""
         return type(self), (self.key, self.value, self.problem, self.remedy)
+
+
+@contextlib.contextmanager
+def under_keys(names: Mapping[str, str]) -> Iterator[None]:
+    """Report the errors of a lower module under the configuration's keys.
+
+    Args:
+      names: the configuration's key by the module's key.
+    """
+    try:
+        yield
+    except InputError as error:
+        key = names.get(error.key, error.key)
+        raise InputError(key, error.value, error.problem, error.remedy) from None

@@ -1,7 +1,7 @@
 """Several hosts that run one program: the first decides, reads and writes, and tells the others.
 
 JAX runs the same program on every host, and all must launch the same computations in the same
-order. What happens on the first host alone is told to the others here, so that they cannot part.
+order. So the results of the first host's own work are broadcast here.
 """
 
 import pickle
@@ -21,13 +21,13 @@ _Value = TypeVar("_Value")
 
 
 def join(coordinator: str, count: int | None = None, index: int | None = None) -> None:
-    """Become one of several hosts; to be called before anything else of JAX.
+    """Join several hosts; to be called before anything else of JAX.
 
     Args:
       coordinator: ``ADDRESS:PORT`` of the first host, or "auto" where Slurm, Open MPI or a cloud
         TPU tell JAX all three.
       count: number of hosts.
-      index: of this one, from 0.
+      index: number of this one, from 0.
 
     Raises:
       InputError: if something is missing, the hosts do not find each other, or have different
@@ -73,7 +73,7 @@ def is_first() -> bool:
 
 
 def from_first(value: _Value) -> _Value:
-    """What the first host has, on every host; what the others give is not read.
+    """The value of the first host, on every host; those of the others are not read.
 
     Args:
       value: anything that can be pickled; arrays of JAX arrive as those of NumPy.
@@ -85,15 +85,15 @@ def from_first(value: _Value) -> _Value:
     padded = np.zeros(-(-length // _CHUNK_BYTES) * _CHUNK_BYTES, np.uint8)
     if is_first():
         padded[:length] = data
-    told = np.asarray(multihost_utils.broadcast_one_to_all(padded))
-    return pickle.loads(told[:length].tobytes())
+    received = np.asarray(multihost_utils.broadcast_one_to_all(padded))
+    return pickle.loads(received[:length].tobytes())
 
 
 def on_first(work: Callable[[], _Value]) -> _Value:
-    """Do something on the first host alone; its result, or its error, reaches all.
+    """Work on the first host alone; its result, or its error, reaches all.
 
     Args:
-      work: what to do; what it returns can be pickled.
+      work: function whose result can be pickled.
     """
     if jax.process_count() == 1:
         return work()
@@ -104,13 +104,13 @@ def on_first(work: Callable[[], _Value]) -> _Value:
 
 
 def on_every(work: Callable[[], _Value]) -> _Value:
-    """Do something on every host by itself, and go on only if it worked out on all.
+    """Work on every host separately, and continue only if it succeeded on all.
 
     Args:
-      work: what to do, without computations that hosts share.
+      work: function without computations that hosts share.
 
     Raises:
-      RuntimeError: if another host failed, which tells why.
+      RuntimeError: if another host failed; its output has the reason.
     """
     if jax.process_count() == 1:
         return work()

@@ -1,6 +1,7 @@
 """Eight virtual devices, quick compilation, strict ranks: set before jax is imported anywhere."""
 
 import os
+from importlib.metadata import version
 
 # Tests compile much and run little: unoptimised programs take less than half the time in all.
 os.environ["XLA_FLAGS"] = " ".join(
@@ -9,7 +10,8 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_force_host_platform_device_count=8",
         "--xla_backend_optimization_level=0",
         "--xla_llvm_disable_expensive_passes=true",
-        "--xla_cpu_use_fusion_emitters=false",
+        # Newer versions refuse the flag; see collapipe_jax/compilation.py.
+        "--xla_cpu_use_fusion_emitters=false" if version("jax") < "0.11.1" else "",
     ]
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -20,7 +22,9 @@ import pytest
 from hypothesis import settings
 
 # Shapes and types of these packages' public functions are checked in every call.
-jaxtyping.install_import_hook(["collapipe_jax.network"], "beartype.beartype")
+jaxtyping.install_import_hook(
+    ["collapipe_jax.federated", "collapipe_jax.network"], "beartype.beartype"
+)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 settings.register_profile("repo", deadline=None, derandomize=True, print_blob=True)

@@ -1,8 +1,7 @@
 """Checks of a configuration before anything is built from it."""
 
-import contextlib
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from flax.traverse_util import flatten_dict
@@ -10,32 +9,17 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.config.default import KEYS, RENAMED
 from collapipe_jax.config.keys import Key
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.pipeline.execution import check_backend
 from collapipe_jax.pipeline.micro_batches import check_micro_batches
 from collapipe_jax.quantity import Quantity
-
-KINDS = ("translation", "tagging", "classification")
-"""Kinds of task."""
+from collapipe_jax.tasks.registry import TASKS
 
 REFERENCE = "docs/reference/configuration.md"
 """Page with all keys."""
 
 _LONGEST_WALK_M = 1e6
 
-_READ_BY = {
-    "model.pretrained": ("tagging", "classification"),
-    "task.domains": ("classification",),
-    "task.labels": ("tagging", "classification"),
-    "task.piece_dropout": ("tagging", "classification"),
-    "task.reverse": ("translation",),
-    "task.samples": ("tagging", "classification"),
-    "task.test": ("tagging", "classification"),
-    "task.train": ("tagging", "classification"),
-    "task.validation": ("tagging", "classification"),
-    "task.validation_samples": ("classification",),
-    "task.vocabulary": ("tagging", "classification"),
-}
 _NOT_ABOVE = {
     "network.d2e_min_distance_m": "network.cell_radius_m",
     "network.d2d_min_distance_m": "network.cluster_radius_m",
@@ -57,7 +41,7 @@ def check_config(config: ConfigDict) -> ConfigDict:
             problem = f"above {limit} = {_value(values, limit):g}"
             raise InputError(name, _value(values, name), problem, "Lower it, or raise the radius")
     _check_walk(values["dynamics"])
-    _check_task(values["task"]["kind"], values)
+    _check_task(values)
     _check_micro_batches(values["training"])
     _check_pipeline(values["pipeline"], values["training"]["batch"])
     _check_schedule(values["training"])
@@ -142,21 +126,18 @@ def _check_walk(dynamics: Mapping[str, Any]) -> None:
         )
 
 
-def _check_task(kind: str, config: Mapping[str, Any]) -> None:
-    if kind not in KINDS:
-        raise InputError("task.kind", kind, "unknown", f"Choose among: {', '.join(KINDS)}")
-    for name, readers in _READ_BY.items():
-        value = _value(config, name)
-        if value and kind not in readers:
-            problem = f"{kind} does not read it"
-            raise InputError(name, value, problem, f"Clear it, or set task.kind to {readers[0]}")
-    if kind == "translation":
-        return
-    for key in ("train", "test", "labels"):
-        if not config["task"][key]:
-            problem = f"{kind} needs it"
-            remedy = "Give the number of labels" if key == "labels" else "Give a file"
-            raise InputError(f"task.{key}", config["task"][key], problem, remedy)
+def _check_task(config: Mapping[str, Any]) -> None:
+    kind = config["task"]["kind"]
+    if kind not in TASKS:
+        raise InputError("task.kind", kind, "unknown", f"Choose among: {', '.join(TASKS)}")
+    read_by = {name: other for other, task in reversed(TASKS.items()) for name in task.reads}
+    for name in sorted(read_by.keys() - TASKS[kind].reads):
+        if value := _value(config, name):
+            remedy = f"Clear it, or set task.kind to {read_by[name]}"
+            raise InputError(name, value, f"{kind} does not read it", remedy)
+    for name, remedy in TASKS[kind].needs.items():
+        if not (value := _value(config, name)):
+            raise InputError(name, value, f"{kind} needs it", remedy)
 
 
 def _check_micro_batches(training: Mapping[str, Any]) -> None:
@@ -205,17 +186,3 @@ def _check_bound(learning: Mapping[str, Any], local_steps: int) -> None:
         problem = f"the bound for {local_steps} local steps holds up to {longest:g}"
         remedy = "Give the rate times the smoothness that a run logs"
         raise InputError("learning.step_smoothness", step, problem, remedy)
-
-
-@contextlib.contextmanager
-def under_keys(names: Mapping[str, str]) -> Iterator[None]:
-    """Report what a lower module refuses under the configuration's keys.
-
-    Args:
-      names: the configuration's key by the module's key.
-    """
-    try:
-        yield
-    except InputError as error:
-        key = names.get(error.key, error.key)
-        raise InputError(key, error.value, error.problem, error.remedy) from None

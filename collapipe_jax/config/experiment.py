@@ -1,54 +1,47 @@
-"""From a configuration to an experiment.
-
-Everything a configuration can get wrong is found here, before any work starts.
-"""
+"""From a configuration to an experiment; errors are found before any work starts."""
 
 import dataclasses
 import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
-from ml_collections import ConfigDict
 
-from collapipe_jax.config.checks import check_config, under_keys
-from collapipe_jax.config.objective import build_model, build_objective
+from collapipe_jax.config.checks import check_config
+from collapipe_jax.config.keys import Config
 from collapipe_jax.config.system import build_system
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.federated.erasures import ErasureLaw
-from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
-from collapipe_jax.objectives.objective import Objective
+from collapipe_jax.federated.learner import Learner
+from collapipe_jax.federated.optimizers import Optimizers, make_optimizer, scale_group_rates
+from collapipe_jax.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.policies.registry import Policy, make_policy, policy_entry
 from collapipe_jax.simulation.system import EdgeSystem
-from collapipe_jax.tasks.split import split_samples
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Optimizers:
-    """Who steps what: clusters their clients, the edge server the decoder and the mean."""
-
-    client: optax.GradientTransformation
-    decoder: optax.GradientTransformation
-    server: optax.GradientTransformation
+from collapipe_jax.tasks.cluster_split import split_samples
+from collapipe_jax.tasks.objective import Objective
+from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A configuration made ready to run.
+    """A configuration ready to run.
 
     Attributes:
       config: nested plain dictionary, as it is saved.
-      objective: model, corpus and score.
+      objective: model, corpus and scores.
       cluster_indices: training samples of every cluster.
       cluster_weight: share of the samples, ``[N]``.
       optimizers: of clients, decoder and server.
-      execution: what runs the encoder.
-      erasure_law: how losses are drawn and made up for.
+      execution: how the encoder is executed.
+      erasure_law: law of the erasures.
       system: the network.
-      policy: who decides.
+      policy: the policy that decides.
     """
 
     config: dict[str, Any]
@@ -61,19 +54,34 @@ class Experiment:
     system: EdgeSystem
     policy: Policy
 
+    @property
+    def task(self) -> Task:
+        """The kind of task."""
+        return TASKS[self.config["task"]["kind"]]
+
     @functools.cached_property
-    def most_client_samples(self) -> int | None:
-        """Most samples of a mini-batch that a client may get; None under a pipeline policy."""
+    def learner(self) -> Learner:
+        """The way of learning for the policy's decisions."""
+        shared = {
+            "cluster_weight": jnp.asarray(self.cluster_weight, jnp.float32),
+            "model": self.objective.model,
+            "optimizers": self.optimizers,
+        }
         if not policy_entry(self.config["policy"]["name"]).by_clients:
-            return None
+            return PipelineLearner(execution=self.execution, erasure_law=self.erasure_law, **shared)
+        devices = self.system.mean_problem.devices
+        return DataParallelLearner(devices=devices, max_samples=self._max_samples(), **shared)
+
+    def _max_samples(self) -> int:
+        """Most samples of a mini-batch that a client may get."""
         if self.config["dynamics"]["availability"] < 1.0:
             return self.config["training"]["batch"]
-        decision = self.policy(jax.random.key(0), self.system.mean_problem)
+        decision: Any = self.policy(jax.random.key(0), self.system.mean_problem)
         return int(decision.samples.max())
 
 
-def build_experiment(config: ConfigDict) -> Experiment:
-    """Make a configuration ready, or say what is wrong with it.
+def build_experiment(config: Config) -> Experiment:
+    """Build the experiment of a configuration.
 
     Args:
       config: the configuration.
@@ -82,19 +90,19 @@ def build_experiment(config: ConfigDict) -> Experiment:
       InputError: naming key, value and remedy.
     """
     config = check_config(config)
-    build_model(config)  # cheap checks first, the corpus last
+    TASKS[config.task.kind].make_sizes(config)  # cheap checks first, the corpus last
     policy = make_policy(**config.policy)
-    _check_is_trained(config)
+    _check_trainable(config)
     optimizers = build_optimizers(config)
     execution = build_execution(config)
     erasure_law = build_erasure_law(config)
     equal = np.full(config.network.clusters, 1.0 / config.network.clusters)
     build_system(config, equal)
-    objective = build_objective(config)
+    objective = TASKS[config.task.kind].make_objective(config)
     cluster_indices = split_samples(
         config.seed,
         config.task.split,
-        objective.split_keys,
+        objective.data.split_keys,
         config.network.clusters,
         config.task.concentration,
         minimum=config.training.batch,
@@ -114,31 +122,20 @@ def build_experiment(config: ConfigDict) -> Experiment:
     )
 
 
-def _check_is_trained(config: ConfigDict) -> None:
+def _check_trainable(config: Config) -> None:
     """Refuse what can be priced but not trained."""
     fraction, backend = config.payload.trained_fraction, config.pipeline.backend
     if fraction < 1.0:
-        raise InputError(
-            "payload.trained_fraction",
-            fraction,
-            "adapters are priced, not trained",
-            "Give 1 to train, or compare policies without training",
-        )
+        remedy = "Give 1 to train, or compare policies without training"
+        problem = "adapters are priced, not trained"
+        raise InputError("payload.trained_fraction", fraction, problem, remedy)
     if policy_entry(config.policy.name).by_clients and backend != "sequential":
-        raise InputError(
-            "pipeline.backend",
-            backend,
-            f"policy {config.policy.name} has no pipeline to run",
-            "Give sequential, or another policy",
-        )
+        problem = f"policy {config.policy.name} has no pipeline to run"
+        raise InputError("pipeline.backend", backend, problem, "Give sequential, or another policy")
 
 
-def build_execution(config: ConfigDict) -> Execution:
-    """What runs the encoder.
-
-    Raises:
-      InputError: if there are fewer devices than a sharded pipeline needs.
-    """
+def build_execution(config: Config) -> Execution:
+    """Execution of the encoder; an ``InputError`` with too few devices."""
     execution = Execution(**config.pipeline)
     if execution.backend == "sharded":
         with under_keys({"mesh": "pipeline.backend"}):
@@ -149,12 +146,8 @@ def build_execution(config: ConfigDict) -> Execution:
 _LAW_KEYS = {"erased_together": ("micro_batch", "round"), "survivor_weight": ("survival", "pooled")}
 
 
-def build_erasure_law(config: ConfigDict) -> ErasureLaw:
-    """How losses are drawn and made up for.
-
-    Raises:
-      InputError: on an unknown name, or where a policy's learning knows no other law.
-    """
+def build_erasure_law(config: Config) -> ErasureLaw:
+    """Law of the erasures; an ``InputError`` on one that the policy does not read."""
     for key, known in _LAW_KEYS.items():
         name, value = f"training.{key}", config.training[key]
         if value not in known:
@@ -168,18 +161,14 @@ def build_erasure_law(config: ConfigDict) -> ErasureLaw:
     )
 
 
-def _averaged_copies(config: ConfigDict) -> int:
-    """How many copies of the embedding a round averages: of clusters, or of clients."""
+def _averaged_copies(config: Config) -> int:
+    """Copies of the embedding that a round averages: of clusters, or of clients."""
     clusters, devices = config.network.clusters, config.network.devices
     return clusters * devices if policy_entry(config.policy.name).by_clients else clusters
 
 
-def build_optimizers(config: ConfigDict) -> Optimizers:
-    """Optimisers of clients, decoder and server.
-
-    Raises:
-      InputError: on an unknown optimiser or schedule, or numbers that it refuses.
-    """
+def build_optimizers(config: Config) -> Optimizers:
+    """Optimisers of clients, decoder and server, or an ``InputError``."""
     training = config.training
 
     def make(key: str, learning_rate: float, **options: Any) -> optax.GradientTransformation:

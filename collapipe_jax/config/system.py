@@ -8,15 +8,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from collapipe_jax.compilation import quick_jit
-from collapipe_jax.config.checks import typed_values, under_keys
+from collapipe_jax.config.checks import typed_values
 from collapipe_jax.config.keys import Config
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.control.effective_queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.switching import SwitchingParams
-from collapipe_jax.cost.workload import Workload, bert_workload, transformer_workload
-from collapipe_jax.errors import InputError
+from collapipe_jax.cost.workload import Workload, encoder_workload
+from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.optimizers import state_bytes_per_parameter
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.dynamics import DynamicsParams
@@ -31,6 +31,7 @@ from collapipe_jax.simulation.system import (
     SystemParams,
     sample_system,
 )
+from collapipe_jax.tasks.registry import TASKS
 from collapipe_jax.units import to_linear
 
 _LONGEST_ROUND_S = 1e9
@@ -195,32 +196,18 @@ def build_workload(config: Config) -> Workload:
     Raises:
       InputError: on an unknown optimiser.
     """
-    model, task, training = config.model, config.task, config.training
+    model, training = config.model, config.training
     with under_keys({"optimizer.name": "training.client_optimizer"}):
         state_bytes = state_bytes_per_parameter(training.client_optimizer)
     sizes = ("width", "heads", "feed_forward_width", "encoder_blocks", "rematerialise")
-    shared = {
+    plain = encoder_workload(
         **{name: model[name] for name in sizes},
-        "vocabulary_size": task.vocabulary_size,
-        "dropout": model.dropout_rate > 0,
-        "batch": training.batch,
-        "local_steps": training.local_steps,
-        "micro_batch_choices": jnp.array(training.micro_batch_choices),
-        "state_bytes_per_parameter": state_bytes,
+        dropout=model.dropout_rate > 0,
+        batch=training.batch,
+        local_steps=training.local_steps,
+        micro_batch_choices=jnp.array(training.micro_batch_choices),
+        state_bytes_per_parameter=state_bytes,
         **config.payload,
-    }
-    if task.kind == "translation":
-        plain = transformer_workload(
-            source_length=task.source_length,
-            target_length=task.target_length,
-            decoder_blocks=model.decoder_blocks,
-            **shared,
-        )
-    else:
-        plain = bert_workload(
-            sequence=task.source_length,
-            labels=task.labels,
-            label_each_token=task.kind == "tagging",
-            **shared,
-        )
+        **TASKS[config.task.kind].count_work(config)._asdict(),
+    )
     return jax.tree.map(jnp.asarray, plain)

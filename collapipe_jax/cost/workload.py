@@ -1,18 +1,11 @@
 """What a model asks of the network: operations, bits and bytes from its sizes."""
 
-from typing import Any
-
 from jax import Array
 
 from collapipe_jax.cost.model_counts import (
     activation_bytes,
     block_flops,
     block_parameters,
-    decoder_flops,
-    decoder_parameters,
-    embedding_flops,
-    embedding_parameters,
-    head_parameters,
 )
 from collapipe_jax.quantity import Struct, part, positive, quantity
 
@@ -61,84 +54,6 @@ class Workload(Struct):
     )
 
 
-def transformer_workload(
-    *,
-    vocabulary_size: int,
-    decoder_blocks: int,
-    source_length: int,
-    target_length: int,
-    token_bits: int,
-    **encoder: Any,
-) -> Workload:
-    """The workload of a Transformer encoder-decoder, derived from its sizes.
-
-    Args:
-      vocabulary_size, decoder_blocks, source_length, target_length: sizes of the model.
-      token_bits: of a target token on the uplink.
-      **encoder: what :func:`encoder_workload` asks of the encoder, its training and the links.
-
-    Returns:
-      A :class:`Workload` of plain numbers.
-    """
-    width, feed_forward_width = encoder["width"], encoder["feed_forward_width"]
-    return encoder_workload(
-        sequence=source_length,
-        embedding_parameters=embedding_parameters(vocabulary_size, width),
-        decoder_parameters=decoder_parameters(
-            vocabulary_size, width, feed_forward_width, decoder_blocks
-        ),
-        embed_flops=embedding_flops(source_length, width),
-        target_bits=float(token_bits * target_length),
-        decoder_flops=decoder_flops(
-            source_length=source_length,
-            target_length=target_length,
-            width=width,
-            feed_forward_width=feed_forward_width,
-            blocks=decoder_blocks,
-            vocabulary_size=vocabulary_size,
-            rematerialise=encoder["rematerialise"],
-        ),
-        **encoder,
-    )
-
-
-def bert_workload(
-    *,
-    vocabulary_size: int,
-    sequence: int,
-    labels: int,
-    label_each_token: bool,
-    token_bits: int,
-    **encoder: Any,
-) -> Workload:
-    """The workload of BERT with a head, derived from its sizes.
-
-    Args:
-      vocabulary_size: rows of the table of tokens.
-      sequence: tokens of a text; as many positions have embeddings that training changes.
-      labels: number of labels.
-      label_each_token: tagging; otherwise one label a text, behind a pooler.
-      token_bits: of a label on the uplink.
-      **encoder: what :func:`encoder_workload` asks of the encoder, its training and the links.
-
-    Returns:
-      A :class:`Workload` of plain numbers.
-    """
-    width = encoder["width"]
-    predictions = sequence if label_each_token else 1
-    pooler = 0 if label_each_token else 2 * width**2
-    tables = (vocabulary_size + sequence + 1) * width  # texts are all of one type
-    return encoder_workload(
-        sequence=sequence,
-        embedding_parameters=tables + 2 * width,
-        decoder_parameters=head_parameters(width, labels, label_each_token),
-        embed_flops=10.0 * sequence * width,  # two sums, then the norm's eight operations
-        target_bits=float(token_bits * predictions),
-        decoder_flops=3.0 * (pooler + 2 * predictions * width * labels),
-        **encoder,
-    )
-
-
 def encoder_workload(
     *,
     sequence: int,
@@ -153,12 +68,13 @@ def encoder_workload(
     micro_batch_choices: Array,
     activation_number_bits: int,
     parameter_number_bits: int,
+    token_bits: int,
     state_bytes_per_parameter: int,
     trained_fraction: float = 1.0,
     embedding_parameters: int,
     decoder_parameters: int,
     embed_flops: float,
-    target_bits: float,
+    target_tokens: int,
     decoder_flops: float,
 ) -> Workload:
     """The workload of any model whose encoder is a stack of our blocks.
@@ -171,12 +87,14 @@ def encoder_workload(
         is kept, and backward costs a forward pass more.
       batch, local_steps, micro_batch_choices: as in :class:`Workload`.
       activation_number_bits, parameter_number_bits: precision on the links.
+      token_bits: of a target on the uplink.
       state_bytes_per_parameter: weights, gradient and optimiser state on a device, of a
         parameter that is trained.
       trained_fraction: share of the parameters that is trained, and so has a gradient and a
         state, and travels; below 1 with adapters (Hu et al. 2106.09685).
       embedding_parameters, decoder_parameters: numbers of embedding and decoder.
-      embed_flops, target_bits, decoder_flops: as in :class:`Workload`.
+      embed_flops, decoder_flops: as in :class:`Workload`.
+      target_tokens: targets of a sample.
 
     Returns:
       A :class:`Workload` of plain numbers.
@@ -210,7 +128,7 @@ def encoder_workload(
         decoder_flops=decoder_flops,
         backward_ratio=3.0 if rematerialise else 2.0,
         activation_bits=float(activation_number_bits * sequence * width),
-        target_bits=target_bits,
+        target_bits=float(token_bits * target_tokens),
         block_param_bits=param_bits(parameters),
         embedding_param_bits=param_bits(embedding_parameters),
         block_static_bytes=static_bytes(parameters),

@@ -1,95 +1,102 @@
-"""Aggregation of the clusters' parameters and the server's step on the result."""
+"""Aggregation of the clusters' parameters and the server's step on the mean."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, PyTree
+
+from collapipe_jax.pipeline.mesh import CLUSTER
 
 
-def present_shares(weights: jax.Array, present: jax.Array) -> jax.Array:
-    """Weights `[N]` rescaled to sum 1 over the present clusters; all 0 if nobody is.
-
-    Args:
-      weights: `w_n [N]`, >= 0.
-      present: `[N]` bool.
-
-    Returns:
-      `[N]`.
-    """
-    held = jnp.where(present, weights, 0.0)
+def participant_shares(
+    weights: Float[Array, " N"], participates: Bool[Array, " N"]
+) -> Float[Array, " N"]:
+    """Weights rescaled to sum 1 over the participants; all 0 without any."""
+    held = jnp.where(participates, weights, 0.0)
     total = held.sum()
     return held / jnp.where(total > 0.0, total, 1.0)
 
 
-def aggregate(clients: Any, weights: jax.Array, present: jax.Array, previous: Any) -> Any:
-    """Weighted mean of the present clusters' parameters.
+def aggregate(
+    copies: PyTree[Float[Array, "N ..."]],
+    weights: Float[Array, " N"],
+    participates: Bool[Array, " N"],
+    previous: PyTree[Float[Array, "..."]],
+    mesh: Mesh | None = None,
+) -> PyTree[Float[Array, "..."]]:
+    """Weighted mean of the participants' parameters.
 
     Source: docs/system-model.md, section 1, step 5 (McMahan et al. 1602.05629).
 
     Args:
-      clients: Tree with leaves `[N, ...]`. What an absent cluster holds is never read,
-        NaN included.
-      weights: `w_n [N]`, >= 0; rescaled to sum 1 over the present clusters.
-      present: `[N]` bool.
-      previous: Tree with leaves `[...]`, returned when nobody is present or all
-        present weights are 0.
-
-    Returns:
-      Tree with leaves `[...]`.
+      copies: leaves ``[N, ...]``. Those of the others are never read, NaN included.
+      weights, participates: as in ``federated``.
+      previous: leaves ``[...]``, returned without participants of positive weight.
+      mesh: where each cluster has devices of its own: the mean is one sum over the mesh.
     """
-    shares = present_shares(weights, present)
-    counted = shares > 0.0
+    shares = participant_shares(weights, participates)
+    means = _mean(copies, shares) if mesh is None else _mean_over_mesh(copies, shares, mesh)
+    return select((shares > 0.0).any(), means, previous)
 
-    def mean(leaf: jax.Array, old: jax.Array) -> jax.Array:
-        held = jnp.where(counted.reshape(-1, *[1] * old.ndim), leaf, 0.0)
-        return jnp.where(counted.any(), jnp.tensordot(shares, held, axes=1), old)
 
-    return jax.tree.map(mean, clients, previous)
+def _mean(copies: Any, shares: Array) -> Any:
+    def mean(leaf: Array) -> Array:
+        counted = (shares > 0.0).reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.tensordot(shares, jnp.where(counted, leaf, 0.0), axes=1)
+
+    return jax.tree.map(mean, copies)
+
+
+def _mean_over_mesh(copies: Any, shares: Array, mesh: Mesh) -> Any:
+    def on_device(copies: Any, shares: Array) -> Any:
+        def mean(leaf: Array) -> Array:
+            return jax.lax.psum(jnp.where(shares[0] > 0.0, shares[0] * leaf[0], 0.0), CLUSTER)
+
+        return jax.tree.map(mean, copies)
+
+    along = PartitionSpec(CLUSTER)
+    return jax.shard_map(
+        on_device, mesh=mesh, in_specs=(along, along), out_specs=PartitionSpec(), check_vma=False
+    )(copies, shares)
 
 
 def server_update(
-    previous: Any,
-    mean: Any,
+    previous: PyTree[Float[Array, "..."]],
+    mean: PyTree[Float[Array, "..."]],
     server_state: optax.OptState,
-    server_tx: optax.GradientTransformation,
-    anyone: jax.Array | bool = True,
-) -> tuple[Any, optax.OptState]:
-    """The server's optimiser on the pseudo-gradient `previous - mean`.
+    optimizer: optax.GradientTransformation,
+    anyone: Bool[Array, ""] | bool = True,
+) -> tuple[PyTree[Float[Array, "..."]], optax.OptState]:
+    """Parameters and state after the server's step on the pseudo-gradient ``previous - mean``.
 
-    Source: Reddi et al. 2003.00295. Plain averaging is `optax.sgd(1.0)`.
+    Source: Reddi et al. 2003.00295. Plain averaging is ``optax.sgd(1.0)``.
 
     Args:
-      previous: Global parameters at the start of the round.
-      mean: Aggregated parameters, same structure.
-      server_state: State of `server_tx`.
-      server_tx: An optax optimiser.
-      anyone: Scalar bool; where False neither parameters nor state change, momentum
-        included.
-
-    Returns:
-      `(parameters, server_state)` after the step.
+      previous: global parameters at the start of the round.
+      mean: aggregated parameters.
+      server_state: state of the optimiser.
+      optimizer: the server's optimiser.
+      anyone: where False, neither parameters nor state change.
     """
     pseudo_gradient = jax.tree.map(jnp.subtract, previous, mean)
-    updates, stepped = server_tx.update(pseudo_gradient, server_state, previous)
+    updates, stepped = optimizer.update(pseudo_gradient, server_state, previous)
     moved = optax.apply_updates(previous, updates)
     return select(anyone, (moved, stepped), (previous, server_state))
 
 
-def select(condition: jax.Array | bool, yes: Any, no: Any) -> Any:
-    """Leaf by leaf, `yes` where the condition holds and `no` elsewhere.
+def select(condition: Bool[Array, "*N"] | bool, yes: Any, no: Any) -> Any:
+    """Leaf by leaf, ``yes`` where the condition holds and ``no`` elsewhere.
 
     Args:
-      condition: `[]`, or `[N]` for trees whose leaves are `[N, ...]`.
-      yes: Tree of arrays.
-      no: Tree of the same structure.
-
-    Returns:
-      Tree of that structure.
+      condition: ``[]``, or ``[N]`` for trees whose leaves are ``[N, ...]``.
+      yes, no: trees of arrays of one structure.
     """
     condition = jnp.asarray(condition)
 
-    def pick(a: jax.Array, b: jax.Array) -> jax.Array:
+    def pick(a: Array, b: Array) -> Array:
         lifted = condition.reshape(*condition.shape, *[1] * (jnp.ndim(a) - condition.ndim))
         return jnp.where(lifted, a, b)
 

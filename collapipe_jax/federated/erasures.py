@@ -1,50 +1,46 @@
-"""Micro-batches that the channel erases, and the weights that keep the gradient unbiased."""
+"""Erasures of micro-batches, and the weights that keep the gradient unbiased."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
 
 
 class ErasureLaw(NamedTuple):
-    """What is drawn together, and what survivors weigh; by default as the bound assumes.
+    """Law of the erasures; the default is the one that the bound assumes.
 
     Attributes:
-      per_round: One draw takes all micro-batches of a cluster in a round, or none: fading
-        that outlasts the round. Otherwise each is lost by itself.
-      pooled: Survivors of all clusters weigh the same, see :func:`pool_survivors`.
-        Otherwise each weighs by its own chance to survive.
+      per_round: one draw takes all micro-batches of a cluster in a round, or none: fading
+        that outlasts the round. Otherwise erasures are independent.
+      pooled: survivors of all clusters weigh the same, see ``pool_survivors``. Otherwise each
+        weighs by its own survival probability.
     """
 
     per_round: bool = False
     pooled: bool = False
 
 
-AS_ASSUMED = ErasureLaw()
+UNBIASED = ErasureLaw()
 
 
-def cluster_weights(
+def cluster_example_weights(
     law: ErasureLaw,
-    step_key: jax.Array,
-    round_key: jax.Array,
+    step_key: Key[Array, ""],
+    round_key: Key[Array, ""],
     batch_size: int,
-    micro_batches: jax.Array,
-    loss_probability: jax.Array,
-    shares: jax.Array,
-) -> jax.Array:
+    micro_batches: Int[Array, " N"],
+    loss_probability: Float[Array, " N"],
+    shares: Float[Array, " N"],
+) -> Float[Array, "N B"]:
     """Weights of all examples of a local step.
 
     Args:
-      law: What is drawn together (static).
-      step_key: Random key of the step's erasures.
-      round_key: Random key of the round's, the same in all of its steps.
-      batch_size: `B` (static).
-      micro_batches: `M_n [N]`.
-      loss_probability: `P_n [N]`.
-      shares: `w_n [N]` over the clusters present.
-
-    Returns:
-      `[N, B]`.
+      law: law of the erasures (static).
+      step_key: random key of the step's erasures.
+      round_key: random key of the round's, the same in all of its steps.
+      batch_size: ``B`` (static).
+      micro_batches, loss_probability, shares: as in ``federated``.
     """
     clusters = shares.shape[0]
     key = round_key if law.per_round else step_key
@@ -56,29 +52,28 @@ def cluster_weights(
 
 
 def sample_example_weights(
-    key: jax.Array,
+    key: Key[Array, ""],
     batch_size: int,
-    micro_batches: jax.Array,
-    loss_probability: jax.Array,
-) -> jax.Array:
+    micro_batches: Int[Array, ""] | int,
+    loss_probability: Float[Array, ""] | float,
+) -> Float[Array, " B"]:
     """Weight of every example's loss under one draw of erasures.
 
-    The mini-batch is cut in M micro-batches of `B / M` consecutive examples; each is
-    erased by itself with probability P, and the survivors weigh `1 / (1 - P)`.
-    The expected weight is 1 and its variance `P / (1 - P)`, which puts the second term
-    of docs/system-model.md (17) on top of the sampling noise.
+    The mini-batch is cut in M micro-batches of ``B / M`` consecutive examples. Each is erased
+    independently with probability P, and the survivors weigh ``1 / (1 - P)``. The expected
+    weight is 1 and its variance ``P / (1 - P)``, which adds the second term of
+    docs/system-model.md (17) to the sampling noise.
 
     Args:
-      key: Scalar random key.
-      batch_size: `B` (static).
-      micro_batches: `M`, an array value in 1 .. B: no compilation for a new one. Where
-        it does not divide B, the micro-batches differ by one example at most.
-      loss_probability: `P` in [0, 1], an array value.
+      key: scalar random key.
+      batch_size: ``B`` (static).
+      micro_batches: ``M`` in 1 .. B, an array value. Where it does not divide B, the
+        micro-batches differ by one example at most.
+      loss_probability: ``P`` in [0, 1], an array value.
 
     Returns:
-      `[B]` float32. As P approaches 1 survivors weigh up to `2^24`, the largest that
-      float32 tells apart, and are as rare, so the mean stays 1; there is no cap. At
-      `P = 1` exactly nothing ever survives: all weights are 0 and the mean is lost.
+      ``[B]`` float32. As P approaches 1 survivors weigh up to ``2^24``, the precision of
+      float32, and the mean stays 1. At ``P = 1`` all weights are 0.
     """
     probability = jnp.asarray(loss_probability, jnp.float32)
     micro_batch = jnp.arange(batch_size) * micro_batches // batch_size
@@ -87,20 +82,21 @@ def sample_example_weights(
     return jnp.where(survives, scale, 0.0)
 
 
-def pool_survivors(example_weights: jax.Array, shares: jax.Array) -> jax.Array:
-    """The weights of a mean over all survivors, whichever cluster they are of.
+def pool_survivors(
+    example_weights: Float[Array, "N B"], shares: Float[Array, " N"]
+) -> Float[Array, "N B"]:
+    """Weights of a mean over all survivors, whichever cluster they are of.
 
-    What a server does that knows of no losses. It is biased: a cluster counts for its
-    share times its survival probability, so those with good links pull harder.
+    A server without knowledge of the losses computes this mean. It is biased: a cluster counts
+    for its share times its survival probability.
 
     Args:
-      example_weights: ``[N, B]`` of :func:`sample_example_weights`; only whether they are 0
-        matters.
-      shares: ``w_n [N]`` of the clusters present, 0 elsewhere.
+      example_weights: survivors have any but 0.
+      shares: as in ``federated``.
 
     Returns:
-      ``[N, B]``: ``1 / sum_n w_n s_n`` where an example survived, with ``s_n`` the surviving
-      share of cluster n's mini-batch; all 0 if nothing did.
+      ``1 / sum_n w_n s_n`` for survivors, with ``s_n`` the surviving share of cluster n's
+      mini-batch; all 0 without survivors.
     """
     survives = (example_weights > 0.0).astype(jnp.float32)
     survived = jnp.tensordot(shares, survives.mean(axis=1), axes=1)

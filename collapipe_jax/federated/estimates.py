@@ -1,67 +1,74 @@
-"""The constants of the convergence bound, estimated at a model.
+"""Estimates of the constants of the convergence bound at a model.
 
-What is estimated is what docs/system-model.md (17) and (19) are written in: a cluster's
-objective `F_n` is the mean loss of its mini-batches over all parameters, the decoder's among
-them, without dropout and erasures.
+They are the constants of docs/system-model.md (17) and (19). A cluster's objective ``F_n`` is
+the mean loss of its mini-batches over all parameters, the decoder's included, without dropout
+and erasures.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Key, PyTree
 
 from collapipe_jax.federated.shared_loss import loss_per_token
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
 POWER_ITERATIONS = 12
-"""Products with the Hessian that the smoothness is found by."""
+"""Products with the Hessian that estimate the smoothness."""
 
-Loss = Callable[[Params, Batch], jax.Array]
-"""Loss of one mini-batch, leaves `[B, ...]`: a scalar."""
+Loss = Callable[[PyTree, PyTree], Array]
+"""Loss of one mini-batch, leaves ``[B, ...]``: a scalar."""
 
 
 class BoundConstants(NamedTuple):
-    """Estimates at one model, all `[]` and not negative.
+    """Estimates at one model, all ``[]`` and not negative.
 
     Attributes:
-      gradient_variance: `sigma^2`, weighted mean over clusters of `B` times the variance of a
+      gradient_variance: ``sigma^2``, weighted mean over clusters of ``B`` times the variance of a
         mini-batch's gradient: a sample's, where the loss is a mean over samples.
-      gradient_heterogeneity: `zeta^2`, the largest `|grad F_n - grad F|^2` among clusters.
-      mean_gradient_heterogeneity: The weighted mean of the same.
-      gradient_norm_squared: `|grad F|^2` of the weighted mean `F` of all clusters.
-      smoothness: A lower estimate of `L_s`: `largest_curvature` on the first mini-batches.
+      gradient_heterogeneity: ``zeta^2``, the largest ``|grad F_n - grad F|^2`` among clusters.
+      mean_gradient_heterogeneity: the weighted mean of the same.
+      gradient_norm_squared: ``|grad F|^2`` of the weighted mean ``F`` of all clusters.
+      smoothness: a lower estimate of ``L_s``: ``largest_curvature`` on the first mini-batches.
     """
 
-    gradient_variance: jax.Array
-    gradient_heterogeneity: jax.Array
-    mean_gradient_heterogeneity: jax.Array
-    gradient_norm_squared: jax.Array
-    smoothness: jax.Array
+    gradient_variance: Array
+    gradient_heterogeneity: Array
+    mean_gradient_heterogeneity: Array
+    gradient_norm_squared: Array
+    smoothness: Array
 
 
 @functools.partial(jax.jit, static_argnames="model")
 def estimate_constants(
-    params: Params, batches: Batch, weights: jax.Array, key: jax.Array, *, model: SplitModel
+    params: Params,
+    batches: Batch,
+    weights: Float[Array, " N"],
+    key: Key[Array, ""],
+    *,
+    model: SplitModel,
 ) -> BoundConstants:
-    """`bound_constants` of a model with the loss that it is trained on.
+    """``bound_constants`` of a model with its training loss.
 
     A mini-batch's loss is its summed loss over its number of predictions, as in training.
     With one prediction a sample it is a mean. With several it is a ratio, and a sample with
-    loss `l` and `c` predictions counts in the variance, to first order, as
-    `(grad l - c grad F) / mean c`.
+    loss ``l`` and ``c`` predictions counts in the variance, to first order, as
+    ``(grad l - c grad F) / mean c``.
 
     Args:
-      params: Global `{"embedding", "encoder", "decoder"}`.
-      batches: Leaves `[J, N, B, ...]`.
-      weights: `w_n [N]`, sum 1.
-      key: Scalar random key.
-      model: What is trained (static).
+      params: of the whole model.
+      batches: leaves ``[J, N, B, ...]``.
+      weights: with sum 1.
+      key: scalar random key.
+      model: the model (static).
     """
 
-    def loss(params: Params, batch: Batch) -> jax.Array:
+    def loss(params: Params, batch: Batch) -> Array:
         losses, tokens = example_losses(model, params, batch)
         return loss_per_token(losses, tokens, jnp.ones_like(losses))
 
@@ -69,22 +76,22 @@ def estimate_constants(
 
 
 def bound_constants(
-    loss: Loss, params: Params, batches: Batch, weights: jax.Array, key: jax.Array
+    loss: Loss, params: PyTree, batches: PyTree, weights: Float[Array, " N"], key: Key[Array, ""]
 ) -> BoundConstants:
     """Constants from J mini-batches of every cluster.
 
-    With the mean `g_n` of a cluster's J gradients and `v_n = sigma_n^2 / (J B)`, the variance
-    of that mean, sampling adds `v_n (1 - 2 w_n) + V` to `|g_n - g|^2` and `V` to `|g|^2`, where
-    `g = sum_n w_n g_n` and `V = sum_n w_n^2 v_n`. Both are taken off, so that the squares are
-    right in the mean, and what falls under 0 is put there. The largest of several is still too
-    large in the mean, by about the noise that is left in them.
+    With the mean ``g_n`` of a cluster's J gradients and ``v_n = sigma_n^2 / (J B)``, the variance
+    of that mean, sampling adds ``v_n (1 - 2 w_n) + V`` to ``|g_n - g|^2`` and ``V`` to ``|g|^2``,
+    where ``g = sum_n w_n g_n`` and ``V = sum_n w_n^2 v_n``. Both are subtracted, which makes the
+    squares unbiased, and negative ones are set to 0. The largest of several is still biased
+    upwards, by about their remaining noise.
 
     Args:
-      loss: Of one mini-batch.
-      params: Where to estimate.
-      batches: Independent mini-batches, leaves `[J, N, B, ...]` with `J >= 2`.
-      weights: `w_n [N]`, sum 1.
-      key: Scalar random key, the direction that the power iteration starts in.
+      loss: of one mini-batch.
+      params: where to estimate.
+      batches: independent mini-batches, leaves ``[J, N, B, ...]`` with ``J >= 2``.
+      weights: with sum 1.
+      key: scalar random key, the direction that the power iteration starts in.
     """
     groups, _, size = jax.tree.leaves(batches)[0].shape[:3]
     first = jax.tree.map(lambda leaf: leaf[0], batches)  # products with a Hessian are dear
@@ -103,15 +110,15 @@ def bound_constants(
     )
 
 
-def _mini_batch_gradients(loss: Loss, params: Params, batches: Batch) -> tuple[Params, jax.Array]:
-    """Mean of each cluster's gradients, leaves `[N, ...]`, and their variance `[N]`.
+def _mini_batch_gradients(loss: Loss, params: PyTree, batches: PyTree) -> tuple[PyTree, Array]:
+    """Mean of each cluster's gradients, leaves ``[N, ...]``, and their variance ``[N]``.
 
     One gradient at a time, by Welford's recursion: no differences of large numbers.
     """
     groups = jax.tree.leaves(batches)[0].shape[0]
 
-    def of_cluster(batches: Batch) -> tuple[Params, jax.Array]:
-        def add(carry: tuple[Params, jax.Array], inputs: tuple[jax.Array, Batch]):
+    def of_cluster(batches: PyTree) -> tuple[PyTree, Array]:
+        def add(carry: tuple[PyTree, Array], inputs: tuple[Array, PyTree]):
             mean, squares = carry
             count, batch = inputs
             step = jax.tree.map(jnp.subtract, jax.grad(loss)(params, batch), mean)
@@ -127,23 +134,17 @@ def _mini_batch_gradients(loss: Loss, params: Params, batches: Batch) -> tuple[P
 
 
 def largest_curvature(
-    loss: Loss, params: Params, batch: Batch, weights: jax.Array, key: jax.Array
-) -> jax.Array:
-    """Largest absolute eigenvalue of the Hessian of `F` on these samples, from below.
+    loss: Loss, params: PyTree, batch: PyTree, weights: Float[Array, " N"], key: Key[Array, ""]
+) -> Float[Array, ""]:
+    """Largest absolute eigenvalue of the Hessian of ``F`` on these samples, from below.
 
-    A power iteration of fixed length: what a product with the Hessian does to the norm of a
-    direction never exceeds the eigenvalue. It knows nothing of the curvature elsewhere.
-
-    Args:
-      loss: Of one mini-batch.
-      params: Where.
-      batch: A mini-batch of every cluster, leaves `[N, B, ...]`.
-      weights: `w_n [N]`, sum 1.
-      key: Scalar random key, the direction to start in.
+    A power iteration of fixed length: a product with the Hessian never scales the norm of a
+    direction by more than the eigenvalue. Arguments are those of ``bound_constants``, but
+    ``batch`` has leaves ``[N, B, ...]``.
     """
 
-    def product(direction: Params) -> Params:
-        def add(total: Params, inputs: tuple[jax.Array, Batch]) -> tuple[Params, None]:
+    def product(direction: PyTree) -> PyTree:
+        def add(total: PyTree, inputs: tuple[Array, PyTree]) -> tuple[PyTree, None]:
             weight, own = inputs
             # Layers with a backward pass of their own know no forward mode.
             _, pull = jax.vjp(lambda at: jax.grad(loss)(at, own), params)
@@ -151,32 +152,25 @@ def largest_curvature(
 
         return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (weights, batch))[0]
 
-    def iterate(direction: Params, _) -> tuple[Params, jax.Array]:
+    def iterate(direction: PyTree, _) -> tuple[PyTree, Array]:
         curved = product(direction)
         norm = jnp.sqrt(_squared_norm(curved))
         return _scaled(curved, norm), norm
 
-    start = _random_like(key, params)
+    start = optax.tree.random_like(key, params)
     start = _scaled(start, jnp.sqrt(_squared_norm(start)))
     return jax.lax.scan(iterate, start, None, length=POWER_ITERATIONS)[1][-1]
 
 
-def _random_like(key: jax.Array, tree: Any) -> Any:
-    leaves, structure = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-    drawn = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(structure, drawn)
-
-
-def _scaled(tree: Any, norm: jax.Array) -> Any:
+def _scaled(tree: PyTree, norm: Array) -> PyTree:
     """The tree over its norm; zeros stay zeros."""
     return jax.tree.map(lambda leaf: leaf / jnp.where(norm > 0.0, norm, 1.0), tree)
 
 
-def _squared_norm(tree: Any) -> jax.Array:
-    return sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree))
+def _squared_norm(tree: PyTree) -> Array:
+    return jnp.asarray(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)))
 
 
-def _weighted_sum(weights: jax.Array, tree: Any) -> Any:
-    """Leaves `[N, ...]` to `[...]`."""
+def _weighted_sum(weights: Array, tree: PyTree) -> PyTree:
+    """Leaves ``[N, ...]`` to ``[...]``."""
     return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), tree)

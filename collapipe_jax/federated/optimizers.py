@@ -1,9 +1,12 @@
-"""Optimisers by name, with the schedules that Transformers need, and what they weigh."""
+"""Optimisers by name, with the schedules that Transformers need, and their memory."""
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from collapipe_jax.errors import InputError
@@ -11,6 +14,21 @@ from collapipe_jax.errors import InputError
 # float32 numbers held for every parameter: weight, gradient, then the optimiser's own.
 _NUMBERS_PER_PARAMETER = {"sgd": 2, "momentum": 3, "adam": 4}
 _SCHEDULES = ("constant", "cosine", "inverse_sqrt")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizers:
+    """The optimisers of a run; static under jit, and compiled once an object.
+
+    Attributes:
+      client: of embedding and encoder, one a cluster or client.
+      decoder: of the decoder or head.
+      server: on the aggregated parameters; ``optax.sgd(1.0)`` is averaging.
+    """
+
+    client: optax.GradientTransformation
+    decoder: optax.GradientTransformation
+    server: optax.GradientTransformation
 
 
 def make_optimizer(
@@ -28,37 +46,51 @@ def make_optimizer(
 
     Args:
       name: "sgd", "momentum" or "adam".
-      learning_rate: Peak step size, > 0.
-      schedule: "constant", "cosine" (to 0 at `total_steps`) or "inverse_sqrt"
-        (`sqrt(warmup / step)`, Vaswani et al. 1706.03762), each after a linear warm-up.
-      warmup_steps: Steps of the warm-up; 0 starts at the peak. "inverse_sqrt" then
-        decays as if it were 1.
-      total_steps: Steps at which "cosine" ends, warm-up included; others do not read it.
-      clip_norm: Largest global norm of a gradient; 0 is off.
-      momentum: Decay of the first moment, "momentum" and "adam" alike.
-      beta2: Decay of the second moment of "adam".
+      learning_rate: peak step size, > 0.
+      schedule: "constant", "cosine" (to 0 at ``total_steps``) or "inverse_sqrt"
+        (``sqrt(warmup / step)``, Vaswani et al. 1706.03762), each after a linear warm-up.
+      warmup_steps: 0 starts at the peak; "inverse_sqrt" then decays as if it were 1.
+      total_steps: end of "cosine", warm-up included; others do not read it.
+      clip_norm: largest global norm of a gradient; 0 is off.
+      momentum: decay of the first moment, "momentum" and "adam" alike.
+      beta2: decay of the second moment of "adam".
 
     Returns:
-      The optimiser.
+      The optimiser. Where the step size changes, its ``update`` needs the keyword ``step``,
+      the number of the step in the run: a participant that misses rounds keeps its moments
+      but not its place in the schedule.
 
     Raises:
-      InputError: On an unknown name or schedule, a negative or non-finite number, or
-        "cosine" without `total_steps` beyond the warm-up.
+      InputError: on an unknown name or schedule, a negative or non-finite number, or
+        "cosine" without ``total_steps`` beyond the warm-up.
     """
     if name not in _NUMBERS_PER_PARAMETER:
         raise InputError("optimizer.name", name, "is unknown", _choose(_NUMBERS_PER_PARAMETER))
     if clip_norm < 0.0 or not math.isfinite(clip_norm):
         raise InputError("optimizer.clip_norm", clip_norm, "is no norm", "Give 0 to switch it off")
     rate = _rate(learning_rate, schedule, warmup_steps, total_steps)
-    step = {
-        "sgd": lambda: optax.sgd(rate),
-        "momentum": lambda: optax.sgd(rate, momentum=momentum),
-        "adam": lambda: optax.adam(rate, b1=momentum, b2=beta2, eps=1e-9),
-    }[name]()
-    return optax.chain(optax.clip_by_global_norm(clip_norm), step) if clip_norm else step
+    direction = {
+        "sgd": optax.identity(),
+        "momentum": optax.trace(decay=momentum),
+        "adam": optax.scale_by_adam(b1=momentum, b2=beta2, eps=1e-9),
+    }[name]
+    step_size = _scale_by_step(rate) if callable(rate) else optax.scale_by_learning_rate(rate)
+    clipping = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
+    return optax.chain(*clipping, direction, step_size)
 
 
-def _choose(names: object) -> str:
+def _scale_by_step(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
+    """Scale by the negative rate of the step that ``update`` is given, without a state."""
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple:
+        del params
+        size = -jnp.asarray(rate(extra["step"]))
+        return jax.tree.map(lambda leaf: size.astype(leaf.dtype) * leaf, updates), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def _choose(names: Iterable[str]) -> str:
     return "Choose one of " + ", ".join(names)
 
 
@@ -74,12 +106,9 @@ def _rate(
         raise InputError("optimizer.warmup_steps", warmup_steps, "is negative", "Give 0 or more")
     if schedule == "cosine":
         if total_steps is None or total_steps <= warmup_steps:
-            raise InputError(
-                "optimizer.total_steps",
-                total_steps,
-                f"does not exceed the warm-up of {warmup_steps}",
-                "Give the steps of the whole run",
-            )
+            problem = f"does not exceed the warm-up of {warmup_steps}"
+            remedy = "Give the steps of the whole run"
+            raise InputError("optimizer.total_steps", total_steps, problem, remedy)
         after = optax.cosine_decay_schedule(peak, total_steps - warmup_steps)
     elif schedule == "inverse_sqrt":
         start = max(warmup_steps, 1)
@@ -94,43 +123,35 @@ def _rate(
 
 
 def scale_group_rates(
-    tx: optax.GradientTransformation, factors: Mapping[str, float]
+    optimizer: optax.GradientTransformation, factors: Mapping[str, float]
 ) -> optax.GradientTransformation:
-    """An optimiser whose steps are longer or shorter for some groups of parameters.
+    """An optimiser with longer or shorter steps for some groups of parameters.
 
     Averaging over clusters divides the step of a token's embedding by N where a single
     cluster met the token, while an encoder's parameter is stepped by all of them (Ding et
-    al., 2020, federated submodel averaging); a factor up to N on the embedding makes up
-    for it.
+    al., 2020, federated submodel averaging). A factor up to N on the embedding compensates.
 
     Args:
-      tx: The optimiser.
-      factors: Factor on the step by name of the group, 1 where none is named.
-
-    Returns:
-      The optimiser, for parameters in a dictionary of groups.
+      optimizer: the optimiser, for parameters in a dictionary of groups.
+      factors: factor on the step by name of the group; 1 for the others.
     """
 
-    def scale(updates: dict[str, Any], params: Any) -> dict[str, Any]:
+    def scale(updates: Any, params: Any) -> Any:
         del params
         return {
             name: optax.tree.scale(factors.get(name, 1.0), group) for name, group in updates.items()
         }
 
-    return optax.chain(tx, optax.stateless(scale))
+    return optax.chain(optimizer, optax.stateless(scale))
 
 
 def state_bytes_per_parameter(name: str) -> int:
-    """Bytes that training keeps for one parameter: weight, gradient, optimiser; float32.
+    """Bytes that training keeps for one parameter: 8 for "sgd", 12 for "momentum", 16 for "adam".
 
-    Args:
-      name: As for `make_optimizer`.
-
-    Returns:
-      8 for plain SGD, 12 with momentum, 16 for Adam.
+    They are weight, gradient and the optimiser's own numbers in float32.
 
     Raises:
-      InputError: On an unknown name.
+      InputError: on an unknown name.
     """
     if name not in _NUMBERS_PER_PARAMETER:
         raise InputError("optimizer.name", name, "is unknown", _choose(_NUMBERS_PER_PARAMETER))

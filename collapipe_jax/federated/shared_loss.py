@@ -1,7 +1,8 @@
-"""The loss of a local step: one scalar for all clusters and the server's one decoder."""
+"""The loss of a local step: one scalar for all clusters and the edge server's one decoder."""
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
 
 from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.split_model import Batch, SplitModel
@@ -12,41 +13,38 @@ def shared_loss(
     clients: Params,
     decoder: Params,
     batch: Batch,
-    example_weights: jax.Array,
-    shares: jax.Array,
-    dropout_key: jax.Array,
+    example_weights: Float[Array, "N B"],
+    shares: Float[Array, " N"],
+    dropout_key: Key[Array, ""],
     *,
     model: SplitModel,
-    segments: jax.Array | None,
+    segments: Int[Array, "N K"] | None,
     execution: Execution,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """A scalar whose gradients are all that a step needs, from one pass of the decoder.
+) -> tuple[Float[Array, ""], tuple[Float[Array, " N"], Float[Array, " N"]]]:
+    """Scalar with the gradients of all clients and the decoder, from one pass of the decoder.
 
-    Its value is `sum_n shares_n loss_n`, so its gradient by the decoder is the weighted
-    mean of the clusters' gradients. On the way back to the clusters the share is
-    divided out again, which leaves cluster n the gradient of its own `loss_n`. The
-    decoder thus runs once over all `N B` examples, its matrix products are shared, and
-    no per-cluster copy of its gradient ever exists.
+    Its value is ``sum_n shares_n loss_n``, so its gradient by the decoder is the weighted
+    mean of the clusters' gradients. The backward pass to the clusters divides by the share,
+    which leaves cluster n the gradient of its own ``loss_n``. The decoder thus runs once over
+    all ``N B`` examples, without a copy of its gradient for each cluster.
 
     Args:
-      clients: Leaves `[N, ...]`.
-      decoder: The one decoder.
-      batch: Leaves `[N, B, ...]`.
-      example_weights: Erasure weights `[N, B]`.
-      shares: `[N]`, sum 1 over the present clusters, 0 for absent ones.
-      dropout_key: Scalar key of the step.
-      model: What is trained.
-      segments: `[N, K]`, for a pipeline.
-      execution: What runs the encoder.
+      clients: leaves ``[N, ...]``.
+      decoder: the one decoder.
+      batch, example_weights, shares: as in ``federated``.
+      dropout_key: scalar key of the step.
+      model: the model that is trained.
+      segments: ``[N, K]``, for a pipeline.
+      execution: how the encoder is executed.
 
     Returns:
-      The scalar, and `(loss_sum [N], token_count [N])` without erasure weights.
+      The scalar, and ``(loss_sum [N], token_count [N])`` without erasure weights.
     """
     clusters, batch_size = example_weights.shape
     key = dropout_key if model.encoder.dropout_rate > 0.0 else None
     ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
 
-    def embed(client: Params, batch: Batch, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def embed(client: Params, batch: Batch, ids: Array) -> tuple[Array, Array]:
         return model.embed(client["embedding"], batch, example_keys(key, ids))
 
     x, mask = jax.vmap(embed)(clients, batch, ids)
@@ -61,32 +59,33 @@ def shared_loss(
     return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))
 
 
-def loss_per_token(losses: jax.Array, tokens: jax.Array, example_weights: jax.Array) -> jax.Array:
-    """What a client descends: `sum_b e_b loss_b / sum_b tokens_b`, 0 without a token.
+def loss_per_token(
+    losses: Float[Array, "... B"],
+    tokens: Float[Array, "... B"],
+    example_weights: Float[Array, "... B"],
+) -> Float[Array, "..."]:
+    """Loss that a client descends: ``sum_b e_b loss_b / sum_b tokens_b``, 0 without a token.
 
     Args:
-      losses: Sums over an example's tokens `[..., B]`.
-      tokens: Their numbers `[..., B]`, of erased examples too.
-      example_weights: Erasure weights `e [..., B]`.
-
-    Returns:
-      `[...]`.
+      losses: sums over an example's tokens.
+      tokens: their numbers, of erased examples too.
+      example_weights: erasure weights.
     """
     return (example_weights * losses).sum(-1) / jnp.maximum(tokens.sum(-1), 1.0)
 
 
 @jax.custom_vjp
-def _scale_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """The identity on `x [N, ...]`, whose gradient is multiplied by `scale [N]`."""
+def _scale_gradient(x: Array, scale: Array) -> Array:
+    """The identity on ``x [N, ...]``, whose gradient is multiplied by ``scale [N]``."""
     del scale
     return x
 
 
-def _scale_gradient_forward(x: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _scale_gradient_forward(x: Array, scale: Array) -> tuple[Array, Array]:
     return x, scale
 
 
-def _scale_gradient_backward(scale: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, None]:
+def _scale_gradient_backward(scale: Array, cotangent: Array) -> tuple[Array, None]:
     return cotangent * scale.reshape(-1, *[1] * (cotangent.ndim - 1)), None
 
 

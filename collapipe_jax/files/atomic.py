@@ -9,10 +9,15 @@ from typing import Any
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8 as ``write_bytes`` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file at once or not at all, also when the program is killed."""
     partial = partial_path(path)
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(text)
+    with partial.open("wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
     partial.replace(path)
@@ -21,15 +26,15 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a value as strict JSON, its folder made; numbers that are not finite become null."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(_finite(value), indent=1, allow_nan=False) + "\n")
+    write_text(path, json.dumps(finite(value), indent=1, allow_nan=False) + "\n")
 
 
-def _finite(value: Any) -> Any:
-    """The same nested value without infinities and nan."""
+def finite(value: Any) -> Any:
+    """The same nested value, with null for infinities and nan."""
     if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -2,9 +2,8 @@
 
 A workdir holds ``config.json``, ``metrics.jsonl`` (one line a round), ``checkpoints/`` with
 the last two and ``checksums.json`` with the digests of their files. A checkpoint carries the
-state, the whole history and the constants that the figures need, so a figure is drawn from it
-alone. The newest checkpoint is the truth; the metrics file is written again from its history
-on resuming.
+state, the whole history and the constants of the figures. The newest checkpoint is the truth:
+resuming writes the metrics file again from its history.
 """
 
 import hashlib
@@ -21,20 +20,20 @@ from orbax.checkpoint import v1 as ocp
 from collapipe_jax import hosts
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import partial_path, write_text
-from collapipe_jax.objectives.objective import SCORE_NAMES
+from collapipe_jax.tasks.registry import TASKS
 
 _KEPT = 2
 
 
 class RunRecord(NamedTuple):
-    """What a run leaves, enough to draw it.
+    """Results of a run, enough to draw it.
 
     Attributes:
       config: nested plain dictionary.
       constants: budgets, limits and baselines by name.
       history: arrays by name, first axis the rounds.
       policy: name of the policy.
-      score_name: what ``history["score"]`` is.
+      score_name: name of the score in ``history["score"]``.
     """
 
     config: dict[str, Any]
@@ -45,12 +44,12 @@ class RunRecord(NamedTuple):
 
 
 def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
-    """Take possession of a workdir for a configuration; touch nothing that is not ours.
+    """Take possession of a workdir for a configuration, without touching files of others.
 
     Args:
       workdir: made if it does not exist.
       config: nested plain dictionary, as saved beside the results.
-      resume: whether to go on with what is there.
+      resume: whether to continue the run in it.
 
     Raises:
       InputError: if another configuration's results are there, or results of this one
@@ -63,45 +62,40 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
     if saved.exists():
         found = _read_config(path)
         if found != config:
-            raise InputError(
-                "workdir",
-                str(workdir),
-                f"belongs to another configuration ({_first_difference(found, config)})",
-                "Choose another workdir, or restore that configuration",
-            )
+            problem = f"belongs to another configuration ({_first_difference(found, config)})"
+            remedy = "Choose another workdir, or restore that configuration"
+            raise _wrong_workdir(workdir, problem, remedy)
         if not resume:
-            raise InputError(
-                "workdir", str(workdir), "holds results already", "Add --resume, or choose another"
+            raise _wrong_workdir(
+                workdir, "holds results already", "Add --resume, or choose another"
             )
     elif any(entry != partial_path(saved) for entry in path.iterdir()):
-        raise InputError(
-            "workdir", str(workdir), "holds files that no run wrote", "Choose an empty folder"
-        )
+        raise _wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
     else:
         write_text(saved, json.dumps(config, indent=1, sort_keys=True) + "\n")
     return path
+
+
+def _wrong_workdir(workdir: str | os.PathLike, problem: str, remedy: str) -> InputError:
+    return InputError("workdir", str(workdir), problem, remedy)
 
 
 def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            "workdir", str(path), f"no folder ({error.strerror})", "Choose a path for a folder"
+        raise _wrong_workdir(
+            path, f"no folder ({error.strerror})", "Choose a path for a folder"
         ) from None
 
 
 def _read_config(workdir: Path) -> dict[str, Any]:
     saved = workdir / "config.json"
     if not saved.is_file():
-        raise InputError(
-            "workdir", str(workdir), "holds no run", "Name the workdir of a training run"
-        )
+        raise _wrong_workdir(workdir, "holds no run", "Name the workdir of a training run")
     found = _read_object(saved)
     if found is None:
-        raise InputError(
-            "workdir", str(workdir), "its config.json is damaged", "Start anew in another workdir"
-        )
+        raise _wrong_workdir(workdir, "its config.json is damaged", "Start anew in another workdir")
     return found
 
 
@@ -129,13 +123,13 @@ def _first_difference(found: Mapping, wanted: Mapping, prefix: str = "") -> str:
 class Checkpoints:
     """The checkpoints of one workdir; use as a context manager.
 
-    Where several hosts run, all open the same folder and call the same methods; the state and
-    the record of the first one are written.
+    Several hosts all open the same folder and call the same methods; the state and the record
+    of the first one are written.
 
     Args:
       workdir: with a run.
-      writable: whether to sweep what a killed run left half written; a reader must not,
-        since the run may still be writing it.
+      writable: whether to remove half-written files of a killed run; a reader must not,
+        since the run may still be writing them.
 
     Raises:
       InputError: if the newest checkpoint is damaged.
@@ -160,11 +154,11 @@ class Checkpoints:
         self._orbax.close()
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
-        """Save after a round; whole or not at all.
+        """Save after a round, whole or not at all.
 
         Args:
           step: rounds done.
-          state: what the next round needs.
+          state: state for the next round.
           record: nested dictionary of arrays for the figures.
         """
         # Not those of a folder of this name that was deleted since.
@@ -209,8 +203,8 @@ class Checkpoints:
     def _check_files(self, step: int) -> None:
         """Find damage before Orbax does, which may read zeros or print its own errors.
 
-        A run killed right after a checkpoint leaves it without digests: it is trusted,
-        for Orbax renames what is complete.
+        A run killed right after a checkpoint leaves it without digests: it is trusted, for Orbax
+        renames complete ones only.
         """
         expected = self._known_digests().get(str(step))
         if expected is None:
@@ -222,7 +216,7 @@ class Checkpoints:
             raise self._damaged(step, f"its file {wrong} is damaged")
 
     def _keep_digests(self, new: Mapping[str, dict[str, str]]) -> None:
-        """Write the digests of the checkpoints that are there, with new ones."""
+        """Write the digests of the existing checkpoints, with new ones."""
         known = self._known_digests()
         kept = {name: known[name] for name in known if (self._directory / name).exists()} | dict(
             new
@@ -265,7 +259,7 @@ def _file_digests(folder: Path) -> dict[str, str]:
 
 
 def load_run(workdir: str | os.PathLike) -> RunRecord:
-    """What a run has left so far, from its newest checkpoint alone.
+    """Results of a run so far, from its newest checkpoint alone.
 
     Raises:
       InputError: if there is no run, no checkpoint yet, or a damaged one.
@@ -274,9 +268,7 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
     config = _read_config(path)
     step = _newest_step(path / "checkpoints")
     if step is None:
-        raise InputError(
-            "workdir", str(workdir), "has no checkpoint yet", "Let its run go on with --resume"
-        )
+        raise _wrong_workdir(workdir, "has no checkpoint yet", "Let its run go on with --resume")
     with Checkpoints(path, writable=False) as checkpoints:
         record = checkpoints.load_record(step)
     return RunRecord(
@@ -284,5 +276,5 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
         constants=record["constants"],
         history=record["history"],
         policy=config["policy"]["name"],
-        score_name=SCORE_NAMES[config["task"]["kind"]],
+        score_name=TASKS[config["task"]["kind"]].score_name,
     )

@@ -1,12 +1,13 @@
-"""BERT (Devlin et al. 1810.04805), cut where the network cuts it.
+"""BERT (Devlin et al. 1810.04805), cut between control unit, devices and edge server.
 
-`embed_bert` runs on the control unit, `encoder.encode` on the devices, `pool` and whatever
-head reads it on the edge server. Parameters are `{"embedding", "encoder", "pooler"}`.
+``embed_bert`` runs on the control unit, ``encoder.encode`` on the devices, ``pool`` and a head
+on the edge server. Parameters are ``{"embedding", "encoder", "pooler"}``.
 """
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BertConfig
@@ -22,17 +23,12 @@ from collapipe_jax.models.layers import (
 )
 
 
-def init_bert(key: jax.Array, config: BertConfig) -> Params:
-    """Fresh parameters of BERT, by the law it was published with (`initial_deviation`).
-
-    Args:
-      key: Scalar random key.
-      config: Sizes.
+def init_bert(key: Array, config: BertConfig) -> Params:
+    """Fresh parameters of BERT.
 
     Returns:
-      `{"embedding", "encoder", "pooler"}`: the control unit's tables `word [V, h]`,
-      `position [P, h]` and `token_type [T, h]` with their norm, the blocks `[L, ...]`, and
-      the edge server's pooler.
+      ``{"embedding", "encoder", "pooler"}``: tables ``word [V, h]``, ``position [P, h]`` and
+      ``token_type [T, h]`` with their norm, the blocks ``[L, ...]``, and the pooler.
     """
     tables_key, encoder_key, pooler_key = jax.random.split(key, 3)
     rows = {
@@ -57,16 +53,8 @@ def init_bert(key: jax.Array, config: BertConfig) -> Params:
     }
 
 
-def init_pooler(key: jax.Array, config: BertConfig) -> Params:
-    """Fresh parameters of the pooler, for a checkpoint that came without.
-
-    Args:
-      key: Scalar random key.
-      config: Sizes.
-
-    Returns:
-      `{"kernel": [h, h], "bias": [h]}`.
-    """
+def init_pooler(key: Array, config: BertConfig) -> Params:
+    """Fresh parameters of the pooler, ``{"kernel": [h, h], "bias": [h]}``."""
     kernel = initial_weights(config)(key, (config.width, config.width))
     return {"kernel": kernel, "bias": jnp.zeros(config.width)}
 
@@ -74,36 +62,31 @@ def init_pooler(key: jax.Array, config: BertConfig) -> Params:
 def embed_bert(
     embedding_params: Params,
     config: BertConfig,
-    token_ids: jax.Array,
-    token_types: jax.Array | None = None,
-    keys: jax.Array | None = None,
-) -> jax.Array:
-    """What enters the first block: word, position and token type, summed, normed, dropped.
+    token_ids: Array,
+    token_types: Array | None = None,
+    keys: Array | None = None,
+) -> Array:
+    """Input of the first block: word, position and token type, summed, normed, dropped.
 
     Args:
-      embedding_params: Tables `word [V, h]`, `position [P, h]`, `token_type [T, h]`, and
-        `norm`.
-      config: Sizes.
-      token_ids: `[B, S]`; a number outside the vocabulary is clamped to its end.
-      token_types: `[B, S]`, clamped likewise; all 0 when None.
-      keys: Keys `[B]` of the examples (`layers.example_keys`), or None for no dropout. The
-        embedding draws as layer `L`, next to the blocks `0 .. L - 1`; a head's dropout
-        takes layers from `L + 1` on.
+      embedding_params: tables ``word``, ``position`` and ``token_type``, and ``norm``.
+      config: sizes.
+      token_ids: ``[B, S]``; a number outside the vocabulary is clamped to its end.
+      token_types: ``[B, S]``, clamped likewise; all 0 when None.
+      keys: the embedding draws as layer ``L``, next to the blocks ``0 .. L - 1``; a head's
+        dropout takes layers from ``L + 1`` on.
 
     Returns:
-      `[B, S, h]`, of the tables' type.
+      ``[B, S, h]``, of the tables' type.
 
     Raises:
-      InputError: If `S` exceeds the number of positions.
+      InputError: if ``S`` exceeds the number of positions.
     """
     length = token_ids.shape[1]
     if length > config.positions:
-        raise InputError(
-            "token_ids",
-            length,
-            f"is more tokens than the {config.positions} positions that the model has",
-            "Cut the text, or take a model with more positions",
-        )
+        problem = f"is more tokens than the {config.positions} positions that the model has"
+        remedy = "Cut the text, or take a model with more positions"
+        raise InputError("token_ids", length, problem, remedy)
     if token_types is None:
         token_types = jnp.zeros_like(token_ids)
     x = embedding_params["word"].at[token_ids].get(mode="clip")
@@ -114,45 +97,28 @@ def embed_bert(
     return dropout(x, layer_keys(keys, config.encoder_blocks), 0, config.dropout_rate)
 
 
-def pool(pooler_params: Params, hidden: jax.Array) -> jax.Array:
-    """One vector for each text: a linear map and tanh of the first token's hidden state.
-
-    Args:
-      pooler_params: `{"kernel": [h, h], "bias": [h]}`.
-      hidden: The encoder's output `[B, S, h]`.
-
-    Returns:
-      `[B, h]`, in (-1, 1).
-    """
+def pool(pooler_params: Params, hidden: Array) -> Array:
+    """One vector ``[B, h]`` a text: a linear map and tanh of the first token's hidden state."""
     return jnp.tanh(hidden[:, 0] @ pooler_params["kernel"] + pooler_params["bias"][None])
 
 
 def bert_encode(
     params: Params,
     config: BertConfig,
-    token_ids: jax.Array,
-    mask: jax.Array,
-    token_types: jax.Array | None,
+    token_ids: Array,
+    mask: Array,
+    token_types: Array | None,
     *,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array | None]:
-    """The whole of BERT in one place.
-
-    Args:
-      params: `{"embedding", "encoder"}`, and "pooler" where there is one.
-      config: Sizes.
-      token_ids: `[B, S]`.
-      mask: `[B, S]`, True on real tokens.
-      token_types: `[B, S]`; all 0 when None.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the mini-batch; `0 .. B - 1` when None.
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
+) -> tuple[Array, Array | None]:
+    """The whole of BERT on one device.
 
     Returns:
-      `(hidden [B, S, h], pooled [B, h])`; `pooled` is None for parameters without "pooler".
+      ``(hidden [B, S, h], pooled [B, h])``; ``pooled`` is None for parameters without "pooler".
 
     Raises:
-      InputError: If `S` exceeds the number of positions.
+      InputError: if ``S`` exceeds the number of positions.
     """
     ids = jnp.arange(token_ids.shape[0]) if example_ids is None else example_ids
     keys = example_keys(dropout_key, ids)

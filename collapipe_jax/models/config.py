@@ -1,8 +1,13 @@
-"""Sizes of the models, and the tokens with a meaning of their own."""
+"""Sizes of the models, and the numbers of the special tokens."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from collapipe_jax.errors import InputError
+
+Ids = Any
+"""Numbers of tokens or labels: an array of NumPy on the host, of JAX in a step."""
 
 PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
 
@@ -13,26 +18,26 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Sizes of the stack of blocks that the devices share out; hashable, hence static under jit.
+    """Sizes of the stack of blocks; hashable, hence static under jit.
 
     Attributes:
-      width: `h`, size of an activation; a multiple of `heads`.
-      heads: Attention heads.
-      feed_forward_width: Inner size of the feed-forward layer, usually `4 h`.
-      encoder_blocks: `L`.
-      norm: "pre" norms what enters a layer and leaves the stack's output to whoever
-        reads it; "post" norms the sum of a layer and its residual, as BERT does.
-      norm_epsilon: Added to a variance.
+      width: ``h``, size of an activation; a multiple of ``heads``.
+      heads: attention heads.
+      feed_forward_width: inner size of the feed-forward layer, usually ``4 h``.
+      encoder_blocks: ``L``.
+      norm: "pre" norms the input of a layer and leaves the stack's output unnormed; "post"
+        norms the sum of a layer and its residual, as BERT does.
+      norm_epsilon: added to a variance.
       activation: "gelu" (exact), "gelu_tanh" (its usual approximation) or "relu".
-      dropout_rate: Probability in [0, 1) that an activation or an attention weight is dropped.
-      rematerialise: Recompute a block's activations in the backward pass.
-      initial_deviation: Of fresh weights, a normal law cut at two of it; 0 takes
-        `1 / sqrt(inputs)`, LeCun's law.
+      dropout_rate: probability in [0, 1) that an activation or an attention weight is dropped.
+      rematerialise: recompute a block's activations in the backward pass.
       compute_dtype: "float32", or "bfloat16" for matrix products of 16-bit numbers that
         are summed in 32; parameters, norms, softmax and losses keep float32 either way.
+      initial_deviation: of fresh weights, a normal law cut at two of it; 0 takes
+        ``1 / sqrt(inputs)``, LeCun's law.
 
     Raises:
-      InputError: On a size below 1, heads that do not divide the width, a share outside
+      InputError: on a size below 1, heads that do not divide the width, a share outside
         [0, 1), or an unknown name.
     """
 
@@ -52,23 +57,16 @@ class EncoderConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type is int and not (type(value) is int and value >= 1):
-                reject(field.name, value, "is no positive integer", "Give at least 1")
+                _reject(field.name, value, "is no positive integer", "Give at least 1")
             if field.type is float and not 0.0 <= value < 1.0:
-                reject(field.name, value, "is outside [0, 1)", "Give a share below 1")
-        for name, known in (
-            ("norm", NORMS),
-            ("activation", ACTIVATIONS),
-            ("compute_dtype", DTYPES),
-        ):
+                _reject(field.name, value, "is outside [0, 1)", "Give a share below 1")
+        names = {"norm": NORMS, "activation": ACTIVATIONS, "compute_dtype": DTYPES}
+        for name, known in names.items():
             if getattr(self, name) not in known:
-                reject(name, getattr(self, name), "is unknown", f"Choose among {', '.join(known)}")
+                _reject(name, getattr(self, name), "is unknown", f"Choose among {', '.join(known)}")
         if self.width % self.heads:
-            reject(
-                "heads",
-                self.heads,
-                f"does not divide width {self.width}",
-                "Choose a divisor of model.width",
-            )
+            problem = f"does not divide width {self.width}"
+            _reject("heads", self.heads, problem, "Choose a divisor of model.width")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,15 +74,15 @@ class TransformerConfig(EncoderConfig):
     """Sizes of an encoder-decoder for translation.
 
     Attributes:
-      vocabulary_size: Entries of the vocabulary, special tokens included.
-      decoder_blocks: Blocks of the decoder.
-      source_length: Tokens of a source sentence, padding included.
-      target_length: Tokens of a target sentence, end included and start not.
-      label_smoothing: Share in [0, 1) of the target's mass spread over the vocabulary.
+      vocabulary_size: entries of the vocabulary, special tokens included.
+      decoder_blocks: blocks of the decoder.
+      source_length: tokens of a source sentence, padding included.
+      target_length: tokens of a target sentence, end included and start not.
+      label_smoothing: share in [0, 1) of the target's mass spread over the vocabulary.
 
     Raises:
-      InputError: As the encoder's sizes, and on an odd width, a vocabulary without room
-        for the special tokens, or a norm that the decoder does not follow.
+      InputError: as ``EncoderConfig``, and on an odd width, a vocabulary without room for the
+        special tokens, or post-norm.
     """
 
     vocabulary_size: int
@@ -95,30 +93,26 @@ class TransformerConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         if self.width % 2:
-            reject("width", self.width, "is odd", "Sinusoidal positions need an even width")
+            _reject("width", self.width, "is odd", "Sinusoidal positions need an even width")
         super().__post_init__()
         if self.vocabulary_size <= UNK_ID:
-            reject(
-                "vocabulary_size",
-                self.vocabulary_size,
-                "leaves no room for the special tokens",
-                "Give at least 4",
-            )
+            problem = "leaves no room for the special tokens"
+            _reject("vocabulary_size", self.vocabulary_size, problem, "Give at least 4")
         if self.norm != "pre":
-            reject("norm", self.norm, "is not the decoder's", "Leave it at 'pre'")
+            _reject("norm", self.norm, "is not the decoder's", "Leave it at 'pre'")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig(EncoderConfig):
-    """Sizes of BERT (Devlin et al. 1810.04805); the defaults are those it was published with.
+    """Sizes of BERT (Devlin et al. 1810.04805) with its published defaults.
 
     Attributes:
-      vocabulary_size: Entries of the WordPiece vocabulary.
-      positions: Longest text in tokens, each position with a learned embedding.
-      token_types: Kinds of text in one sequence, each with a learned embedding.
+      vocabulary_size: entries of the WordPiece vocabulary.
+      positions: longest text in tokens, each position with a learned embedding.
+      token_types: types of text in one sequence, each with a learned embedding.
 
     Raises:
-      InputError: As the encoder's sizes.
+      InputError: as ``EncoderConfig``.
     """
 
     vocabulary_size: int
@@ -130,10 +124,12 @@ class BertConfig(EncoderConfig):
     initial_deviation: float = 0.02
 
 
-def reject(field: str, value: object, problem: str, remedy: str) -> None:
-    """Refuse a size of the model.
+def encoder_sizes(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of the encoder in the section ``model`` of a configuration."""
+    names = {field.name for field in dataclasses.fields(EncoderConfig)}
+    return {name: value for name, value in model.items() if name in names}
 
-    Raises:
-      InputError: always.
-    """
+
+def _reject(field: str, value: object, problem: str, remedy: str) -> None:
+    """Refuse a size of the model."""
     raise InputError(f"model.{field}", value, problem, remedy)

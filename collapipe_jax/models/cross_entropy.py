@@ -1,35 +1,28 @@
 """Label-smoothed cross entropy with a gradient in one pass over the scores."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
+from jax import Array
 
-_Residual = tuple[jax.Array, jax.Array, jax.Array]
+_Residual = tuple[Array, Array, Array]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def cross_entropy(scores: jax.Array, targets: jax.Array, smoothing: float) -> jax.Array:
-    """Cross entropy against `(1 - smoothing) one_hot + smoothing / V`, in nats.
+def _cross_entropy(scores: Array, targets: Array, smoothing: float) -> Array:
+    """Cross entropy against ``(1 - smoothing) one_hot + smoothing / V``, in nats ``[...]``.
 
-    Scores over a vocabulary are the largest array of a training step. Written out, the
-    gradient `softmax - target` reads and writes it once; left to differentiation it
-    passes through several arrays of that size and a scatter.
+    Scores over a vocabulary are the largest array of a training step. The explicit gradient
+    ``softmax - target`` reads and writes it once; automatic differentiation passes through
+    several arrays of that size and a scatter.
 
     Args:
-      scores: Logits `[..., V]`.
-      targets: Numbers of the right tokens `[...]`, int32.
-      smoothing: Share of the mass spread evenly, in [0, 1) (static).
-
-    Returns:
-      `[...]`.
+      scores: logits ``[..., V]``.
+      targets: numbers of the right tokens ``[...]``, int32.
+      smoothing: share of the mass spread evenly, in [0, 1) (static).
     """
     return _forward(scores, targets, smoothing)[0]
 
 
-def _forward(
-    scores: jax.Array, targets: jax.Array, smoothing: float
-) -> tuple[jax.Array, _Residual]:
+def _forward(scores: Array, targets: Array, smoothing: float) -> tuple[Array, _Residual]:
     log_total = jax.nn.logsumexp(scores, axis=-1)
     right = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
     loss = log_total - (1.0 - smoothing) * right
@@ -38,7 +31,7 @@ def _forward(
     return loss, (scores, targets, log_total)
 
 
-def _backward(smoothing: float, residual: _Residual, cotangent: jax.Array) -> tuple:
+def _backward(smoothing: float, residual: _Residual, cotangent: Array) -> tuple:
     scores, targets, log_total = residual
     vocabulary_size = scores.shape[-1]
     token = jax.lax.broadcasted_iota(targets.dtype, scores.shape, scores.ndim - 1)
@@ -47,4 +40,5 @@ def _backward(smoothing: float, residual: _Residual, cotangent: jax.Array) -> tu
     return (softmax - right - smoothing / vocabulary_size) * cotangent[..., None], None
 
 
+cross_entropy = jax.custom_vjp(_cross_entropy, nondiff_argnums=(2,))
 cross_entropy.defvjp(_forward, _backward)

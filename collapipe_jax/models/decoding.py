@@ -1,10 +1,11 @@
-"""Translate: greedy and beam search with cached keys and values."""
+"""Translation by greedy and beam search with cached keys and values."""
 
 import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID, TransformerConfig
@@ -13,56 +14,54 @@ from collapipe_jax.models.transformer import DecoderBlock, embed, layer_norm, lo
 
 
 class _Cache(NamedTuple):
-    """Projected keys and values of every decoder block, `Q` hypotheses at once."""
+    """Projected keys and values of every decoder block, ``Q`` hypotheses at once."""
 
-    key: jax.Array  # [decoder_blocks, Q, T, h]
-    value: jax.Array  # [decoder_blocks, Q, T, h]
-    memory_key: jax.Array  # [decoder_blocks, Q, S, h]
-    memory_value: jax.Array  # [decoder_blocks, Q, S, h]
+    key: Array  # [decoder_blocks, Q, T, h]
+    value: Array  # [decoder_blocks, Q, T, h]
+    memory_key: Array  # [decoder_blocks, Q, S, h]
+    memory_value: Array  # [decoder_blocks, Q, S, h]
 
 
 class _Greedy(NamedTuple):
     """Carry of the greedy search."""
 
-    position: jax.Array  # []
-    ids: jax.Array  # [B, T]
-    last: jax.Array  # [B]
-    finished: jax.Array  # [B] bool
+    position: Array  # []
+    ids: Array  # [B, T]
+    last: Array  # [B]
+    finished: Array  # [B] bool
     cache: _Cache
 
 
 class _Beams(NamedTuple):
     """Carry of the beam search, W hypotheses an example."""
 
-    position: jax.Array  # []
-    ids: jax.Array  # [B, W, T]
-    total: jax.Array  # [B, W] log-probability
-    length: jax.Array  # [B, W] tokens, end included
-    finished: jax.Array  # [B, W] bool
+    position: Array  # []
+    ids: Array  # [B, W, T]
+    total: Array  # [B, W] log-probability
+    length: Array  # [B, W] tokens, end included
+    finished: Array  # [B, W] bool
     cache: _Cache  # Q = B W
 
 
 @functools.partial(jax.jit, static_argnames=("config", "max_length"))
 def greedy_decode(
-    params: Params, config: TransformerConfig, source_ids: jax.Array, max_length: int | None = None
-) -> jax.Array:
-    """The likeliest next token, over and over, until the end token.
+    params: Params, config: TransformerConfig, source_ids: Array, max_length: int | None = None
+) -> Array:
+    """Greedy search: the likeliest next token until the end token.
 
     Args:
-      params: `{"embedding", "encoder", "decoder"}`.
-      config: Sizes (static).
-      source_ids: `[B, S]`.
-      max_length: `T`, tokens at most, end included (static); `config.target_length`
-        when None.
+      params, config: of the model.
+      source_ids: ``[B, S]``.
+      max_length: ``T``, most tokens, end included (static); ``config.target_length`` when None.
 
     Returns:
-      `[B, T]` int32 without a start token: an end token, then padding. A sentence that
+      ``[B, T]`` int32 without a start token: tokens, an end token, then padding. A sentence that
       never ends has no end token.
     """
     length = config.target_length if max_length is None else max_length
     batch, mask = source_ids.shape[0], source_ids != PAD_ID
 
-    def going(state: _Greedy) -> jax.Array:
+    def continues(state: _Greedy) -> Array:
         return (state.position < length) & ~state.finished.all()
 
     def body(state: _Greedy) -> _Greedy:
@@ -85,65 +84,34 @@ def greedy_decode(
         finished=jnp.zeros(batch, bool),
         cache=_start_cache(params, config, source_ids, length, 1),
     )
-    return jax.lax.while_loop(going, body, start).ids
-
-
-def beam_decode(
-    params: Params,
-    config: TransformerConfig,
-    source_ids: jax.Array,
-    *,
-    beams: int = 4,
-    length_penalty: float = 0.6,
-    max_length: int | None = None,
-) -> jax.Array:
-    """The best hypothesis of a beam search; arguments as for `beam_search`.
-
-    Returns:
-      `[B, T]` int32, as from `greedy_decode`, which `beams = 1` equals.
-
-    Raises:
-      InputError: On fewer than 1 beam or a negative penalty.
-    """
-    return beam_search(
-        params,
-        config,
-        source_ids,
-        beams=beams,
-        length_penalty=length_penalty,
-        max_length=max_length,
-    )[0]
+    return jax.lax.while_loop(continues, body, start).ids
 
 
 def beam_search(
     params: Params,
     config: TransformerConfig,
-    source_ids: jax.Array,
+    source_ids: Array,
     *,
     beams: int = 4,
     length_penalty: float = 0.6,
     max_length: int | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Array, Array]:
     """Beam search; exact once the beams hold every hypothesis.
 
-    A hypothesis of n tokens, end included, scores `log p / ((5 + n) / 6)^a` with the
+    A hypothesis of n tokens, end included, scores ``log p / ((5 + n) / 6)^a`` with the
     penalty a (Wu et al. 1609.08144). Finished hypotheses stay in the beam and compete.
     An example is done when no open hypothesis can still overtake its best one.
 
     Args:
-      params: `{"embedding", "encoder", "decoder"}`.
-      config: Sizes (static).
-      source_ids: `[B, S]`.
-      beams: `W`, hypotheses kept for an example (static).
-      length_penalty: `a` >= 0 (an array value); 0 ranks by log-probability alone.
-      max_length: `T`, tokens at most, end included (static); `config.target_length`
-        when None.
+      params, config, source_ids, max_length: as for ``greedy_decode``.
+      beams: ``W``, hypotheses kept for an example (static).
+      length_penalty: ``a`` >= 0 (an array value); 0 ranks by log-probability alone.
 
     Returns:
-      `(ids [B, T] int32, score [B])` of the best hypothesis of each example.
+      ``(ids [B, T] int32, score [B])`` of the best hypothesis of each example.
 
     Raises:
-      InputError: On fewer than 1 beam or a negative penalty.
+      InputError: on fewer than 1 beam or a negative penalty.
     """
     if beams < 1:
         raise InputError("evaluation.beams", beams, "keeps no hypothesis", "Give at least 1")
@@ -159,21 +127,21 @@ def beam_search(
 def _beam_search(
     params: Params,
     config: TransformerConfig,
-    source_ids: jax.Array,
-    length_penalty: jax.Array,
+    source_ids: Array,
+    length_penalty: Array,
     beams: int,
     length: int,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Array, Array]:
     batch = source_ids.shape[0]
     mask = jnp.repeat(source_ids != PAD_ID, beams, axis=0)
 
-    def going(state: _Beams) -> jax.Array:
+    def continues(state: _Beams) -> Array:
         score = state.total / _penalty(state.length, length_penalty)
         best_done = jnp.where(state.finished, score, -jnp.inf).max(1)
         # Log-probabilities only fall, and the longest text is penalised most.
-        hope = jnp.where(state.finished, -jnp.inf, state.total).max(1)
-        hope = hope / _penalty(jnp.int32(length), length_penalty)
-        return (state.position < length) & (hope > best_done).any()
+        bound = jnp.where(state.finished, -jnp.inf, state.total).max(1)
+        bound = bound / _penalty(jnp.int32(length), length_penalty)
+        return (state.position < length) & (bound > best_done).any()
 
     def body(state: _Beams) -> _Beams:
         last = jnp.where(
@@ -194,19 +162,19 @@ def _beam_search(
         finished=jnp.zeros((batch, beams), bool),
         cache=_start_cache(params, config, source_ids, length, beams),
     )
-    end = jax.lax.while_loop(going, body, start)
+    end = jax.lax.while_loop(continues, body, start)
     score = end.total / _penalty(end.length, length_penalty)
     best = score.argmax(1)[:, None]
     ids = jnp.take_along_axis(end.ids, best[:, :, None], axis=1)[:, 0]
     return ids, jnp.take_along_axis(score, best, axis=1)[:, 0]
 
 
-def _penalty(length: jax.Array, strength: jax.Array) -> jax.Array:
+def _penalty(length: Array, strength: Array) -> Array:
     return ((5.0 + length) / 6.0) ** strength
 
 
-def _keep_best(state: _Beams, cache: _Cache, log_p: jax.Array, length_penalty: jax.Array) -> _Beams:
-    """Extend every hypothesis by every token, `log_p [B, W, V]`, and keep W of them."""
+def _keep_best(state: _Beams, cache: _Cache, log_p: Array, length_penalty: Array) -> _Beams:
+    """Extend every hypothesis by every token, ``log_p [B, W, V]``, and keep W of them."""
     batch, beams, vocabulary_size = log_p.shape
     stay = jnp.where(jnp.arange(vocabulary_size) == PAD_ID, 0.0, -jnp.inf)[None, None]
     total = state.total[:, :, None] + jnp.where(state.finished[:, :, None], stay, log_p)
@@ -228,14 +196,14 @@ def _keep_best(state: _Beams, cache: _Cache, log_p: jax.Array, length_penalty: j
 
 
 def _start_cache(
-    params: Params, config: TransformerConfig, source_ids: jax.Array, length: int, beams: int
+    params: Params, config: TransformerConfig, source_ids: Array, length: int, beams: int
 ) -> _Cache:
     """Encode the source and project it once for every decoder block."""
     decoder = params["decoder"]
     memory = source_memory(params, config, source_ids)
     memory = layer_norm(decoder["memory_norm"], memory)
 
-    def project(block: Params) -> tuple[jax.Array, jax.Array]:
+    def project(block: Params) -> tuple[Array, Array]:
         attention = bind(DecoderBlock, config, block).memory_attention
         return attention.key(memory), attention.value(memory)
 
@@ -249,15 +217,15 @@ def _next_scores(
     decoder_params: Params,
     config: TransformerConfig,
     cache: _Cache,
-    memory_mask: jax.Array,
-    tokens: jax.Array,
-    position: jax.Array,
-) -> tuple[_Cache, jax.Array]:
-    """Scores `[Q, V]` of the token after `tokens [Q]`, which stand at `position []`."""
+    memory_mask: Array,
+    tokens: Array,
+    position: Array,
+) -> tuple[_Cache, Array]:
+    """Scores ``[Q, V]`` of the token after ``tokens [Q]``, which stand at ``position []``."""
     seen = (jnp.arange(cache.key.shape[2]) <= position)[None, None, :]
     x = embed(decoder_params["embedding"], config, tokens[:, None], position)
 
-    def block(x: jax.Array, layer: tuple[Params, _Cache]) -> tuple[jax.Array, tuple]:
+    def block(x: Array, layer: tuple[Params, _Cache]) -> tuple[Array, tuple]:
         params, own = layer
         module = bind(DecoderBlock, config, params)
         normed = module.attention_norm(x)

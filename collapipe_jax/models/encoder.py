@@ -1,12 +1,13 @@
-"""The encoder: a stack of identical blocks, the part that the devices share out.
+"""The encoder: a stack of identical blocks, which the devices share.
 
-Every parameter leaf is stacked `[L, ...]`, so that any run of consecutive blocks is
-a slice and the whole encoder is one `jax.lax.scan`.
+Every parameter leaf is stacked ``[L, ...]``, so that any run of consecutive blocks is
+a slice and the whole encoder is one ``jax.lax.scan``.
 """
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import (
@@ -26,7 +27,7 @@ from collapipe_jax.models.layers import (
 
 
 class EncoderBlock(nnx.Module):
-    """Self-attention and feed-forward, each around a residual, normed before or after."""
+    """Self-attention and feed-forward with residuals, normed before or after."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.rate, self.post_norm = config.dropout_rate, config.norm == "post"
@@ -35,56 +36,42 @@ class EncoderBlock(nnx.Module):
         self.feed_forward_norm = Norm(config, rngs=rngs)
         self.feed_forward = FeedForward(config, rngs=rngs)
 
-    def __call__(self, x: jax.Array, mask: jax.Array, keys: jax.Array | None) -> jax.Array:
-        """Map `x [B, S, h]` to `[B, S, h]`; `mask [B, S]` is True on real tokens."""
+    def __call__(self, x: Array, mask: Array, keys: Array | None) -> Array:
+        """Map ``x [B, S, h]`` to ``[B, S, h]``."""
 
-        def attend(x: jax.Array) -> jax.Array:
+        def attend(x: Array) -> Array:
             return dropout(self.attention(x, x, mask[:, None, :], keys, site=0), keys, 1, self.rate)
 
-        def think(x: jax.Array) -> jax.Array:
+        def feed_forward(x: Array) -> Array:
             return dropout(self.feed_forward(x), keys, 2, self.rate)
 
         if self.post_norm:
             x = self.attention_norm(x + attend(x))
-            return self.feed_forward_norm(x + think(x))
+            return self.feed_forward_norm(x + feed_forward(x))
         x = x + attend(self.attention_norm(x))
-        return x + think(self.feed_forward_norm(x))
+        return x + feed_forward(self.feed_forward_norm(x))
 
 
-def init_encoder(key: jax.Array, config: EncoderConfig) -> Params:
-    """Fresh parameters of the encoder.
+def init_encoder(key: Array, config: EncoderConfig) -> Params:
+    """Fresh parameters of the encoder, every leaf ``[L, ...]``.
 
-    A block holds `4 h^2 + 4 h` (attention) `+ 2 h d + d + h` (feed-forward of inner
-    width d) `+ 4 h` (norms) numbers, `12 h^2 + 13 h` at `d = 4 h`.
-
-    Args:
-      key: Scalar random key.
-      config: Sizes; `encoder_blocks` is L.
-
-    Returns:
-      Nested dictionary, every leaf `[L, ...]`.
+    A block has ``4 h^2 + 4 h`` (attention) ``+ 2 h d + d + h`` (feed-forward of inner width d)
+    ``+ 4 h`` (norms) numbers, ``12 h^2 + 13 h`` at ``d = 4 h``.
     """
     return init_stack(EncoderBlock, key, config, config.encoder_blocks)
 
 
 def encoder_block(
-    block_params: Params,
-    config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    keys: jax.Array | None = None,
-) -> jax.Array:
-    """One block of the encoder.
+    block_params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None = None
+) -> Array:
+    """One block of the encoder, ``[B, S, h]`` to ``[B, S, h]``.
 
     Args:
-      block_params: Parameters of one block, without the axis `L`.
-      config: Sizes.
-      x: Activations `[B, S, h]`.
-      mask: `[B, S]`, True on real tokens. An example without any gets finite values.
-      keys: Keys `[B]` of the examples in this layer, or None for no dropout.
-
-    Returns:
-      Activations `[B, S, h]`.
+      block_params: parameters of one block, without the axis ``L``.
+      config: sizes.
+      x: activations.
+      mask: an example without any real token gets finite values.
+      keys: keys of the examples in this layer.
     """
     return bind(EncoderBlock, config, block_params)(x, mask, keys)
 
@@ -92,33 +79,28 @@ def encoder_block(
 def encode(
     encoder_params: Params,
     config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-) -> jax.Array:
+    x: Array,
+    mask: Array,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
+) -> Array:
     """The whole encoder as one scan over its blocks.
 
-    Dropout depends on (layer, number of the example) only. A micro-batch that names
-    its examples by `example_ids` therefore computes what the whole mini-batch would,
-    and where the stack is cut between devices changes nothing.
+    Dropout depends on (layer, number of the example) only. A micro-batch with its
+    ``example_ids`` therefore gives what the whole mini-batch would, wherever the stack is cut.
 
     Args:
-      encoder_params: Every leaf `[L, ...]`.
-      config: Sizes; with `rematerialise` a block keeps its input alone for the backward pass.
-      x: Embedded tokens `[B, S, h]`.
-      mask: `[B, S]`, True on real tokens.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the mini-batch; `0 .. B - 1` when None.
+      encoder_params: every leaf ``[L, ...]``.
+      config: with ``rematerialise`` a block keeps only its input for the backward pass.
+      x, mask, dropout_key, example_ids: as in ``models``.
 
     Returns:
-      Activations `[B, S, h]` of x's type, before any final norm (whoever reads them
-      owns that).
+      Activations ``[B, S, h]`` of x's type, before any final norm.
     """
     ids = jnp.arange(x.shape[0]) if example_ids is None else example_ids
     keys = example_keys(dropout_key, ids)
 
-    def body(x: jax.Array, block: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
+    def body(x: Array, block: tuple[Params, Array]) -> tuple[Array, None]:
         params, layer = block
         return encoder_block(params, config, x, mask, layer_keys(keys, layer)), None
 

@@ -1,20 +1,26 @@
-"""Layers that the encoder and the decoder stack share, and how they meet plain parameters.
+"""Layers of encoder and decoder, and their binding to plain parameters.
 
-Parameters are nested dictionaries of arrays everywhere; `bind` turns one block's
-dictionary into a callable Flax module for the length of one traced call.
+Parameters are nested dictionaries of arrays; ``bind`` turns one block's dictionary into a
+callable Flax module within one traced call.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from collapipe_jax.models.config import EncoderConfig
 
 Params = dict[str, Any]
+Block = TypeVar("Block", bound=nnx.Module)
+
+LINEAR_OUTPUT = "linear_output"
+"""Name of the outputs of linear maps in policies of ``jax.checkpoint``."""
 
 # Finite, so that a row without any real token gets equal weights instead of 0 / 0.
 _BLOCKED_SCORE = -1e9
@@ -24,43 +30,32 @@ _BLOCKED_SCORE = -1e9
 UNROLLED_BLOCKS = 4
 
 
-def example_keys(dropout_key: jax.Array | None, example_ids: jax.Array) -> jax.Array | None:
-    """One random key per example, a function of the example's number alone.
-
-    Args:
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the whole mini-batch, int32.
-
-    Returns:
-      Keys `[B]`, or None when `dropout_key` is None.
-    """
+def example_keys(dropout_key: Array | None, example_ids: Array) -> Array | None:
+    """One random key per example ``[B]``, a function of its number alone."""
     if dropout_key is None:
         return None
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(dropout_key, example_ids)
 
 
-def layer_keys(keys: jax.Array | None, layer: jax.Array | int) -> jax.Array | None:
-    """The examples' keys `[B]` for one layer of the model; None stays None."""
+def layer_keys(keys: Array | None, layer: Array | int) -> Array | None:
+    """The examples' keys ``[B]`` for one layer of the model; None stays None."""
     if keys is None:
         return None
     return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, layer)
 
 
-def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax.Array:
+def dropout(x: Array, keys: Array | None, site: int, rate: float) -> Array:
     """Inverted dropout whose mask depends on (key of the example, site, entry) only.
 
     The bits come from a counter put through an avalanche hash (the finaliser of
-    MurmurHash3, twice) instead of `jax.random.bits`: it is elementwise, so it fuses
+    MurmurHash3, twice) instead of ``jax.random.bits``: it is elementwise, so it fuses
     with the multiplication and can be recomputed in the backward pass rather than stored.
 
     Args:
-      x: `[B, ...]`.
-      keys: `[B]`, or None for the identity.
-      site: Number of the place inside the layer, so that places differ.
-      rate: Probability that an entry is zeroed, in [0, 1); 0 is the identity.
-
-    Returns:
-      `[B, ...]`: entries are zeroed, or divided by `1 - rate`.
+      x: ``[B, ...]``.
+      keys: ``[B]``, or None for the identity.
+      site: number of the place inside the layer, so that places differ.
+      rate: probability that an entry is zeroed, in [0, 1); others are divided by ``1 - rate``.
     """
     if keys is None or rate == 0.0:
         return x
@@ -75,7 +70,7 @@ def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax
     return jnp.where(keep, x * (1.0 / (1.0 - rate)), 0.0)
 
 
-def _avalanche(z: jax.Array) -> jax.Array:
+def _avalanche(z: Array) -> Array:
     """MurmurHash3's 32-bit finaliser: every input bit reaches every output bit."""
     z = (z ^ (z >> 16)) * jnp.uint32(0x85EBCA6B)
     z = (z ^ (z >> 13)) * jnp.uint32(0xC2B2AE35)
@@ -83,47 +78,45 @@ def _avalanche(z: jax.Array) -> jax.Array:
 
 
 class Linear(nnx.Linear):
-    """A linear map, in the configuration's precision and summed in 32 bits at least."""
+    """A linear map in the configuration's precision, summed in 32 bits at least."""
+
+    bias: nnx.Param
 
     def __init__(self, inputs: int, outputs: int, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.narrow = narrow_dtype(config)
         super().__init__(
-            inputs,
-            outputs,
-            dtype=self.narrow,
-            kernel_init=initial_weights(config),
-            rngs=rngs,
+            inputs, outputs, dtype=self.narrow, kernel_init=initial_weights(config), rngs=rngs
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[..., inputs]` to `[..., outputs]`."""
+    def __call__(self, x: Array) -> Array:
+        """Map ``[..., inputs]`` to ``[..., outputs]``."""
         parts = self.promote_dtype((x, self.kernel[...], self.bias[...]), dtype=self.narrow)
         x, kernel, bias = parts
         wide = None if self.narrow is None else jnp.float32
         lift = (1,) * (x.ndim - 1) + (-1,)
-        return narrowed(_matrix_product(x, kernel, wide) + bias.reshape(lift), self.narrow)
+        product = _matrix_product(x, kernel, wide) + bias.reshape(lift)
+        return checkpoint_name(narrowed(product, self.narrow), LINEAR_OUTPUT)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _matrix_product(x: jax.Array, kernel: jax.Array, wide: jnp.dtype | None) -> jax.Array:
-    """`x [..., i]` times `kernel [i, o]`, in reverse mode only.
+def _matrix_product_value(x: Array, kernel: Array, wide: jnp.dtype | None) -> Array:
+    """``x [..., i]`` times ``kernel [i, o]``, in reverse mode only.
 
-    What automatic differentiation derives for the kernel is compiled on CPUs to a product
-    of two transposed matrices, which takes twice as long as the one below.
+    XLA compiles the automatic gradient of the kernel on CPUs to a product of two transposed
+    matrices, which takes twice as long as the one below.
     """
     last = (((x.ndim - 1,), (0,)), ((), ()))
     return jax.lax.dot_general(x, kernel, last, preferred_element_type=wide)
 
 
 def _matrix_product_forward(
-    x: jax.Array, kernel: jax.Array, wide: jnp.dtype | None
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _matrix_product(x, kernel, wide), (x, kernel)
+    x: Array, kernel: Array, wide: jnp.dtype | None
+) -> tuple[Array, tuple[Array, Array]]:
+    return _matrix_product_value(x, kernel, wide), (x, kernel)
 
 
 def _matrix_product_backward(
-    wide: jnp.dtype | None, kept: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    wide: jnp.dtype | None, kept: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array]:
     x, kernel = kept
     # Exact: where the layer computes in 16 bits, its output left with as many.
     gradient = gradient.astype(x.dtype)
@@ -133,28 +126,30 @@ def _matrix_product_backward(
         # With one axis to sum over, XLA reads `x` as it lies; with more it first writes a
         # transposed copy, of a wide input at a higher price than the faster product saves.
         x, gradient = (each.reshape(-1, each.shape[-1]) for each in (x, gradient))
-    places = ((tuple(range(x.ndim - 1)),) * 2, ((), ()))
+    outer = range(x.ndim - 1)
+    places = ((outer, outer), ((), ()))
     to_kernel = jax.lax.dot_general(x, gradient, places, preferred_element_type=wide)
     return to_x.astype(x.dtype), to_kernel.astype(kernel.dtype)
 
 
+_matrix_product = jax.custom_vjp(_matrix_product_value, nondiff_argnums=(2,))
 _matrix_product.defvjp(_matrix_product_forward, _matrix_product_backward)
 
 
 def initial_weights(config: EncoderConfig) -> nnx.Initializer:
-    """The law of fresh weights."""
+    """Law of fresh weights."""
     if config.initial_deviation == 0.0:
         return nnx.initializers.lecun_normal()
     return nnx.initializers.truncated_normal(config.initial_deviation)
 
 
 def narrow_dtype(config: EncoderConfig) -> jnp.dtype | None:
-    """The 16-bit type that activations have between layers, or None to leave them as they are."""
+    """The 16-bit type of activations between layers, or None for their own."""
     return None if config.compute_dtype == "float32" else jnp.dtype(config.compute_dtype)
 
 
-def narrowed(x: jax.Array, dtype: jnp.dtype | None) -> jax.Array:
-    """`x` in that type; unchanged for None."""
+def narrowed(x: Array, dtype: jnp.dtype | None) -> Array:
+    """``x`` in that type; unchanged for None."""
     return x if dtype is None else x.astype(dtype)
 
 
@@ -164,13 +159,13 @@ class Norm(nnx.LayerNorm):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         super().__init__(config.width, epsilon=config.norm_epsilon, rngs=rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[..., h]` to `[..., h]`."""
+    def __call__(self, x: Array) -> Array:
+        """Map ``[..., h]`` to ``[..., h]``."""
         return super().__call__(x).astype(x.dtype)
 
 
 class Attention(nnx.Module):
-    """Multi-head attention with biases: `4 h^2 + 4 h` parameters."""
+    """Multi-head attention with biases: ``4 h^2 + 4 h`` parameters."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         width = config.width
@@ -182,26 +177,21 @@ class Attention(nnx.Module):
         self.out = Linear(width, width, config, rngs=rngs)
 
     def __call__(
-        self,
-        x: jax.Array,
-        source: jax.Array,
-        allowed: jax.Array,
-        keys: jax.Array | None = None,
-        site: int = 0,
-    ) -> jax.Array:
-        """Attend from `x [B, Q, h]` to `source [B, S, h]` where `allowed` `[B, 1 | Q, S]`."""
+        self, x: Array, source: Array, allowed: Array, keys: Array | None = None, site: int = 0
+    ) -> Array:
+        """Attend from ``x [B, Q, h]`` to ``source [B, S, h]`` where ``allowed [B, 1 | Q, S]``."""
         return self.attend(x, self.key(source), self.value(source), allowed, keys, site)
 
     def attend(
         self,
-        x: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        allowed: jax.Array,
-        keys: jax.Array | None = None,
+        x: Array,
+        key: Array,
+        value: Array,
+        allowed: Array,
+        keys: Array | None = None,
         site: int = 0,
-    ) -> jax.Array:
-        """Attend from `x [B, Q, h]` with keys and values `[B, S, h]` projected before."""
+    ) -> Array:
+        """As ``__call__``, with keys and values ``[B, S, h]`` already projected."""
         query = self._heads(self.query(x)) * (x.shape[-1] // self.heads) ** -0.5
         scores = self._product("bnqd,bnsd->bnqs", query, self._heads(key))
         bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
@@ -210,30 +200,30 @@ class Attention(nnx.Module):
         mixed = self._product("bnqs,bnsd->bnqd", weights, self._heads(value))
         return self.out(jnp.swapaxes(mixed, 1, 2).reshape(x.shape))
 
-    def _heads(self, x: jax.Array) -> jax.Array:
-        """`[B, S, h]` as `[B, heads, S, h / heads]`.
+    def _heads(self, x: Array) -> Array:
+        """``[B, S, h]`` as ``[B, heads, S, h / heads]``.
 
-        With examples and heads in front XLA's CPU backend takes products as they stand, which
-        saves a third or more of the time of attention's forward pass.
+        With examples and heads first, XLA's CPU backend takes products as they are, which saves a
+        third or more of the time of attention's forward pass.
         """
         return jnp.swapaxes(x.reshape(*x.shape[:-1], self.heads, -1), 1, 2)
 
-    def _product(self, axes: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    def _product(self, axes: str, a: Array, b: Array) -> Array:
         wide = None if self.narrow is None else jnp.float32
         return jnp.einsum(axes, a, b, preferred_element_type=wide)
 
 
-def gelu(x: jax.Array) -> jax.Array:
-    """`x` times the normal distribution function at `x`, by the error function.
+def gelu(x: Array) -> Array:
+    """``x`` times the normal distribution function at ``x``, by the error function.
 
-    By its complement, as in `jax.nn`, tails below 1e-7 would be exact too, and a training step
-    of BERT 7 to 9 % longer on a CPU.
+    Its complement, as in ``jax.nn``, is exact in tails below 1e-7 too, but a training step of
+    BERT takes 7 to 9 % longer on a CPU.
     """
     half = jnp.asarray(0.5, x.dtype)
     return half * x * (1.0 + jax.lax.erf(x * half**0.5))
 
 
-_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": gelu,
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
@@ -241,32 +231,30 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class FeedForward(nnx.Module):
-    """Two linear maps, an activation between: `2 h d + d + h` parameters for inner width `d`."""
+    """Two linear maps and an activation: ``2 h d + d + h`` parameters for inner width ``d``."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.activation = config.activation
         self.inner = Linear(config.width, config.feed_forward_width, config, rngs=rngs)
         self.outer = Linear(config.feed_forward_width, config.width, config, rngs=rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[B, S, h]` to `[B, S, h]`, each position by itself."""
+    def __call__(self, x: Array) -> Array:
+        """Map ``[B, S, h]`` to ``[B, S, h]``, each position on its own."""
         return self.outer(_ACTIVATIONS[self.activation](self.inner(x)))
 
 
-def init_stack(
-    module: type[nnx.Module], key: jax.Array, config: EncoderConfig, depth: int
-) -> Params:
-    """Parameters of `depth` independent blocks, every leaf stacked `[depth, ...]`."""
+def init_stack(module: Callable[..., Any], key: Array, config: EncoderConfig, depth: int) -> Params:
+    """Parameters of ``depth`` independent blocks, every leaf ``[depth, ...]``."""
 
-    def one(block_key: jax.Array) -> Params:
+    def one(block_key: Array) -> Params:
         block = module(config, rngs=nnx.Rngs(block_key))
         return nnx.to_pure_dict(nnx.state(block, nnx.Param))
 
     return jax.vmap(one)(jax.random.split(key, depth))
 
 
-def bind(module: type[nnx.Module], config: EncoderConfig, params: Params) -> nnx.Module:
-    """A block that computes with `params` (one block's, unstacked)."""
+def bind(module: Callable[..., Block], config: EncoderConfig, params: Params) -> Block:
+    """A block with the parameters ``params`` (one block's, unstacked)."""
     definition, abstract = _definition(module, config)
     state = jax.tree.map(lambda leaf: leaf, abstract)
     nnx.replace_by_pure_dict(state, params)
@@ -274,6 +262,6 @@ def bind(module: type[nnx.Module], config: EncoderConfig, params: Params) -> nnx
 
 
 @functools.lru_cache(maxsize=32)
-def _definition(module: type[nnx.Module], config: EncoderConfig) -> tuple[Any, nnx.State]:
+def _definition(module: Callable[..., Any], config: EncoderConfig) -> tuple[Any, nnx.State]:
     """The structure of a block and its state without values."""
     return nnx.split(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))

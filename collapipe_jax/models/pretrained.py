@@ -1,8 +1,8 @@
-"""BERT in the layout of Hugging Face: `config.json`, `model.safetensors`, `vocab.txt`.
+"""BERT in the layout of Hugging Face: ``config.json``, ``model.safetensors``, ``vocab.txt``.
 
-What is written may have a `tokenizer_config.json` beside them, which tells the vocabulary's case.
-Layout: https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of
-a linear map as `[outputs, inputs]`, we as `[inputs, outputs]`.
+``tokenizer_config.json``, written beside them, states the vocabulary's case. Layout:
+https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of a linear
+map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
 """
 
 import functools
@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import partial_path, write_text
+from collapipe_jax.files.atomic import write_bytes, write_text
 from collapipe_jax.models.bert import init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.layers import Params
@@ -58,12 +58,12 @@ _SHOWN = 8  # names in a message
 
 
 class _Place(NamedTuple):
-    """Where a tensor of the checkpoint stands in our parameters.
+    """Place of a tensor of the checkpoint in our parameters.
 
     Attributes:
-      path: Keys from the root to the leaf.
-      block: Entry along the leaf's first axis, or None for the whole leaf.
-      transposed: Whether its two axes change places.
+      path: keys from the root to the leaf.
+      block: entry along the leaf's first axis, or None for the whole leaf.
+      transposed: whether its two axes change places.
     """
 
     path: tuple[str, ...]
@@ -74,28 +74,23 @@ class _Place(NamedTuple):
 def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
     """Sizes and parameters of a BERT checkpoint.
 
-    Read are checkpoints of `BertModel` and of the models around it, whose names begin with
-    `bert.`, whole or in shards, with `gamma` and `beta` for a norm's weight and bias as older
-    ones have it. 16-bit numbers become float32. Heads are left unread, `cls.*` of
-    pretraining, `classifier.*` and `qa_outputs.*`, and so is the buffer
-    `embeddings.position_ids`; any other name that BERT does not have is an error.
+    Reads checkpoints of ``BertModel`` and of the models that contain one as ``bert.``, whole or in
+    shards, with ``gamma`` and ``beta`` for a norm's weight and bias in older ones. 16-bit numbers
+    become float32. Heads (``cls.*``, ``classifier.*``, ``qa_outputs.*``) and the buffer
+    ``embeddings.position_ids`` are not read; any other name that BERT does not have is an error.
 
-    A checkpoint without a pooler, as of `BertForTokenClassification`, gives parameters
-    without "pooler": `bert_encode` then returns None for the pooled text, and
-    `bert.init_pooler` draws a fresh pooler for those who want one.
-
-    Whatever in `config.json` changes what the encoder computes is read or, where it is not
-    supported, refused; keys about heads, caches, token numbers or versions are not read.
+    A checkpoint without a pooler, as of ``BertForTokenClassification``, gives parameters
+    without "pooler"; ``bert.init_pooler`` draws a fresh one.
 
     Args:
-      directory: Holds `config.json`, and `model.safetensors` or its shards with
-        `model.safetensors.index.json`. `vocab.txt` is the tokenizer's and not read.
+      directory: holds ``config.json``, and ``model.safetensors`` or its shards with
+        ``model.safetensors.index.json``. ``vocab.txt`` is the tokenizer's and not read.
 
     Returns:
-      `(config, params)`, parameters as `init_bert` returns them, float32.
+      ``(config, params)``, parameters as ``init_bert`` returns them, float32.
 
     Raises:
-      InputError: On a missing or unreadable file, an unsupported key of `config.json`, or
+      InputError: on a missing or unreadable file, an unsupported key of ``config.json``, or
         tensors that are missing, unknown, given twice, or of another shape or type.
     """
     directory = Path(directory)
@@ -121,31 +116,30 @@ def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
 
 
 def save_bert(
-    directory: str | Path,
+    directory: str | os.PathLike[str],
     config: BertConfig,
     params: Params,
     *,
     vocabulary: str | Path | Sequence[str] | None = None,
     lowercase: bool | None = None,
 ) -> None:
-    """Write a checkpoint that `load_bert` and `transformers.BertModel.from_pretrained` read.
+    """Write a checkpoint for ``load_bert`` and ``transformers.BertModel.from_pretrained``.
 
-    Each file is whole or not there; files of the same names are replaced. `rematerialise`
-    and `compute_dtype` are not kept, the layout has no place for them.
+    Each file is whole or not there; files of the same names are replaced. The layout has no
+    place for ``rematerialise`` and ``compute_dtype``.
 
     Args:
-      directory: Made where it is missing.
-      config: Sizes; post-norm, and with a deviation of fresh weights.
-      params: As `init_bert` returns them, float32. What is written without "pooler" is read
-        by `BertModel.from_pretrained(directory, add_pooling_layer=False)`.
-      vocabulary: A file with one token a line, or the tokens themselves in the order of
-        their numbers, for `vocab.txt`; None leaves that file as it is.
-      lowercase: Whether text is lowercased and stripped of accents before it is cut in
-        pieces, for `tokenizer_config.json`; None leaves that file as it is. Without it
-        `transformers` lowercases.
+      directory: made where it is missing.
+      config: sizes; post-norm, and with a deviation of fresh weights.
+      params: as ``init_bert`` returns them, float32. Without "pooler" they are read by
+        ``BertModel.from_pretrained(directory, add_pooling_layer=False)``.
+      vocabulary: tokens in the order of their numbers for ``vocab.txt``, or a file with one a
+        line; None leaves that file as it is.
+      lowercase: whether the tokenizer lowercases and strips accents, for
+        ``tokenizer_config.json``; None leaves that file as it is.
 
     Raises:
-      InputError: On a configuration that the layout cannot express, parameters that are not
+      InputError: on a configuration that the layout cannot express, parameters that are not
         the configuration's, more tokens than its vocabulary has entries, or a line break in
         a token.
     """
@@ -159,7 +153,8 @@ def save_bert(
         for name, place in _places(config, "pooler" in params).items()
     }
     directory.mkdir(parents=True, exist_ok=True)
-    _write_tensors(directory / _WEIGHTS, tensors)
+    # PyTorch's layout, which `from_pretrained` insists on being told.
+    write_bytes(directory / _WEIGHTS, save(tensors, metadata={"format": "pt"}))
     write_text(directory / _CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
     if tokens is not None:
         write_text(directory / _VOCABULARY, "".join(f"{token}\n" for token in tokens))
@@ -175,7 +170,7 @@ def _expected_params(config: BertConfig, pooler: bool) -> Params:
 
 
 def _check_params(config: BertConfig, params: Params) -> None:
-    """Refuse parameters that are not the configuration's, by the leaves' names."""
+    """Refuse parameters that are not the configuration's."""
 
     def leaves(tree: Params) -> dict[str, tuple]:
         pairs = jax.tree_util.tree_leaves_with_path(tree)
@@ -192,11 +187,7 @@ def _name_wrong(
     problem: str,
     remedy: str = "Check that the sizes in the configuration belong to these tensors",
 ) -> None:
-    """Refuse the tensors of these names, if there are any.
-
-    Raises:
-      InputError: If there are.
-    """
+    """Refuse the tensors of these names, if there are any."""
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         shown = ", ".join(names[:_SHOWN]) + more
@@ -204,7 +195,7 @@ def _name_wrong(
 
 
 def _places(config: BertConfig, pooler: bool) -> dict[str, _Place]:
-    """The place of every tensor, by its name in `BertModel`."""
+    """The place of every tensor, by its name in ``BertModel``."""
     places = {
         f"embeddings.{theirs}.weight": _Place(("embedding", ours))
         for ours, theirs in _TABLES.items()
@@ -228,13 +219,13 @@ def _layer(name: str, place: _Place) -> dict[str, _Place]:
 
 def _view(params: Params, place: _Place) -> np.ndarray:
     """A tensor as PyTorch has it, sharing memory with our leaf."""
-    leaf = functools.reduce(operator.getitem, place.path, params)
+    leaf: Any = functools.reduce(operator.getitem, place.path, params)
     leaf = leaf if place.block is None else leaf[place.block]
     return leaf.T if place.transposed else leaf
 
 
 def _read_tensors(directory: Path) -> dict[str, np.ndarray]:
-    """The tensors of BERT by their names in `BertModel`."""
+    """The tensors of BERT by their names in ``BertModel``."""
     tensors: dict[str, np.ndarray] = {}
     for path in _tensor_files(directory):
         try:
@@ -275,21 +266,10 @@ def _tensor_files(directory: Path) -> list[Path]:
 
 
 def _canonical(name: str) -> str:
-    """A tensor's name as `BertModel` has it today."""
+    """A tensor's name as ``BertModel`` has it today."""
     name = name.removeprefix("bert.")
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-
-
-def _write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Write a file at once or not at all, also when the program is killed."""
-    partial = partial_path(path)
-    with partial.open("wb") as stream:
-        # PyTorch's layout, which `from_pretrained` insists on being told.
-        stream.write(save(tensors, metadata={"format": "pt"}))
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
 
 
 def _tokens(vocabulary: str | Path | Sequence[str], config: BertConfig) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sizes of BERT in `config.json`, as Hugging Face has it."""
+"""Sizes of BERT in ``config.json`` of Hugging Face."""
 
 import json
 from collections.abc import Mapping
@@ -47,38 +47,33 @@ _REQUIRED: dict[str, tuple[object, ...]] = {
 def read_config(path: Path) -> BertConfig:
     """Sizes on file.
 
-    Keys that change what the encoder computes are read, or refused where they are not
-    supported; keys about heads, caches, token numbers or versions are not read.
-
-    Args:
-      path: Of `config.json`.
+    Keys that change the encoder's output are read, or refused where they are not supported.
 
     Raises:
-      InputError: On an unreadable file, or naming the key that is wrong or not supported.
+      InputError: on an unreadable file, or naming the key that is wrong or not supported.
     """
     document = read_json(path)
     for key, allowed in _REQUIRED.items():
         if document.get(key, allowed[0]) not in allowed:
             remedy = f"Take a checkpoint where it is {allowed[0]!r}"
             raise InputError(f"{path}: {key}", document[key], "is not supported", remedy)
-    sizes = {ours: _size(path, document, theirs) for ours, theirs in _SIZES.items()}
-    shares = {ours: _share(path, document, *theirs) for ours, theirs in _SHARES.items()}
+    found: dict[str, Any] = {
+        **{ours: _size(path, document, theirs) for ours, theirs in _SIZES.items()},
+        **{ours: _share(path, document, *theirs) for ours, theirs in _SHARES.items()},
+    }
     attention_rate = _share(path, document, "attention_probs_dropout_prob", 0.1)
-    if attention_rate != shares["dropout_rate"]:
-        raise InputError(
-            f"{path}: attention_probs_dropout_prob",
-            attention_rate,
-            f"differs from hidden_dropout_prob {shares['dropout_rate']}",
-            "Give both the same rate",
-        )
-    return BertConfig(**sizes, **shares, activation=_activation(path, document))
+    if attention_rate != found["dropout_rate"]:
+        key = f"{path}: attention_probs_dropout_prob"
+        problem = f"differs from hidden_dropout_prob {found['dropout_rate']}"
+        raise InputError(key, attention_rate, problem, "Give both the same rate")
+    return BertConfig(**found, activation=_activation(path, document))
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
     """The JSON object on file.
 
     Raises:
-      InputError: If the file cannot be read or holds anything else.
+      InputError: if the file cannot be read or holds anything else.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -114,11 +109,10 @@ def _activation(path: Path, document: Mapping[str, Any]) -> str:
 
 
 def config_document(config: BertConfig) -> dict[str, Any]:
-    """What `config.json` says of these sizes.
+    """``config.json`` of these sizes.
 
     Raises:
-      InputError: On sizes that it has no words for: a norm other than BERT's, or fresh
-        weights without a deviation.
+      InputError: on a norm other than BERT's, or fresh weights without a deviation.
     """
     problem = "cannot be said in config.json"
     if config.norm != "post":

@@ -1,9 +1,10 @@
-"""What every model that the network trains has in common: where it is cut, and its loss."""
+"""The interface of all models that the network trains: their cut and their loss."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode
@@ -13,81 +14,59 @@ Batch = Any
 """A NamedTuple of arrays whose first axis is the examples, one type a kind of task."""
 
 
+@runtime_checkable
 class SplitModel(Protocol):
-    """A model in three parts; hashable, hence static under jit.
-
-    Parameters are `{"embedding", "encoder", "decoder"}`: the control unit embeds, the
-    devices run the encoder, and the edge server's decoder or head ends in a loss.
-    """
+    """A model in three parts; hashable, hence static under jit."""
 
     @property
     def encoder(self) -> EncoderConfig:
-        """Sizes of the stack of blocks."""
+        """Sizes of the encoder."""
+        ...
 
     @property
     def unsmoothed(self) -> "SplitModel":
         """The same model, its loss without label smoothing."""
+        ...
 
-    def init(self, key: jax.Array) -> Params:
-        """Fresh parameters of all three parts.
-
-        Args:
-          key: Scalar random key.
-        """
+    def init(self, key: Array) -> Params:
+        """Fresh parameters of all three parts."""
+        ...
 
     def embed(
-        self, embedding_params: Params, batch: Batch, keys: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """What the control unit feeds the encoder.
-
-        Args:
-          embedding_params: Of the embedding.
-          batch: Leaves `[B, ...]`.
-          keys: Keys `[B]` of the examples, or None for no dropout.
-
-        Returns:
-          `(x [B, S, h], mask [B, S])`, the mask True on real tokens.
-        """
+        self, embedding_params: Params, batch: Batch, keys: Array | None
+    ) -> tuple[Array, Array]:
+        """The control unit's part: ``(x [B, S, h], mask [B, S])`` of a batch."""
+        ...
 
     def losses(
-        self, decoder_params: Params, encoded: jax.Array, batch: Batch, keys: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
+        self, decoder_params: Params, encoded: Array, batch: Batch, keys: Array | None
+    ) -> tuple[Array, Array]:
         """The edge server's part.
 
-        The loss of a set of examples is `sum(loss_sum) / sum(count)`: sums, so that it
-        does not matter how the set was cut in micro-batches.
+        The loss of a set of examples is ``sum(loss_sum) / sum(count)``: sums do not depend on
+        the cut into micro-batches.
 
         Args:
-          decoder_params: Of decoder or head.
-          encoded: The encoder's output `[B, S, h]`.
-          batch: Leaves `[B, ...]`.
-          keys: Keys `[B]` of the examples, or None for no dropout.
+          decoder_params: of decoder or head.
+          encoded: the encoder's output ``[B, S, h]``.
+          batch: leaves ``[B, ...]``.
+          keys: as in ``models``.
 
         Returns:
-          `(loss_sum [B], count [B])`: an example's loss in nats summed over what it
-          predicts, and how many predictions that are; 0 and 0 where there is none.
+          ``(loss_sum [B], count [B])``: an example's loss in nats summed over its predictions,
+          and their number; 0 and 0 where there is none.
         """
+        ...
 
 
 def example_losses(
     model: SplitModel,
     params: Params,
     batch: Batch,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Loss of every example, all three parts in one place.
-
-    Args:
-      model: Which model (static under jit).
-      params: `{"embedding", "encoder", "decoder"}`.
-      batch: Leaves `[B, ...]`.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the mini-batch, `0 .. B - 1` when None.
-
-    Returns:
-      `(loss_sum [B], count [B])`, as `SplitModel.losses`.
-    """
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
+) -> tuple[Array, Array]:
+    """Loss of every example, all three parts on one device; as ``SplitModel.losses``."""
     if example_ids is None:
         example_ids = jnp.arange(jax.tree.leaves(batch)[0].shape[0])
     keys = example_keys(dropout_key, example_ids)

@@ -1,18 +1,19 @@
-"""Encoder-decoder Transformer for translation, cut where the network cuts it.
+"""Encoder-decoder Transformer for translation, cut between control unit, devices and server.
 
-`embed` runs on the control unit, `encoder.encode` on the devices, `decode` and the
-loss on the edge server. Parameters are `{"embedding", "encoder", "decoder"}`.
+``embed`` runs on the control unit, ``encoder.encode`` on the devices, ``decode`` and the
+loss on the edge server.
 """
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
-from collapipe_jax.models.config import PAD_ID, TransformerConfig
+from collapipe_jax.models.config import PAD_ID, Ids, TransformerConfig
 from collapipe_jax.models.cross_entropy import cross_entropy
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import (
@@ -34,12 +35,12 @@ class TranslationBatch(NamedTuple):
     """Token numbers of a batch of sentence pairs, 0 where padded.
 
     Attributes:
-      source_ids: `[B, source_length]` int32.
-      target_ids: `[B, target_length + 1]` int32, from start to end token.
+      source_ids: ``[B, source_length]`` int32.
+      target_ids: ``[B, target_length + 1]`` int32, from start to end token.
     """
 
-    source_ids: jax.Array
-    target_ids: jax.Array
+    source_ids: Ids
+    target_ids: Ids
 
 
 class DecoderBlock(nnx.Module):
@@ -55,14 +56,9 @@ class DecoderBlock(nnx.Module):
         self.feed_forward = FeedForward(config, rngs=rngs)
 
     def __call__(
-        self,
-        x: jax.Array,
-        allowed: jax.Array,
-        memory: jax.Array,
-        memory_allowed: jax.Array,
-        keys: jax.Array | None,
-    ) -> jax.Array:
-        """Map `x [B, T, h]` to `[B, T, h]` given `memory [B, S, h]`."""
+        self, x: Array, allowed: Array, memory: Array, memory_allowed: Array, keys: Array | None
+    ) -> Array:
+        """Map ``x [B, T, h]`` to ``[B, T, h]`` given ``memory [B, S, h]``."""
         normed = self.attention_norm(x)
         attended = self.attention(normed, normed, allowed, keys, site=0)
         x = x + dropout(attended, keys, 1, self.rate)
@@ -72,16 +68,12 @@ class DecoderBlock(nnx.Module):
         return x + dropout(self.feed_forward(self.feed_forward_norm(x)), keys, 4, self.rate)
 
 
-def init_params(key: jax.Array, config: TransformerConfig) -> Params:
+def init_params(key: Array, config: TransformerConfig) -> Params:
     """Fresh parameters of the whole model.
 
-    Args:
-      key: Scalar random key.
-      config: Sizes.
-
     Returns:
-      `{"embedding", "encoder", "decoder"}`: the control unit's table `[V, h]`, the
-      blocks `[L, ...]`, and the edge server's table, blocks and final norms.
+      The control unit's table ``[V, h]``, the blocks ``[L, ...]``, and the edge server's table,
+      blocks and final norms.
     """
     embedding_key, encoder_key, table_key, decoder_key = jax.random.split(key, 4)
     norm = {"scale": jnp.ones(config.width), "bias": jnp.zeros(config.width)}
@@ -97,7 +89,7 @@ def init_params(key: jax.Array, config: TransformerConfig) -> Params:
     }
 
 
-def _init_table(key: jax.Array, config: TransformerConfig) -> Params:
+def _init_table(key: Array, config: TransformerConfig) -> Params:
     # Entries of variance 1 / h: of variance 1 once scaled by sqrt(h), and logits of
     # variance 1 when the table is the output projection.
     shape = (config.vocabulary_size, config.width)
@@ -105,29 +97,23 @@ def _init_table(key: jax.Array, config: TransformerConfig) -> Params:
 
 
 def embed(
-    embedding_params: Params,
-    config: TransformerConfig,
-    ids: jax.Array,
-    start: jax.Array | int = 0,
-) -> jax.Array:
+    embedding_params: Params, config: TransformerConfig, ids: Array, start: Array | int = 0
+) -> Array:
     """Token embeddings times sqrt(h) plus sinusoidal positions (Vaswani et al. 1706.03762).
 
     Args:
-      embedding_params: `{"embedding": [V, h]}`.
-      config: Sizes.
-      ids: Token numbers `[B, S]`; a number outside the vocabulary is clamped to its end.
-      start: Position of the first token, an array value.
-
-    Returns:
-      `[B, S, h]`.
+      embedding_params: ``{"embedding": [V, h]}``.
+      config: sizes.
+      ids: token numbers ``[B, S]``; a number outside the vocabulary is clamped to its end.
+      start: position of the first token, an array value.
     """
     table = embedding_params["embedding"]
     tokens = table.at[ids].get(mode="clip") * math.sqrt(config.width)
     return tokens + sinusoidal_positions(start + jnp.arange(ids.shape[1]), config.width)[None]
 
 
-def sinusoidal_positions(positions: jax.Array, width: int) -> jax.Array:
-    """Table `[S, width]` for `positions [S]`: sines in its first half, then cosines."""
+def sinusoidal_positions(positions: Array, width: int) -> Array:
+    """Table ``[S, width]`` for ``positions [S]``: sines in its first half, then cosines."""
     rate = jnp.exp(-math.log(10_000.0) * jnp.arange(0, width, 2) / width)
     angle = positions[:, None] * rate[None, :]
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
@@ -136,23 +122,20 @@ def sinusoidal_positions(positions: jax.Array, width: int) -> jax.Array:
 def decode(
     decoder_params: Params,
     config: TransformerConfig,
-    target_in: jax.Array,
-    memory: jax.Array,
-    memory_mask: jax.Array,
-    keys: jax.Array | None = None,
-) -> jax.Array:
-    """Hidden states of the decoder, each position blind to later ones.
+    target_in: Array,
+    memory: Array,
+    memory_mask: Array,
+    keys: Array | None = None,
+) -> Array:
+    """Hidden states ``[B, T, h]`` of the decoder after the final norm, with a causal mask.
 
     Args:
-      decoder_params: The edge server's parameters.
-      config: Sizes.
-      target_in: Target tokens from the start token on, `[B, T]`.
-      memory: The encoder's output `[B, S, h]`, not yet normed.
-      memory_mask: `[B, S]`, True on real source tokens.
-      keys: Keys `[B]` of the examples (`layers.example_keys`), or None for no dropout.
-
-    Returns:
-      `[B, T, h]`, after the final norm.
+      decoder_params: the edge server's parameters.
+      config: sizes.
+      target_in: target tokens from the start token on, ``[B, T]``.
+      memory: the encoder's output ``[B, S, h]``, not yet normed.
+      memory_mask: ``[B, S]``, True on real source tokens.
+      keys: as in ``models``.
     """
     x = embed(decoder_params["embedding"], config, target_in)
     memory = layer_norm(decoder_params["memory_norm"], memory)
@@ -161,7 +144,7 @@ def decode(
     # The encoder's layers come first in the count, so that no two layers share keys.
     layers = config.encoder_blocks + jnp.arange(config.decoder_blocks)
 
-    def body(x: jax.Array, block: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
+    def body(x: Array, block: tuple[Params, Array]) -> tuple[Array, None]:
         params, layer = block
         module = bind(DecoderBlock, config, params)
         x = module(x, causal, narrow_memory, memory_mask[:, None, :], layer_keys(keys, layer))
@@ -174,49 +157,37 @@ def decode(
     return layer_norm(decoder_params["norm"], x.astype(memory.dtype))
 
 
-def layer_norm(params: Params, x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
-    """Zero mean and unit variance over the last axis, then scale and shift (both `[h]`)."""
+def layer_norm(params: Params, x: Array, epsilon: float = 1e-6) -> Array:
+    """The final norms: as ``Norm``, but with the variance of centred numbers, in two passes."""
     centred = x - x.mean(-1, keepdims=True)
     scaled = centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + epsilon)
     lift = (1,) * (x.ndim - 1) + (-1,)
     return scaled * params["scale"].reshape(lift) + params["bias"].reshape(lift)
 
 
-def logits(decoder_params: Params, hidden: jax.Array) -> jax.Array:
-    """Scores `[..., V]` of the next token from hidden states `[..., h]`; tied weights."""
+def logits(decoder_params: Params, hidden: Array) -> Array:
+    """Scores ``[..., V]`` of the next token from hidden states ``[..., h]``; tied weights."""
     return hidden @ decoder_params["embedding"]["embedding"].T
 
 
-def source_memory(params: Params, config: TransformerConfig, source_ids: jax.Array) -> jax.Array:
-    """What the decoder translates: the source, embedded and encoded without dropout.
-
-    Args:
-      params: `{"embedding", "encoder"}` (further keys are ignored).
-      config: Sizes.
-      source_ids: `[B, S]`.
-
-    Returns:
-      `[B, S, h]`.
-    """
+def source_memory(params: Params, config: TransformerConfig, source_ids: Array) -> Array:
+    """The encoded source ``[B, S, h]``, without dropout."""
     x = embed(params["embedding"], config, source_ids)
     return encode(params["encoder"], config, x, source_ids != PAD_ID)
 
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-    """The encoder-decoder as a `SplitModel`; batches are `TranslationBatch`.
+    """The encoder-decoder as a ``SplitModel``; batches are ``TranslationBatch``.
 
     The loss is label-smoothed cross entropy, summed over the target's tokens.
-
-    Attributes:
-      sizes: Of the model.
     """
 
     sizes: TransformerConfig
 
     @property
     def encoder(self) -> TransformerConfig:
-        """Sizes of the stack of blocks."""
+        """Sizes of the encoder."""
         return self.sizes
 
     @property
@@ -224,26 +195,22 @@ class Translator:
         """The same model, its loss without label smoothing."""
         return Translator(dataclasses.replace(self.sizes, label_smoothing=0.0))
 
-    def init(self, key: jax.Array) -> Params:
-        """See `init_params`."""
+    def init(self, key: Array) -> Params:
+        """Fresh parameters of all three parts."""
         return init_params(key, self.sizes)
 
     def embed(
-        self, embedding_params: Params, batch: TranslationBatch, keys: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """Embedded sources; the embedding has no dropout of its own."""
+        self, embedding_params: Params, batch: TranslationBatch, keys: Array | None
+    ) -> tuple[Array, Array]:
+        """Embedded sources and their mask, without dropout."""
         del keys
         x = embed(embedding_params, self.sizes, batch.source_ids)
         return x, batch.source_ids != PAD_ID
 
     def losses(
-        self,
-        decoder_params: Params,
-        encoded: jax.Array,
-        batch: TranslationBatch,
-        keys: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array]:
-        """Losses in nats and numbers of target tokens `[B]`, from the encoded source on."""
+        self, decoder_params: Params, encoded: Array, batch: TranslationBatch, keys: Array | None
+    ) -> tuple[Array, Array]:
+        """Loss in nats and number of target tokens of every example ``[B]``."""
         target_in, target_out = batch.target_ids[:, :-1], batch.target_ids[:, 1:]
         mask = batch.source_ids != PAD_ID
         hidden = decode(decoder_params, self.sizes, target_in, encoded, mask, keys)
@@ -251,8 +218,3 @@ class Translator:
         losses = cross_entropy(scores, target_out, self.sizes.label_smoothing)
         real = target_out != PAD_ID
         return jnp.where(real, losses, 0.0).sum(-1), real.sum(-1).astype(losses.dtype)
-
-
-def count_parameters(tree: Any) -> int:
-    """Numbers held by all leaves of a tree of arrays or of their shapes."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

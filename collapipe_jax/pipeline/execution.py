@@ -1,23 +1,24 @@
-"""Run the encoder, whatever executes it: same values, same gradients.
+"""Execution of the encoder: one scan, or a pipeline with the same values and gradients.
 
 The gradient of a synchronous pipeline does not depend on the partition, so training
-may use `sequential`; `vmapped` and `sharded` run the partition as a pipeline, on one
+may use ``sequential``; ``vmapped`` and ``sharded`` run the partition as a pipeline, on one
 device and on one device per stage.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import Mesh
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode
 from collapipe_jax.models.layers import Params
-from collapipe_jax.pipeline.mesh import check_mesh, make_pipeline_mesh
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.pipeline.micro_batches import check_micro_batches
-from collapipe_jax.pipeline.sharded import forward_sharded
+from collapipe_jax.pipeline.sharded import forward_clusters
 from collapipe_jax.pipeline.slots import check_partition, gather_slots, holds
 from collapipe_jax.pipeline.vmapped import forward_vmapped
 
@@ -25,11 +26,11 @@ BACKENDS = ("sequential", "vmapped", "sharded")
 
 
 class Execution(NamedTuple):
-    """What runs the encoder; it changes neither values nor gradients. Static, all of it.
+    """How the encoder is executed; it changes neither values nor gradients. Static.
 
     Attributes:
-      backend: One of `BACKENDS`.
-      micro_batches: Into how many a pipeline cuts a mini-batch, a divisor of `B`.
+      backend: one of ``BACKENDS``.
+      micro_batches: number of micro-batches of a pipeline, a divisor of ``B``.
     """
 
     backend: str = "sequential"
@@ -43,69 +44,53 @@ SEQUENTIAL = Execution()
 def forward(
     encoder_params: Params,
     config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array | None = None,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
+    x: Array,
+    mask: Array,
+    segments: Array | None = None,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
     *,
     backend: str = "sequential",
     micro_batches: int = 1,
     capacity: int | None = None,
     mesh: Mesh | None = None,
     bubble: float = 0.0,
-) -> jax.Array:
+) -> Array:
     """The encoder's output for one cluster.
 
-    Several clusters: `jax.vmap` of this for `sequential` and `vmapped`, and
-    `forward_clusters` for `sharded`.
+    For several clusters take ``jax.vmap`` of this for ``sequential`` and ``vmapped``, and
+    ``forward_clusters`` for ``sharded``.
 
     Args:
-      encoder_params: Every leaf `[L, ...]`.
-      config: Sizes.
-      x: Embedded tokens `[B, S, h]`.
-      mask: `[B, S]`, True on real tokens.
-      segments: Blocks per device `[K]`, zeros included, sum L: array values, so that a
-        new partition costs no compilation. A row of zeros sits out: the activations pass
-        on unchanged. `sequential` does not read them.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples in the mini-batch; `0 .. B - 1` when None.
-      backend: `sequential`, one scan over the stack; `vmapped`, all stages at once under
-        `jax.vmap`; or `sharded`, a device per stage (static).
-      micro_batches: `M`, a divisor of B (static); `sequential` cuts nothing.
-      capacity: Most blocks that a device may hold (static), L when None. A pipeline's
-        device has room for so many, filled or not. Under `jax.jit`, where sizes are not
-        known in advance, a partition beyond it gives NaN throughout.
-      mesh: For `sharded`, of 1 cluster by K stages, from `make_pipeline_mesh`.
-      bubble: What a pipeline's hops carry while they carry no micro-batch; changes nothing.
+      encoder_params: every leaf ``[L, ...]``.
+      config, x, mask, dropout_key, example_ids: as in ``models``.
+      segments: ``[K]``; ``sequential`` does not read them.
+      backend: ``sequential``, one scan over the stack; ``vmapped``, all stages at once under
+        ``jax.vmap``; or ``sharded``, a device per stage (static).
+      micro_batches: ``sequential`` does not read them.
+      capacity: L when None. A pipeline's device has room for so many blocks. Under ``jax.jit`` a
+        partition beyond it gives NaN.
+      mesh: for ``sharded``, of 1 cluster by K stages.
+      bubble: as in ``pipeline``.
 
     Returns:
-      Activations `[B, S, h]` of x's type.
+      Activations ``[B, S, h]`` of x's type.
 
     Raises:
-      InputError: On an unknown backend; for a pipeline, on a partition that is missing or
+      InputError: on an unknown backend; for a pipeline, on a partition that is missing or
         does not fit, micro-batches that do not divide B, or a wrong mesh.
     """
     check_backend(backend)
     if backend == "sequential":
         return encode(encoder_params, config, x, mask, dropout_key, example_ids)
+    segments, capacity = _checked_partition(config, segments, capacity)
     if backend == "sharded":
-        stack = encoder_params, x, mask, segments, example_ids
-        encoder_params, x, mask, segments, example_ids = jax.tree.map(lambda a: a[None], stack)
-        slots = gather_clusters(encoder_params, config, segments, capacity)
-        return forward_clusters(
-            slots,
-            config,
-            x,
-            mask,
-            segments,
-            dropout_key,
-            example_ids,
-            micro_batches=micro_batches,
-            mesh=mesh,
-            bubble=bubble,
-        )[0]
-    capacity = _checked_capacity(config, segments, capacity)
+        own: Any = encoder_params, x, mask, segments, example_ids
+        params, x, mask, sizes, ids = jax.tree.map(lambda leaf: leaf[None], own)
+        slots = gather_clusters(params, config, sizes, capacity)
+        rest = mask, sizes, dropout_key, ids
+        options = {"micro_batches": micro_batches, "mesh": mesh, "bubble": bubble}
+        return forward_clusters(slots, config, x, *rest, **options)[0]
     check_micro_batches(x.shape[0], micro_batches)
     y = forward_vmapped(
         gather_slots(encoder_params, segments, capacity),
@@ -124,39 +109,40 @@ def forward(
 def encode_clusters(
     encoder_params: Params,
     config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array | None,
-    dropout_key: jax.Array | None,
-    example_ids: jax.Array,
+    x: Array,
+    mask: Array,
+    segments: Array | None,
+    dropout_key: Array | None,
+    example_ids: Array,
     execution: Execution,
-) -> jax.Array:
-    """The outputs of all clusters' encoders, whatever executes them.
+) -> Array:
+    """The outputs of all clusters' encoders.
 
     Args:
-      encoder_params: Every leaf `[N, L, ...]`.
-      config: Sizes.
-      x: Embedded tokens `[N, B, S, h]`.
-      mask: `[N, B, S]`, True on real tokens.
-      segments: Blocks per device `[N, K]`; `sequential` does not read them.
-      dropout_key: Scalar key that the clusters share, or None.
-      example_ids: `[N, B]` numbers of the examples.
-      execution: What runs them (static); `sharded` needs `N K` devices.
+      encoder_params: every leaf ``[N, L, ...]``.
+      config: sizes.
+      x: embedded tokens ``[N, B, S, h]``.
+      mask: ``[N, B, S]``.
+      segments: ``[N, K]``; ``sequential`` does not read them.
+      dropout_key: shared by the clusters.
+      example_ids: ``[N, B]``.
+      execution: ``sharded`` needs ``N K`` devices.
 
     Returns:
-      Activations `[N, B, S, h]` of x's type.
+      Activations ``[N, B, S, h]`` of x's type.
 
     Raises:
-      InputError: As `forward`.
+      InputError: as ``forward``.
     """
     backend, count = execution
     if backend == "sharded":
-        slots = gather_clusters(encoder_params, config, segments)
+        segments, capacity = _checked_partition(config, segments, None)
+        slots = gather_clusters(encoder_params, config, segments, capacity)
         mesh = make_pipeline_mesh(*segments.shape)
         rest = mask, segments, dropout_key, example_ids
         return forward_clusters(slots, config, x, *rest, micro_batches=count, mesh=mesh)
 
-    def one(params: Params, x: jax.Array, mask: jax.Array, segments, ids) -> jax.Array:
+    def one(params: Params, x: Array, mask: Array, segments, ids) -> Array:
         rest = mask, segments, dropout_key, ids
         return forward(params, config, x, *rest, backend=backend, micro_batches=count)
 
@@ -165,100 +151,33 @@ def encode_clusters(
 
 
 def gather_clusters(
-    encoder_params: Params, config: EncoderConfig, segments: jax.Array, capacity: int | None = None
+    encoder_params: Params,
+    config: EncoderConfig,
+    segments: Array | None,
+    capacity: int | None = None,
 ) -> Params:
-    """Every cluster's parameters in the slots of its devices.
+    """Slots ``[N, K, capacity, ...]`` of all clusters, from stacks ``[N, L, ...]``.
 
-    Args:
-      encoder_params: Every leaf `[N, L, ...]`.
-      config: Sizes.
-      segments: `[N, K]`.
-      capacity: Most blocks that a device may hold (static), L when None.
-
-    Returns:
-      Every leaf `[N, K, capacity, ...]`; its transpose is a scatter, so gradients by the
-      slots flow back into the stack.
+    Its transpose is a scatter, so gradients by the slots flow back into the stack.
 
     Raises:
-      InputError: On a partition that is missing or does not fit.
+      InputError: on a partition that is missing or does not fit.
     """
-    capacity = _checked_capacity(config, segments, capacity)
+    segments, capacity = _checked_partition(config, segments, capacity)
     gather = jax.vmap(lambda params, sizes: gather_slots(params, sizes, capacity))
     return gather(encoder_params, segments)
 
 
-def forward_clusters(
-    slots: Params,
-    config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
-    *,
-    micro_batches: int = 1,
-    mesh: Mesh | None = None,
-    bubble: float = 0.0,
-) -> jax.Array:
-    """The outputs of all clusters' encoders, each on its own row of a mesh.
-
-    Args:
-      slots: Every leaf `[N, K, capacity, ...]`, from `gather_clusters`.
-      config: Sizes.
-      x: Embedded tokens `[N, B, S, h]`.
-      mask: `[N, B, S]`, True on real tokens.
-      segments: Blocks per device `[N, K]`.
-      dropout_key: Scalar key that the clusters share, or None.
-      example_ids: `[N, B]` numbers of the examples; `0 .. B - 1` in each cluster when None.
-      micro_batches: `M`, a divisor of B (static).
-      mesh: From `make_pipeline_mesh(N, K)`.
-      bubble: What hops carry while they carry no micro-batch; changes nothing.
-
-    Returns:
-      Activations `[N, B, S, h]` of x's type; NaN for a cluster whose partition does not fit.
-
-    Raises:
-      InputError: On a partition, micro-batches or a mesh that do not fit.
-    """
-    capacity = jax.tree.leaves(slots)[0].shape[2]
-    check_partition(segments, config.encoder_blocks, capacity)
-    check_micro_batches(x.shape[1], micro_batches)
-    check_mesh(mesh, *segments.shape)
-    y = forward_sharded(
-        slots,
-        config,
-        x,
-        mask,
-        segments,
-        dropout_key,
-        example_ids,
-        mesh=mesh,
-        micro_batches=micro_batches,
-        bubble=bubble,
-    )
-    fits = holds(segments, config.encoder_blocks, capacity)
-    return jnp.where(fits[:, None, None, None], y, jnp.nan)
-
-
 def check_backend(backend: str) -> None:
-    """Refuse an unknown backend.
-
-    Args:
-      backend: What was given.
-
-    Raises:
-      InputError: as said.
-    """
+    """Refuse an unknown backend by an ``InputError``."""
     if backend not in BACKENDS:
-        raise InputError(
-            "pipeline.backend", backend, "is unknown", f"Choose one of {', '.join(BACKENDS)}"
-        )
+        remedy = f"Choose one of {', '.join(BACKENDS)}"
+        raise InputError("pipeline.backend", backend, "is unknown", remedy)
 
 
-def _checked_capacity(
-    config: EncoderConfig, segments: jax.Array | None, capacity: int | None
-) -> int:
-    """The capacity, L by default, once the partition has been found to fit it."""
+def _checked_partition(
+    config: EncoderConfig, segments: Array | None, capacity: int | None
+) -> tuple[Array, int]:
+    """A partition that fits the capacity, and the capacity, L by default."""
     capacity = config.encoder_blocks if capacity is None else capacity
-    check_partition(segments, config.encoder_blocks, capacity)
-    return capacity
+    return check_partition(segments, config.encoder_blocks, capacity), capacity

@@ -1,11 +1,11 @@
-"""One forward, one backward: the two passes interleaved, so that few micro-batches are kept.
+"""One forward, one backward: interleaved passes, so that few micro-batches are kept.
 
-With a pass as the unit of time, stage `s` of `S` runs forward pass `m` in tick `s + 2 m`
-and backward pass `m` in tick `2 S - 1 - s + 2 m`. The two have different parities, each
-arrives one tick after its neighbour sent it, and `min(M, S - s)` forward passes stand
-before the first backward one: the schedule that `cost/timeline.py` prices (Narayanan et
-al. 1906.05433). The loss is computed by the last stage as the first part of its backward
-passes, hence the loss is a part of the program here and not of its caller.
+With a pass as the unit of time, stage ``s`` of ``S`` runs forward pass ``m`` in tick ``s + 2 m``
+and backward pass ``m`` in tick ``2 S - 1 - s + 2 m``. The two have different parities, each
+arrives one tick after its neighbour sent it, and ``min(M, S - s)`` forward passes precede
+the first backward one: the schedule that ``cost/timeline.py`` prices (Narayanan et al.
+1906.05433). The last stage computes the loss as the first part of its backward passes, hence
+the loss is an argument here.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
 from collapipe_jax.models.config import EncoderConfig
@@ -31,66 +32,54 @@ from collapipe_jax.pipeline.sharded import (
 )
 from collapipe_jax.pipeline.slots import check_partition, holds
 
-Loss = Callable[[Params, jax.Array, Any], jax.Array]
+Loss = Callable[[Params, Array, Any], Array]
 
 
 class Gradients(NamedTuple):
     """Gradients of every cluster's loss.
 
     Attributes:
-      slots: By the parameters in the slots, leaves `[N, K, capacity, ...]`.
-      head: By the head's parameters, leaves `[N, ...]`: one gradient per cluster.
-      x: By the embedded tokens, `[N, B, S, h]`.
+      slots: by the slots, leaves ``[N, K, capacity, ...]``.
+      head: by the head's parameters, leaves ``[N, ...]``.
+      x: by the embedded tokens, ``[N, B, S, h]``.
     """
 
     slots: Params
     head: Params
-    x: jax.Array
+    x: Array
 
 
 class Tick(NamedTuple):
-    """What a stage does in a tick, all `[]`; never both passes.
+    """Pass of a stage in a tick, all ``[]``; never both.
 
     Attributes:
-      forward: Whether it runs a forward pass.
-      forward_number: Of which micro-batch; a valid index anyway.
-      backward: Whether it runs a backward pass.
-      backward_number: Of which micro-batch; a valid index anyway.
+      forward, backward: whether it runs that pass.
+      forward_number, backward_number: of which micro-batch; always a valid index.
     """
 
-    forward: jax.Array
-    forward_number: jax.Array
-    backward: jax.Array
-    backward_number: jax.Array
+    forward: Array
+    forward_number: Array
+    backward: Array
+    backward_number: Array
 
 
 class _Carry(NamedTuple):
-    """What a device holds between two ticks."""
+    """State of a device between two ticks."""
 
-    arrived: jax.Array  # [b, S, h], forward
-    returned: jax.Array  # [b, S, h], a gradient
-    finished: jax.Array  # [b, S, h]: the stage's own last output
+    arrived: Array  # [b, S, h], forward
+    returned: Array  # [b, S, h], a gradient
+    finished: Array  # [b, S, h]: the stage's own last output
     kept: Kept  # [min(M, S), capacity, ...], a ring
     slots: Params  # sums of gradients, [capacity, ...]
     head: Params
-    x: jax.Array  # [M, b, S, h], gradients
-    loss: jax.Array  # []
+    x: Array  # [M, b, S, h], gradients
+    loss: Array  # []
 
 
-def tick_of(time: jax.Array, stage: jax.Array, stages: int, micro_batches: int) -> Tick:
-    """What a stage does in a tick of the 1F1B schedule.
+def tick_of(time: Array, stage: Array, stages: int, micro_batches: int) -> Tick:
+    """Pass of stage ``s`` of ``S`` in tick ``time``, ``0 .. ticks(S, M) - 1``."""
 
-    Args:
-      time: Number of the tick, `0 .. ticks(S, M) - 1`.
-      stage: `s`.
-      stages: `S`.
-      micro_batches: `M`.
-
-    Returns:
-      Its pass, if it has one.
-    """
-
-    def micro_batch(since: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def micro_batch(since: Array) -> tuple[Array, Array]:
         number = since // 2
         runs = (since % 2 == 0) & (number >= 0) & (number < micro_batches)
         return runs, jnp.clip(number, 0, micro_batches - 1)
@@ -99,14 +88,9 @@ def tick_of(time: jax.Array, stage: jax.Array, stages: int, micro_batches: int) 
 
 
 def ticks(stages: int, micro_batches: int) -> int:
-    """Ticks of a whole step: the first stage ends backward pass `M - 1` in the last.
+    """Ticks of a whole step: the first stage ends backward pass ``M - 1`` in the last.
 
-    Args:
-      stages: `S`.
-      micro_batches: `M`.
-
-    Returns:
-      Their number, the makespan in `cost/timeline.py` of passes of one unit over free links.
+    It is the makespan in ``cost/timeline.py`` of passes of one unit over free links.
     """
     return 2 * (stages + micro_batches - 1)
 
@@ -116,46 +100,36 @@ def one_f_one_b(
     head_params: Params,
     config: EncoderConfig,
     loss: Loss,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array,
+    x: Array,
+    mask: Array,
+    segments: Array,
     data: Any,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
     *,
     micro_batches: int,
     mesh: Mesh,
     bubble: float = 0.0,
-) -> tuple[jax.Array, Gradients]:
+) -> tuple[Array, Gradients]:
     """Loss and gradients of all clusters under the executed 1F1B schedule.
 
-    A stage keeps what its blocks need (`pipeline/passes.py`) of the micro-batches in
-    flight, in a ring of `min(M, K)` rows: all devices run one program, so the rows are
-    those of the first stage. The embedded tokens, and the gradients by them, stand whole
-    on every device of a cluster.
+    A stage keeps the arrays of its blocks (``pipeline/passes.py``) for the micro-batches in
+    flight, in a ring of ``min(M, K)`` rows: all devices run one program, so the rows are those
+    of the first stage. Every device of a cluster holds all embedded tokens and their gradients.
 
     Args:
-      slots: Each cluster's parameters, every leaf `[N, K, capacity, ...]`.
-      head_params: Parameters of the head, every leaf `[...]`, one for all clusters.
-      config: Sizes; with `rematerialise` a block keeps its input alone.
-      loss: `loss(head_params, encoded [b, S, h], data of a micro-batch)` as a scalar sum
+      slots, config, x, mask, segments: as in ``forward_clusters``, and so are the rest.
+      head_params: parameters of the head, every leaf ``[...]``, one for all clusters.
+      loss: ``loss(head_params, encoded [b, S, h], data of a micro-batch)`` as a scalar sum
         over examples; weights of examples are part of the data.
-      x: Embedded tokens `[N, B, S, h]`.
-      mask: `[N, B, S]`, True on real tokens.
-      segments: Blocks per device `[N, K]`, zeros included, at most the capacity.
-      data: What the loss reads, every leaf `[N, B, ...]`.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[N, B]` numbers of the examples; `0 .. B - 1` in each cluster when None.
-      micro_batches: `M`, a divisor of B (static).
-      mesh: From `make_pipeline_mesh(N, K)`.
-      bubble: What hops and buffers hold while they hold no micro-batch; changes nothing.
+      data: data of the loss, every leaf ``[N, B, ...]``.
 
     Returns:
-      `(losses [N], Gradients)`, sums over the micro-batches. Under `jax.jit`, where sizes
-      are not known in advance, both are NaN for a cluster whose partition does not fit.
+      ``(losses [N], Gradients)``, sums over the micro-batches; NaN under ``jax.jit`` for a cluster
+      whose partition does not fit.
 
     Raises:
-      InputError: On a partition, micro-batches or a mesh that do not fit.
+      InputError: on a partition, micro-batches or a mesh that do not fit.
     """
     capacity = jax.tree.leaves(slots)[0].shape[2]
     check_partition(segments, config.encoder_blocks, capacity)
@@ -165,8 +139,8 @@ def one_f_one_b(
     rest = mask, jnp.broadcast_to(ids, x.shape[:2]), segments, dropout_key
 
     def on_device(
-        slots: Params, head_params: Params, x: jax.Array, rest: tuple, data: Any
-    ) -> tuple[jax.Array, Gradients]:
+        slots: Params, head_params: Params, x: Array, rest: tuple, data: Any
+    ) -> tuple[Array, Gradients]:
         stages = jax.lax.axis_size(STAGE)
         segment, micro = own_part(slots, rest, micro_batches)
         inputs, own_data = cut((x[0], jax.tree.map(lambda leaf: leaf[0], data)), micro_batches)
@@ -182,31 +156,31 @@ def one_f_one_b(
         return total, gradients._replace(slots=jax.tree.map(lambda g: g[None], gradients.slots))
 
     in_specs = ON_DEVICE, PartitionSpec(), ON_CLUSTER, REST, ON_CLUSTER
-    out_specs = ON_CLUSTER, Gradients(ON_DEVICE, ON_CLUSTER, ON_CLUSTER)
+    out_specs = ON_CLUSTER, Gradients._make((ON_DEVICE, ON_CLUSTER, ON_CLUSTER))
     return shard(on_device, mesh, in_specs, out_specs)(slots, head_params, x, rest, data)
 
 
 class _Step(NamedTuple):
-    """One training step as a device of the mesh sees it."""
+    """One training step on a device of the mesh."""
 
     config: EncoderConfig
     loss: Loss
     segment: Segment
     micro: MicroBatches
     head_params: Params
-    x: jax.Array  # [M, b, S, h]
+    x: Array  # [M, b, S, h]
     data: Any  # [M, b, ...]
     bubble: float
     rows: int  # micro-batches kept at a time
 
     def start(self) -> _Carry:
-        """Before the first tick: nothing on its way, nothing kept, sums of 0."""
+        """Carry before the first tick."""
         blank, slots = self._blank(), self.segment.slots
         kept = empty_kept(slots, self.config, blank, self.micro.at(0), self.rows, self.bubble)
         sums = jax.tree.map(jnp.zeros_like, (slots, self.head_params, self.x))
-        return _Carry(blank, blank, blank, kept, *sums, jnp.zeros(()))
+        return _Carry._make((blank, blank, blank, kept, *sums, jnp.zeros(())))
 
-    def tick(self, carry: _Carry, time: jax.Array) -> _Carry:
+    def tick(self, carry: _Carry, time: Array) -> _Carry:
         """One pass or none, then both hops."""
         stage, stages = jax.lax.axis_index(STAGE), jax.lax.axis_size(STAGE)
         does = tick_of(time, stage, stages, self.x.shape[0])
@@ -217,7 +191,7 @@ class _Step(NamedTuple):
         carry, gradient = self._backward(carry, encoded, does, stage == stages - 1, stage == 0)
         return carry._replace(arrived=hop(carry.finished, 1), returned=hop(gradient, -1))
 
-    def _forward(self, carry: _Carry, does: Tick, is_first: jax.Array) -> _Carry:
+    def _forward(self, carry: _Carry, does: Tick, is_first: Array) -> _Carry:
         """The forward pass of the tick, if any."""
         number = does.forward_number
         own = narrowed(self.x[number], narrow_dtype(self.config))
@@ -233,18 +207,13 @@ class _Step(NamedTuple):
         return carry._replace(finished=jnp.where(does.forward, y, self._blank()), kept=kept)
 
     def _backward(
-        self,
-        carry: _Carry,
-        encoded: jax.Array,
-        does: Tick,
-        is_last: jax.Array,
-        is_first: jax.Array,
-    ) -> tuple[_Carry, jax.Array]:
-        """The backward pass of the tick, if any, and what goes to the stage before."""
+        self, carry: _Carry, encoded: Array, does: Tick, is_last: Array, is_first: Array
+    ) -> tuple[_Carry, Array]:
+        """The backward pass of the tick, if any, and the gradient for the stage before."""
         number = does.backward_number
 
-        def turn(total: jax.Array, head: Params) -> tuple[jax.Array, Params, jax.Array]:
-            def micro_loss(head_params: Params, encoded: jax.Array) -> jax.Array:
+        def turn(total: Array, head: Params) -> tuple[Array, Params, Array]:
+            def micro_loss(head_params: Params, encoded: Array) -> Array:
                 data = jax.tree.map(lambda leaf: leaf[number], self.data)
                 return self.loss(head_params, encoded.astype(self.x.dtype), data)
 
@@ -273,7 +242,7 @@ class _Step(NamedTuple):
         carry = carry._replace(slots=slots, head=head, x=x, loss=total)
         return carry, jnp.where(does.backward, back, self._blank())
 
-    def _blank(self) -> jax.Array:
-        """What a hop carries without a micro-batch, `[b, S, h]`."""
+    def _blank(self) -> Array:
+        """Content of a hop without a micro-batch, ``[b, S, h]``."""
         dtype = narrow_dtype(self.config) or self.x.dtype
         return jnp.full(self.x.shape[1:], self.bubble, dtype)

@@ -1,67 +1,69 @@
-"""Forward and backward pass of one stage, with what is kept between them as plain arrays.
+"""Forward and backward pass of one stage, with the kept arrays between them as plain arrays.
 
 A schedule decides when a stage runs which pass, and so how many micro-batches are kept
-at a time. Hence the two passes are functions of their own here instead of one that
-`jax.grad` would turn around as a whole.
+at a time. Hence the two passes are functions of their own instead of one under ``jax.grad``.
 
 A block keeps its input, the outputs of its matrix products, and the exponentials and
 hyperbolic tangents in its softmax and activation function; norms, masks of dropout and
-products with them are computed again. With `rematerialise` it keeps its input alone.
+products with them are computed again. With ``rematerialise`` it keeps its input alone.
 """
 
+import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
+from jax import Array, lax
+from jax.custom_batching import custom_vmap
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encoder_block
-from collapipe_jax.models.layers import Params, layer_keys, narrow_dtype
+from collapipe_jax.models.layers import LINEAR_OUTPUT, Params, layer_keys, narrow_dtype
 from collapipe_jax.pipeline.micro_batches import MicroBatches
 
-Kept = list[jax.Array]
+Kept = list[Array]
 
 
 class Segment(NamedTuple):
-    """What one device holds.
+    """The blocks of one device.
 
     Attributes:
-      slots: Parameters, every leaf `[capacity, ...]`.
-      first: Number of its first block in the encoder, `[]`.
-      size: Blocks it holds, `[]`, at most the capacity.
+      slots: parameters, every leaf ``[capacity, ...]``.
+      first: number of its first block in the encoder, ``[]``.
+      size: number of its blocks, ``[]``, at most the capacity.
     """
 
     slots: Params
-    first: jax.Array
-    size: jax.Array
+    first: Array
+    size: Array
 
 
 def run_forward(
     segment: Segment,
     config: EncoderConfig,
-    x: jax.Array,
+    x: Array,
     micro: MicroBatches,
     kept: Kept,
-    row: jax.Array,
-    busy: jax.Array,
-) -> tuple[jax.Array, Kept]:
-    """The stage's blocks on one micro-batch; an idle stage takes a loop of no turns.
+    row: Array,
+    busy: Array,
+) -> tuple[Array, Kept]:
+    """The stage's blocks on one micro-batch.
 
     Args:
-      segment: What the device holds.
-      config: Sizes.
-      x: Activations `[b, S, h]` in the type that they have between layers.
-      micro: Mask and keys of the micro-batch.
-      kept: Buffers `[rows, capacity, ...]` from `empty_kept`, or none to keep nothing.
-      row: Where in them this micro-batch goes.
-      busy: Scalar bool; where False nothing is computed or written.
+      segment: the blocks of the device.
+      config: sizes.
+      x: activations ``[b, S, h]`` in their type between layers.
+      micro: mask and keys of the micro-batch.
+      kept: buffers ``[rows, capacity, ...]`` from ``empty_kept``, or none to keep nothing.
+      row: row of this micro-batch in them.
+      busy: scalar bool; where False nothing is computed or written.
 
     Returns:
-      Activations `[b, S, h]` and the buffers.
+      Activations ``[b, S, h]`` and the buffers.
     """
 
-    def run_block(slot: jax.Array, carry: tuple[jax.Array, Kept]) -> tuple[jax.Array, Kept]:
+    def run_block(slot: Array, carry: tuple[Array, Kept]) -> tuple[Array, Kept]:
         x, kept = carry
         keys = layer_keys(micro.keys, segment.first + slot)
         y, leaves = _block_forward(_take(segment.slots, slot), config, x, micro.mask, keys)
@@ -76,30 +78,26 @@ def run_forward(
 def run_backward(
     segment: Segment,
     config: EncoderConfig,
-    cotangent: jax.Array,
+    cotangent: Array,
     micro: MicroBatches,
     kept: Kept,
-    row: jax.Array,
-    busy: jax.Array,
+    row: Array,
+    busy: Array,
     gradients: Params,
-) -> tuple[jax.Array, Params]:
+) -> tuple[Array, Params]:
     """The stage's blocks backward on one micro-batch, last block first.
 
     Args:
-      segment: What the device holds.
-      config: Sizes.
-      cotangent: Gradient by the stage's output `[b, S, h]`.
-      micro: Mask and keys of the micro-batch.
-      kept: Buffers that `run_forward` wrote.
-      row: Where in them this micro-batch stands.
-      busy: Scalar bool; where False nothing is computed.
-      gradients: Sums so far, every leaf `[capacity, ...]`.
+      segment, config, micro, row, busy: as in ``run_forward``.
+      cotangent: gradient by the stage's output ``[b, S, h]``.
+      kept: buffers that ``run_forward`` wrote.
+      gradients: sums so far, every leaf ``[capacity, ...]``.
 
     Returns:
-      The gradient by the stage's input `[b, S, h]`, and the sums with this micro-batch.
+      The gradient by the stage's input ``[b, S, h]``, and the sums with this micro-batch.
     """
 
-    def run_block(turn: jax.Array, carry: tuple[jax.Array, Params]) -> tuple[jax.Array, Params]:
+    def run_block(turn: Array, carry: tuple[Array, Params]) -> tuple[Array, Params]:
         cotangent, gradients = carry
         slot = segment.size - 1 - turn
         keys = layer_keys(micro.keys, segment.first + slot)
@@ -117,20 +115,17 @@ def run_backward(
 
 
 def empty_kept(
-    slots: Params, config: EncoderConfig, x: jax.Array, micro: MicroBatches, rows: int, fill: float
+    slots: Params, config: EncoderConfig, x: Array, micro: MicroBatches, rows: int, fill: float
 ) -> Kept:
-    """Buffers for what the blocks of a stage keep of `rows` micro-batches.
+    """One buffer ``[rows, capacity, ...]`` for each array that a block keeps.
 
     Args:
-      slots: Every leaf `[capacity, ...]`.
-      config: Sizes.
-      x: One micro-batch `[b, S, h]`; its values do not matter.
-      micro: Its mask and keys.
-      rows: Most micro-batches kept at a time.
-      fill: What stands in a row before it is written; never read.
-
-    Returns:
-      One buffer `[rows, capacity, ...]` per array that a block keeps.
+      slots: every leaf ``[capacity, ...]``.
+      config: sizes.
+      x: one micro-batch ``[b, S, h]``; its values do not matter.
+      micro: its mask and keys.
+      rows: most micro-batches kept at a time.
+      fill: content of a row before it is written.
     """
     capacity = jax.tree.leaves(slots)[0].shape[0]
     keys = layer_keys(micro.keys, 0)
@@ -140,81 +135,89 @@ def empty_kept(
     return [jnp.full((rows, capacity, *leaf.shape), fill, leaf.dtype) for leaf in kept]
 
 
-def _take(slots: Params, slot: jax.Array | int) -> Params:
+def _take(slots: Params, slot: Array | int) -> Params:
     return jax.tree.map(lambda leaf: leaf[slot], slots)
 
 
 def _block_forward(
-    params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
-) -> tuple[jax.Array, Kept]:
-    """A block's output and what it keeps: all that its backward pass needs of `x`."""
-    y, pull_back = _linearised(params, config, x, mask, keys)
-    leaves = jax.tree.leaves(pull_back)
-    return y, [leaves[i] for i in _places_of_kept(params, config, x, mask, keys)]
+    params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None
+) -> tuple[Array, Kept]:
+    """Output of a block, and the kept arrays that depend on its input."""
+    y, pull_back = _linearise(params, config, x, mask, keys)
+    dependent = _depends_on_input(params, config, x, mask, keys)
+    return y, list(itertools.compress(jax.tree.leaves(pull_back), dependent))
 
 
 def _block_backward(
     params: Params,
     config: EncoderConfig,
     kept: Kept,
-    mask: jax.Array,
-    keys: jax.Array | None,
-    cotangent: jax.Array,
-) -> tuple[Params, jax.Array]:
+    mask: Array,
+    keys: Array | None,
+    cotangent: Array,
+) -> tuple[Params, Array]:
     """Gradients by a block's parameters and input.
 
-    The block is linearised once more at an input that does not matter, for what depends
-    on parameters, mask and keys alone; the rest is replaced by what was kept. Of this
-    second forward pass the compiler therefore drops all that depends on the input.
+    The block is linearised once more at another input, for the arrays that depend on parameters,
+    mask and keys alone; the kept ones replace the rest. The compiler therefore drops all of this
+    second forward pass that depends on the input.
     """
     anywhere = jnp.zeros(cotangent.shape, cotangent.dtype)
-    _, pull_back = _linearised(params, config, anywhere, mask, keys)
+    _, pull_back = _linearise(params, config, anywhere, mask, keys)
+    dependent = _depends_on_input(params, config, anywhere, mask, keys)
     leaves, structure = jax.tree.flatten(pull_back)
-    places = _places_of_kept(params, config, anywhere, mask, keys)
-    for place, leaf in zip(places, kept, strict=True):
-        leaves[place] = leaf
+    rest = iter(kept)
+    leaves = [next(rest) if d else leaf for leaf, d in zip(leaves, dependent, strict=True)]
     return jax.tree.unflatten(structure, leaves)(cotangent)
 
 
-def _linearised(
-    params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
-) -> tuple[jax.Array, Any]:
-    """`jax.vjp` of a block; the leaves of the second are what it would keep."""
+def _linearise(
+    params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None
+) -> tuple[Array, Any]:
+    """A block's output and its ``jax.vjp``, a pytree whose leaves are the arrays it keeps."""
 
-    def keeps(primitive: Any, *_: Any, **settings: Any) -> bool:
-        """Whether the output of an operation is kept, for `jax.checkpoint`."""
-        if config.rematerialise:
-            return False
-        narrow = narrow_dtype(config)
-        if narrow is not None and primitive.name in ("dot_general", "convert_element_type"):
-            return settings.get("new_dtype") == narrow  # the product in 16 bits, not in 32
-        # The linear maps are products with a gradient rule of their own.
-        return primitive.name in ("custom_vjp_call", "dot_general", "exp", "tanh")
-
-    def run(params: Params, x: jax.Array) -> jax.Array:
+    def run(params: Params, x: Array) -> Array:
         return encoder_block(params, config, x, mask, keys)
 
-    return jax.vjp(jax.checkpoint(run, prevent_cse=False, policy=keeps), params, x)
+    return jax.vjp(jax.checkpoint(run, prevent_cse=False, policy=_policy(config)), params, x)
 
 
-def _places_of_kept(
-    params: Params, config: EncoderConfig, x: jax.Array, mask: jax.Array, keys: jax.Array | None
-) -> list[int]:
-    """Which leaves of a linearised block depend on its input, and each array once."""
+def _policy(config: EncoderConfig) -> Callable[..., bool]:
+    """The operations whose outputs a block keeps, as ``jax.checkpoint`` takes them."""
+    if config.rematerialise:
+        return jax.checkpoint_policies.nothing_saveable
+    narrow = narrow_dtype(config)
 
-    def leaves(x: jax.Array, rest: Any) -> list[jax.Array]:
-        params, mask, keys = rest
-        return jax.tree.leaves(_linearised(params, config, x, mask, keys)[1])
+    def keeps(primitive: Any, *_: Any, **settings: Any) -> bool:
+        if narrow is not None and primitive in (lax.dot_general_p, lax.convert_element_type_p):
+            return settings.get("new_dtype") == narrow  # the product in 16 bits, not in 32
+        return primitive in (lax.dot_general_p, lax.exp_p, lax.tanh_p)
 
-    program = jax.make_jaxpr(leaves)(x, (params, mask, keys)).jaxpr
-    dependent = {program.invars[0]}
-    for equation in program.eqns:
-        arrays = [value for value in equation.invars if not isinstance(value, Literal)]
-        if dependent.intersection(arrays):
-            dependent.update(equation.outvars)
-    outputs = program.outvars
-    return [
-        i
-        for i, value in enumerate(outputs)
-        if not isinstance(value, Literal) and value in dependent
-    ]
+    linear_maps = jax.checkpoint_policies.save_only_these_names(LINEAR_OUTPUT)
+    return jax.checkpoint_policies.save_from_both_policies(linear_maps, keeps)
+
+
+def _depends_on_input(
+    params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None
+) -> list[bool]:
+    """For each leaf of a linearised block, whether it depends on the block's input.
+
+    Under a ``jax.vmap`` over the input alone, exactly these leaves are batched.
+    """
+    found: list[bool] = []
+
+    @custom_vmap
+    def probe(leaves: list[Array]) -> list[Array]:
+        return leaves
+
+    @probe.def_vmap
+    def _(size: int, batched: list[list[bool]], leaves: list[Array]) -> tuple:
+        del size
+        found.extend(batched[0])
+        return leaves, batched[0]
+
+    def leaves(x: Array) -> list[Array]:
+        return probe(jax.tree.leaves(_linearise(params, config, x, mask, keys)[1]))
+
+    jax.eval_shape(jax.vmap(leaves), x[None])
+    return found

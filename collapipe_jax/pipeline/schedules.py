@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax import Array
 from jax.sharding import Mesh
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import Params
-from collapipe_jax.pipeline.execution import forward_clusters
 from collapipe_jax.pipeline.one_f_one_b import Gradients, Loss, one_f_one_b
+from collapipe_jax.pipeline.sharded import forward_clusters
 
 
 def gpipe(
@@ -17,24 +18,24 @@ def gpipe(
     head_params: Params,
     config: EncoderConfig,
     loss: Loss,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array,
+    x: Array,
+    mask: Array,
+    segments: Array,
     data: Any,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
     *,
     micro_batches: int,
     mesh: Mesh,
     bubble: float = 0.0,
-) -> tuple[jax.Array, Gradients]:
+) -> tuple[Array, Gradients]:
     """Loss and gradients of all clusters, all forward passes before all backward ones.
 
-    Arguments, results and errors are those of `one_f_one_b`. A stage keeps what its
-    blocks need of all M micro-batches, and the loss runs once over the whole mini-batch.
+    Arguments, results and errors are those of ``one_f_one_b``. A stage keeps the arrays of
+    all M micro-batches, and the loss runs once over the whole mini-batch.
     """
 
-    def run(slots: Params, x: jax.Array) -> jax.Array:
+    def run(slots: Params, x: Array) -> Array:
         rest = mask, segments, dropout_key, example_ids
         options = {"micro_batches": micro_batches, "mesh": mesh, "bubble": bubble}
         return forward_clusters(slots, config, x, *rest, **options)
@@ -46,7 +47,4 @@ def gpipe(
     return losses, Gradients(by_slots, head, by_x)
 
 
-SCHEDULES: dict[str, Callable[..., tuple[jax.Array, Gradients]]] = {
-    "gpipe": gpipe,
-    "1f1b": one_f_one_b,
-}
+SCHEDULES: dict[str, Callable[..., tuple[Array, Gradients]]] = {"gpipe": gpipe, "1f1b": one_f_one_b}

@@ -1,22 +1,29 @@
-"""The pipeline on real devices: `jax.shard_map` over a mesh of clusters by stages, as GPipe.
+"""The pipeline on a device per stage: ``jax.shard_map`` over clusters by stages, as GPipe.
 
 Every device holds its own segment's slots and runs those blocks only; activations and
-gradients hop to the next stage by `ppermute`. The forward flow is flushed before the
-backward flow starts, so a device keeps all `M` micro-batches (docs/system-model.md (15)).
+gradients hop to the next stage by ``ppermute``. The forward flow ends before the backward flow
+starts, so a device keeps all ``M`` micro-batches (docs/system-model.md (15)).
 """
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import Params, narrow_dtype, narrowed
-from collapipe_jax.pipeline.mesh import CLUSTER, STAGE
-from collapipe_jax.pipeline.micro_batches import MicroBatches, cut, cut_mask_and_keys
+from collapipe_jax.pipeline.mesh import CLUSTER, STAGE, check_mesh
+from collapipe_jax.pipeline.micro_batches import (
+    MicroBatches,
+    check_micro_batches,
+    cut,
+    cut_mask_and_keys,
+)
 from collapipe_jax.pipeline.passes import Kept, Segment, empty_kept, run_backward, run_forward
+from collapipe_jax.pipeline.slots import check_partition, holds
 
 ON_CLUSTER, ON_DEVICE = PartitionSpec(CLUSTER), PartitionSpec(CLUSTER, STAGE)
 
@@ -24,163 +31,160 @@ ON_CLUSTER, ON_DEVICE = PartitionSpec(CLUSTER), PartitionSpec(CLUSTER, STAGE)
 REST = (ON_CLUSTER, ON_CLUSTER, ON_CLUSTER, PartitionSpec())
 
 
-def forward_sharded(
+def forward_clusters(
     slots: Params,
     config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
+    x: Array,
+    mask: Array,
+    segments: Array,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
     *,
-    mesh: Mesh,
     micro_batches: int = 1,
+    mesh: Mesh | None = None,
     bubble: float = 0.0,
-) -> jax.Array:
-    """The encoders of all clusters as pipelines on the devices of a mesh, differentiable.
+) -> Array:
+    """The outputs of all clusters' encoders, each on its own row of a mesh; differentiable.
 
     Args:
-      slots: Each cluster's parameters, every leaf `[N, K, capacity, ...]`, one device's
-        part on each device of the mesh.
-      config: Sizes; with `rematerialise` a block keeps its input alone.
-      x: Embedded tokens `[N, B, S, h]`.
-      mask: `[N, B, S]`, True on real tokens.
-      segments: Blocks per device `[N, K]`, zeros included, at most the capacity.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[N, B]` numbers of the examples; `0 .. B - 1` in each cluster when None.
-      mesh: From `make_pipeline_mesh(N, K)`.
-      micro_batches: `M`, a divisor of B (static).
-      bubble: What hops and buffers hold while they hold no micro-batch; changes nothing.
+      slots: every leaf ``[N, K, capacity, ...]``, from ``gather_clusters``.
+      config: with ``rematerialise`` a block keeps its input alone.
+      x: embedded tokens ``[N, B, S, h]``.
+      mask: ``[N, B, S]``.
+      segments: ``[N, K]``.
+      dropout_key: shared by the clusters.
+      example_ids: ``[N, B]``.
+      micro_batches, mesh, bubble: as in ``pipeline``.
 
     Returns:
-      Activations `[N, B, S, h]` of x's type, the same on all stages.
+      Activations ``[N, B, S, h]`` of x's type; NaN for a cluster whose partition does not fit.
+
+    Raises:
+      InputError: on a partition, micro-batches or a mesh that do not fit.
     """
+    capacity = jax.tree.leaves(slots)[0].shape[2]
+    check_partition(segments, config.encoder_blocks, capacity)
+    check_micro_batches(x.shape[1], micro_batches)
+    check_mesh(mesh, *segments.shape)
     ids = jnp.arange(x.shape[1]) if example_ids is None else example_ids
     rest = mask, jnp.broadcast_to(ids, x.shape[:2]), segments, dropout_key
-    inputs = narrowed(x, narrow_dtype(config))
     static = config, mesh, micro_batches, bubble
-    return _pipeline(static, slots, inputs, rest).astype(x.dtype)
+    y = _pipeline(static, slots, narrowed(x, narrow_dtype(config)), rest).astype(x.dtype)
+    fits = holds(segments, config.encoder_blocks, capacity)
+    return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _pipeline(static: tuple, slots: Params, x: jax.Array, rest: tuple) -> jax.Array:
-    """Forward flow alone, which keeps nothing."""
+def _pipeline_value(static: tuple, slots: Params, x: Array, rest: tuple) -> Array:
+    """The forward flow, which keeps nothing."""
     return _flow_forward(static, False, slots, x, rest)[0]
 
 
-def _pipeline_forward(
-    static: tuple, slots: Params, x: jax.Array, rest: tuple
-) -> tuple[jax.Array, tuple]:
+def _pipeline_forward(static: tuple, slots: Params, x: Array, rest: tuple) -> tuple[Array, tuple]:
     y, kept = _flow_forward(static, True, slots, x, rest)
     return y, (slots, rest, kept)
 
 
-def _pipeline_backward(static: tuple, kept: tuple, cotangent: jax.Array) -> tuple:
-    slots, rest, kept = kept
+def _pipeline_backward(static: tuple, residual: tuple, cotangent: Array) -> tuple:
+    slots, rest, kept = residual
     return *_flow_backward(static, slots, rest, kept, cotangent), None
 
 
+_pipeline = jax.custom_vjp(_pipeline_value, nondiff_argnums=(0,))
 _pipeline.defvjp(_pipeline_forward, _pipeline_backward)
 
 
 def _flow_forward(
-    static: tuple, keeps: bool, slots: Params, x: jax.Array, rest: tuple
-) -> tuple[jax.Array, Kept]:
-    """Micro-batches from the first stage to the last, one hop a tick."""
+    static: tuple, keeps: bool, slots: Params, x: Array, rest: tuple
+) -> tuple[Array, Kept]:
+    """Activations from the first stage to the last, with the kept arrays if asked for."""
     config, mesh, count, bubble = static
 
-    def on_device(slots: Params, x: jax.Array, rest: tuple) -> tuple[jax.Array, Kept]:
+    def on_device(slots: Params, x: Array, rest: tuple) -> tuple[Array, Kept]:
         segment, micro = own_part(slots, rest, count)
-        stage, inputs = jax.lax.axis_index(STAGE), cut(x[0], count)
-        stages = jax.lax.axis_size(STAGE)
-        blank = jnp.full_like(inputs[0], bubble)
-        kept = (
-            empty_kept(segment.slots, config, inputs[0], micro.at(0), count, bubble)
-            if keeps
-            else []
-        )
+        inputs = cut(x[0], count)
+        kept = []
+        if keeps:
+            kept = empty_kept(segment.slots, config, inputs[0], micro.at(0), count, bubble)
 
-        def tick(carry: tuple, time: jax.Array) -> tuple[tuple, None]:
-            arrived, outputs, kept = carry
-            number, busy = _turn(time - stage, count)
-            start = jnp.where(stage == 0, inputs[number], arrived)
-            y, kept = run_forward(segment, config, start, micro.at(number), kept, number, busy)
-            outputs = outputs.at[number].set(jnp.where(busy, y, outputs[number]))
-            return (hop(jnp.where(busy, y, blank), 1), outputs, kept), None
+        def run(x: Array, number: Array, busy: Array, kept: Kept) -> tuple[Array, Kept]:
+            return run_forward(segment, config, x, micro.at(number), kept, number, busy)
 
-        start = blank, jnp.full_like(inputs, bubble), kept
-        (_, outputs, kept), _ = jax.lax.scan(tick, start, jnp.arange(count + stages - 1))
-        y = from_stage(stages - 1, outputs).reshape(x.shape)
-        return y, jax.tree.map(lambda leaf: leaf[None, None], kept)
+        outputs, kept = _flow(run, inputs, kept, 1, bubble)
+        return outputs.reshape(x.shape), jax.tree.map(lambda leaf: leaf[None, None], kept)
 
-    return shard(on_device, mesh, (ON_DEVICE, ON_CLUSTER, REST), (ON_CLUSTER, ON_DEVICE))(
-        slots, x, rest
-    )
+    specs = (ON_DEVICE, ON_CLUSTER, REST)
+    return shard(on_device, mesh, specs, (ON_CLUSTER, ON_DEVICE))(slots, x, rest)
 
 
 def _flow_backward(
-    static: tuple, slots: Params, rest: tuple, kept: Kept, cotangent: jax.Array
-) -> tuple[Params, jax.Array]:
-    """Gradients from the last stage to the first, one hop a tick."""
+    static: tuple, slots: Params, rest: tuple, kept: Kept, cotangent: Array
+) -> tuple[Params, Array]:
+    """Gradients from the last stage to the first."""
     config, mesh, count, bubble = static
 
-    def on_device(
-        slots: Params, rest: tuple, kept: Kept, cotangent: jax.Array
-    ) -> tuple[Params, jax.Array]:
+    def on_device(slots: Params, rest: tuple, kept: Kept, cotangent: Array) -> tuple[Params, Array]:
         segment, micro = own_part(slots, rest, count)
         kept = [rows[0, 0] for rows in kept]
-        stages, arriving = jax.lax.axis_size(STAGE), cut(cotangent[0], count)
-        behind = stages - 1 - jax.lax.axis_index(STAGE)
-        blank = jnp.full_like(arriving[0], bubble)
 
-        def tick(carry: tuple, time: jax.Array) -> tuple[tuple, None]:
-            arrived, outputs, gradients = carry
-            number, busy = _turn(time - behind, count)
-            start = jnp.where(behind == 0, arriving[number], arrived)
-            back, gradients = run_backward(
-                segment, config, start, micro.at(number), kept, number, busy, gradients
-            )
-            outputs = outputs.at[number].set(jnp.where(busy, back, outputs[number]))
-            return (hop(jnp.where(busy, back, blank), -1), outputs, gradients), None
+        def run(x: Array, number: Array, busy: Array, sums: Params) -> tuple[Array, Params]:
+            return run_backward(segment, config, x, micro.at(number), kept, number, busy, sums)
 
         zeros = jax.tree.map(jnp.zeros_like, segment.slots)
-        start = blank, jnp.full_like(arriving, bubble), zeros
-        (_, outputs, gradients), _ = jax.lax.scan(tick, start, jnp.arange(count + stages - 1))
+        outputs, gradients = _flow(run, cut(cotangent[0], count), zeros, -1, bubble)
         gradients = jax.tree.map(lambda leaf: leaf[None, None], gradients)
-        return gradients, from_stage(0, outputs).reshape(cotangent.shape)
+        return gradients, outputs.reshape(cotangent.shape)
 
     specs = (ON_DEVICE, REST, ON_DEVICE, ON_CLUSTER)
     return shard(on_device, mesh, specs, (ON_DEVICE, ON_CLUSTER))(slots, rest, kept, cotangent)
 
 
-def shard(function: Any, mesh: Mesh, in_specs: Any, out_specs: Any) -> Any:
-    """A function of what one device holds as a function of the whole, not differentiable.
+def _flow(
+    run: Callable[..., tuple[Array, Any]], inputs: Array, state: Any, direction: int, bubble: float
+) -> tuple[Array, Any]:
+    """Inside ``shard``: micro-batches through all stages, one hop a tick.
 
     Args:
-      function: What every device of the mesh runs on its parts.
-      mesh: From `make_pipeline_mesh`.
-      in_specs: Partition specs of its arguments.
-      out_specs: Partition specs of its results.
+      run: function of activations ``[b, S, h]``, the number of the micro-batch, whether there is
+        one, and the stage's state; it returns activations and state.
+      inputs: of the stage that begins, ``[M, b, S, h]``.
+      state: of the stage before its first micro-batch.
+      direction: 1 from the first stage to the last, -1 from the last to the first.
+      bubble: as in ``pipeline``.
 
     Returns:
-      A function of whole arrays.
+      Outputs of the stage that ends, on all stages, and the stage's state.
     """
+    stages, stage = jax.lax.axis_size(STAGE), jax.lax.axis_index(STAGE)
+    behind, end = (stage, stages - 1) if direction == 1 else (stages - 1 - stage, 0)
+    count, blank = inputs.shape[0], jnp.full_like(inputs[0], bubble)
+
+    def tick(carry: tuple, time: Array) -> tuple[tuple, None]:
+        arrived, outputs, state = carry
+        number, busy = _turn(time - behind, count)
+        y, state = run(jnp.where(behind == 0, inputs[number], arrived), number, busy, state)
+        outputs = outputs.at[number].set(jnp.where(busy, y, outputs[number]))
+        return (hop(jnp.where(busy, y, blank), direction), outputs, state), None
+
+    start = blank, jnp.full_like(inputs, bubble), state
+    (_, outputs, state), _ = jax.lax.scan(tick, start, jnp.arange(count + stages - 1))
+    return from_stage(end, outputs), state
+
+
+def shard(function: Any, mesh: Mesh, in_specs: Any, out_specs: Any) -> Any:
+    """``jax.shard_map`` without its checks; its result is not differentiable."""
     return jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
 
 
 def own_part(slots: Params, rest: tuple, count: int) -> tuple[Segment, MicroBatches]:
-    """Inside `shard`: what a device runs, and on what.
+    """Inside ``shard``: the segment of a device, and its cluster's micro-batches.
 
     Args:
-      slots: Its parameters, every leaf `[1, 1, capacity, ...]`.
-      rest: Its cluster's mask `[1, B, S]`, example numbers `[1, B]`, segments `[1, K]` and
+      slots: of the device, every leaf ``[1, 1, capacity, ...]``.
+      rest: its cluster's mask ``[1, B, S]``, example numbers ``[1, B]``, segments ``[1, K]`` and
         the dropout key.
-      count: `M` (static).
-
-    Returns:
-      Its segment, and its cluster's micro-batches.
+      count: ``M`` (static).
     """
     mask, ids, segments, dropout_key = rest
     sizes, stage = segments[0], jax.lax.axis_index(STAGE)
@@ -191,35 +195,19 @@ def own_part(slots: Params, rest: tuple, count: int) -> tuple[Segment, MicroBatc
 
 
 def hop(message: Any, direction: int) -> Any:
-    """Inside `shard`: pass a message on to a neighbour, in a ring.
-
-    Args:
-      message: Arrays of any shapes.
-      direction: 1 to the next stage, -1 to the one before (static).
-
-    Returns:
-      What the neighbour on the other side passed on.
-    """
+    """Inside ``shard``: pass a message to the next stage (1) or the one before (-1), in a ring."""
     stages = jax.lax.axis_size(STAGE)
     ring = [(stage, (stage + direction) % stages) for stage in range(stages)]
     return jax.lax.ppermute(message, STAGE, ring)
 
 
 def from_stage(stage: int, value: Any) -> Any:
-    """Inside `shard`: what one stage holds, given to all stages of its cluster.
-
-    Args:
-      stage: Which (static).
-      value: Arrays of any shapes; what other stages hold does not matter.
-
-    Returns:
-      That stage's value, on every stage.
-    """
+    """Inside ``shard``: the value of one stage (static), on all stages of its cluster."""
     mine = jax.lax.axis_index(STAGE) == stage
     only = jax.tree.map(lambda leaf: jnp.where(mine, leaf, jnp.zeros_like(leaf)), value)
     return jax.lax.psum(only, STAGE)
 
 
-def _turn(number: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """The micro-batch of a tick as a valid index, and whether there is one."""
+def _turn(number: Array, count: int) -> tuple[Array, Array]:
+    """Micro-batch of a tick as a valid index, and whether there is one."""
     return jnp.clip(number, 0, count - 1), (number >= 0) & (number < count)

@@ -1,76 +1,67 @@
-"""Parameters of a partition: the slots that a device holds, gathered from the stack."""
+"""Slots: the blocks of a partition on each device, gathered from the stack."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.core import Tracer
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.layers import Params
-from collapipe_jax.pipeline.segments import segment_layout
 
 
-def gather_slots(encoder_params: Params, segments: jax.Array, capacity: int) -> Params:
-    """Every device's own blocks, in a shape that does not depend on the partition.
+def segment_layout(segments: Array, capacity: int) -> tuple[Array, Array]:
+    """Blocks of each device, in a shape that does not depend on the partition.
 
-    Args:
-      encoder_params: Every leaf `[L, ...]`.
-      segments: Blocks per device `[K]`.
-      capacity: Most blocks that a device may hold (static); more are left out.
+    Devices take consecutive blocks in index order. Source: docs/system-model.md, section 5.
 
     Returns:
-      Every leaf `[K, capacity, ...]`. Empty slots repeat block 0 and are never run.
+      ``(block_ids, mask)``, both ``[K, capacity]``: numbers of the blocks, and True where a slot
+      holds one. Empty slots have number 0; blocks beyond the capacity are left out.
     """
+    slots = jnp.arange(capacity)[None, :]
+    starts = (jnp.cumsum(segments) - segments)[:, None]
+    mask = slots < segments[:, None]
+    return jnp.where(mask, starts + slots, 0), mask
+
+
+def gather_slots(encoder_params: Params, segments: Array, capacity: int) -> Params:
+    """Slots ``[K, capacity, ...]`` of the stack ``[L, ...]``; empty ones repeat block 0."""
     block_ids, _ = segment_layout(segments, capacity)
     return jax.tree.map(lambda leaf: leaf[block_ids], encoder_params)
 
 
-def holds(segments: jax.Array, blocks: int, capacity: int) -> jax.Array:
-    """Whether the devices can run a partition.
+def holds(segments: Array | np.ndarray, blocks: int, capacity: int) -> Array | np.ndarray:
+    """Whether the devices can run a partition, ``[...]`` bool.
 
-    Args:
-      segments: `[..., K]`.
-      blocks: `L`.
-      capacity: Most blocks that a device may hold.
-
-    Returns:
-      `[...]` bool: no device holds more than the capacity, and the sizes sum to L. A row
-      of zeros is a cluster that sits out; it passes activations on unchanged.
+    No device holds more than the capacity, and the sizes ``[..., K]`` sum to L or 0.
     """
     total = segments.sum(-1)
     sizes_fit = ((segments >= 0) & (segments <= capacity)).all(-1)
     return sizes_fit & ((total == blocks) | (total == 0))
 
 
-def check_partition(segments: jax.Array | None, blocks: int, capacity: int) -> None:
-    """Refuse a partition that the devices cannot run, where its values are known.
+def check_partition(segments: Array | None, blocks: int, capacity: int) -> Array:
+    """The partition; refuse one that the devices cannot run, where its values are known.
 
-    Under `jax.jit` the sizes are tracers and nothing is checked here; what runs then
-    gives NaN in the place of a result that misses blocks (see `holds`).
-
-    Args:
-      segments: Blocks per device `[..., K]`.
-      blocks: `L`.
-      capacity: Most blocks that a device may hold.
+    Under ``jax.jit`` the sizes are tracers and nothing is checked; the result of a partition that
+    does not fit (see ``holds``) is NaN.
 
     Raises:
-      InputError: Without segments, or with sizes below 0, above the capacity, or of
+      InputError: without segments, or with sizes below 0, above the capacity, or of
         another sum than L.
     """
     if segments is None:
         raise InputError("segments", None, "is missing", "Give the blocks of every device")
-    if isinstance(segments, jax.core.Tracer):
-        return
+    if isinstance(segments, Tracer):
+        return segments
     sizes = np.asarray(segments)
     if not (sizes <= capacity).all():
-        raise InputError(
-            "segments",
-            sizes.tolist(),
-            f"exceeds the capacity of {capacity} blocks a device",
-            "Give devices fewer blocks or raise the capacity",
-        )
+        problem = f"exceeds the capacity of {capacity} blocks a device"
+        remedy = "Give devices fewer blocks or raise the capacity"
+        raise InputError("segments", sizes.tolist(), problem, remedy)
     if not holds(sizes, blocks, capacity).all():
-        raise InputError(
-            "segments",
-            sizes.tolist(),
-            f"is no partition of {blocks} blocks",
-            "Give sizes from 0 on that sum to the encoder's blocks, or to 0 to sit out",
-        )
+        problem = f"is no partition of {blocks} blocks"
+        remedy = "Give sizes from 0 on that sum to the encoder's blocks, or to 0 for no part"
+        raise InputError("segments", sizes.tolist(), problem, remedy)
+    return segments

@@ -1,58 +1,54 @@
-"""All stages of the pipeline at once on one device, by `jax.vmap` over the stage axis.
+"""All stages of the pipeline at once on one device, by ``jax.vmap`` over the stage axis.
 
-In tick `t` stage `k` runs micro-batch `t - k`; then all activations are rolled on by
-one stage. A stage without a micro-batch (a bubble) and a slot without a block compute
-like the others and are not read: what a pipeline wastes is wasted here too.
+In tick ``t`` stage ``k`` runs micro-batch ``t - k``; then all activations move by one stage. A
+stage without a micro-batch (a bubble) and a slot without a block compute like the others, and
+their results are not read.
 """
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encoder_block
 from collapipe_jax.models.layers import Params, layer_keys, narrow_dtype, narrowed
 from collapipe_jax.pipeline.micro_batches import MicroBatches, cut, cut_mask_and_keys
-from collapipe_jax.pipeline.segments import segment_layout
+from collapipe_jax.pipeline.slots import segment_layout
 
 
 def forward_vmapped(
     slots: Params,
     config: EncoderConfig,
-    x: jax.Array,
-    mask: jax.Array,
-    segments: jax.Array,
-    dropout_key: jax.Array | None = None,
-    example_ids: jax.Array | None = None,
+    x: Array,
+    mask: Array,
+    segments: Array,
+    dropout_key: Array | None = None,
+    example_ids: Array | None = None,
     *,
     micro_batches: int = 1,
     bubble: float = 0.0,
-) -> jax.Array:
-    """The encoder as a pipeline of `K` stages, bubbles included.
+) -> Array:
+    """The encoder as a pipeline of ``K`` stages, bubbles included.
 
     Args:
-      slots: Parameters of the devices, every leaf `[K, capacity, ...]`.
-      config: Sizes; with `rematerialise` a block keeps its input alone.
-      x: Embedded tokens `[B, S, h]`.
-      mask: `[B, S]`, True on real tokens.
-      segments: Blocks per device `[K]`, zeros included.
-      dropout_key: Scalar key, or None for a deterministic pass.
-      example_ids: `[B]` numbers of the examples; `0 .. B - 1` when None.
-      micro_batches: `M`, a divisor of B (static).
-      bubble: What the hops carry while they carry no micro-batch; changes nothing.
+      slots: every leaf ``[K, capacity, ...]``.
+      config: with ``rematerialise`` a block keeps its input alone.
+      x, mask, dropout_key, example_ids: as in ``models``.
+      segments, micro_batches, bubble: as in ``pipeline``.
 
     Returns:
-      Activations `[B, S, h]` of x's type.
+      Activations ``[B, S, h]`` of x's type.
     """
     stages, capacity = jax.tree.leaves(slots)[0].shape[:2]
     inputs = narrowed(cut(x, micro_batches), narrow_dtype(config))  # [M, b, S, h]
     micro = cut_mask_and_keys(mask, dropout_key, example_ids, micro_batches)
     block_ids, filled = segment_layout(segments, capacity)
 
-    def run_stages(x: jax.Array, numbers: jax.Array) -> jax.Array:
+    def run_stages(x: Array, numbers: Array) -> Array:
         run = jax.vmap(lambda *stage: _run_stage(config, *stage))
         return run(slots, block_ids, filled, x, micro.at(numbers))
 
-    def tick(hops: jax.Array, time: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def tick(hops: Array, time: Array) -> tuple[Array, Array]:
         numbers = time - jnp.arange(stages)
         busy = ((numbers >= 0) & (numbers < micro_batches))[:, None, None, None]
         numbers = jnp.clip(numbers, 0, micro_batches - 1)
@@ -70,14 +66,14 @@ def forward_vmapped(
 def _run_stage(
     config: EncoderConfig,
     slots: Params,
-    block_ids: jax.Array,
-    filled: jax.Array,
-    x: jax.Array,
+    block_ids: Array,
+    filled: Array,
+    x: Array,
     micro: MicroBatches,
-) -> jax.Array:
-    """One stage on `x [b, S, h]`: slot after slot, leaves `[capacity, ...]`."""
+) -> Array:
+    """One stage on ``x [b, S, h]``: slot after slot, leaves ``[capacity, ...]``."""
 
-    def slot(x: jax.Array, place: tuple[Params, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    def slot(x: Array, place: tuple[Params, Array, Array]) -> tuple[Array, None]:
         params, block_id, is_filled = place
         keys = layer_keys(micro.keys, block_id)
         return jnp.where(is_filled, encoder_block(params, config, x, micro.mask, keys), x), None

@@ -1,1 +1,1 @@
-"""Tasks: text, tokens, batches and scores."""
+"""Tasks: corpora, tokens, objectives and scores; one registry entry each."""

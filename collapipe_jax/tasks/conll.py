@@ -1,11 +1,10 @@
 """Sentences with a tag on every word, from two-column CoNLL files."""
 
-import os
 import re
 from typing import NamedTuple
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.corpora import read_lines
+from collapipe_jax.tasks.corpora import CorpusName, read_lines
 
 OUTSIDE = "O"
 
@@ -20,24 +19,24 @@ class TaggedSentence(NamedTuple):
     tags: tuple[str, ...]
 
 
-def read_conll(path: str | os.PathLike[str], key: str = "task.train") -> list[TaggedSentence]:
+def read_conll(path: CorpusName, key: str = "task.train") -> list[TaggedSentence]:
     """Sentences of a file with a word a line, its first column the word, its last the tag.
 
-    Columns stand apart by tabs, or by blanks in lines without a tab. A line of white space
-    alone ends a sentence, and so does a line that starts with ``-DOCSTART-``.
+    Tabs separate columns, or blanks in lines without a tab. A line of white space ends a
+    sentence, and so does a line that starts with ``-DOCSTART-``.
 
     Args:
-        path: UTF-8 file, tags in the scheme BIO (also IOB2): an entity begins with ``B-`` and
-            goes on with ``I-`` of the same type.
-        key: under which the file stands in the configuration, for errors.
+      path: UTF-8 file, tags in the scheme BIO (also IOB2): an entity begins with ``B-`` and
+        continues with ``I-`` of the same type.
+      key: key of the file in the configuration, for errors.
 
     Returns:
-        The sentences in file order, none of them empty.
+      The sentences in file order, none of them empty.
 
     Raises:
-        InputError: an unreadable file, bytes that are not UTF-8, a line of one column, another
-            tag, an ``I-`` that continues no entity of its type (refused, not repaired: a
-            file in another scheme would change its entities), or a file without words.
+      InputError: an unreadable file, a line of one column, another tag, an ``I-`` that
+        continues no entity of its type (refused, not repaired: a file in another scheme would
+        change its entities), or a file without words.
 
     Source: Ramshaw and Marcus, Text chunking using transformation-based learning (1995); Tjong
     Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003).
@@ -60,7 +59,7 @@ def read_conll(path: str | os.PathLike[str], key: str = "task.train") -> list[Ta
 
 
 def is_bio_tag(tag: str) -> bool:
-    """Whether a tag is ``O``, or ``B-`` or ``I-`` with a type behind it."""
+    """Whether a tag is ``O``, or ``B-`` or ``I-`` followed by a type."""
     return _BIO_TAG.fullmatch(tag) is not None
 
 
@@ -69,8 +68,8 @@ def entity_type(tag: str) -> str:
     return tag.partition("-")[2]
 
 
-def _columns(line: str, number: int, path: str | os.PathLike[str], key: str) -> tuple[str, str]:
-    # not split(): a no-break space, say, may stand inside a word
+def _columns(line: str, number: int, path: CorpusName, key: str) -> tuple[str, str]:
+    # not split(): a word may hold a no-break space
     columns = re.split("\t+" if "\t" in line else " +", line.strip(_BLANKS))
     if len(columns) < 2:
         problem = f"line {number} has one column"
@@ -78,9 +77,7 @@ def _columns(line: str, number: int, path: str | os.PathLike[str], key: str) -> 
     return columns[0].strip(_BLANKS), columns[-1].strip(_BLANKS)
 
 
-def _check_tag(
-    tag: str, previous: str, number: int, path: str | os.PathLike[str], key: str
-) -> None:
+def _check_tag(tag: str, previous: str, number: int, path: CorpusName, key: str) -> None:
     if not is_bio_tag(tag):
         problem = f"line {number} has the tag {tag!r}, which is none of O, B-type and I-type"
         raise InputError(key, str(path), problem, "Write tags in the scheme BIO (IOB2)")

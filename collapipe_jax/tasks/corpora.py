@@ -1,24 +1,26 @@
-"""Where corpora stand, and their files as text."""
+"""Location of corpora, their files as text, and their labels."""
 
 import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from collapipe_jax.errors import InputError
 
 DATA_VARIABLE = "COLLAPIPE_DATA"
 
+CorpusName = str | os.PathLike[str]
 
-def resolve_corpus(name_or_path: str | os.PathLike[str], key: str = "task.corpus") -> Path:
-    """Path of a corpus file, given as a path or by its name below the data directory.
+
+def resolve_corpus(name_or_path: CorpusName, key: str = "task.corpus") -> Path:
+    """Path of a corpus file.
 
     Args:
-        name_or_path: absolute path, path relative to the working directory, or path relative
-            to the directory that the environment variable ``COLLAPIPE_DATA`` names. The
-            working directory wins.
-        key: under which it stands in the configuration, for errors.
+      name_or_path: absolute path, or a path relative to the working directory or else to the
+        directory that the environment variable ``COLLAPIPE_DATA`` names.
+      key: key of the file in the configuration, for errors.
 
     Raises:
-        InputError: no such file in either place.
+      InputError: no such file in either place.
     """
     path = Path(name_or_path).expanduser()
     if path.is_file():
@@ -34,15 +36,11 @@ def resolve_corpus(name_or_path: str | os.PathLike[str], key: str = "task.corpus
     raise InputError(key, str(name_or_path), problem, remedy)
 
 
-def read_text(path: str | os.PathLike[str], key: str = "task.corpus") -> str:
+def read_text(path: CorpusName, key: str = "task.corpus") -> str:
     """Text of a UTF-8 file, line ends as they are, without a byte order mark.
 
-    Args:
-        path: the file.
-        key: under which it stands in the configuration, for errors.
-
     Raises:
-        InputError: a file that cannot be read, or bytes that are not UTF-8.
+      InputError: a file that cannot be read, or bytes that are not UTF-8.
     """
     try:
         data = Path(path).read_bytes()
@@ -59,8 +57,19 @@ def read_text(path: str | os.PathLike[str], key: str = "task.corpus") -> str:
         raise InputError(key, str(path), problem, remedy) from error
 
 
-def read_lines(path: str | os.PathLike[str], key: str = "task.corpus") -> list[str]:
-    """Lines of a UTF-8 file, cut at line feeds only; arguments and errors as `read_text`."""
+def read_lines(path: CorpusName, key: str = "task.corpus") -> list[str]:
+    """Lines of a UTF-8 file, cut at line feeds only; errors as ``read_text``."""
     # not splitlines(): it also cuts at separators inside a sentence and breaks the alignment
     lines = read_text(path, key).split("\n")
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def check_labels(
+    key: str, name: CorpusName, found: Iterable[str], trained: Collection[str]
+) -> None:
+    """Refuse, by an ``InputError``, a file with labels that training lacks."""
+    unseen = sorted(set(found) - set(trained))
+    if unseen:
+        problem = f"training has no {', '.join(map(repr, unseen[:5]))}"
+        remedy = "Give files with the same labels, or leave these out of the file"
+        raise InputError(key, str(name), problem, remedy)

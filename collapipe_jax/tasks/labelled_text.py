@@ -3,14 +3,13 @@
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.corpora import read_text
+from collapipe_jax.tasks.corpora import CorpusName, read_text
 
 LABEL_COLUMNS = ("category", "label")
 
@@ -19,33 +18,29 @@ _FORMS = "Use .csv, .tsv or .json, and name the split of a .json as FILE.json#SP
 
 
 class LabelledText(NamedTuple):
-    """A text, its runs of white space made one space, and its label."""
+    """A text, with runs of white space replaced by one space, and its label."""
 
     text: str
     label: str
 
 
 def read_labelled_text(
-    path: str | os.PathLike[str],
-    text_column: str = "text",
-    label_column: str = "",
-    key: str = "task.train",
+    path: CorpusName, text_column: str = "text", label_column: str = "", key: str = "task.train"
 ) -> list[LabelledText]:
-    """Labelled texts of a UTF-8 file, in file order; its suffix tells the form.
+    """Labelled texts of a UTF-8 file, in file order; its suffix gives the format.
 
     Args:
-        path: a ``.csv`` or ``.tsv`` file with a header, fields quoted where they hold
-            separators or line breaks; or a ``.json`` file with a list whose entries are
-            ``[text, label]`` or objects; or, with ``#`` and the name of a split behind it as in
-            ``data.json#train``, an object of such lists.
-        text_column: column, or key of JSON objects, of the texts.
-        label_column: the same of the labels; empty takes ``category`` or ``label``, whichever
-            there is.
-        key: under which the file stands in the configuration, for errors.
+      path: a ``.csv`` or ``.tsv`` file with a header, fields quoted where they hold
+        separators or line breaks; or a ``.json`` file with a list whose entries are
+        ``[text, label]`` or objects; or an object of such lists, with ``#`` and the name of one
+        as in ``data.json#train``.
+      text_column, label_column: column, or key of JSON objects; an empty one of the labels takes
+        ``category`` or ``label``.
+      key: key of the file in the configuration, for errors.
 
     Raises:
-        InputError: an unreadable file, another form, a missing column or split (naming those
-            there are), an entry without text or label, or no entries.
+      InputError: an unreadable file, another format, a missing column or split, an entry
+        without text or label, or no entries.
     """
     file, split = split_name(path)
     suffix = Path(file).suffix.lower()
@@ -68,15 +63,11 @@ def read_labelled_text(
     return entries
 
 
-def read_domains(path: str | os.PathLike[str], key: str = "task.domains") -> dict[str, str]:
+def read_domains(path: CorpusName, key: str = "task.domains") -> dict[str, str]:
     """Domain of every label, from a JSON object of lists ``{domain: [label, ...]}``.
 
-    Args:
-        path: the file.
-        key: under which it stands in the configuration, for errors.
-
     Raises:
-        InputError: an unreadable file, another form, or a label in two domains.
+      InputError: an unreadable file, another format, or a label in two domains.
     """
     domains = _read_json(path, key)
     if not isinstance(domains, dict) or not all(
@@ -94,8 +85,8 @@ def read_domains(path: str | os.PathLike[str], key: str = "task.domains") -> dic
     return domain_of
 
 
-def split_name(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """File and split of a name such as ``data.json#train``; no split is the empty string."""
+def split_name(path: CorpusName) -> tuple[str, str]:
+    """File and split of a name such as ``data.json#train``; the split is empty without one."""
     match = re.fullmatch(r"(.*\.json)#([^#/]+)", str(path), flags=re.IGNORECASE)
     return (match[1], match[2]) if match else (str(path), "")
 
@@ -130,6 +121,7 @@ def _json_rows(
     path: str, split: str, text_key: str, label_key: str, key: str
 ) -> Iterable[tuple[str, str, str]]:
     entries = _entries(_read_json(path, key), path, split, key)
+    entry: Any
     for number, entry in enumerate(entries, start=1):
         if isinstance(entry, dict):
             labels = [label_key] if label_key else [k for k in LABEL_COLUMNS if k in entry]
@@ -157,7 +149,7 @@ def _entries(content: Any, path: str, split: str, key: str) -> list:
     return content
 
 
-def _read_json(path: str | os.PathLike[str], key: str) -> Any:
+def _read_json(path: CorpusName, key: str) -> Any:
     text = read_text(path, key)
     try:
         return json.loads(text)

@@ -1,14 +1,12 @@
 """Parallel text from files: read, normalise, and split so that no source leaks."""
 
-import os
 import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.corpora import read_lines
+from collapipe_jax.tasks.corpora import CorpusName, read_lines
+from collapipe_jax.tasks.sampling import seeded_generator
 
 Pair = tuple[str, str]
 
@@ -26,14 +24,14 @@ _REPLACEMENTS = str.maketrans(
 
 
 class ParallelText(NamedTuple):
-    """Sentence pairs ``(source, target)`` and how many lines were left out as empty."""
+    """Sentence pairs ``(source, target)``, and the number of lines left out as empty."""
 
     pairs: list[Pair]
     empty_lines: int
 
 
 class GroupSplit(NamedTuple):
-    """Disjoint sets of sentence pairs: no group stands in two of them."""
+    """Disjoint sets of sentence pairs, without a group in two of them."""
 
     train: list[Pair]
     validation: list[Pair]
@@ -43,10 +41,9 @@ class GroupSplit(NamedTuple):
 def normalise(text: str) -> str:
     """Text in one spelling: equal sentences become equal strings.
 
-    Unicode NFC; every run of white space, no-break and odd spaces included, is one plain space
-    and none stands at the ends; typographic apostrophes (accents used as such too) and quotation
-    marks become ASCII ones;
-    soft hyphens and zero-width characters vanish. Applying it twice changes nothing more.
+    Unicode NFC. Every run of white space becomes one plain space, at the ends none.
+    Typographic apostrophes (accents used as such too) and quotation marks become ASCII ones;
+    soft hyphens and zero-width characters vanish. The function is idempotent.
     """
     # before and after NFC: removed characters may separate what composes, and a few
     # characters compose into replaced ones
@@ -54,23 +51,18 @@ def normalise(text: str) -> str:
     return " ".join(text.split())
 
 
-def read_parallel_text(
-    path: str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]],
-) -> ParallelText:
-    """Normalised sentence pairs of one tab-separated file or of two aligned files.
+def read_parallel_text(path: CorpusName | tuple[CorpusName, CorpusName]) -> ParallelText:
+    """Normalised sentence pairs of one tab-separated file or of two aligned files, in file order.
 
     Args:
-        path: one UTF-8 file with a pair a line, source and target in its first two columns
-            (further columns are ignored); or the files of source and target sentences, line
-            by line translations of each other.
-
-    Returns:
-        The pairs in file order. A pair with an empty side is left out and counted, and so is
-        a blank line.
+      path: one UTF-8 file with a pair a line, source and target in its first two columns
+        (further columns are ignored); or the files of source and target sentences, line
+        by line translations of each other. Pairs with an empty side and blank lines are left
+        out and counted.
 
     Raises:
-        InputError: a missing file, bytes that are not UTF-8, a line without a tab, or two
-            files with different numbers of lines.
+      InputError: an unreadable file, a line without a tab, or two files with different numbers
+        of lines.
     """
     if isinstance(path, tuple):
         rows = _aligned_rows(*path)
@@ -90,20 +82,18 @@ def split_by_group(
     """Random train, validation and test sets that share no group.
 
     In a many-to-many corpus a source has several translations, and a split by pairs would
-    test on sources seen in training. Groups are shuffled and given to test, then validation,
-    then training. Validation and test take one pair of each of their groups, the first in the
-    order of the corpus: one reference a source, the usual single-reference BLEU; the other
-    pairs of these groups are used nowhere. Training takes every pair of its groups, cutting
-    only the last one, in shuffled order of groups.
+    test on sources seen in training. Groups are shuffled and assigned to test, then validation,
+    then training. Validation and test take the first pair of each of their groups: one
+    reference a source, the usual single-reference BLEU. Training takes every pair of its groups.
 
     Args:
-        pairs: the corpus.
-        group_of: key of a pair's group, e.g. its source sentence.
-        sizes: pairs wanted for (train, validation, test); None for train takes all the rest.
-        seed: the split is a function of it and of ``pairs``; from 0.
+      pairs: the corpus.
+      group_of: key of a pair's group, e.g. its source sentence.
+      sizes: pairs wanted for (train, validation, test); None for train takes all the rest.
+      seed: from 0.
 
     Raises:
-        InputError: a negative size, or a corpus too small for the sizes.
+      InputError: a negative size, or a corpus too small for the sizes.
     """
     train_size, validation_size, test_size = sizes
     for name, size in (("validation_pairs", validation_size), ("test_pairs", test_size)):
@@ -121,7 +111,7 @@ def split_by_group(
         )
         remedy = "Lower task.validation_pairs or task.test_pairs, or use a larger corpus"
         raise InputError("task.validation_pairs", validation_size, problem, remedy)
-    order = np.random.Generator(np.random.Philox(seed)).permutation(len(members))
+    order = seeded_generator(seed).permutation(len(members))
     test = [members[g][0] for g in order[:test_size]]
     validation = [members[g][0] for g in order[test_size:held_out]]
     train = [pair for g in order[held_out:] for pair in members[g]]
@@ -142,7 +132,7 @@ def _first(train: list[Pair], size: int | None) -> list[Pair]:
     return train[:size]
 
 
-def _tabbed_rows(path: str | os.PathLike[str]) -> Iterable[Pair]:
+def _tabbed_rows(path: CorpusName) -> Iterable[Pair]:
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) < 2 and line.strip():
@@ -152,9 +142,7 @@ def _tabbed_rows(path: str | os.PathLike[str]) -> Iterable[Pair]:
         yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
 
 
-def _aligned_rows(
-    source_path: str | os.PathLike[str], target_path: str | os.PathLike[str]
-) -> Iterable[Pair]:
+def _aligned_rows(source_path: CorpusName, target_path: CorpusName) -> Iterable[Pair]:
     sources, targets = read_lines(source_path), read_lines(target_path)
     if len(sources) != len(targets):
         problem = f"the files have {len(sources)} and {len(targets)} lines"

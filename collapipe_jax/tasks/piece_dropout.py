@@ -1,7 +1,7 @@
-"""Words cut into other pieces in every pass over the training texts.
+"""Random segmentation of training words, different in every pass over the texts.
 
-A vocabulary learnt from a small corpus holds most of its words whole, so the pieces that new
-words fall into are hardly met in training. Cut at random now and then, known words teach them.
+A vocabulary learnt from a small corpus holds most of its words whole, so training hardly meets
+the pieces that new words fall into. Random cuts of known words train these pieces.
 
 Source: Hiraoka, MaxMatch-Dropout: subword regularization for WordPiece (COLING 2022).
 """
@@ -11,18 +11,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.wordpiece import CONTINUES, PAD_ID, UNLABELLED, pad_rows
+from collapipe_jax.models.bert_heads import UNLABELLED
+from collapipe_jax.models.config import PAD_ID
+from collapipe_jax.tasks.subwords import CONTINUES, pad_rows
 
 
 class PieceDropout:
-    """Cuts pieces further, as WordPiece would if it overlooked some pieces of its vocabulary.
+    """WordPiece that skips pieces of its vocabulary at random.
 
     Args:
-        pieces: the vocabulary.
-        rate: how often a match is overlooked, 0 to 1. Characters never are.
+      pieces: the vocabulary.
+      rate: probability of skipping a match, 0 to 1; single characters are never skipped.
 
     Raises:
-        InputError: a rate out of its range.
+      InputError: a rate out of its range.
     """
 
     def __init__(self, pieces: Sequence[str], rate: float):
@@ -34,16 +36,16 @@ class PieceDropout:
     def __call__(
         self, token_ids: np.ndarray, labels: np.ndarray | None, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Texts cut anew. What then is too long loses its end, but for the closing piece.
+        """Segment texts anew. One that gets too long loses its end, except the closing piece.
 
         Args:
-            token_ids: ``[..., S]`` int32 as `WordPiece` makes them, padded behind.
-            labels: of every piece ``[..., S]``, or None where pieces have none. The first of
-                the pieces that one is cut into keeps its label.
-            rng: which pieces are overlooked.
+          token_ids: ``[..., S]`` int32 as ``WordPiece`` makes them, padded behind.
+          labels: of every piece ``[..., S]``, or None where pieces have none. The first of
+            the pieces that one is cut into keeps its label.
+          rng: decides which pieces are skipped.
 
         Returns:
-            Both in the shape of the first.
+          Ids and labels in the shape of ``token_ids``.
         """
         *outer, length = token_ids.shape
         if labels is None:
@@ -64,7 +66,7 @@ class PieceDropout:
         )
 
     def _cut(self, number: int, rng: np.random.Generator) -> list[int]:
-        """The longest piece that is not overlooked, then the longest that goes on from there."""
+        """The longest piece that is not skipped, then the longest that continues from there."""
         piece = self.pieces[number]
         if piece.startswith("[") and piece.endswith("]"):  # special ones are no text
             return [number]

@@ -1,29 +1,31 @@
-"""How good outputs are, as the field reports it, and the baselines that models must beat."""
+"""Scores of outputs as the field reports them, and baselines that models must beat.
+
+All raise ``InputError`` on empty input or on numbers of items that do not fit each other. The
+libraries are imported where they are used: they take seconds to load.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import seqeval.metrics
-import sklearn.metrics
-from sacrebleu.metrics import BLEU
-from seqeval.metrics.sequence_labeling import get_entities
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence, is_bio_tag
 
+Labels = Sequence[int] | np.ndarray
+
 
 class Score(NamedTuple):
-    """A figure with what is needed to reproduce it."""
+    """A score in percent, 0 to 100, and how it was counted: without it scores do not compare."""
 
     value: float
     signature: str
 
 
 class ClassScores(NamedTuple):
-    """How good predicted classes are."""
+    """Accuracy and macro F1."""
 
     accuracy: Score
     macro_f1: Score
@@ -32,18 +34,8 @@ class ClassScores(NamedTuple):
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Corpus BLEU of plain, detokenised text, one reference a sentence.
 
-    Args:
-        hypotheses: translations; an empty one is allowed and costs its brevity penalty.
-        references: what they should have been, in the same order.
-
-    Returns:
-        BLEU in percent, 0 to 100, and sacrebleu's signature (tokenisation, smoothing,
-        version), without which figures do not compare.
-
-    Raises:
-        InputError: no sentences, or different numbers of them.
-
-    Source: Post, A call for clarity in reporting BLEU scores (WMT 2018).
+    An empty hypothesis costs its brevity penalty. Source: Post, A call for clarity in reporting
+    BLEU scores (WMT 2018).
     """
     if not hypotheses:
         raise InputError("hypotheses", 0, "no sentence to score", "Give at least one")
@@ -51,21 +43,15 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
         problem = f"there are {len(references)} references for them"
         remedy = "Give one reference for each hypothesis"
         raise InputError("hypotheses", len(hypotheses), problem, remedy)
+    from sacrebleu.metrics.bleu import BLEU
+
     metric = BLEU()
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(float(score.score), str(metric.get_signature()))
 
 
 def copy_baseline(sources: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU of handing the source back untranslated: what any model must beat.
-
-    Args:
-        sources: source sentences.
-        references: their translations, in the same order.
-
-    Raises:
-        InputError: as in `bleu`.
-    """
+    """BLEU of copying the source."""
     return bleu(sources, references)
 
 
@@ -76,15 +62,11 @@ def span_f1(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequenc
     nothing begins an entity. No entity predicted scores 0.
 
     Args:
-        true_tags: BIO tags of each sentence, one a word.
-        predicted_tags: the same of a model.
-
-    Returns:
-        F1 in percent, 0 to 100, and how it was counted.
+      true_tags, predicted_tags: BIO tags of each sentence, one a word.
 
     Raises:
-        InputError: no sentences, different numbers of sentences or words, something that is no
-            BIO tag, or no true entity at all, where F1 means nothing.
+      InputError: also on something that is no BIO tag, or no true entity at all, where F1 means
+        nothing.
 
     Source: Tjong Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003);
     Nakayama, seqeval (2018).
@@ -102,13 +84,15 @@ def span_f1(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequenc
     if all(tag == OUTSIDE for sentence in true_tags for tag in sentence):
         problem = "no entity stands in the text to be scored"
         raise InputError("true_tags", OUTSIDE, problem, "Score text that has entities")
+    import seqeval.metrics
+
     # zero_division: F1 is 0 where nothing is predicted, without a warning on its precision;
     # everything else that seqeval warns of is refused above
-    value = seqeval.metrics.f1_score(
+    value: Any = seqeval.metrics.f1_score(
         [list(tags) for tags in true_tags],
         [list(tags) for tags in predicted_tags],
         average="micro",
-        zero_division=0,
+        zero_division=0,  # pyright: ignore[reportArgumentType]
     )
     signature = f"span F1|average:micro|mode:conlleval|scheme:BIO|seqeval:{version('seqeval')}"
     return Score(100 * float(value), signature)
@@ -120,16 +104,7 @@ def memorised_tag_baseline(
     test_tokens: Sequence[Sequence[str]],
     test_tags: Sequence[Sequence[str]],
 ) -> Score:
-    """Span F1 of `memorised_tags`.
-
-    Args:
-        train_tokens, train_tags: as there.
-        test_tokens: words of the sentences to be tagged.
-        test_tags: their true BIO tags.
-
-    Raises:
-        InputError: as in `span_f1`, or sentences with more or fewer tags than words.
-    """
+    """Span F1 of ``memorised_tags`` on test sentences."""
     _check_words("test_tags", test_tokens, test_tags)
     return span_f1(test_tags, memorised_tags(train_tokens, train_tags, test_tokens))
 
@@ -141,13 +116,7 @@ def memorised_tags(
 ) -> list[list[str]]:
     """Each word's most frequent tag of training, ``O`` of unseen words.
 
-    Args:
-        train_tokens: words of the training sentences, case as it stands.
-        train_tags: their BIO tags; of equally frequent ones the first in the alphabet counts.
-        tokens: words of the sentences to be tagged.
-
-    Raises:
-        InputError: training sentences with more or fewer tags than words.
+    Of equally frequent tags the first in the alphabet counts, and the case of a word counts.
     """
     _check_words("train_tags", train_tokens, train_tags)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -159,11 +128,11 @@ def memorised_tags(
 
 
 class SpanRecall(NamedTuple):
-    """Share of the true entities that are found, in percent; None where there are none.
+    """Share of the true entities that are predicted, in percent; None where there are none.
 
     Attributes:
-        seen: of those whose words are an entity of their type in training too.
-        unseen: of all others.
+      seen: of those whose words are an entity of their type in training too.
+      unseen: of all others.
     """
 
     seen: float | None
@@ -175,16 +144,9 @@ def span_recall(
     test: Sequence[TaggedSentence],
     predicted_tags: Sequence[Sequence[str]],
 ) -> SpanRecall:
-    """How much of what is found is remembered, and how much recognised.
+    """Recall of entities seen in training, and of others; tags as in ``span_f1``."""
+    from seqeval.metrics.sequence_labeling import get_entities
 
-    Args:
-        train: sentences trained on.
-        test: sentences with their true tags.
-        predicted_tags: BIO tags of each sentence of ``test``, one a word.
-
-    Raises:
-        InputError: different numbers of sentences.
-    """
     _check_sizes(test, predicted_tags)
     known = {
         (kind, sentence.tokens[first : last + 1])
@@ -205,62 +167,40 @@ def span_recall(
     return SpanRecall(seen, unseen)
 
 
-def accuracy(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
-    """Share of samples with the right class, in percent.
+def accuracy(true_labels: Labels, predicted_labels: Labels) -> Score:
+    """Share of samples ``[n]`` with the right class."""
+    import sklearn.metrics
 
-    Args:
-        true_labels: integers ``[n]``.
-        predicted_labels: integers ``[n]``.
-
-    Raises:
-        InputError: no samples, different numbers of them, or labels that are no whole numbers.
-    """
     true, predicted = _labels(true_labels, predicted_labels)
     value = 100 * float(sklearn.metrics.accuracy_score(true, predicted))
     return Score(value, f"accuracy|scikit-learn:{sklearn.__version__}")
 
 
-def macro_f1(true_labels: Sequence[int], predicted_labels: Sequence[int]) -> Score:
+def macro_f1(true_labels: Labels, predicted_labels: Labels) -> Score:
     """F1 of each class, averaged over the classes that occur among true or predicted labels.
 
-    A class that is never right, because it is never true, never predicted or never both, has
-    F1 0.
-
-    Args:
-        true_labels: integers ``[n]``.
-        predicted_labels: integers ``[n]``.
-
-    Returns:
-        F1 in percent, 0 to 100, and how it was averaged.
-
-    Raises:
-        InputError: as in `accuracy`.
+    A class that is never predicted rightly has F1 0.
     """
+    import sklearn.metrics
+
     true, predicted = _labels(true_labels, predicted_labels)
     # zero_division as documented above: nothing is left to warn of
-    value = sklearn.metrics.f1_score(true, predicted, average="macro", zero_division=0)
+    options: dict[str, Any] = {"average": "macro", "zero_division": 0}
+    value = sklearn.metrics.f1_score(true, predicted, **options)
     classes = len(np.union1d(true, predicted))
     signature = f"F1|average:macro|classes:{classes}|scikit-learn:{sklearn.__version__}"
     return Score(100 * float(value), signature)
 
 
-def majority_class_baseline(train_labels: Sequence[int], test_labels: Sequence[int]) -> ClassScores:
-    """Scores of always answering the most frequent class of training; of equals the lowest.
-
-    Args:
-        train_labels: integers ``[n]``.
-        test_labels: true classes of the samples to be scored, integers ``[m]``.
-
-    Raises:
-        InputError: as in `accuracy`.
-    """
+def majority_class_baseline(train_labels: Labels, test_labels: Labels) -> ClassScores:
+    """Test scores of the most frequent class of training; of equals the lowest."""
     train, _ = _labels(train_labels, train_labels)
     names, counts = np.unique(train, return_counts=True)
     predicted = np.full(len(test_labels), names[np.argmax(counts)])
     return ClassScores(accuracy(test_labels, predicted), macro_f1(test_labels, predicted))
 
 
-def _labels(true: Sequence[int], predicted: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def _labels(true: Labels, predicted: Labels) -> tuple[np.ndarray, np.ndarray]:
     _check_sizes(true, predicted)
     arrays = np.asarray(true), np.asarray(predicted)
     for key, array in zip(("true_labels", "predicted_labels"), arrays, strict=True):
@@ -270,7 +210,7 @@ def _labels(true: Sequence[int], predicted: Sequence[int]) -> tuple[np.ndarray, 
     return arrays
 
 
-def _check_sizes(true: Sequence, predicted: Sequence) -> None:
+def _check_sizes(true: Sequence | np.ndarray, predicted: Sequence | np.ndarray) -> None:
     if len(true) == 0:
         raise InputError("true", 0, "nothing to score", "Give at least one")
     if len(true) != len(predicted):

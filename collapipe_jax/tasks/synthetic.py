@@ -1,10 +1,10 @@
-"""Parallel text out of a grammar: English-like sentences and a language made up for them.
+"""Synthetic parallel text: English-like sentences and their translation to an invented language.
 
 The invented language differs from the source in everything a translator must learn: its
-words, their order (time and place first, verb last, adjectives behind nouns) and their
+words, their order (time and place first, verb last, adjectives after nouns) and their
 endings (number, definiteness and case on nouns; class and number on adjectives, determiners
-and verbs). Nothing but the full stop survives a copy, and the rules are few enough for a
-small Transformer to master in about a minute.
+and verbs). Only the full stop survives a copy, and the rules are few enough for a small
+Transformer to learn in about a minute.
 """
 
 import random
@@ -15,7 +15,7 @@ from collapipe_jax.errors import InputError
 
 Option = TypeVar("Option")
 
-MAX_REDRAWS = 1000  # in a row; the grammar holds far more sentences than anyone draws
+MAX_REDRAWS = 1000  # in a row
 
 
 class Noun(NamedTuple):
@@ -37,7 +37,7 @@ class Verb(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """One noun phrase in both languages, with what a verb agrees with."""
+    """A noun phrase in both languages, with the features that a verb agrees with."""
 
     source: str
     target: str
@@ -116,8 +116,8 @@ DETERMINERS = (
     ("this", "these", "", "tel", "la"),
     ("my", "my", "", "mer", ""),
     ("your", "your", "", "dor", ""),
-    (None, "two", "zu", "", ""),
-    (None, "many", "poli", "", ""),
+    ("", "two", "zu", "", ""),
+    ("", "many", "poli", "", ""),
 )
 TIMES = {
     "present": (("today", "odi"), ("now", "nunk")),
@@ -133,22 +133,19 @@ CASE_SUFFIX = {"subject": "", "object": "ko", "place": "ves"}
 
 
 def generate_parallel_text(seed: int, pairs: int) -> list[tuple[str, str]]:
-    """Distinct sentences of the grammar with their translations.
+    """Distinct sentences of the grammar with their translations, 5 to 29 words a source.
 
-    The translation is a function of the source sentence, and no source comes twice, so any
+    The translation is a function of the source sentence, and no source occurs twice, so any
     split of the list leaves held-out sources unseen. A longer list with the same seed starts
-    with the shorter one. Draws use nothing but ``random.Random.random``, whose sequence Python
+    with the shorter one. Draws use ``random.Random.random`` alone, whose sequence Python
     guarantees over versions and platforms.
 
     Args:
-        seed: any integer from 0.
-        pairs: number of pairs, from 1.
-
-    Returns:
-        ``(source, target)`` pairs, 5 to 29 words a source sentence.
+      seed: any integer from 0.
+      pairs: number of pairs, from 1.
 
     Raises:
-        InputError: a seed below 0, fewer than one pair, or more than the grammar yields.
+      InputError: a seed below 0, fewer than one pair, or more than the grammar yields.
     """
     if pairs < 1:
         raise InputError("task.pairs", pairs, "no sentence to generate", "Ask for 1 or more")
@@ -205,7 +202,7 @@ def _clause(rng: random.Random) -> tuple[str, str]:
 def _noun_phrase(rng: random.Random, nouns: Sequence[Noun], case: str) -> Phrase:
     noun = _choose(rng, nouns)
     singular, plural_word, before, after, suffix = _choose(rng, DETERMINERS)
-    plural = singular is None or rng.random() < 0.4
+    plural = not singular or rng.random() < 0.4
     agreement = CLASS_ENDING[noun.noun_class] + ("s" if plural else "")
     source = [plural_word if plural else singular]
     target = [before] if before else []

@@ -1,7 +1,7 @@
-"""What a run remembers of its rounds: arrays by name, and one line of JSON a round."""
+"""Metrics of the rounds of a run: by name in memory, one line of JSON a round on file."""
 
 import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,23 +9,66 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.federated.estimates import BoundConstants
-from collapipe_jax.federated.local_steps import RoundLearning
-from collapipe_jax.files.atomic import write_text
+from collapipe_jax.federated.learner import LearningReport
+from collapipe_jax.files.atomic import finite
 from collapipe_jax.simulation.environment import SystemRound
 
-History = dict[str, np.ndarray]
-"""Metrics by name, first axis the rounds; empty before the first round."""
+Metrics = dict[str, Any]
+"""Numbers and arrays of NumPy of one round by name."""
+
+Arrays = Mapping[str, np.ndarray]
+"""Metrics of many rounds by name, first axis the rounds; empty before the first round."""
 
 VIOLATED = "violated_"
-"""How names of metrics start that tell whether a round broke a limit."""
+"""Prefix of the metrics that tell whether a round broke a limit."""
 
 
-def round_metrics(
-    index: int, happened: SystemRound, learning: RoundLearning
-) -> dict[str, np.ndarray]:
+class History:
+    """Metrics of all rounds so far; appending one takes constant time.
+
+    Args:
+      arrays: metrics of the rounds before.
+    """
+
+    def __init__(self, arrays: Arrays):
+        rounds = zip(*arrays.values(), strict=True)
+        self.rounds: list[Metrics] = []
+        self._energy_j = 0.0
+        for values in rounds:
+            self.append(dict(zip(arrays, values, strict=True)))
+
+    def append(self, metrics: Metrics) -> None:
+        """Add one round."""
+        self.rounds.append(metrics)
+        self._energy_j = self._energy_j + metrics["energy_j"]
+
+    def arrays(self) -> Arrays:
+        """Metrics of all rounds."""
+        if not self.rounds:
+            return {}
+        return {name: np.stack([row[name] for row in self.rounds]) for name in self.rounds[-1]}
+
+    @property
+    def simulated_time_s(self) -> np.float64:
+        """Simulated time at the end of the last round."""
+        return self.rounds[-1]["simulated_time_s"] if self.rounds else np.float64(0.0)
+
+    @property
+    def mean_energy_j(self) -> np.ndarray:
+        """Energy of every node, mean over the rounds, ``[N, K + 1]``."""
+        return np.asarray(self._energy_j / len(self.rounds))
+
+    @property
+    def last_score(self) -> float:
+        """The newest validation score; not a number before the first."""
+        scores = (float(row["score"]) for row in reversed(self.rounds))
+        return next((score for score in scores if np.isfinite(score)), np.nan)
+
+
+def round_metrics(index: int, happened: SystemRound, learning: LearningReport) -> Metrics:
     """All numbers of a round by name; shapes as in the structs they come from.
 
-    Flows stand there where a pipeline ran, and what was decided under the policy's own names.
+    A pipeline's round has its flows, and every decision its own names.
     """
     cost, decision = happened.cost, happened.decision
     metrics = {
@@ -56,22 +99,8 @@ def round_metrics(
     return {name: np.asarray(value) for name, value in jax.device_get(metrics).items()}
 
 
-def clock_after(history: History, metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """Simulated time at the end of a round."""
-    before = history["simulated_time_s"][-1] if history else np.float64(0.0)
-    return np.float64(before + metrics["latency_s"])
-
-
-def append_round(history: History, metrics: dict[str, np.ndarray]) -> History:
-    """History with one more round."""
-    rows = {name: np.asarray(value)[None] for name, value in metrics.items()}
-    if not history:
-        return rows
-    return {name: np.concatenate([history[name], row]) for name, row in rows.items()}
-
-
-def last_constants(history: History, rate: float) -> dict[str, Any]:
-    """The bound's constants after the last round for a summary; nothing without estimates.
+def last_constants(history: Arrays, rate: float) -> dict[str, Any]:
+    """The bound's constants after the last round for a summary; empty without estimates.
 
     Args:
       history: of the whole run.
@@ -79,35 +108,14 @@ def last_constants(history: History, rate: float) -> dict[str, Any]:
     """
     if "smoothness" not in history:
         return {}
-    last = {name: float(history[name][-1]) for name in BoundConstants._fields}
+    last: dict[str, Any] = {name: float(history[name][-1]) for name in BoundConstants._fields}
     variance, heterogeneity = last["gradient_variance"], last["gradient_heterogeneity"]
     last["heterogeneity_over_variance"] = heterogeneity / variance if variance > 0.0 else None
     last["step_smoothness"] = rate * last["smoothness"]
     return {"bound_constants": last}
 
 
-def write_metrics(path: Path, history: History) -> None:
-    """Write the metrics file anew: lines after the newest checkpoint are to come again."""
-    rounds = len(history["round"]) if history else 0
-    lines = [
-        metrics_line({name: values[i] for name, values in history.items()}) for i in range(rounds)
-    ]
-    write_text(path, "".join(lines))
-
-
-def append_line(path: Path, metrics: dict[str, np.ndarray]) -> None:
-    """Add one round to the metrics file."""
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(metrics_line(metrics))
-
-
-def metrics_line(metrics: dict[str, np.ndarray]) -> str:
-    """One round as a line of JSON, keys in order; what is not finite becomes ``null``."""
-
-    def plain(value):
-        if isinstance(value, list):
-            return [plain(item) for item in value]
-        return None if isinstance(value, float) and not np.isfinite(value) else value
-
-    row = {name: plain(np.asarray(metrics[name]).tolist()) for name in sorted(metrics)}
-    return json.dumps(row, allow_nan=False) + "\n"
+def metrics_line(metrics: Metrics) -> str:
+    """One round as a line of JSON, keys in order; numbers that are not finite become null."""
+    row = {name: np.asarray(metrics[name]).tolist() for name in sorted(metrics)}
+    return json.dumps(finite(row), allow_nan=False) + "\n"

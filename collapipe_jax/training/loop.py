@@ -1,10 +1,10 @@
-"""The joint loop: a network decides and is priced, a model learns, on a simulated clock."""
+"""Training: a network decides and has its costs, a model learns, on a simulated clock."""
 
 import functools
 import itertools
 import os
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from collapipe_jax import hosts
-from collapipe_jax.compilation import quick_jit
+from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS, quick_jit
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.estimates import BoundConstants, estimate_constants
@@ -29,8 +29,7 @@ from collapipe_jax.simulation.environment import (
     simulate_round,
 )
 from collapipe_jax.tasks.sampling import sample_round
-from collapipe_jax.training.history import History, append_round, clock_after, round_metrics
-from collapipe_jax.training.learner import Learner, initial_learner, learn, model_params, outcome_of
+from collapipe_jax.training.history import History, Metrics, round_metrics
 from collapipe_jax.training.summary import run_constants, summarise
 from collapipe_jax.training.workdir import RunFiles
 
@@ -38,14 +37,14 @@ _ESTIMATE_BATCHES = 8  # of every cluster
 
 
 class RunState(NamedTuple):
-    """What the next round needs.
+    """State from round to round.
 
     Attributes:
-      learner: parameters and optimisers.
+      learning: parameters and optimisers, as the experiment's learner has them.
       system: fading and queues.
     """
 
-    learner: Learner
+    learning: Any
     system: SystemState
 
 
@@ -59,21 +58,18 @@ def train(
     """Train a model over a simulated network.
 
     Every round is a pure function of the state and of keys folded from the seed and the
-    round's number, so a run that was killed ends, resumed, with the same numbers. Several hosts
-    (`hosts.join`) all call this alike.
+    round's number, so a run that was killed and resumed ends with the same numbers. Several hosts
+    (``hosts.join``) all call this alike.
 
     Args:
-      experiment: what to run.
-      workdir: where metrics and checkpoints go; a folder that all hosts see.
-      resume: go on with what is in ``workdir``.
-      console: where progress is shown; None is the terminal.
-
-    Returns:
-      The record of the whole run.
+      experiment: the run.
+      workdir: folder of metrics and checkpoints, which all hosts see.
+      resume: continue the run in ``workdir``.
+      console: console of the progress; None is the terminal.
 
     Raises:
       InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged, or
-        if one of several hosts would have nothing of its own to do.
+        if one of several hosts would have no work of its own.
     """
     _check_hosts(experiment)
     with RunFiles(workdir, experiment.config, resume) as files:
@@ -86,24 +82,23 @@ def train(
                 state, metrics = run_round(experiment, state, index)
                 metrics |= _evaluate_when_due(experiment, state, index)
                 metrics |= _estimate_when_due(experiment, state, index)
-                metrics["simulated_time_s"] = clock_after(history, metrics)
-                history = append_round(history, metrics)
+                now_s = np.float64(history.simulated_time_s + metrics["latency_s"])
+                metrics["simulated_time_s"] = now_s
+                history.append(metrics)
                 files.add_round(metrics)
                 if _is_due(index, experiment.config["checkpoint_every_rounds"], rounds):
-                    files.save(index + 1, state, {"history": history, "constants": constants})
+                    record = {"history": history.arrays(), "constants": constants}
+                    files.save(index + 1, state, record)
                 progress.update(bar, advance=1, status=_status(experiment, history, constants))
     if files.lacks_summary():
-        params = model_params(state.learner)
-        files.finish(summarise(experiment, params, history), experiment.objective, params)
+        params = experiment.learner.params(state.learning)
+        summary = summarise(experiment, params, history.arrays())
+        files.finish(summary, experiment.objective, params)
     return files.read()
 
 
 def _check_hosts(experiment: Experiment) -> None:
-    """Refuse several hosts that would not share the work.
-
-    Raises:
-      InputError: naming the key.
-    """
+    """Refuse several hosts that would not share the work."""
     count, backend = jax.process_count(), experiment.execution.backend
     if count > 1 and backend != "sharded":
         problem = f"{count} hosts would all do the same work"
@@ -111,28 +106,26 @@ def _check_hosts(experiment: Experiment) -> None:
     if count > 1:
         working = {device.process_index for device in _mesh(experiment).devices.flat}
         if len(working) < count:
-            raise InputError(
-                "--hosts",
-                count,
-                f"the {_mesh(experiment).size} devices of the network are all on {len(working)}",
-                "Take fewer hosts, or fewer devices on each",
-            )
+            devices, remedy = _mesh(experiment).size, "Take fewer hosts, or fewer devices on each"
+            problem = f"the {devices} devices of the network are all on {len(working)}"
+            raise InputError("--hosts", count, problem, remedy)
 
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    learner_key, system_key = _initial_keys(experiment)
-    learner = initial_learner(learner_key, experiment)
+    learning_key, system_key = _initial_keys(experiment)
+    learner = experiment.learner
+    fresh = _initial_learning(learner, learning_key)
+    params = experiment.objective.starting_params(learner.params(fresh))
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
-    return RunState(
-        jax.device_put(learner, _learning_place(experiment)), _first_network(experiment, system_key)
-    )
+    learning = jax.device_put(learner.with_params(fresh, params), _learning_place(experiment))
+    return RunState(learning, _first_network(experiment, system_key))
 
 
 def _initial_keys(experiment: Experiment) -> tuple[Array, Array]:
-    """Of the learner and of the network."""
-    learner_key, system_key = jax.random.split(_key(experiment, 1))
-    return learner_key, system_key
+    """Keys of learning and of the network."""
+    learning_key, system_key = jax.random.split(_key(experiment, 1))
+    return learning_key, system_key
 
 
 def _first_network(experiment: Experiment, key: Array) -> SystemState:
@@ -141,10 +134,11 @@ def _first_network(experiment: Experiment, key: Array) -> SystemState:
 
 
 _initial_system_state = quick_jit(initial_state)
+_initial_learning = quick_jit(lambda learner, key: learner.init(key))
 
 
 def _learning_place(experiment: Experiment) -> Sharding:
-    """Where learning happens: one device, or all of a mesh whose stages run the encoder."""
+    """One device, or all of a mesh whose stages run the encoder."""
     if experiment.execution.backend != "sharded":
         return SingleDeviceSharding(jax.local_devices()[0])
     return NamedSharding(_mesh(experiment), PartitionSpec())
@@ -161,13 +155,11 @@ def _key(experiment: Experiment, purpose: int) -> Array:
     return jax.random.fold_in(jax.random.key(experiment.config["seed"]), purpose)
 
 
-def run_round(
-    experiment: Experiment, state: RunState, index: int
-) -> tuple[RunState, dict[str, np.ndarray]]:
-    """One round: network state, decision, price, queues, local steps, aggregation.
+def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunState, Metrics]:
+    """One round: network state, decision, costs, queues, local steps, aggregation.
 
     Args:
-      experiment: what runs.
+      experiment: the run.
       state: before the round.
       index: number of the round, from 0.
 
@@ -175,33 +167,33 @@ def run_round(
       State after the round, and its metrics by name.
     """
     network_key, learning_key = _round_keys(experiment, index)
-    system_state, happened = state.system, None
-    if hosts.is_first():  # it decides for all, who need not follow the network
+    system_state = state.system
+    happened: Any = None
+    if hosts.is_first():  # it decides for all
         system_state, happened = _simulate_round(
             Environment(experiment.system, state.system, network_key),
             policy=experiment.policy,
         )
     happened = hosts.from_first(happened)
-    place = _learning_place(experiment)
-    outcome = jax.device_put(jax.device_get(outcome_of(happened)), place)
-    learner, learning = learn(
-        experiment, state.learner, round_batches(experiment, index), outcome, learning_key
-    )
+    place, learner = _learning_place(experiment), experiment.learner
+    outcome = jax.device_get(learner.outcome(happened.decision, happened.cost))
+    batches, outcome = round_batches(experiment, index), jax.device_put(outcome, place)
+    learning, report = learner.round(state.learning, batches, outcome, learning_key, index)
     # Where the compiler left it may differ, and would make the next round another program.
-    learner = jax.device_put(learner, place)
-    return RunState(learner, system_state), round_metrics(index, happened, learning)
+    learning = jax.device_put(learning, place)
+    return RunState(learning, system_state), round_metrics(index, happened, report)
 
 
 def _round_keys(experiment: Experiment, index: int) -> tuple[Array, Array]:
-    """Of a round's network and of its learning."""
+    """Keys of a round's network and of its learning."""
     network_key, learning_key = jax.random.split(jax.random.fold_in(_key(experiment, 2), index))
     return network_key, learning_key
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:
-    """How long every round of a training run will last, without end and without learning.
+    """Latency of every round of a training run, without end and without learning.
 
-    The network changes, decides and is priced alike whatever is learnt.
+    The network changes and decides independently of what is learnt.
     """
     _, key = _initial_keys(experiment)
     state = _first_network(experiment, key)
@@ -213,41 +205,36 @@ def round_latencies_s(experiment: Experiment) -> Iterator[float]:
         yield float(happened.cost.latency_s)
 
 
-# One network a round is decided in no time, but compiled long: on a CPU half as long without
-# the emitters of fusions, which do not make it faster. Others do not read the option.
+# The decision of one network runs fast and compiles slowly: on a CPU in half the time without
+# the emitters of fusions.
 _simulate_round = functools.partial(
-    jax.jit, static_argnames="policy", compiler_options={"xla_cpu_use_fusion_emitters": False}
+    jax.jit, static_argnames="policy", compiler_options=WITHOUT_FUSION_EMITTERS
 )(simulate_round)
 
 
 def round_batches(experiment: Experiment, index: int) -> Batch:
     """Mini-batches of a round, leaves ``[H, N, B, ...]``: a function of seed and round."""
-    training = experiment.config["training"]
-    rows = sample_round(
-        experiment.config["seed"],
-        experiment.cluster_indices,
-        index,
-        training["local_steps"],
-        training["batch"],
-    )
+    rows = _sample(experiment, index, experiment.config["training"]["local_steps"])
     return experiment.objective.draw(rows, (experiment.config["seed"], index))
 
 
-def _evaluate_when_due(
-    experiment: Experiment, state: RunState, index: int
-) -> dict[str, np.ndarray]:
+def _sample(experiment: Experiment, index: int, steps: int) -> np.ndarray:
+    """Training samples of a round, ``[steps, N, B]``."""
+    seed, batch = experiment.config["seed"], experiment.config["training"]["batch"]
+    return sample_round(seed, experiment.cluster_indices, index, steps, batch)
+
+
+def _evaluate_when_due(experiment: Experiment, state: RunState, index: int) -> Metrics:
     """Loss and score on the validation set; not a number in rounds without."""
     config = experiment.config
     loss, score = np.nan, np.nan
     if _is_due(index, config["evaluation"]["every_rounds"], config["training"]["rounds"]):
-        loss, score = experiment.objective.validate(model_params(state.learner))
+        loss, score = experiment.objective.validate(experiment.learner.params(state.learning))
     return {"validation_loss": np.float32(loss), "score": np.float32(score)}
 
 
-def _estimate_when_due(
-    experiment: Experiment, state: RunState, index: int
-) -> dict[str, np.ndarray]:
-    """Constants of the bound; not a number in rounds without, and no names in runs without."""
+def _estimate_when_due(experiment: Experiment, state: RunState, index: int) -> Metrics:
+    """Constants of the bound; not a number in rounds without, empty in runs without."""
     config = experiment.config
     every = config["evaluation"]["estimate_every_rounds"]
     if not every:
@@ -255,7 +242,7 @@ def _estimate_when_due(
     if not _is_due(index, every, config["training"]["rounds"]):
         return dict.fromkeys(BoundConstants._fields, np.float32(np.nan))
     constants = estimate_constants(
-        model_params(state.learner),
+        experiment.learner.params(state.learning),
         estimate_batches(experiment, index),
         jnp.asarray(experiment.cluster_weight, jnp.float32),
         _key(experiment, 3),
@@ -265,20 +252,14 @@ def _estimate_when_due(
 
 
 def estimate_batches(experiment: Experiment, index: int) -> Batch:
-    """Mini-batches that constants are estimated from, leaves ``[J, N, B, ...]``.
+    """Mini-batches for the estimates of constants, leaves ``[J, N, B, ...]``.
 
-    They come from passes behind those of training: what was just learnt would look too good.
+    They come from passes after those of training: samples just learnt would bias the estimate.
     """
     training = experiment.config["training"]
-    behind = training["rounds"] * training["local_steps"]
-    rows = sample_round(
-        experiment.config["seed"],
-        experiment.cluster_indices,
-        behind + index,
-        _ESTIMATE_BATCHES,
-        training["batch"],
-    )
-    return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.train)
+    after_training = training["rounds"] * training["local_steps"]
+    rows = _sample(experiment, after_training + index, _ESTIMATE_BATCHES)
+    return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.data.train)
 
 
 def _is_due(index: int, every: int, rounds: int) -> bool:
@@ -296,12 +277,11 @@ def _progress(console: Console | None) -> Progress:
     )
 
 
-def _status(experiment: Experiment, history: History, constants: dict[str, np.ndarray]) -> str:
+def _status(experiment: Experiment, history: History, constants: Mapping[str, np.ndarray]) -> str:
     """Score, simulated time and worst mean energy over budget, for the progress bar."""
-    scores = history["score"][np.isfinite(history["score"])]
-    score = f"{scores[-1]:.1f}" if len(scores) else "-"
-    over = (history["energy_j"].mean(axis=0) / constants["energy_budget_j"]).max()
+    score = f"{history.last_score:.1f}" if np.isfinite(history.last_score) else "-"
+    over = (history.mean_energy_j / constants["energy_budget_j"]).max()
     return (
-        f"{experiment.objective.score_name} {score} loss {history['train_loss'][-1]:.2f} "
-        f"clock {history['simulated_time_s'][-1]:.0f} s energy/budget {over:.2f}"
+        f"{experiment.task.score_name} {score} loss {history.rounds[-1]['train_loss']:.2f} "
+        f"clock {history.simulated_time_s:.0f} s energy/budget {over:.2f}"
     )

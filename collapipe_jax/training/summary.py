@@ -1,4 +1,4 @@
-"""What a training run keeps besides its rounds: lines for the figures, and its summary."""
+"""Constants of a training run for the figures, and its summary."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.models.layers import Params
-from collapipe_jax.training.history import VIOLATED, History, last_constants
+from collapipe_jax.training.history import VIOLATED, Arrays, last_constants
 
 
 def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
-    """Budgets, limits and baselines that the figures draw as lines."""
+    """Budgets, limits and baselines, which the figures draw as lines."""
     problem = experiment.system.mean_problem
     return {
         "energy_budget_j": np.asarray(problem.control.energy_budget_j),
@@ -21,9 +21,10 @@ def run_constants(experiment: Experiment) -> dict[str, np.ndarray]:
     }
 
 
-def summarise(experiment: Experiment, params: Params, history: History) -> dict[str, Any]:
+def summarise(experiment: Experiment, params: Params, history: Arrays) -> dict[str, Any]:
     """Final scores on the test set and means over the rounds, as plain numbers."""
-    budget_j = np.asarray(experiment.system.mean_problem.control.energy_budget_j)
+    control = experiment.system.mean_problem.control
+    budget_j, target = np.asarray(control.energy_budget_j), np.asarray(control.divergence_target)
     return {
         "policy": experiment.config["policy"]["name"],
         **experiment.objective.test(params),
@@ -32,10 +33,7 @@ def summarise(experiment: Experiment, params: Params, history: History) -> dict[
         "mean_compute_latency_s": float(history["compute_latency_s"].mean()),
         "mean_energy_j": float(history["energy_j"].sum(axis=(1, 2)).mean()),
         "worst_energy_over_budget": float((history["energy_j"].mean(axis=0) / budget_j).max()),
-        "mean_divergence_over_target": float(
-            history["divergence"].mean()
-            / np.asarray(experiment.system.mean_problem.control.divergence_target)
-        ),
+        "mean_divergence_over_target": float(history["divergence"].mean() / target),
         "peak_device_memory_bytes": float(history["memory_bytes"].max()),
         "violated_rounds": {
             name.removeprefix(VIOLATED): int(history[name].sum())

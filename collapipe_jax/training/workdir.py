@@ -1,19 +1,16 @@
 """The files of a training run, in a folder that all hosts see and the first one writes."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from collapipe_jax import hosts
-from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.atomic import write_json, write_text
 from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run, open_workdir
 from collapipe_jax.models.layers import Params
-from collapipe_jax.objectives.objective import Objective
-from collapipe_jax.training.history import History, append_line, write_metrics
+from collapipe_jax.tasks.objective import Objective
+from collapipe_jax.training.history import History, Metrics, metrics_line
 
 _State = TypeVar("_State")
 
@@ -48,25 +45,30 @@ class RunFiles:
 
         Args:
           fresh: state before the first round.
-          objective: its vocabulary goes beside the metrics, which are written anew.
+          objective: its vocabulary goes beside the metrics file, which is written anew: lines
+            after the newest checkpoint are to come again.
         """
-        state, history, step = fresh, {}, self._checkpoints.latest()
+        state, history, step = fresh, History({}), self._checkpoints.latest()
         if step is not None:
             state, record = self._checkpoints.load(step, fresh)
-            history = record["history"]
+            history = History(record["history"])
         hosts.on_first(lambda: self._begin(history, objective))
         return state, history, step or 0
 
     def _begin(self, history: History, objective: Objective) -> None:
-        write_metrics(self._path / "metrics.jsonl", history)
+        write_text(self._metrics, "".join(map(metrics_line, history.rounds)))
         objective.save(self._path)
 
-    def add_round(self, metrics: dict[str, np.ndarray]) -> None:
+    def add_round(self, metrics: Metrics) -> None:
         """Log a round."""
-        hosts.on_first(lambda: append_line(self._path / "metrics.jsonl", metrics))
+        hosts.on_first(lambda: self._add_line(metrics_line(metrics)))
+
+    def _add_line(self, line: str) -> None:
+        with self._metrics.open("a", encoding="utf-8") as stream:
+            stream.write(line)
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
-        """Save a checkpoint; as that of `Checkpoints`."""
+        """Save a checkpoint; as that of ``Checkpoints``."""
         self._checkpoints.save(step, state, record)
 
     def lacks_summary(self) -> bool:
@@ -79,7 +81,11 @@ class RunFiles:
 
     def _finish(self, summary: dict[str, Any], objective: Objective, params: Params) -> None:
         objective.export(params, self._path / "model")
-        write_text(self._summary, json.dumps(summary, indent=1) + "\n")
+        write_json(self._summary, summary)
+
+    @property
+    def _metrics(self) -> Path:
+        return self._path / "metrics.jsonl"
 
     @property
     def _summary(self) -> Path:

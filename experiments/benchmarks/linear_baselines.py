@@ -27,7 +27,7 @@ from collapipe_jax.command_line import (
     run_reporting_errors,
 )
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.classification import LabelledSets, read_sets
+from collapipe_jax.tasks.classification_data import LabelledSets, read_sets
 from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence
 from collapipe_jax.tasks.scores import (
     Score,
@@ -38,7 +38,7 @@ from collapipe_jax.tasks.scores import (
     span_f1,
     span_recall,
 )
-from collapipe_jax.tasks.tagging import TaggedSets, read_tagged
+from collapipe_jax.tasks.tagging_data import TaggedSets, read_tagged
 from experiments.benchmarks.timing import timed
 
 CLASSIFICATION = {
@@ -119,7 +119,7 @@ def _measure(name: str, samples: int, seed: int) -> Iterator[Row]:
         sets = read_sets(**CLASSIFICATION[name], samples=samples, seed=seed)
         methods, size = class_scores(sets), len(sets.train)
     else:
-        tagged = read_tagged(**TAGGING[name], sentences=samples, seed=seed)
+        tagged = read_tagged(**TAGGING[name], samples=samples, seed=seed)
         methods, size = tag_scores(tagged), len(tagged.train)
     for method, work in methods.items():
         run_s, scores = timed(work)

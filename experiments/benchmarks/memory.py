@@ -86,7 +86,8 @@ def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:
         embedding_parameters=0,
         decoder_parameters=0,
         embed_flops=0.0,
-        target_bits=0.0,
+        token_bits=32,
+        target_tokens=0,
         decoder_flops=0.0,
     )
     segments = np.full((1, shape.stages), config.encoder_blocks // shape.stages)

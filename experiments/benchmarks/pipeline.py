@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.command_line import make_parser, make_table, require_positive, run_training
+from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.models.config import EncoderConfig
@@ -38,7 +39,7 @@ from experiments.benchmarks.timing import in_turns
 
 _OPTIMIZER = optax.adam(1e-3)
 
-_QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+_QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 """A fifth of the time to compile, and the same memory; for programs that are not run."""
 
 

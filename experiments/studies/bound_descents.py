@@ -14,7 +14,11 @@ from flax import struct
 from jax import Array
 
 from collapipe_jax.cost.divergence import participating_weight
-from collapipe_jax.federated.erasures import ErasureLaw, cluster_weights, sample_example_weights
+from collapipe_jax.federated.erasures import (
+    ErasureLaw,
+    cluster_example_weights,
+    sample_example_weights,
+)
 
 CLUSTERS = 4
 DIMENSIONS = 10
@@ -330,7 +334,7 @@ def _example_weights(setting: Setting, round_key: Array, step: Array, erasing: s
     if erasing == "shared":  # no law of the trainer: the extreme of a common shadow
         draw = partial(sample_example_weights, round_key, BATCH, 1)
         return jax.vmap(draw)(setting.loss_probability)
-    return cluster_weights(
+    return cluster_example_weights(
         _LAWS[erasing],
         jax.random.fold_in(round_key, step),
         round_key,

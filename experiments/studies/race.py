@@ -35,14 +35,10 @@ from collapipe_jax.command_line import (
     require_positive,
     run_training,
 )
-from collapipe_jax.config.experiment import (
-    Experiment,
-    Optimizers,
-    build_experiment,
-    build_optimizers,
-)
+from collapipe_jax.config.experiment import Experiment, build_experiment, build_optimizers
 from collapipe_jax.config.files import read_config
 from collapipe_jax.errors import InputError
+from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.files.races import Run, load_entry, save_race
 from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import POLICIES, make_policy

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from support.changed_keys import KEYS, TINY, changed, leaves
 
 from collapipe_jax.config import experiment as build
-from collapipe_jax.config import objective as build_objective
 from collapipe_jax.config import system as build_system
+from collapipe_jax.federated.learner import apply_gradient
+from collapipe_jax.tasks import classification, tagging, translation
 
 
 def tree_of(params):
@@ -88,7 +88,7 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
 def test_every_key_of_the_model_changes_it(name):
     value = {"model.heads": 4, "model.width": 18, "model.label_smoothing": 0.3}.get(name)
     value = other(name) if value is None else value
-    assert build_objective.build_model(changed(name, value)) != build_objective.build_model(TINY)
+    assert translation.make_sizes(changed(name, value)) != translation.make_sizes(TINY)
 
 
 def updates(config):
@@ -98,10 +98,9 @@ def updates(config):
     for tx in (optimizers.client, optimizers.decoder, optimizers.server):
         params = {"embedding": jnp.ones(2), "encoder": jnp.ones(2)}
         state = tx.init(params)
-        for gradient in (3.0, -1.0, 2.0, 5.0):
+        for step, gradient in enumerate((3.0, -1.0, 2.0, 5.0)):
             slope = jax.tree.map(lambda leaf, g=gradient: g * leaf.at[1].set(1.0), params)
-            step, state = tx.update(slope, state, params)
-            params = optax.apply_updates(params, step)
+            params, state = apply_gradient(tx, slope, state, params, jnp.int32(step))
         found.append(jax.tree.map(lambda leaf: leaf.tolist(), params))
     return found
 
@@ -133,23 +132,24 @@ LABELLED = tuple(
     "task." + key for key in ("train", "validation", "test", "samples", "vocabulary", "lowercase")
 )
 READS = {
-    "load_parallel": (
+    translation: (
         *ALL_TEXTS,
         *("task." + key for key in ("corpus", "reverse", "pairs", "validation_pairs")),
         *("task." + key for key in ("test_pairs", "target_length")),
     ),
-    "load_tags": (*ALL_TEXTS, *LABELLED),
-    "load_classes": (*ALL_TEXTS, *LABELLED, "task.domains", "task.validation_samples"),
+    tagging: (*ALL_TEXTS, *LABELLED),
+    classification: (*ALL_TEXTS, *LABELLED, "task.domains", "task.validation_samples"),
 }
 
 
 @pytest.mark.parametrize(
-    ("loader", "name"), [(loader, name) for loader, names in READS.items() for name in names]
+    ("task", "name"), [(task, name) for task, names in READS.items() for name in names]
 )
-def test_every_key_of_the_task_reaches_the_data(loader, name, monkeypatch):
-    for function in ("load_translation", "load_tagging", "load_classification"):
-        monkeypatch.setattr(build_objective, function, lambda **arguments: arguments)
-    load = getattr(build_objective, loader)
+def test_every_key_of_the_task_reaches_the_data(task, name, monkeypatch):
+    kind = task.__name__.rpartition(".")[2]
+    monkeypatch.setattr(task, f"load_{kind}", lambda **arguments: arguments)
+    owners = {tagging: tagging.Tagging, classification: classification.Classification}
+    load = owners.get(task, task).load_data
     assert load(changed(name, other(name))) != load(TINY)
 
 

@@ -10,7 +10,8 @@ from collapipe_jax.cost.model_counts import (
     embedding_flops,
     embedding_parameters,
 )
-from collapipe_jax.cost.workload import transformer_workload
+from collapipe_jax.cost.workload import encoder_workload
+from collapipe_jax.tasks.registry import TASKS
 
 SIZES = {
     "vocabulary_size": 1000,
@@ -31,6 +32,14 @@ SIZES = {
     "token_bits": 15,
     "state_bytes_per_parameter": 16,
 }
+ENDS = ("vocabulary_size", "decoder_blocks", "source_length", "target_length")
+
+
+def translator_workload(**changes):
+    sizes = SIZES | changes
+    ends = TASKS["translation"].count_work({"task": sizes, "model": sizes})
+    shared = {name: size for name, size in sizes.items() if name not in ENDS}
+    return encoder_workload(**shared, **ends._asdict())
 
 
 @pytest.mark.parametrize(("s", "h"), [(128, 768), (37, 96)])
@@ -100,7 +109,7 @@ def test_the_decoder_product_by_product():
 
 
 def test_the_workload_puts_every_size_in_its_place():
-    work = transformer_workload(**SIZES)
+    work = translator_workload()
     parameters = block_parameters(48, 160)
     kept = 4 * (20 * (8 * 48 + 2 * 160) + 4 * 20**2)
     assert work.blocks == 5
@@ -125,8 +134,8 @@ def test_the_workload_puts_every_size_in_its_place():
 
 
 def test_rematerialisation_keeps_the_input_and_pays_a_forward_pass():
-    plain = transformer_workload(**SIZES)
-    work = transformer_workload(**SIZES | {"rematerialise": True})
+    plain = translator_workload()
+    work = translator_workload(rematerialise=True)
     assert work.backward_ratio == 3
     assert work.block_kept_bytes == 4 * 20 * 48
     assert work.block_working_bytes == plain.block_kept_bytes

@@ -2,15 +2,15 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
-from collapipe_jax.cost import workload
+from collapipe_jax.cost import model_counts
 from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.encoder import encoder_block, init_encoder
 from collapipe_jax.models.transformer import (
     TranslationBatch,
     Translator,
-    count_parameters,
     init_params,
 )
 
@@ -41,9 +41,9 @@ def test_parameters_are_those_of_the_model(width, feed_forward_width):
     config = make_config(width, feed_forward_width)
     params = init_params(jax.random.key(0), config)
     block = jax.tree.map(lambda leaf: leaf[0], params["encoder"])
-    assert count_parameters(block) == workload.block_parameters(width, feed_forward_width)
-    assert count_parameters(params["encoder"]) == 3 * count_parameters(block)
-    assert count_parameters(params["embedding"]) == workload.embedding_parameters(512, width)
+    assert optax.tree.size(block) == model_counts.block_parameters(width, feed_forward_width)
+    assert optax.tree.size(params["encoder"]) == 3 * optax.tree.size(block)
+    assert optax.tree.size(params["embedding"]) == model_counts.embedding_parameters(512, width)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_block_flops_are_those_that_xla_counts(width, feed_forward_width, sequen
 
     counted = flops_of(forward, params, x) / BATCH
     both = flops_of(forward_and_backward, params, x, x) / BATCH
-    stated = workload.block_flops(sequence, width, feed_forward_width)
+    stated = model_counts.block_flops(sequence, width, feed_forward_width)
     assert counted == pytest.approx(stated, rel=0.05)
     assert both - counted == pytest.approx(2.0 * stated, rel=0.05)
 
@@ -83,7 +83,7 @@ def test_decoder_flops_are_those_that_xla_counts():
         return Translator(config).losses(params, memory, batch, None)[0].sum()
 
     counted = flops_of(jax.value_and_grad(loss, argnums=(0, 1)), params, memory) / BATCH
-    stated = workload.decoder_flops(
+    stated = model_counts.decoder_flops(
         source_length=config.source_length,
         target_length=config.target_length,
         width=config.width,

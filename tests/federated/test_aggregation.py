@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collapipe_jax.federated.aggregation import aggregate, present_shares, server_update
+from collapipe_jax.federated.aggregation import aggregate, participant_shares, server_update
 
 CLUSTERS = 4
 ALL = jnp.ones(CLUSTERS, bool)
@@ -30,7 +30,7 @@ def previous():
 
 @given(weights=numbers, present=flags)
 def test_shares_sum_to_one_over_the_present(weights, present):
-    shares = np.asarray(present_shares(jnp.array(weights), jnp.array(present)))
+    shares = np.asarray(participant_shares(jnp.array(weights), jnp.array(present)))
     assert np.isclose(shares.sum(), float(any(present)))
     assert np.all((shares > 0) == np.array(present))
 

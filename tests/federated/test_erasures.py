@@ -5,9 +5,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from collapipe_jax.federated.erasures import (
-    AS_ASSUMED,
+    UNBIASED,
     ErasureLaw,
-    cluster_weights,
+    cluster_example_weights,
     pool_survivors,
     sample_example_weights,
 )
@@ -81,7 +81,9 @@ def draw_round(law, round_number):
     keys = jax.random.split(jax.random.key(round_number), 4)
     counts, lost = jnp.array([2, 4, 8]), jnp.array([0.5, 0.3, 0.5])
     shares = jnp.array([0.4, 0.6, 0.0])
-    steps = [cluster_weights(law, key, keys[3], 8, counts, lost, shares) for key in keys[:3]]
+    steps = [
+        cluster_example_weights(law, key, keys[3], 8, counts, lost, shares) for key in keys[:3]
+    ]
     return np.asarray(jnp.stack(steps))
 
 
@@ -90,14 +92,14 @@ def test_losses_of_a_round_come_together_when_asked():
     own = rounds[:, :1, :, :1]
     assert np.all(rounds == own)  # one draw for all steps and examples of a cluster
     assert len(np.unique(own[:, 0, :2, 0] > 0, axis=0)) == 4  # but clusters by themselves
-    apart = draw_round(AS_ASSUMED, 0)
+    apart = draw_round(UNBIASED, 0)
     assert np.any(apart != apart[:1])
 
 
 def test_a_pooled_mean_weighs_all_survivors_alike():
     for number in range(20):
         pooled = draw_round(ErasureLaw(pooled=True), number)
-        alone = draw_round(AS_ASSUMED, number)
+        alone = draw_round(UNBIASED, number)
         np.testing.assert_array_equal(pooled > 0, alone > 0)
         for one in pooled:
             survived = np.unique(one[one > 0])

@@ -19,7 +19,6 @@ from collapipe_jax.federated.estimates import (
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.training import loop as train
 from collapipe_jax.training.history import last_constants
-from collapipe_jax.training.learner import model_params
 from figures import all as all_figures
 from figures import constants, style
 
@@ -160,7 +159,7 @@ def run(experiment_of, tmp_path_factory):
 def model(run):
     """A tagger, so that a sample has several predictions; it is not to draw dropout."""
     experiment = run[0]
-    params = model_params(train.initial_run_state(experiment).learner)
+    params = experiment.learner.params(train.initial_run_state(experiment).learning)
     assert experiment.objective.model.sizes.dropout_rate > 0.0
     return experiment, params, jnp.asarray(experiment.cluster_weight, jnp.float32)
 
@@ -284,7 +283,7 @@ def test_samples_are_the_clusters_own_and_new_ones_every_time(run):
     assert first.shape[:3] == (8, 2, 4)
     assert not np.array_equal(first, later)
     for cluster, indices in enumerate(experiment.cluster_indices):
-        own = {tuple(row) for row in experiment.objective.train.token_ids[indices]}
+        own = {tuple(row) for row in experiment.objective.data.train.token_ids[indices]}
         assert {tuple(row) for row in first[:, cluster].reshape(32, -1)} <= own
 
 

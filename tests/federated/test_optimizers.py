@@ -1,9 +1,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.federated.learner import apply_gradient
 from collapipe_jax.federated.optimizers import (
     make_optimizer,
     scale_group_rates,
@@ -15,9 +17,9 @@ def moves(tx, steps, gradient=1.0):
     """Sizes of the first steps under a constant gradient."""
     params, sizes = jnp.zeros(()), []
     state = tx.init(params)
-    for _ in range(steps):
-        update, state = tx.update(jnp.float32(gradient), state, params)
-        sizes.append(-float(update))
+    for number in range(steps):
+        moved, state = apply_gradient(tx, jnp.float32(gradient), state, params, jnp.int32(number))
+        sizes.append(-float(moved))
     return np.array(sizes)
 
 
@@ -41,6 +43,20 @@ def test_bytes_are_those_of_the_real_state(name, expected):
 def test_schedules_warm_up_then_decay(schedule, expected):
     tx = make_optimizer("sgd", 2.0, schedule=schedule, warmup_steps=4, total_steps=8)
     np.testing.assert_allclose(moves(tx, 9), 2 * np.array(expected), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
+def test_an_optimiser_is_optax_own_with_the_schedule_of_its_steps(name):
+    """Bit by bit, where no step is missed and optax counts them itself."""
+    tx = make_optimizer(name, 2.0, schedule="cosine", warmup_steps=3, total_steps=8)
+    warmup, after = optax.linear_schedule(2 / 3, 2.0, 2), optax.cosine_decay_schedule(2.0, 5)
+    rate = optax.join_schedules([warmup, after], [3])
+    counting = {
+        "sgd": optax.sgd(rate),
+        "momentum": optax.sgd(rate, momentum=0.9),
+        "adam": optax.adam(rate, b1=0.9, b2=0.98, eps=1e-9),
+    }[name]
+    np.testing.assert_array_equal(moves(tx, 8, 0.7), moves(counting, 8, 0.7))
 
 
 def test_without_warm_up_the_first_step_is_at_the_peak():

@@ -6,10 +6,8 @@ import pytest
 from collapipe_jax.models.bert import bert_encode
 from collapipe_jax.models.bert_heads import (
     UNLABELLED,
-    BertClassifier,
-    BertTagger,
-    ClassificationBatch,
-    TaggingBatch,
+    BertWithHead,
+    LabelledBatch,
     predict,
 )
 from collapipe_jax.models.config import BertConfig
@@ -26,13 +24,13 @@ SIZES = BertConfig(
     initial_deviation=0.5,
 )
 LABELS = 3
-TAGGER = BertTagger(sizes=SIZES, labels=LABELS, label_smoothing=0.1)
-CLASSIFIER = BertClassifier(sizes=SIZES, labels=LABELS, label_smoothing=0.1)
+TAGGER = BertWithHead(sizes=SIZES, labels=LABELS, pools=False, label_smoothing=0.1)
+CLASSIFIER = BertWithHead(sizes=SIZES, labels=LABELS, pools=True, label_smoothing=0.1)
 TOKENS = jnp.array([[2, 5, 6, 3, 0], [2, 7, 3, 0, 0], [2, 8, 9, 10, 3]])
 TAGS = jnp.array([[-1, 0, 2, -1, -1], [-1, 1, -1, -1, -1], [-1, 2, -1, 0, -1]])
 CASES = [
-    (TAGGER, TaggingBatch(TOKENS, TAGS)),
-    (CLASSIFIER, ClassificationBatch(TOKENS, jnp.array([1, 0, 2]))),
+    (TAGGER, LabelledBatch(TOKENS, TAGS)),
+    (CLASSIFIER, LabelledBatch(TOKENS, jnp.array([1, 0, 2]))),
 ]
 KEY = jax.random.key(4)
 losses_of = jax.jit(example_losses, static_argnums=0)
@@ -96,12 +94,12 @@ def test_examples_bring_their_own_dropout(case):
 def test_what_is_not_scored_has_no_gradient():
     params = TAGGER.init(jax.random.key(1))
     encoded = jax.random.normal(jax.random.key(2), (3, 5, 8))
-    batch = TaggingBatch(TOKENS, TAGS)
+    batch = LabelledBatch(TOKENS, TAGS)
     slope = jax.grad(lambda x: TAGGER.losses(params["decoder"], x, batch, None)[0].sum())(encoded)
     moved = np.abs(np.asarray(slope)).sum(-1) > 0.0
     np.testing.assert_array_equal(moved, np.asarray(TAGS) != UNLABELLED)
     first = CLASSIFIER.init(jax.random.key(1))["decoder"]
-    batch = ClassificationBatch(TOKENS, jnp.array([1, 0, 2]))
+    batch = LabelledBatch(TOKENS, jnp.array([1, 0, 2]))
     slope = jax.grad(lambda x: CLASSIFIER.losses(first, x, batch, None)[0].sum())(encoded)
     assert np.all(np.asarray(slope)[:, 1:] == 0.0)
     assert np.all(np.abs(np.asarray(slope)[:, 0]).sum(-1) > 0.0)

@@ -7,7 +7,7 @@ import pytest
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import TransformerConfig
-from collapipe_jax.models.decoding import beam_decode, beam_search, greedy_decode
+from collapipe_jax.models.decoding import beam_search, greedy_decode
 from collapipe_jax.models.transformer import decode, init_params, logits, source_memory
 
 CONFIG = TransformerConfig(
@@ -71,14 +71,14 @@ def test_greedy_equals_the_uncached_loop_and_stops_at_the_end(seed):
 @pytest.mark.parametrize("penalty", [0.0, 0.6])
 def test_one_beam_is_greedy(penalty):
     params = make_params(1)
-    beam = beam_decode(params, CONFIG, SOURCE, beams=1, length_penalty=penalty, max_length=7)
+    beam, _ = beam_search(params, CONFIG, SOURCE, beams=1, length_penalty=penalty, max_length=7)
     np.testing.assert_array_equal(beam, greedy_decode(params, CONFIG, SOURCE, max_length=7))
 
 
 def test_an_end_token_is_followed_by_padding_only():
     ended = 0
     for seed in range(3):
-        for row in np.asarray(beam_decode(make_params(seed), CONFIG, SOURCE, max_length=7)):
+        for row in np.asarray(beam_search(make_params(seed), CONFIG, SOURCE, max_length=7)[0]):
             assert not np.isin(row, [1]).any()
             if 2 in row:
                 ended += 1
@@ -113,6 +113,6 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(seed, penalty):
 def test_wrong_settings_are_named():
     params = make_params(0)
     with pytest.raises(InputError, match=r"evaluation\.beams"):
-        beam_decode(params, CONFIG, SOURCE, beams=0)
+        beam_search(params, CONFIG, SOURCE, beams=0)
     with pytest.raises(InputError, match=r"evaluation\.length_penalty"):
-        beam_decode(params, CONFIG, SOURCE, length_penalty=-1.0)
+        beam_search(params, CONFIG, SOURCE, length_penalty=-1.0)

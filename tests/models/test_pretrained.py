@@ -23,7 +23,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert import bert_encode, init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.pretrained import load_bert, save_bert
-from collapipe_jax.tasks.wordpiece import train_wordpiece
+from collapipe_jax.tasks.subwords import train_wordpiece
 
 GOLDEN = GOLDEN / "bert_tiny"
 BUILDINGS = ("barn", "bridge", "cabin", "castle", "dam", "fort", "harbour", "hut", "inn", "kiln")

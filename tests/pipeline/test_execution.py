@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.leaves_close import assert_close
 
+from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BertConfig, TransformerConfig
 from collapipe_jax.models.encoder import init_encoder
@@ -34,7 +35,7 @@ CONFIGS = {
 }
 DEVICES, BATCH, LENGTH = 3, 4, 5
 KEY = jax.random.key(5)
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 PARTITIONS = [p for p in itertools.product(range(4), repeat=DEVICES) if sum(p) == 3]
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.leaves_close import assert_close
 
+from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.cost.timeline import PipelineStages, one_f_one_b_makespan_s
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BertConfig, EncoderConfig
@@ -28,7 +29,7 @@ CONFIGS = {
 }
 CLUSTERS, DEVICES, BATCH, LENGTH = 2, 3, 4, 5
 KEY = jax.random.key(5)
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 PARTITIONS = [p for p in itertools.product(range(4), repeat=DEVICES) if sum(p) == 3]
 MICRO_BATCHES = (2, 4)  # fewer and more than stages
 IDS = jnp.arange(CLUSTERS * BATCH).reshape(CLUSTERS, BATCH)

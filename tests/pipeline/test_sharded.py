@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 from support.leaves_close import assert_close
 
+from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.aggregation import aggregate
-from collapipe_jax.federated.mesh_mean import mean_over_clusters
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
-from collapipe_jax.pipeline.execution import forward, forward_clusters, gather_clusters
+from collapipe_jax.pipeline.execution import forward, gather_clusters
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.pipeline.sharded import forward_clusters
 
 CONFIG = EncoderConfig(
     width=8, heads=2, feed_forward_width=16, encoder_blocks=4, dropout_rate=0.2, rematerialise=True
 )
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 KEY = jax.random.key(3)
 SEGMENTS = jnp.array([[1, 0, 3], [2, 2, 0]])
 IDS = jnp.arange(8).reshape(2, 4)
@@ -96,7 +97,7 @@ def test_a_cluster_whose_partition_does_not_fit_spoils_no_other(problem):
 
 @functools.partial(jax.jit, compiler_options=QUICK)
 def both_means(clients, weights, present, previous):
-    sharded = mean_over_clusters(clients, weights, present, previous, mesh=make_pipeline_mesh(4, 2))
+    sharded = aggregate(clients, weights, present, previous, make_pipeline_mesh(4, 2))
     return sharded, aggregate(clients, weights, present, previous)
 
 

@@ -4,12 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.bert_heads import UNLABELLED
+from collapipe_jax.models.config import PAD_ID
 from collapipe_jax.tasks.piece_dropout import PieceDropout
-from collapipe_jax.tasks.wordpiece import PAD_ID, SPECIAL_TOKENS, UNLABELLED
+from collapipe_jax.tasks.subwords import SPECIAL_PIECES
 
 CHARACTERS = "abc"
 PIECES = (
-    *SPECIAL_TOKENS,
+    *SPECIAL_PIECES,
     *CHARACTERS,
     *(f"##{character}" for character in CHARACTERS),
     *("ab", "abc", "##bc", "##ca", "##cab", "(x"),

@@ -19,7 +19,7 @@ from support import ROOT, tiny_run
 
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
-from collapipe_jax.federated.local_steps import train_round
+from collapipe_jax.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.files import checkpoints as checkpoint
 from collapipe_jax.files.checkpoints import Checkpoints, load_run
 from collapipe_jax.policies.registry import make_policy
@@ -63,10 +63,10 @@ def run(experiment, workdir, resume=False):
 @pytest.fixture(scope="module")
 def undisturbed(experiment, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("undisturbed") / "run"
-    compiled = train_round._cache_size(), train._simulate_round._cache_size()
+    compiled = PipelineLearner.round._cache_size(), train._simulate_round._cache_size()
     record = run(experiment, workdir)
     compilations = (
-        train_round._cache_size() - compiled[0],
+        PipelineLearner.round._cache_size() - compiled[0],
         train._simulate_round._cache_size() - compiled[1],
     )
     return workdir, record, compilations
@@ -149,7 +149,7 @@ def test_a_round_that_everybody_misses(experiment, tmp_path):
     alone = dataclasses.replace(experiment, system=nobody)
     state = train.initial_run_state(alone)
     after, metrics = train.run_round(alone, state, 0)
-    jax.tree.map(np.testing.assert_array_equal, after.learner, state.learner)
+    jax.tree.map(np.testing.assert_array_equal, after.learning, state.learning)
     assert metrics["absent"].all()
     assert metrics["latency_s"] == 0.0
     assert json.loads(history.metrics_line(metrics))["train_loss"] is None
@@ -201,7 +201,7 @@ def test_resumed_run_ends_with_the_same_bytes(
         with pytest.raises(Killed):
             run(experiment, tmp_path)
     assert not (tmp_path / "summary.json").exists()
-    assert train_round._cache_size() == 1  # a restored state compiles nothing anew
+    assert PipelineLearner.round._cache_size() == 1  # a restored state compiles nothing anew
     run(experiment, tmp_path, resume=True)
     assert_same_run(experiment, tmp_path, undisturbed[0])
 
@@ -313,7 +313,7 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
     piped = build_experiment(config)
     # Three rounds of the schedule of six, like the run they are held against.
     piped = dataclasses.replace(piped, optimizers=experiment.optimizers)
-    compiled = train_round._cache_size()
+    compiled = PipelineLearner.round._cache_size()
     state = train.initial_run_state(piped)
     losses = []
     for index in range(3):
@@ -323,7 +323,7 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
             with Checkpoints(tmp_path) as checkpoints:
                 checkpoints.save(1, state, {"history": {}})
                 state, _ = checkpoints.load(1, train.initial_run_state(piped))
-    assert train_round._cache_size() == compiled + 1
+    assert PipelineLearner.round._cache_size() == compiled + 1
     _, record, _ = undisturbed
     np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
 

@@ -1,7 +1,7 @@
 from support import tiny_corpora
 
-from collapipe_jax.tasks.classification import read_sets
-from collapipe_jax.tasks.tagging import read_tagged
+from collapipe_jax.tasks.classification_data import read_sets
+from collapipe_jax.tasks.tagging_data import read_tagged
 from experiments.benchmarks.linear_baselines import class_scores, tag_scores
 
 
@@ -17,7 +17,7 @@ def test_a_linear_model_reads_what_a_word_tells(tmp_path):
 
 def test_a_linear_tagger_reads_neighbours_where_memory_does_not(tmp_path):
     methods = tag_scores(
-        read_tagged(**tiny_corpora.write_sets(tmp_path, "tagging"), sentences=0, seed=0)
+        read_tagged(**tiny_corpora.write_sets(tmp_path, "tagging"), samples=0, seed=0)
     )
     nothing, memory, linear = (work()[0].value for work in methods.values())
     assert nothing == 0.0

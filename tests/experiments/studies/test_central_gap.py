@@ -1,6 +1,7 @@
 """Collaborative against central training: paired by seed, central scores kept on file."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from support import tiny_run
@@ -37,13 +38,14 @@ def test_a_central_run_is_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(
         central_gap, "central_round", lambda _, state, index: (rounds.append(index) or state, None)
     )
-    monkeypatch.setattr(central_gap, "model_params", lambda experiment: experiment)
+    learner = SimpleNamespace(params=lambda experiment: experiment)
+    monkeypatch.setattr(central_gap, "central_learner", lambda _: learner)
 
     def test(objective, experiment):
         scored.append(experiment.config["seed"])
         return {"test_bleu_greedy": 18.0, "bleu_signature": "case:mixed", "dropped_pairs": {}}
 
-    monkeypatch.setattr("collapipe_jax.objectives.translation.Translation.test", test)
+    monkeypatch.setattr("collapipe_jax.tasks.translation.Translation.test", test)
     arguments = [f"--config={tiny_run.__file__}", f"--workdir={tmp_path / 'run'}", "--seeds=2"]
     central_gap.main(arguments)
     assert (scored, rounds) == ([0, 1], [*range(6)] * 2)

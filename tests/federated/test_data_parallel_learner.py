@@ -6,14 +6,10 @@ import numpy as np
 import optax
 import pytest
 
-from collapipe_jax.federated.data_parallel import (
-    ClientErasures,
-    init_clients,
-    train_clients_round,
-)
-from collapipe_jax.federated.local_steps import Erasures, init_learner, train_round
-from collapipe_jax.federated.optimizers import make_optimizer, scale_group_rates
-from collapipe_jax.models.bert_heads import BertTagger, TaggingBatch
+from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataParallelLearner
+from collapipe_jax.federated.optimizers import Optimizers, make_optimizer, scale_group_rates
+from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
+from collapipe_jax.models.bert_heads import BertWithHead, LabelledBatch
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.split_model import example_losses
 
@@ -29,7 +25,7 @@ SIZES = BertConfig(
 )
 
 
-class BrittleTagger(BertTagger):
+class BrittleTagger(BertWithHead):
     """A tagger to which an unknown word is not a number."""
 
     def embed(self, embedding_params, batch, keys):
@@ -38,23 +34,22 @@ class BrittleTagger(BertTagger):
         return jnp.where(known[..., None], x, jnp.nan), mask
 
 
-MODEL = BrittleTagger(sizes=SIZES, labels=5, label_smoothing=0.1)
+MODEL = BrittleTagger(sizes=SIZES, labels=5, pools=False, label_smoothing=0.1)
 DROPPING = dataclasses.replace(MODEL, sizes=dataclasses.replace(SIZES, dropout_rate=0.3))
 STEPS, CLUSTERS, DEVICES, BATCH = 2, 3, 2, 4
 CLIENT = scale_group_rates(make_optimizer("momentum", 0.3, clip_norm=0.5), {"embedding": 2.0})
 DECODER = make_optimizer("momentum", 0.2, clip_norm=1.0, momentum=0.5)
 SERVER = make_optimizer("momentum", 1.0, momentum=0.5)
-SETTINGS = {
-    "model": MODEL,
-    "client_tx": CLIENT,
-    "decoder_tx": DECODER,
-    "server_tx": SERVER,
-    "most_samples": BATCH,
-}
-PLAIN = optax.sgd(0.5)
-PLAIN_TXS = {"client_tx": PLAIN, "decoder_tx": PLAIN, "server_tx": optax.sgd(1.0)}
-PLAIN_SETTINGS = SETTINGS | PLAIN_TXS
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])
+LEARNER = DataParallelLearner(
+    cluster_weight=WEIGHTS,
+    model=MODEL,
+    optimizers=Optimizers(client=CLIENT, decoder=DECODER, server=SERVER),
+    devices=DEVICES,
+    max_samples=BATCH,
+)
+SGD = optax.sgd(0.5)
+PLAIN = LEARNER.replace(optimizers=Optimizers(client=SGD, decoder=SGD, server=optax.sgd(1.0)))
 KEY = jax.random.key(9)
 UNEVEN = [[3, 1], [0, 4], [2, 2]]
 
@@ -66,22 +61,18 @@ def make_batches(seed, steps=STEPS, shortest=1):
     real = np.arange(4) < rng.integers(shortest, 5, (*shape, 1))
     token_ids = np.where(real, rng.integers(4, 12, (*shape, 4)), 0)
     labels = np.where(real, rng.integers(0, 5, (*shape, 4)), -1)
-    return TaggingBatch(jnp.array(token_ids, jnp.int32), jnp.array(labels, jnp.int32))
+    return LabelledBatch(jnp.array(token_ids, jnp.int32), jnp.array(labels, jnp.int32))
 
 
-def make_erasures(samples, loss=0.0):
+def train(state, batches, samples, loss=0.0, key=KEY, learner=LEARNER, **changed):
     samples = jnp.array(samples, jnp.int32)
-    return ClientErasures(samples, jnp.full(samples.shape, loss))
-
-
-def train(state, batches, samples, loss=0.0, weights=WEIGHTS, key=KEY, **changed):
-    erasures = make_erasures(samples, loss)
-    return train_clients_round(state, batches, erasures, weights, key, **SETTINGS | changed)
+    outcome = ClientsOutcome(samples, jnp.full(samples.shape, loss))
+    return learner.replace(**changed).round(state, batches, outcome, key, 0)
 
 
 @pytest.fixture(scope="module")
 def fresh():
-    return init_clients(jax.random.key(0), MODEL, CLUSTERS, DEVICES, CLIENT, DECODER, SERVER)
+    return LEARNER.init(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +83,7 @@ def warm(fresh):
 
 @pytest.fixture(scope="module")
 def plain():
-    return init_clients(jax.random.key(0), MODEL, CLUSTERS, DEVICES, **PLAIN_TXS)
+    return PLAIN.init(jax.random.key(0))
 
 
 @jax.jit
@@ -187,14 +178,18 @@ def test_a_round_is_federated_averaging_written_out(fresh, samples):
 def test_a_client_alone_learns_as_its_cluster_does(plain):
     """The edge server's one decoder is then the client's own: same keys, same dropout."""
     batches, params = make_batches(2, steps=1), plain.params
-    learner = init_learner(jax.random.key(0), DROPPING, CLUSTERS, **PLAIN_TXS)
-    alone = Erasures(jnp.ones(CLUSTERS, jnp.int32), jnp.zeros(CLUSTERS), jnp.arange(CLUSTERS) == 1)
-    expected, expected_report = train_round(
-        learner, batches, alone, WEIGHTS, KEY, model=DROPPING, **PLAIN_TXS
+    cluster = PipelineLearner(cluster_weight=WEIGHTS, model=DROPPING, optimizers=PLAIN.optimizers)
+    ones, alone = jnp.ones(CLUSTERS, jnp.int32), jnp.arange(CLUSTERS) == 1
+    expected, expected_report = cluster.round(
+        cluster.init(jax.random.key(0)),
+        batches,
+        PipelineOutcome(ones, jnp.zeros(CLUSTERS), alone),
+        KEY,
+        0,
     )
     samples = [[0, 0], [0, BATCH], [0, 0]]
-    after, report = train(plain, batches, samples, **PLAIN_SETTINGS | {"model": DROPPING})
-    expected_params = expected.client | {"decoder": expected.decoder}
+    after, report = train(plain, batches, samples, learner=PLAIN, model=DROPPING)
+    expected_params = cluster.params(expected)
     assert distance(change(after.params, params), change(expected_params, params)) < 1e-5
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), report, expected_report)
 
@@ -207,20 +202,19 @@ def test_parts_of_a_mini_batch_make_one_step_on_all_of_it(plain):
     gradient, _, _ = client_gradient(plain.params, whole, 0, CLUSTERS * BATCH)
     expected = jax.tree.map(lambda g: -0.5 * g, gradient)
     for samples in ([[4, 0]] * CLUSTERS, [[2, 2]] * CLUSTERS, UNEVEN):
-        after, report = train(plain, batches, samples, weights=weights, **PLAIN_SETTINGS)
+        after, report = train(plain, batches, samples, learner=PLAIN, cluster_weight=weights)
         assert distance(change(after.params, plain.params), expected) < 1e-5
         np.testing.assert_allclose(report.gradient_norm, norm(gradient), rtol=1e-5)
 
 
 def test_dropout_goes_by_the_example_and_not_by_who_trains_on_it(plain):
     batches = make_batches(3, steps=1, shortest=4)
-    settings = PLAIN_SETTINGS | {"model": DROPPING}
     alone, parted, undropped = (
-        change(train(plain, batches, samples, **chosen)[0].params, plain.params)
-        for samples, chosen in (
-            ([[4, 0]] * CLUSTERS, settings),
-            (UNEVEN, settings),
-            (UNEVEN, PLAIN_SETTINGS),
+        change(train(plain, batches, samples, learner=PLAIN, model=model)[0].params, plain.params)
+        for samples, model in (
+            ([[4, 0]] * CLUSTERS, DROPPING),
+            (UNEVEN, DROPPING),
+            (UNEVEN, MODEL),
         )
     )
     assert distance(parted, alone) < 1e-5
@@ -241,7 +235,7 @@ def test_identical_clients_are_one_client(fresh):
 def test_wider_padding_changes_nothing(warm):
     batches, samples = make_batches(5), [[2, 1], [0, 2], [1, 1]]
     narrow, wide = (
-        train(warm, batches, samples, loss=0.4, most_samples=most) for most in (2, BATCH)
+        train(warm, batches, samples, loss=0.4, max_samples=most) for most in (2, BATCH)
     )
     assert distance(narrow[0].params, wide[0].params) < 1e-6
     assert distance(narrow[0].client_optimizer, wide[0].client_optimizer) < 1e-5
@@ -274,7 +268,7 @@ def test_a_client_reads_its_own_part_alone(warm):
 def test_a_client_left_out_keeps_its_optimisers(warm):
     batches, samples = make_batches(6), np.array([[3, 0], [0, 2], [2, 2]])
     weights = WEIGHTS.at[2].set(0.0)
-    after, report = train(warm, batches, samples, weights=weights)
+    after, report = train(warm, batches, samples, cluster_weight=weights)
     out, taking_part = [1, 2, 4, 5], [0, 3]
     assert_same(of_clients(after.client_optimizer, out), of_clients(warm.client_optimizer, out))
     for client in taking_part:
@@ -289,7 +283,7 @@ def test_a_client_left_out_keeps_its_optimisers(warm):
 def test_without_anybody_nothing_changes(warm):
     batches, nobody = make_batches(6), [[0, 0]] * CLUSTERS
     for samples, weights in ((nobody, WEIGHTS), (UNEVEN, jnp.zeros(CLUSTERS))):
-        after, report = train(warm, batches, samples, weights=weights)
+        after, report = train(warm, batches, samples, cluster_weight=weights)
         assert_same(after, warm)
         assert np.isnan(jax.tree.leaves(report)).all()
 
@@ -311,7 +305,7 @@ def test_the_step_under_erasures_is_unbiased(plain):
     @jax.jit
     @jax.vmap
     def step(key, loss):
-        after, report = train(plain, batches, UNEVEN, loss, key=key, **PLAIN_SETTINGS)
+        after, report = train(plain, batches, UNEVEN, loss, key=key, learner=PLAIN)
         return after.params, report.erased_fraction
 
     losses = jnp.full(draws + 1, loss).at[0].set(0.0)
@@ -337,15 +331,15 @@ def test_the_step_under_erasures_is_unbiased(plain):
 
 def test_new_splits_and_losses_cost_no_compilation(warm):
     train(warm, make_batches(5), UNEVEN)
-    before = train_clients_round._cache_size()
+    before = DataParallelLearner.round._cache_size()
     for samples, loss in (([[1, 3], [4, 0], [0, 0]], 0.3), ([[2, 2]] * CLUSTERS, 0.9)):
-        _, report = train(warm, make_batches(6), samples, loss, weights=WEIGHTS[::-1])
+        _, report = train(warm, make_batches(6), samples, loss, cluster_weight=WEIGHTS[::-1])
         assert np.isfinite(report.loss)
-    assert train_clients_round._cache_size() == before
+    assert DataParallelLearner.round._cache_size() == before
 
 
 @pytest.mark.parametrize(("samples", "most"), [([3, 1], 2), ([3, 2], BATCH)])
 def test_parts_that_do_not_fit_give_nan_throughout(warm, samples, most):
-    after, report = train(warm, make_batches(5), [samples] * CLUSTERS, most_samples=most)
+    after, report = train(warm, make_batches(5), [samples] * CLUSTERS, max_samples=most)
     for leaf in jax.tree.leaves((after.params, report)):
         assert np.isnan(leaf).all()

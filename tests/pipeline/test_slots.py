@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import init_encoder
 from collapipe_jax.pipeline import passes
 from collapipe_jax.pipeline.execution import forward
 from collapipe_jax.pipeline.mesh import STAGE, make_pipeline_mesh
-from collapipe_jax.pipeline.segments import segment_layout
-from collapipe_jax.pipeline.slots import gather_slots
+from collapipe_jax.pipeline.slots import gather_slots, segment_layout
 
-layout = jax.jit(segment_layout, static_argnames="max_blocks")
+layout = jax.jit(segment_layout, static_argnames="capacity")
 gather = jax.jit(gather_slots, static_argnums=2)
 CONFIG = EncoderConfig(width=8, heads=2, feed_forward_width=16, encoder_blocks=5)
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 
 
 @functools.cache
@@ -32,7 +32,7 @@ def parameters():
 
 @given(st.lists(st.integers(0, 6), min_size=4, max_size=4))
 def test_every_block_stands_exactly_once_and_in_order(sizes):
-    ids, mask = (np.asarray(a) for a in layout(np.array(sizes), max_blocks=24))
+    ids, mask = (np.asarray(a) for a in layout(np.array(sizes), capacity=24))
     assert ids.shape == mask.shape == (4, 24)
     assert ids[mask].tolist() == list(range(sum(sizes)))
     assert mask.sum(1).tolist() == sizes
@@ -41,7 +41,7 @@ def test_every_block_stands_exactly_once_and_in_order(sizes):
 
 @given(st.lists(st.integers(0, 9), min_size=3, max_size=3))
 def test_a_short_layout_keeps_the_heads_of_the_segments(sizes):
-    ids, mask = (np.asarray(a) for a in layout(np.array(sizes), max_blocks=2))
+    ids, mask = (np.asarray(a) for a in layout(np.array(sizes), capacity=2))
     starts = np.cumsum([0, *sizes[:-1]])
     for device, size in enumerate(sizes):
         kept = list(range(starts[device], starts[device] + min(size, 2)))

@@ -1,10 +1,11 @@
-"""Which cluster holds which training sample: at random, skewed by label, or by whole groups."""
+"""Split of the training samples over clusters: at random, skewed by label, or by groups."""
 
 import math
 
 import numpy as np
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.tasks.sampling import seeded_generator
 
 SCHEMES = ("iid", "dirichlet", "natural")
 
@@ -20,20 +21,20 @@ def split_samples(
     """Indices of the samples of each cluster, by the named scheme.
 
     Args:
-        seed: the split is a function of it and the other arguments; from 0.
-        scheme: ``"iid"`` (`split_iid`), ``"dirichlet"`` (`split_dirichlet`) or ``"natural"``
-            (`split_natural`).
-        labels: label or group of every sample, integers ``[n]``; ``"iid"`` uses only their
-            number.
-        clusters: N.
-        concentration: skew of ``"dirichlet"``; unused by the others.
-        minimum: least number of samples in a cluster.
+      seed: the split is a function of it and the other arguments; from 0.
+      scheme: ``"iid"``, ``"dirichlet"`` or ``"natural"``, the functions below.
+      labels: label or group of every sample, integers ``[n]``; ``"iid"`` uses only their
+        number.
+      clusters: N, from 1.
+      concentration: skew of ``"dirichlet"``, from 0.001.
+      minimum: least number of samples in a cluster, from 1.
 
     Returns:
-        N increasing index arrays: every sample stands in exactly one.
+      N increasing index arrays that partition ``range(n)``.
 
     Raises:
-        InputError: an unknown scheme, or what the schemes refuse.
+      InputError: an unknown scheme, a number out of its range, fewer samples than ``minimum``
+        each, or groups that do not fit.
     """
     if scheme == "iid":
         return split_iid(seed, len(labels), clusters, minimum)
@@ -46,48 +47,20 @@ def split_samples(
 
 
 def split_iid(seed: int, count: int, clusters: int, minimum: int = 1) -> list[np.ndarray]:
-    """Shuffled and dealt out evenly: cluster sizes differ by at most one.
-
-    Args:
-        seed: from 0.
-        count: number of samples.
-        clusters: N.
-        minimum: least number of samples in a cluster.
-
-    Returns:
-        N increasing index arrays that partition ``range(count)``.
-
-    Raises:
-        InputError: fewer than one cluster, or fewer samples than ``minimum`` each.
-    """
+    """Split ``count`` samples at random and evenly: cluster sizes differ by at most one."""
     _check_room(count, clusters, minimum)
-    order = _generator(seed).permutation(count)
+    order = seeded_generator(seed).permutation(count)
     return [np.sort(part) for part in np.array_split(order, clusters)]
 
 
 def split_dirichlet(
     seed: int, labels: np.ndarray, clusters: int, concentration: float, minimum: int = 1
 ) -> list[np.ndarray]:
-    """Each label is spread over the clusters by shares drawn from a Dirichlet law.
+    """Split each label by shares drawn from a symmetric Dirichlet law.
 
     A large concentration tends to equal shares of every label, a small one gives each label to
-    few clusters. A cluster left with fewer than ``minimum`` samples is topped up with samples
-    drawn from whichever cluster is then the largest: the draw is repaired, not repeated, so
-    the split always exists.
-
-    Args:
-        seed: from 0.
-        labels: label of every sample, integers ``[n]``.
-        clusters: N.
-        concentration: parameter of the symmetric Dirichlet law, from 0.001.
-        minimum: least number of samples in a cluster.
-
-    Returns:
-        N increasing index arrays that partition ``range(n)``.
-
-    Raises:
-        InputError: fewer than one cluster, fewer samples than ``minimum`` each, or a
-            concentration that is too small or not finite.
+    few clusters. A cluster left with fewer than ``minimum`` samples gets samples drawn from
+    whichever cluster is then the largest, so the split always exists.
 
     Source: Hsu, Qi and Brown, Measuring the effects of non-identical data distribution for
     federated visual classification (2019).
@@ -98,7 +71,7 @@ def split_dirichlet(
         problem = "the concentration must be finite and at least 0.001"
         remedy = "Use about 0.1 for strong skew, 100 for almost none"
         raise InputError("task.concentration", concentration, problem, remedy)
-    rng = _generator(seed)
+    rng = seeded_generator(seed)
     parts: list[list[np.ndarray]] = [[] for _ in range(clusters)]
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
@@ -106,36 +79,23 @@ def split_dirichlet(
         cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(int)
         for part, piece in zip(parts, np.split(members, cuts), strict=True):
             part.append(piece)
-    return _top_up(rng, [np.concatenate(part) for part in parts], minimum)
+    return _fill_up(rng, [np.concatenate(part) for part in parts], minimum)
 
 
 def split_natural(
     seed: int, groups: np.ndarray, clusters: int, minimum: int = 1
 ) -> list[np.ndarray]:
-    """Each group goes whole to one cluster, as where every cluster is a domain of its own.
+    """Assign each group whole to one cluster, as where every cluster is a domain of its own.
 
     The largest group comes first, and each goes to the cluster with the fewest samples so far;
     equals are taken in random order. This greedy rule leaves the largest cluster at most
     ``4/3 - 1/(3 N)`` times as large as in the most even split of whole groups.
 
-    Args:
-        seed: from 0.
-        groups: group of every sample, integers ``[n]``, e.g. its domain.
-        clusters: N.
-        minimum: least number of samples in a cluster.
-
-    Returns:
-        N increasing index arrays that partition ``range(n)``; no group stands in two.
-
-    Raises:
-        InputError: fewer than one cluster, fewer groups than clusters, or a cluster left with
-            fewer samples than ``minimum``, which whole groups cannot mend.
-
     Source: Graham, Bounds on multiprocessing timing anomalies (1969).
     """
     groups = np.asarray(groups)
     _check_room(len(groups), clusters, minimum)
-    rng = _generator(seed)
+    rng = seeded_generator(seed)
     names, sizes = np.unique(groups, return_counts=True)
     if len(names) < clusters:
         problem = f"{len(names)} groups cannot go whole to that many clusters"
@@ -157,7 +117,7 @@ def split_natural(
     return [np.flatnonzero(owner_of_sample == n) for n in range(clusters)]
 
 
-def _top_up(rng: np.random.Generator, parts: list[np.ndarray], minimum: int) -> list[np.ndarray]:
+def _fill_up(rng: np.random.Generator, parts: list[np.ndarray], minimum: int) -> list[np.ndarray]:
     # one sample at a time keeps the largest cluster the donor throughout
     parts = [rng.permutation(part) for part in parts]
     for n in range(len(parts)):
@@ -177,9 +137,3 @@ def _check_room(count: int, clusters: int, minimum: int) -> None:
         problem = f"{count} samples cannot give each cluster {minimum}"
         remedy = "Use fewer clusters or more training pairs"
         raise InputError("network.clusters", clusters, problem, remedy)
-
-
-def _generator(seed: int) -> np.random.Generator:
-    if seed < 0:
-        raise InputError("seed", seed, "a negative seed", "Use an integer from 0")
-    return np.random.Generator(np.random.Philox(seed))

@@ -8,18 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from collapipe_jax.tasks.corpora import resolve_corpus
-from collapipe_jax.tasks.synthetic import generate_parallel_text
-from collapipe_jax.tasks.wordpiece import (
-    SPECIAL_TOKENS,
+from collapipe_jax.tasks.parallel_text import normalise
+from collapipe_jax.tasks.subwords import (
+    SPECIAL_PIECES,
+    BpeTokenizer,
     WordPiece,
     pad_rows,
+    train_bpe,
     train_wordpiece,
 )
+from collapipe_jax.tasks.synthetic import generate_parallel_text
 
-PIECES = [*SPECIAL_TOKENS, "un", "##aff", "##able", "##a", "run", "runn", "##ing", "!", "[", "]"]
+PIECES = [*SPECIAL_PIECES, "un", "##aff", "##able", "##a", "run", "runn", "##ing", "!", "[", "]"]
 PIECES += ["cls", "caf", "##e", "\u6f22", "\u5b57", "a"]
 LINES = [line for pair in generate_parallel_text(0, 300) for line in pair]
+BPE_LINES = [line for pair in generate_parallel_text(0, 400) for line in pair]
+ALPHABET = " abcdefghijklmnopqrstuvwxyz.,!?'\"()<>/\u00e4\u00f6\u00df0123456789"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +65,7 @@ def test_against_berts_rules(hand_made, text, expected):
 
 
 def test_case_and_accents_stay_where_asked():
-    cased = WordPiece([*SPECIAL_TOKENS, "Caf", "##\u00e9"], lowercase=False)
+    cased = WordPiece([*SPECIAL_PIECES, "Caf", "##\u00e9"], lowercase=False)
     assert pieces(cased, "Caf\u00e9") == ["Caf", "##\u00e9"]
     assert pieces(cased, "caf\u00e9") == ["[UNK]"]
 
@@ -94,7 +100,7 @@ def test_a_text_is_encoded_as_its_words(learnt, words):
 
 
 def test_training_keeps_characters_and_merges_what_is_frequent(learnt):
-    assert learnt.pieces[:4] == SPECIAL_TOKENS
+    assert learnt.pieces[:4] == SPECIAL_PIECES
     assert learnt.vocabulary_size == len(learnt.pieces) == len(set(learnt.pieces)) == 300
     words = sorted({word for line in LINES for word in line.split()})
     rows = learnt.encode_words(words)
@@ -108,7 +114,7 @@ def test_training_keeps_characters_and_merges_what_is_frequent(learnt):
 def test_training_on_an_example_small_enough_to_do_by_hand():
     # 4 specials, ##b ##c, a c; "ab" comes 3 times, "ab" + "##c" twice, "c" + "##a" never
     assert train_wordpiece(["ab abc", "abc c"], 100).pieces == (
-        *SPECIAL_TOKENS,
+        *SPECIAL_PIECES,
         "##b",
         "##c",
         "a",
@@ -124,7 +130,7 @@ def test_training_is_deterministic_across_processes(learnt, tmp_path):
     script = (
         "import sys\n"
         "from collapipe_jax.tasks.synthetic import generate_parallel_text\n"
-        "from collapipe_jax.tasks.wordpiece import train_wordpiece\n"
+        "from collapipe_jax.tasks.subwords import train_wordpiece\n"
         "lines = [line for pair in generate_parallel_text(0, 300) for line in pair]\n"
         "train_wordpiece(lines, 300).save(sys.argv[1])\n"
     )
@@ -179,15 +185,15 @@ def test_unreadable_vocabularies(tmp_path, content, message):
 
 def test_the_case_of_a_vocabulary_must_fit(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_TOKENS, "[MASK]", "[", "run", "Run"]), encoding="utf-8")
+    path.write_text("\n".join([*SPECIAL_PIECES, "[MASK]", "[", "run", "Run"]), encoding="utf-8")
     with pytest.raises(InputError, match=r"task\.lowercase = True: .* has capitals, as in 'Run'"):
         WordPiece.from_file(path)
     assert WordPiece.from_file(path, lowercase=False).encode_words(["Run"]) == [[7]]
-    path.write_text("\n".join([*SPECIAL_TOKENS, "[MASK]", "[", "run"]), encoding="utf-8")
+    path.write_text("\n".join([*SPECIAL_PIECES, "[MASK]", "[", "run"]), encoding="utf-8")
     with pytest.raises(InputError, match=r"task\.lowercase = False: .* has no capitals"):
         WordPiece.from_file(path, lowercase=False)
     # a script without case fits either way
-    path.write_text("\n".join([*SPECIAL_TOKENS, "\u6f22"]), encoding="utf-8")
+    path.write_text("\n".join([*SPECIAL_PIECES, "\u6f22"]), encoding="utf-8")
     assert WordPiece.from_file(path, lowercase=False).encode_words(["\u6f22"]) == [[4]]
 
 
@@ -202,3 +208,106 @@ def test_the_published_vocabularies():
     path = resolve_corpus("vocab_bert/bert-base-cased-vocab.txt")
     cased = WordPiece.from_file(path, lowercase=False)
     assert cased.encode_texts(["Hello world"], 4).token_ids.tolist() == [[101, 8667, 1362, 102]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_bpe([*BPE_LINES, *ALPHABET.replace(" ", "")], 300)
+
+
+def test_special_ids_are_reserved(tokenizer):
+    assert (PAD_ID, BOS_ID, EOS_ID, UNK_ID) == (0, 1, 2, 3)
+    ids = [i for row in tokenizer.encode_batch(BPE_LINES) for i in row]
+    assert min(ids) > UNK_ID
+    assert max(ids) < tokenizer.vocabulary_size == 300
+
+
+def test_frequent_words_become_one_token(tokenizer):
+    assert [len(row) for row in tokenizer.encode_batch(["the", "will", "xqzj"])] == [1, 1, 5]
+
+
+@given(st.text(alphabet=ALPHABET, max_size=60))
+def test_round_trip_of_normalised_text(tokenizer, text):
+    text = normalise(text)
+    assert tokenizer.decode_batch(tokenizer.encode_batch([text])) == [text]
+
+
+def test_spelt_out_special_tokens_are_text(tokenizer):
+    text = "say </s> and <pad> or <unk>"
+    (ids,) = tokenizer.encode_batch([text])
+    assert min(ids) > UNK_ID
+    assert tokenizer.decode_batch([ids]) == [text]
+
+
+def test_decode_stops_at_the_end_and_skips_what_is_no_word(tokenizer):
+    (ids,) = tokenizer.encode_batch(["the old cat"])
+    row = [BOS_ID, *ids, UNK_ID, 10_000, EOS_ID, *ids, PAD_ID]
+    assert tokenizer.decode_batch(np.array([row, [EOS_ID] * len(row)])) == ["the old cat", ""]
+
+
+def test_punctuation_never_joins_a_word(tokenizer):
+    # every sentence of the lines ends in a full stop, so merging it would pay
+    for line, row in zip(BPE_LINES, tokenizer.encode_batch(BPE_LINES), strict=True):
+        (before,) = tokenizer.encode_batch([line.removesuffix(".")])
+        assert row[:-1] == before
+
+
+def test_unknown_characters_become_the_unknown_id(tokenizer):
+    (ids,) = tokenizer.encode_batch(["\u6f22"])
+    assert UNK_ID in ids
+
+
+def test_bpe_training_is_deterministic_across_processes(tokenizer, tmp_path):
+    # hash seeds differ between processes, and so would any order taken from a hash map
+    script = (
+        "import sys\n"
+        "from collapipe_jax.tasks.synthetic import generate_parallel_text\n"
+        "from collapipe_jax.tasks.subwords import train_bpe\n"
+        "lines = [line for pair in generate_parallel_text(0, 400) for line in pair]\n"
+        f"train_bpe([*lines, *{ALPHABET.replace(' ', '')!r}], 300).save(sys.argv[1])\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "other.json")], check=True)
+    tokenizer.save(tmp_path / "this.json")
+    assert (tmp_path / "other.json").read_bytes() == (tmp_path / "this.json").read_bytes()
+
+
+def test_bpe_save_and_load(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "vocabulary.json")
+    loaded = BpeTokenizer.load(tmp_path / "vocabulary.json")
+    lines = [*BPE_LINES[:50], "say </s> twice"]
+    assert loaded.encode_batch(lines) == tokenizer.encode_batch(lines)
+    assert loaded.vocabulary_size == tokenizer.vocabulary_size
+
+
+def test_a_small_corpus_yields_a_smaller_vocabulary():
+    # 4 specials, the mark of a space, a to d, and the merges that occur twice: "▁a" and "▁ab"
+    assert train_bpe(["ab ab", "a a", "cd"], 1000).vocabulary_size == 11
+
+
+@pytest.mark.parametrize(
+    ("lines", "size", "message"),
+    [
+        (["abc"], 4, r"task\.vocabulary_size = 4: no room beside the 4 special"),
+        (["abcdefgh"], 10, r"the characters of the corpus alone take 13. Use 13 or more"),
+        ([], 100, "no text to learn it from"),
+    ],
+)
+def test_bpe_impossible_vocabularies(lines, size, message):
+    with pytest.raises(InputError, match=message):
+        train_bpe(lines, size)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        ("{}", "not a vocabulary"),
+        ('{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}', "not a voc"),
+    ],
+)
+def test_bpe_unreadable_vocabularies(tmp_path, content, message):
+    path = tmp_path / "v.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        BpeTokenizer.load(path)

@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.bert_heads import LabelledBatch
 from collapipe_jax.tasks.scores import memorised_tag_baseline, span_f1
-from collapipe_jax.tasks.tagging import (
+from collapipe_jax.tasks.subwords import SPECIAL_PIECES
+from collapipe_jax.tasks.tagging_data import (
     TaggedText,
-    TaggingArrays,
     cut_at_words,
     load_tagging,
     word_tags,
 )
-from collapipe_jax.tasks.wordpiece import SPECIAL_TOKENS
 
-VOCABULARY = [*SPECIAL_TOKENS, "we", "met", "mary", "in", "new", "york", "##er", "##s", "with", "."]
+VOCABULARY = [*SPECIAL_PIECES, "we", "met", "mary", "in", "new", "york", "##er", "##s", "with", "."]
 TRAIN = (
     "We\tO\nmet\tO\nMary\tB-person\n.\tO\n\n"
     "In\tO\nNew\tB-place\nYork\tI-place\nwith\tO\nMary\tB-person\nin\tO\nYork\tB-place\n\n"
@@ -43,7 +43,7 @@ def load(folder, **changes):
         "vocabulary": folder / "vocab.txt",
         "vocabulary_size": 0,
         "length": 12,
-        "sentences": 0,
+        "samples": 0,
         "seed": 0,
     }
     return load_tagging(**{**arguments, **changes})
@@ -114,24 +114,24 @@ def test_keys_name_the_dominant_type_of_the_sentence(files):
     data = load(files)
     assert data.entity_types == ("person", "place")
     # one person; two places and a person; nothing; one of each: the first type
-    assert data.keys.tolist() == [1, 2, 0, 1]
+    assert data.split_keys.tolist() == [1, 2, 0, 1]
     windows = load(files, length=3)
     owners = windows.train_text.sentence_of_window
-    assert windows.keys.tolist() == [[1, 2, 0, 1][owner] for owner in owners]
-    assert windows.keys.dtype == np.int32
+    assert windows.split_keys.tolist() == [[1, 2, 0, 1][owner] for owner in owners]
+    assert windows.split_keys.dtype == np.int32
 
 
 def test_a_part_of_training_is_drawn_by_seed(files):
-    draws = [load(files, sentences=2, seed=seed).train_text.sentences for seed in range(8)]
+    draws = [load(files, samples=2, seed=seed).train_text.sentences for seed in range(8)]
     whole = load(files).train_text.sentences
     assert len(set(draws)) > 1
     for draw in draws:
         first, second = (whole.index(sentence) for sentence in draw)
         assert first < second
-    assert draws[3] == load(files, sentences=2, seed=3).train_text.sentences
-    assert load(files, sentences=99).train_text.sentences == whole
+    assert draws[3] == load(files, samples=2, seed=3).train_text.sentences
+    assert load(files, samples=99).train_text.sentences == whole
     # tags are those of the whole file, whatever was drawn
-    assert load(files, sentences=1).labels == load(files).labels
+    assert load(files, samples=1).labels == load(files).labels
 
 
 def test_a_vocabulary_is_learnt_from_the_training_words_alone(files):
@@ -154,7 +154,7 @@ def test_names_below_the_data_directory(files, monkeypatch):
     ("change", "message"),
     [
         ({"length": 2}, r"task\.source_length = 2: no room"),
-        ({"sentences": -1}, r"task\.samples = -1"),
+        ({"samples": -1}, r"task\.samples = -1"),
         ({"seed": -1}, r"seed = -1"),
         ({"train": "no/such"}, r"task\.train = 'no/such': no such file"),
         ({"validation": "no/such"}, r"task\.validation = 'no/such': no such file"),
@@ -170,7 +170,7 @@ def test_wrong_arguments_are_named(files, change, message):
 
 def test_a_type_that_training_lacks_is_refused(files):
     (files / "validation").write_text("a\tB-group\nb\tI-place\n".replace("I-place", "O"))
-    with pytest.raises(InputError, match=r"task\.validation = .*training has no B-group"):
+    with pytest.raises(InputError, match=r"task\.validation = .*training has no 'B-group'"):
         load(files)
     # an I- tag is known where its type is, seen or not
     (files / "validation").write_text("a\tB-person\nb\tI-person\n")
@@ -178,7 +178,7 @@ def test_a_type_that_training_lacks_is_refused(files):
 
 
 def test_predictions_of_another_form_are_refused():
-    arrays = TaggingArrays(np.array([[2, 5, 3]]), np.array([[-1, 0, -1]]))
+    arrays = LabelledBatch(np.array([[2, 5, 3]]), np.array([[-1, 0, -1]]))
     text = TaggedText((), np.array([0]))
     with pytest.raises(InputError, match=r"predicted = \(1, 2\): the windows have the shape"):
         word_tags(("O",), arrays, text, np.zeros((1, 2), int))
@@ -198,7 +198,7 @@ def test_the_real_corpus():
         vocabulary="vocab_bert/bert-base-cased-vocab.txt",
         vocabulary_size=0,
         length=32,
-        sentences=0,
+        samples=0,
         seed=0,
         lowercase=False,
     )

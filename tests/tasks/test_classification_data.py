@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.classification import load_classification, stratified_draw
-from collapipe_jax.tasks.wordpiece import SPECIAL_TOKENS
+from collapipe_jax.tasks.classification_data import load_classification, stratified_draw
+from collapipe_jax.tasks.subwords import SPECIAL_PIECES
 
 CLASSES = {"light on": 12, "pay bill": 8, "block card": 4}
 DOMAINS = {"home": ["light on"], "bank": ["pay bill", "block card"], "unused": ["other"]}
@@ -22,7 +22,7 @@ def files(tmp_path):
     content = {"train": entries, "val": held_out, "test": [*held_out, ["zzz", "pay bill"]]}
     (tmp_path / "data.json").write_text(json.dumps(content), encoding="utf-8")
     letters = string.ascii_lowercase.replace("z", "") + string.digits
-    pieces = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    pieces = [*SPECIAL_PIECES, *letters, *(f"##{letter}" for letter in letters)]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
     (tmp_path / "domains.json").write_text(json.dumps(DOMAINS), encoding="utf-8")
     return tmp_path
@@ -58,7 +58,7 @@ def test_arrays_hold_texts_and_sorted_classes(files):
     assert data.test.labels.tolist() == [1, 2, 0, 2]
     assert texts(data, data.validation) == ["dolightonnow", "dopaybillnow", "doblockcardnow"]
     assert np.all(data.train.token_ids[:, 0] == 2)
-    assert data.cut == (0, 0, 0)
+    assert list(data.cut.values()) == [0, 0, 0]
     for arrays in (data.train, data.validation, data.test):
         assert arrays.token_ids.dtype == arrays.labels.dtype == np.int32
     assert 1 in data.test.token_ids[3]  # "z" is no piece
@@ -67,8 +67,8 @@ def test_arrays_hold_texts_and_sorted_classes(files):
 def test_long_texts_are_cut_and_counted(files):
     whole, short = load(files), load(files, length=6)
     sizes = [np.sum(a.token_ids != 0, axis=1) for a in (whole.train, whole.validation, whole.test)]
-    assert short.cut == tuple(np.sum(s > 6) for s in sizes)
-    assert short.cut.train > 0
+    assert list(short.cut.values()) == [np.sum(s > 6) for s in sizes]
+    assert short.cut["train"] > 0
     assert np.array_equal(short.train.token_ids[:, :5], whole.train.token_ids[:, :5])
 
 
@@ -80,12 +80,12 @@ def test_a_vocabulary_is_learnt_from_the_training_texts_alone(files):
 
 
 def test_keys_are_classes_or_domains(files):
-    assert np.array_equal(load(files).keys, load(files).train.labels)
+    assert np.array_equal(load(files).split_keys, load(files).train.labels)
     assert load(files).key_names == load(files).labels
     data = load(files, domains=files / "domains.json")
     assert data.key_names == ("bank", "home")
-    assert data.keys.tolist() == [1] * 12 + [0] * 12
-    assert data.keys.dtype == np.int32
+    assert data.split_keys.tolist() == [1] * 12 + [0] * 12
+    assert data.split_keys.dtype == np.int32
 
 
 def test_validation_can_be_taken_from_training(files):
@@ -181,8 +181,8 @@ def test_the_real_corpora():
     )
     assert [len(a.labels) for a in (data.train, data.validation, data.test)] == [15000, 3000, 4500]
     assert np.all(np.bincount(data.train.labels) == 100)
-    assert np.all(np.bincount(data.keys) == 1500)
-    assert sum(data.cut) < 5
+    assert np.all(np.bincount(data.split_keys) == 1500)
+    assert sum(data.cut.values()) < 5
     data = load_classification(
         train="cls_banking77/train.csv",
         validation="",

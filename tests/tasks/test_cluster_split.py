@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.split import (
+from collapipe_jax.tasks.cluster_split import (
     split_dirichlet,
     split_iid,
     split_natural,

@@ -12,8 +12,8 @@ from support import tiny_corpora, tiny_run
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.pretrained import load_bert, save_bert
-from collapipe_jax.objectives.bert import predicted_labels, start_from
-from collapipe_jax.training.learner import model_params
+from collapipe_jax.tasks.bert import start_from
+from collapipe_jax.tasks.registry import TASKS
 from collapipe_jax.training.loop import initial_run_state, round_batches, train
 
 LABELS = {"tagging": 5, "classification": 2}
@@ -41,7 +41,7 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     record = train(experiment, tmp_path / "run")
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     objective = experiment.objective
-    assert record.score_name == objective.score_name
+    assert record.score_name == TASKS[config.task.kind].score_name
     # Half of the texts, and a metal on its own tells not whether it goes on from another.
     assert 40.0 < summary[objective.baseline] < 70.0
     assert 40.0 < record.constants["baseline_score"] < 70.0
@@ -60,12 +60,12 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     config.model.pretrained = str(tmp_path / "run/model")
     config.seed = 3
     again = build_experiment(config)
-    start = model_params(initial_run_state(again).learner)
+    start = again.learner.params(initial_run_state(again).learning)
     for name in ("embedding", "encoder"):
         jax.tree.map(np.testing.assert_array_equal, start[name], params[name])
     assert again.objective.data.wordpiece.pieces == objective.data.wordpiece.pieces
-    found = predicted_labels(objective.model, start, objective.train)
-    assert found.shape == objective.train.labels.shape
+    found = objective.predict(start, objective.data.train)
+    assert found.shape == objective.data.train.labels.shape
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(config, tmp_path):

@@ -5,9 +5,10 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataParallelLearner
 from collapipe_jax.federated.erasures import ErasureLaw
-from collapipe_jax.federated.local_steps import Erasures, init_learner, train_round
-from collapipe_jax.federated.optimizers import make_optimizer
+from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
+from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
 from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import TranslationBatch, Translator
@@ -29,8 +30,12 @@ MODEL = Translator(CONFIG)
 STEPS, CLUSTERS, BATCH = 2, 3, 4
 TX = make_optimizer("momentum", 0.3, clip_norm=1.0)
 SERVER = make_optimizer("momentum", 1.0, momentum=0.5)
-SETTINGS = {"model": MODEL, "client_tx": TX, "decoder_tx": TX, "server_tx": SERVER}
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])
+LEARNER = PipelineLearner(
+    cluster_weight=WEIGHTS,
+    model=MODEL,
+    optimizers=Optimizers(client=TX, decoder=TX, server=SERVER),
+)
 KEY = jax.random.key(9)
 
 
@@ -45,17 +50,18 @@ def make_batches(seed, clusters=CLUSTERS):
     return TranslationBatch(ids(5), ids(5).at[..., 0].set(1))
 
 
-def make_erasures(loss=0.0, present=(True,) * CLUSTERS, micro_batches=2):
-    return Erasures(
+def make_outcome(loss=0.0, present=(True,) * CLUSTERS, micro_batches=2, segments=None):
+    return PipelineOutcome(
         micro_batches=jnp.full(len(present), micro_batches),
         loss_probability=jnp.full(len(present), loss),
-        present=jnp.array(present),
+        participates=jnp.array(present),
+        segments=segments,
     )
 
 
 @pytest.fixture(scope="module")
 def state():
-    return init_learner(jax.random.key(0), MODEL, CLUSTERS, TX, TX, SERVER)
+    return LEARNER.init(jax.random.key(0))
 
 
 @jax.jit
@@ -119,9 +125,7 @@ def test_a_round_equals_the_loop_written_out(state, present):
     for seed in (1, 2):  # the second round starts from optimisers that have a past
         batches = make_batches(seed)
         expected, gradient_norm = by_hand(second, batches, WEIGHTS, present)
-        second, report = train_round(
-            second, batches, make_erasures(present=present), WEIGHTS, KEY, **SETTINGS
-        )
+        second, report = LEARNER.round(second, batches, make_outcome(present=present), KEY, 0)
         assert_close(second, expected)
         assert report.erased_fraction == 0.0
         np.testing.assert_allclose(report.gradient_norm, gradient_norm, rtol=1e-4)
@@ -136,14 +140,13 @@ def test_a_round_run_as_a_pipeline_is_the_same_round(state, backend):
         everywhere = NamedSharding(make_pipeline_mesh(CLUSTERS, 2), PartitionSpec())
         state = jax.device_put(state, everywhere)
     batches, present = make_batches(5), (True, False, True)
-    compiled = train_round._cache_size()
+    learner = LEARNER.replace(execution=execution)
+    compiled = PipelineLearner.round._cache_size()
     for sizes in ([[1, 1], [0, 0], [2, 0]], [[0, 2], [0, 0], [1, 1]]):
-        rest = batches, make_erasures(0.3, present), WEIGHTS, KEY
-        piped, report = train_round(
-            state, *rest, **SETTINGS, segments=jnp.array(sizes), execution=execution
-        )
-    assert train_round._cache_size() == compiled + 1
-    expected, expected_report = train_round(state, *rest, **SETTINGS)
+        outcome = make_outcome(0.3, present, segments=jnp.array(sizes))
+        piped, report = learner.round(state, batches, outcome, KEY, 0)
+    assert PipelineLearner.round._cache_size() == compiled + 1
+    expected, expected_report = LEARNER.round(state, batches, outcome, KEY, 0)
     assert_close(piped, expected)
     assert_close(report, expected_report)
     assert 0.0 < report.erased_fraction < 1.0
@@ -151,9 +154,7 @@ def test_a_round_run_as_a_pipeline_is_the_same_round(state, backend):
 
 def test_when_all_is_erased_nobody_moves_and_the_loss_is_still_told(state):
     batches, present = make_batches(3), (True, False, True)
-    after, report = train_round(
-        state, batches, make_erasures(1.0, present), WEIGHTS, KEY, **SETTINGS
-    )
+    after, report = LEARNER.round(state, batches, make_outcome(1.0, present), KEY, 0)
     assert_close((after.client, after.decoder), (state.client, state.decoder), 1e-6)
     assert report.erased_fraction == 1.0
     assert report.gradient_norm == 0.0
@@ -166,7 +167,7 @@ def test_identical_clusters_are_one_cluster(state):
     one = make_batches(4, clusters=1)
     same = jax.tree.map(lambda leaf: jnp.tile(leaf, (1, CLUSTERS, *[1] * (leaf.ndim - 2))), one)
     results = [
-        train_round(state, same, make_erasures(present=present), WEIGHTS, KEY, **SETTINGS)
+        LEARNER.round(state, same, make_outcome(present=present), KEY, 0)
         for present in ((True, True, True), (False, True, False))
     ]
     (a, report_a), (b, report_b) = results
@@ -174,12 +175,50 @@ def test_identical_clusters_are_one_cluster(state):
 
 
 def test_without_anybody_nothing_changes(state):
-    warm, _ = train_round(state, make_batches(1), make_erasures(), WEIGHTS, KEY, **SETTINGS)
-    nobody = make_erasures(present=(False,) * CLUSTERS)
-    for erasures, weights in ((nobody, WEIGHTS), (make_erasures(), jnp.zeros(CLUSTERS))):
-        after, report = train_round(warm, make_batches(2), erasures, weights, KEY, **SETTINGS)
+    warm, _ = LEARNER.round(state, make_batches(1), make_outcome(), KEY, 0)
+    nobody = make_outcome(present=(False,) * CLUSTERS)
+    for outcome, weights in ((nobody, WEIGHTS), (make_outcome(), jnp.zeros(CLUSTERS))):
+        learner = LEARNER.replace(cluster_weight=weights)
+        after, report = learner.round(warm, make_batches(2), outcome, KEY, 1)
         jax.tree.map(np.testing.assert_array_equal, after, warm)
         assert np.isnan(report.loss)
+
+
+@pytest.mark.parametrize("learner", ["pipeline", "data-parallel"])
+def test_a_cluster_that_missed_rounds_steps_at_the_rate_of_the_run(learner):
+    """Plain SGD down a cosine: the same batch moves both clusters alike in the last round."""
+    tx = make_optimizer("sgd", 0.5, schedule="cosine", total_steps=4 * STEPS)
+    settings = {
+        "cluster_weight": jnp.ones(2),
+        "model": MODEL,
+        "optimizers": Optimizers(client=tx, decoder=tx, server=optax.sgd(1.0)),
+    }
+    batches = jax.tree.map(lambda leaf: jnp.tile(leaf, (1, 2, 1, 1)), make_batches(1, clusters=1))
+
+    if learner == "pipeline":
+        method = PipelineLearner(**settings)
+
+        def outcome(*participates):
+            return make_outcome(present=participates)
+    else:
+        method = DataParallelLearner(**settings, devices=1, max_samples=BATCH)
+
+        def outcome(*participates):
+            samples = BATCH * jnp.array(participates, jnp.int32)[:, None]
+            return ClientsOutcome(samples, jnp.zeros((2, 1)))
+
+    state = method.init(jax.random.key(0))
+    for index, participates in enumerate(((True, False), (True, False), (True, True))):
+        state, _ = method.round(state, batches, outcome(*participates), KEY, index)
+
+    def moved(index, *participates):
+        after, _ = method.round(state, batches, outcome(*participates), KEY, index)
+        before = jax.tree.leaves(method.params(state))
+        return norm(jax.tree.map(jnp.subtract, jax.tree.leaves(method.params(after)), before))
+
+    often, seldom = moved(3, True, False), moved(3, False, True)
+    np.testing.assert_allclose(often, seldom, rtol=1e-5)
+    assert often < 0.5 * moved(0, True, False)  # down the cosine, both of them
 
 
 def test_an_absent_cluster_could_hold_anything(state):
@@ -187,7 +226,7 @@ def test_an_absent_cluster_could_hold_anything(state):
     batches = make_batches(1)
     other = jax.tree.map(lambda leaf: leaf.at[:, 1].set(leaf[:, 1, ::-1] % 5), batches)
     a, b = (
-        train_round(state, data, make_erasures(present=present), WEIGHTS, KEY, **SETTINGS)
+        LEARNER.round(state, data, make_outcome(present=present), KEY, 0)
         for data in (batches, other)
     )
     jax.tree.map(np.testing.assert_array_equal, a, b)
@@ -195,25 +234,23 @@ def test_an_absent_cluster_could_hold_anything(state):
 
 def test_new_decisions_cost_no_compilation(state):
     batches = make_batches(1)
-    train_round(state, batches, make_erasures(), WEIGHTS, KEY, **SETTINGS)
-    before = train_round._cache_size()
+    LEARNER.round(state, batches, make_outcome(), KEY, 0)
+    before = PipelineLearner.round._cache_size()
+    learner = LEARNER.replace(cluster_weight=WEIGHTS[::-1])
     for m, loss, present in ((1, 0.3, (True,) * 3), (4, 0.0, (False, True, True))):
-        erasures = make_erasures(loss, present, m)
-        _, report = train_round(state, batches, erasures, WEIGHTS[::-1], KEY, **SETTINGS)
+        _, report = learner.round(state, batches, make_outcome(loss, present, m), KEY, m)
         assert np.isfinite(report.loss)
-    assert train_round._cache_size() == before
+    assert PipelineLearner.round._cache_size() == before
 
 
 def test_losses_that_come_together_take_a_cluster_out_of_all_steps(state):
     """All or none of a cluster's samples in a round; and what survives weighs the same."""
-    law = ErasureLaw(per_round=True, pooled=True)
-    batches, erasures = make_batches(0), make_erasures(loss=0.5, micro_batches=4)
+    learner = LEARNER.replace(erasure_law=ErasureLaw(per_round=True, pooled=True))
+    batches, outcome = make_batches(0), make_outcome(loss=0.5, micro_batches=4)
     seen = set()
     for number in range(12):
         key = jax.random.key(number)
-        after, report = train_round(
-            state, batches, erasures, WEIGHTS, key, erasure_law=law, **SETTINGS
-        )
+        after, report = learner.round(state, batches, outcome, key, 0)
         lost = round(float(report.erased_fraction) * CLUSTERS)
         assert report.erased_fraction == pytest.approx(lost / CLUSTERS)
         seen.add(lost)
@@ -233,7 +270,7 @@ def test_training_learns_to_copy_a_word(state):
             jnp.stack([empty + 1, word, empty + 2, empty, empty], -1),
         )
         key = jax.random.fold_in(KEY, step)
-        state, report = train_round(state, batches, make_erasures(0.1), WEIGHTS, key, **SETTINGS)
+        state, report = LEARNER.round(state, batches, make_outcome(0.1), key, step)
         losses.append(float(report.loss))
     assert losses[0] > 2.2
     assert np.mean(losses[-5:]) < 0.5 * np.log(8)

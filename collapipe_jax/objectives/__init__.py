@@ -1,1 +1,0 @@
-"""Objectives: a model, the data that it learns from, and the score that judges it."""

@@ -1,0 +1,13 @@
+"""All tasks by the name that ``task.kind`` gives."""
+
+from collapipe_jax.tasks.classification import CLASSIFICATION
+from collapipe_jax.tasks.tagging import TAGGING
+from collapipe_jax.tasks.task import Task
+from collapipe_jax.tasks.translation import TRANSLATION
+
+TASKS: dict[str, Task] = {
+    "translation": TRANSLATION,
+    "tagging": TAGGING,
+    "classification": CLASSIFICATION,
+}
+"""A new task is one file with its ``Task`` and one entry here."""

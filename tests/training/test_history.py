@@ -1,0 +1,74 @@
+import json
+import time
+
+import numpy as np
+
+from collapipe_jax.training.history import History, metrics_line
+
+
+def rows(count):
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "round": np.int32(index),
+            "energy_j": rng.random((2, 3), np.float32),
+            "score": np.float32(index if index % 3 == 2 else np.nan),
+            "simulated_time_s": np.float64(0.1 * index),
+            "absent": np.array([index % 2 == 0, False]),
+        }
+        for index in range(count)
+    ]
+
+
+def filled(count):
+    history = History({})
+    for row in rows(count):
+        history.append(row)
+    return history
+
+
+def test_arrays_are_the_rows_side_by_side_and_come_back_from_a_checkpoint():
+    assert History({}).arrays() == {}
+    history = filled(7)
+    arrays = history.arrays()
+    for name, values in arrays.items():
+        column = [row[name] for row in rows(7)]
+        assert values.dtype == column[0].dtype
+        np.testing.assert_array_equal(values, np.stack(column))
+    again = History(arrays)
+    again.append(rows(8)[7])
+    history.append(rows(8)[7])
+    for one, other in zip(again.rounds, history.rounds, strict=True):
+        assert metrics_line(one) == metrics_line(other)
+    np.testing.assert_allclose(again.mean_energy_j, arrays_mean(history), rtol=1e-6)
+
+
+def arrays_mean(history):
+    return history.arrays()["energy_j"].mean(axis=0)
+
+
+def test_clock_and_score_are_the_newest():
+    assert History({}).simulated_time_s == 0.0
+    assert np.isnan(filled(2).last_score)
+    assert filled(7).last_score == 5.0
+    assert filled(7).simulated_time_s == 0.1 * 6
+
+
+def test_a_round_is_added_in_constant_time():
+    """A copy of the history a round would take some hundred times as long."""
+    row = {"energy_j": np.zeros((4, 6), np.float32), "score": np.float32(np.nan)}
+
+    def seconds(history):
+        start = time.perf_counter()
+        for _ in range(1000):
+            history.append(row)
+        return time.perf_counter() - start
+
+    short, long = History({}), History({"energy_j": np.zeros((100_000, 4, 6), np.float32)})
+    assert min(seconds(long) for _ in range(5)) < 5.0 * min(seconds(short) for _ in range(5))
+
+
+def test_a_line_is_strict_json_whatever_a_round_brings():
+    line = metrics_line({"b": np.array([np.nan, 1.0]), "a": np.float32(np.inf)})
+    assert json.loads(line) == {"a": None, "b": [None, 1.0]}
+    assert list(json.loads(line)) == ["a", "b"]
