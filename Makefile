@@ -27,6 +27,7 @@ quickstart: setup
 test: setup-test
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m pyright
 	$(BIN)/python -m pytest
 
 test-all: setup-test

@@ -8,7 +8,7 @@ import pickle
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -97,7 +97,8 @@ def on_first(work: Callable[[], _Value]) -> _Value:
     """
     if jax.process_count() == 1:
         return work()
-    value, error = from_first(_attempt(work) if is_first() else None)
+    attempted: Any = _attempt(work) if is_first() else None
+    value, error = from_first(attempted)
     if error is not None:
         raise error
     return value
@@ -123,7 +124,7 @@ def on_every(work: Callable[[], _Value]) -> _Value:
     return value
 
 
-def _attempt(work: Callable[[], _Value]) -> tuple[_Value | None, Exception | None]:
+def _attempt(work: Callable[[], Any]) -> tuple[Any, Exception | None]:
     """Result or error; the error can be pickled."""
     try:
         return work(), None

@@ -1,12 +1,10 @@
 """What a model asks of the network: operations, bits and bytes from its sizes."""
 
+from typing import Any
+
 from jax import Array
 
-from collapipe_jax.cost.model_counts import (
-    activation_bytes,
-    block_flops,
-    block_parameters,
-)
+from collapipe_jax.cost.model_counts import activation_bytes, block_flops, block_parameters
 from collapipe_jax.quantity import Struct, part, positive, quantity
 
 
@@ -118,25 +116,27 @@ def encoder_workload(
         training = trained_fraction * (state_bytes_per_parameter - number_bytes)
         return float((number_bytes + training) * parameters)
 
-    return Workload(
-        blocks=encoder_blocks,
-        batch=batch,
-        local_steps=local_steps,
-        micro_batch_choices=micro_batch_choices,
-        block_flops=block_flops(sequence, width, feed_forward_width),
-        embed_flops=embed_flops,
-        decoder_flops=decoder_flops,
-        backward_ratio=3.0 if rematerialise else 2.0,
-        activation_bits=float(activation_number_bits * sequence * width),
-        target_bits=float(token_bits * target_tokens),
-        block_param_bits=param_bits(parameters),
-        embedding_param_bits=param_bits(embedding_parameters),
-        block_static_bytes=static_bytes(parameters),
-        block_kept_bytes=block_input if rematerialise else everything,
-        block_working_bytes=everything if rematerialise else 0.0,
-        ends=ModelEnds(
-            decoder_param_bits=param_bits(decoder_parameters),
-            embedding_static_bytes=static_bytes(embedding_parameters),
-            decoder_static_bytes=static_bytes(decoder_parameters),
-        ),
-    )
+    # Plain numbers, which a pytree of arrays may hold.
+    numbers: dict[str, Any] = {
+        "blocks": encoder_blocks,
+        "batch": batch,
+        "local_steps": local_steps,
+        "micro_batch_choices": micro_batch_choices,
+        "block_flops": block_flops(sequence, width, feed_forward_width),
+        "embed_flops": embed_flops,
+        "decoder_flops": decoder_flops,
+        "backward_ratio": 3.0 if rematerialise else 2.0,
+        "activation_bits": float(activation_number_bits * sequence * width),
+        "target_bits": float(token_bits * target_tokens),
+        "block_param_bits": param_bits(parameters),
+        "embedding_param_bits": param_bits(embedding_parameters),
+        "block_static_bytes": static_bytes(parameters),
+        "block_kept_bytes": block_input if rematerialise else everything,
+        "block_working_bytes": everything if rematerialise else 0.0,
+    }
+    ends: dict[str, Any] = {
+        "decoder_param_bits": param_bits(decoder_parameters),
+        "embedding_static_bytes": static_bytes(embedding_parameters),
+        "decoder_static_bytes": static_bytes(decoder_parameters),
+    }
+    return Workload(**numbers, ends=ModelEnds(**ends))

@@ -141,9 +141,12 @@ class Checkpoints:
         newest = _newest_step(self._directory)
         if newest is not None:
             self._check_files(newest)
+        # Orbax annotates both arguments by narrower types than it takes.
+        directory: Any = self._directory
+        latest: Any = ocp.training.preservation_policies.LatestN(_KEPT)
         self._orbax = ocp.training.Checkpointer(
-            self._directory,
-            preservation_policy=ocp.training.preservation_policies.LatestN(_KEPT),
+            directory,
+            preservation_policy=latest,
             cleanup_tmp_directories=writable,
         )
 

@@ -18,7 +18,7 @@ from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import load_realisations
 from collapipe_jax.files.results import Results
-from collapipe_jax.policies.registry import POLICIES, make_policy
+from collapipe_jax.policies.registry import POLICIES, PolicyEntry, make_policy
 from collapipe_jax.simulation.constraints import (
     DIVERGENCE_LIMIT,
     network_groups,
@@ -84,11 +84,11 @@ def thriftier_with_v():
 
     traces = []
 
-    def traced(key, problem):
+    def traced(problem):
         traces.append(1)
         return decide(problem)
 
-    POLICIES["thrifty"] = lambda micro_batches: traced
+    POLICIES["thrifty"] = PolicyEntry(traced)
     yield traces
     del POLICIES["thrifty"]
 
