@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Num
 
 from collapipe_jax.allocation.certificate import certify
 from collapipe_jax.allocation.evaluation import Coupling, Evaluation, evaluate_allocation
@@ -101,7 +102,7 @@ def descend_clusters(
     fixed: FixedPartition,
     logs: Allocation,
     coupling: Coupling,
-    steps: int,
+    steps: int | Array,
     with_evaluation: bool = False,
 ) -> Descent:
     """Descent of every cluster by itself, the others as they are; with batch axes."""
@@ -123,8 +124,8 @@ def descend_clusters(
 def certified(
     problem: RoundProblem,
     fixed: FixedPartition,
-    segments: Array,
-    micro_batches: Array,
+    segments: Num[Array, "N K *batch"],
+    micro_batches: Num[Array, " N *batch"],
     logs: Allocation,
     evaluation: Evaluation,
 ) -> Solution:
@@ -133,7 +134,7 @@ def certified(
     Args:
       problem: with batch axes.
       fixed: the partition.
-      segments, micro_batches: the same, ``[N, K, ...]`` and ``[N, ...]``.
+      segments, micro_batches: the same.
       logs, evaluation: the point.
     """
     certificate = certify(evaluation, logs, fixed.active)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float
 
 from collapipe_jax.allocation.evaluation import Evaluation
 from collapipe_jax.allocation.variables import LEAST_LOG_POWER, LEAST_LOG_SHARE
@@ -28,7 +29,9 @@ class Certificate(NamedTuple):
     residual: Array
 
 
-def certify(evaluation: Evaluation, logs: Allocation, active: Array) -> Certificate:
+def certify(
+    evaluation: Evaluation, logs: Allocation, active: Bool[Array, "P N *batch"]
+) -> Certificate:
     """Certificate of a point from the smooth objective there.
 
     The smooth objective is convex and nowhere above the exact one, so the minimum of its
@@ -37,7 +40,7 @@ def certify(evaluation: Evaluation, logs: Allocation, active: Array) -> Certific
     Args:
       evaluation: of all clusters together.
       logs: the point.
-      active: nodes, ``[P, N, ...]``.
+      active: nodes of the partition.
     """
     slope, participates = evaluation.slope, active[0]
     falls = [
@@ -56,13 +59,15 @@ def certify(evaluation: Evaluation, logs: Allocation, active: Array) -> Certific
     return Certificate(evaluation.smooth + sum(falls), sum(residuals) / size)
 
 
-def certify_clusters(evaluation: Evaluation, logs: Allocation, active: Array) -> Array:
-    """Lower bound of every cluster's own objective, ``[N, ...]``.
+def certify_clusters(
+    evaluation: Evaluation, logs: Allocation, active: Bool[Array, "P N *batch"]
+) -> Float[Array, " N *batch"]:
+    """Lower bound of every cluster's own objective.
 
     Args:
       evaluation: of clusters by themselves.
       logs: the point.
-      active: nodes, ``[P, N, ...]``.
+      active: nodes of the partition.
     """
 
     def bound(n):
@@ -84,7 +89,7 @@ def certify_clusters(evaluation: Evaluation, logs: Allocation, active: Array) ->
     return jnp.stack([bound(n) for n in range(active.shape[1])])
 
 
-def band_multiplier(slope: Array) -> Array:
+def band_multiplier(slope: Float[Array, " shares *any"]) -> Float[Array, "*any"]:
     """Multiplier of a full band: at the optimum, a slope is minus it times the share.
 
     Args:

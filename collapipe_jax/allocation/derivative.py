@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from collapipe_jax.allocation.smooth_maximum import mean_slope
 from collapipe_jax.batching import fusion_barrier, sum_nodes
@@ -140,13 +141,13 @@ def sinr_elasticities(fixed: FixedPartition, terms: RoundTerms) -> tuple[Message
     return efficiency, time
 
 
-def loss_cost_per_excess(fixed: FixedPartition) -> Array:
-    """Cost of a cluster's losses per unit of the excess inverse survival, ``[N, ...]``."""
+def loss_cost_per_excess(fixed: FixedPartition) -> Float[Array, " N *batch"]:
+    """Cost of a cluster's losses per unit of the excess inverse survival."""
     return fixed.costs.divergence * fixed.divergence.per_excess
 
 
-def slope_by_interference(fixed: FixedPartition, sinrs: SinrSlopes) -> Array:
-    """Slope by the logarithm of noise and interference at every node, ``[P, N, ...]``."""
+def slope_by_interference(fixed: FixedPartition, sinrs: SinrSlopes) -> Float[Array, "P N *batch"]:
+    """Slope by the logarithm of noise and interference at every node."""
     return sum_by_receiver(sinrs.total.hop, sinrs.total.move, fixed.active)
 
 
@@ -154,16 +155,16 @@ def slope(
     fixed: FixedPartition,
     times: TimeSlopes,
     sinrs: SinrSlopes,
-    interference_cost: Array,
-    bandwidth_cost: Array,
+    interference_cost: Float[Array, "P N *batch"],
+    bandwidth_cost: Float[Array, " N *batch"],
 ) -> Allocation:
     """Slope by the logarithms of shares and powers, 0 where idle.
 
     Args:
       fixed: the partition.
       times, sinrs: slopes at the point.
-      interference_cost: of a node's interference on other clusters, ``[P, N, ...]``.
-      bandwidth_cost: of a cluster's share of the D2E band, ``[N, ...]``.
+      interference_cost: of a node's interference on other clusters.
+      bandwidth_cost: of a cluster's share of the D2E band.
     """
     active, participates = fixed.active, fixed.active[0]
     time, sinr, energy = times.total, sinrs.total, times.energy
@@ -184,7 +185,7 @@ def curvature(
     marginals: Marginals,
     times: TimeSlopes,
     sinrs: SinrSlopes,
-    interference_cost: Array,
+    interference_cost: Float[Array, "P N *batch"],
     temperature: float,
 ) -> Allocation:
     """Diagonal preconditioner: how fast the slope changes along each variable; no bound.

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Num
 
 from collapipe_jax.allocation.derivative import SinrSlopes, sinr_elasticities
 from collapipe_jax.allocation.smooth_maximum import TEMPERATURE, PowerMean, Weights
@@ -78,15 +79,16 @@ class CapPenalties(NamedTuple):
 
 
 def fix_capped_partition(
-    problem: RoundProblem, segments: Array, micro_batches: Array
+    problem: RoundProblem,
+    segments: Num[Array, "N K *batch"],
+    micro_batches: Num[Array, " N *batch"],
 ) -> FixedPartition:
     """A fixed partition whose nodes' budgets are caps of this round.
 
     Args:
       problem: with batch axes. A queue of energy that is not 0 is an estimate of what the
         node's budget is worth; the multiplier of its cap starts from there.
-      segments: ``[N, K, ...]``.
-      micro_batches: ``[N, ...]``.
+      segments, micro_batches: whole numbers.
     """
     control = problem.control
     queue = jnp.swapaxes(control.energy_queue, 0, 1)
@@ -101,8 +103,8 @@ def fix_capped_partition(
     return fixed.replace(caps=EnergyCaps(room_j, initial, _LEAST_MULTIPLIER * weight))
 
 
-def least_air_energy_j(fixed: FixedPartition) -> Array:
-    """Energy of a node's messages at vanishing powers, without interference, ``[P, N, ...]``.
+def least_air_energy_j(fixed: FixedPartition) -> Float[Array, "P N *batch"]:
+    """Energy of a node's messages at vanishing powers, without interference.
 
     There ``log2(1 + x)`` is ``x / ln 2``, whatever the shares; 0 where idle.
     """
@@ -123,14 +125,17 @@ def least_air_energy_j(fixed: FixedPartition) -> Array:
 
 
 def cap_penalties(
-    fixed: FixedPartition, smooth: RoundTerms, multiplier: Array, temperature: float
+    fixed: FixedPartition,
+    smooth: RoundTerms,
+    multiplier: Float[Array, "P N *batch"],
+    temperature: float,
 ) -> CapPenalties:
     """Penalties of the caps at a point.
 
     Args:
       fixed: with caps.
       smooth: terms at the point.
-      multiplier: of every node's cap, ``[P, N, ...]``.
+      multiplier: of every node's cap.
       temperature: of the penalty.
     """
     air_j = jnp.maximum(air_energy_j(fixed, smooth.message_j), _LEAST_J)
@@ -158,7 +163,10 @@ def _penalty(excess: Array, temperature: float) -> tuple[Array, Array]:
 
 
 def cap_curvature(
-    fixed: FixedPartition, smooth: RoundTerms, sinrs: SinrSlopes, stiffness: Array
+    fixed: FixedPartition,
+    smooth: RoundTerms,
+    sinrs: SinrSlopes,
+    stiffness: Float[Array, "P N *batch"],
 ) -> Allocation:
     """Stiffness times squared slopes of energies, by shares and powers."""
     rising_j = _rising_energy(smooth.message_j, sinrs.time)
@@ -181,7 +189,7 @@ def _rising_energy(message_j: Messages, elasticity: Messages) -> Messages:
 
 def air_energy_and_slope(
     problem: RoundProblem, fixed: FixedPartition, logs: Allocation, weights: Weights
-) -> tuple[Array, Array]:
+) -> tuple[Float[Array, "P N *batch"], Float[Array, "P N *batch"]]:
     """Energies of nodes on air, and their slopes by logarithms of all powers of the node.
 
     Args:
@@ -189,9 +197,6 @@ def air_energy_and_slope(
       fixed: the partition.
       logs: logarithms of shares, and of powers over their maxima.
       weights: of the maxima, for the slopes.
-
-    Returns:
-      ``[P, N, ...]`` twice.
     """
     allocation = to_allocation(problem, logs)
     links = round_links(fixed, allocation)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from collapipe_jax.allocation.derivative import (
     Marginals,
@@ -57,8 +58,10 @@ class Coupling(NamedTuple):
     bandwidth_cost: Array
 
 
-def coupled_latency_cost(coupling: Coupling, costs: UnitCosts, latency_s: Array) -> Array:
-    """Cost of a cluster's latency while the others stay as they are, ``[N, ...]``."""
+def coupled_latency_cost(
+    coupling: Coupling, costs: UnitCosts, latency_s: Float[Array, " N *any"]
+) -> Float[Array, " N *any"]:
+    """Cost of a cluster's latency while the others stay as they are."""
     own, round_s = coupling.latency_cost_per_s, coupling.round_s
     return own * latency_s + (costs.latency_per_s - own) * jnp.maximum(latency_s, round_s)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool
 
 from collapipe_jax.allocation.evaluation import Evaluation
 from collapipe_jax.allocation.smooth_maximum import Weights
@@ -74,7 +75,7 @@ class _State(NamedTuple):
 
 def descend(
     evaluate: Evaluate,
-    active: Array,
+    active: Bool[Array, "P N *batch"],
     logs: Allocation,
     weights: Weights,
     steps: int | Array,
@@ -85,7 +86,7 @@ def descend(
 
     Args:
       evaluate: with objectives ``[...]``, or ``[N, ...]`` of clusters by themselves.
-      active: nodes, ``[P, N, ...]``.
+      active: nodes of the partition.
       logs: where to start.
       weights: to start with.
       steps: how many points to evaluate, 1 or more; the same for the whole batch.
@@ -203,12 +204,14 @@ def _project_band(moved: Array, logs: Array, metric: Array, used: Array) -> Arra
     return moved - multiplier * fall
 
 
-def to_limits(logs: Allocation, active: Array, joint: bool = True) -> Allocation:
+def to_limits(
+    logs: Allocation, active: Bool[Array, "P N *batch"], joint: bool = True
+) -> Allocation:
     """Logarithms moved into their limits, all shares of a band by one factor.
 
     Args:
       logs: any finite numbers.
-      active: nodes, ``[P, N, ...]``.
+      active: nodes of the partition.
       joint: whether the clusters' D2E shares make up a band; if not, each is at most 1.
     """
     participates = active[0]

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
-from collapipe_jax.batching import max_nodes, sum_nodes
+from collapipe_jax.batching import fusion_barrier, max_nodes, sum_nodes
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.maximum import Maximum
 
@@ -84,19 +85,24 @@ class PowerMean(NamedTuple):
         less = to_inverse(jnp.minimum(first, second) / top, self.temperature)
         mine = jnp.where(first_is_larger, weight, weight * less)
         mean = mine + jnp.where(first_is_larger, (1.0 - weight) * less, 1.0 - weight)
-        return Maximum(top * jnp.exp(self.temperature * jnp.log(mean)), mine / mean)
+        value = top * jnp.exp(self.temperature * jnp.log(mean))
+        return fusion_barrier(Maximum(value, mine / mean))
 
     def over(self, name: str, values: Array) -> Maximum:
         """Mean over the first axis."""
         return power_mean(values, getattr(self.weights, name), self.temperature)
 
 
-def power_mean(values: Array, weights: Array, temperature: float) -> Maximum:
+def power_mean(
+    values: Float[Array, " entries *any"],
+    weights: Float[Array, " entries *any"],
+    temperature: float,
+) -> Maximum:
     """Weighted power mean over the first axis, at most the maximum.
 
     Args:
-      values: 0 or more, ``[E, ...]``.
-      weights: sum 1, ``[E, ...]``.
+      values: 0 or more.
+      weights: of sum 1.
       temperature: inverse order of the mean.
     """
     top = max_nodes(values)
@@ -107,18 +113,20 @@ def power_mean(values: Array, weights: Array, temperature: float) -> Maximum:
     return Maximum(top * jnp.exp(temperature * jnp.log(total)), part / total)
 
 
-def mean_slope(mean: Array, part: Array, values: Array) -> Array:
-    """Slope of a power mean by some of its entries, ``[E, ...]``.
+def mean_slope(
+    mean: Float[Array, "..."], part: Float[Array, "*entries"], values: Float[Array, "*entries"]
+) -> Float[Array, "*entries"]:
+    """Slope of a power mean by some of its entries.
 
     Args:
-      mean: its value, ``[...]``.
-      part: of each entry in it, ``[E, ...]``.
-      values: the entries, ``[E, ...]``.
+      mean: its value.
+      part: of each entry in it.
+      values: the entries.
     """
     return part * mean / jnp.where(values > 0, values, 1.0)
 
 
-def to_inverse(ratio: Array, temperature: float) -> Array:
+def to_inverse(ratio: Float[Array, "*any"], temperature: float) -> Float[Array, "*any"]:
     """``ratio^(1 / temperature)``, by products where that is a whole power.
 
     Args:
@@ -131,7 +139,7 @@ def to_inverse(ratio: Array, temperature: float) -> Array:
     return jnp.exp(order * jnp.log(jnp.maximum(ratio, 1e-30)))
 
 
-def floored(part: Array, entries: int) -> Array:
+def floored(part: Float[Array, "*any"], entries: int) -> Float[Array, "*any"]:
     """Weights of sum 1 kept away from 0, from where none would come back.
 
     Args:

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool
 
 from collapipe_jax.cost.decision import Allocation, Decision, decision_allocation
 from collapipe_jax.cost.problem import RoundProblem
@@ -22,12 +23,14 @@ def to_allocation(problem: RoundProblem, logs: Allocation) -> Allocation:
     )
 
 
-def to_logs(problem: RoundProblem, active: Array, decision: Decision) -> Allocation:
+def to_logs(
+    problem: RoundProblem, active: Bool[Array, "P N *batch"], decision: Decision
+) -> Allocation:
     """Logarithms of a decision's shares, and of its powers over their maxima.
 
     Args:
       problem: with batch axes.
-      active: nodes of the partition, ``[P, N, ...]``.
+      active: nodes of the partition.
       decision: what is 0 though used starts at a tiny number.
 
     Returns:

@@ -110,6 +110,6 @@ def test_no_point_of_a_cluster_by_itself_lies_under_its_bound(some):
 
 
 def test_the_multiplier_of_a_band_is_the_size_of_slopes_that_its_shares_divide():
-    share, multiplier = np.array([[0.2], [0.5], [0.3]]), 1.7
+    share, multiplier = jnp.array([[0.2], [0.5], [0.3]]), 1.7
     np.testing.assert_allclose(band_multiplier(-multiplier * share), [multiplier], rtol=1e-12)
     assert band_multiplier(jnp.ones((3, 1))) == 0  # more band would cost

@@ -93,16 +93,16 @@ def assert_within_limits(logs, active, joint):
 def test_anything_is_moved_into_the_limits_and_stays_there(some, joint):
     active = some[-1]
     for size in (1, 5, 30):
-        once = to_limits(random_logs(size, size), active, joint)
+        once = to_limits(random_logs(size, size), jnp.asarray(active), joint)
         assert_within_limits(once, active, joint)
-        twice = to_limits(once, active, joint)
+        twice = to_limits(once, jnp.asarray(active), joint)
         for a, b in zip(once, twice, strict=True):
             np.testing.assert_allclose(np.exp(a), np.exp(b), atol=1e-5)
 
 
 def test_what_is_within_the_limits_is_left_alone(some):
     _, _, logs, _, active = some
-    for a, b in zip(logs, to_limits(logs, active), strict=True):
+    for a, b in zip(logs, to_limits(logs, jnp.asarray(active)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
 

@@ -19,12 +19,12 @@ pytestmark = pytest.mark.usefixtures("x64", "batch_axis_last")
 
 def random_weights(rng, shape):
     some = rng.exponential(size=shape)
-    return some / some.sum(axis=0)
+    return jnp.asarray(some / some.sum(axis=0))
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5, 0.3])
 def test_powers_by_products_are_those_by_logarithms(temperature):
-    ratio = np.array([0.0, 1e-3, 0.3, 0.9, 1.0])
+    ratio = jnp.array([0.0, 1e-3, 0.3, 0.9, 1.0])
     np.testing.assert_allclose(
         to_inverse(ratio, temperature), ratio ** (1 / temperature), rtol=1e-12, atol=1e-30
     )
@@ -34,7 +34,7 @@ def test_powers_by_products_are_those_by_logarithms(temperature):
 @pytest.mark.parametrize("batch", [1, 30])
 def test_a_mean_is_its_formula_and_at_most_the_maximum(temperature, batch):
     rng = np.random.default_rng(0)
-    values = rng.uniform(0.5, 2.0, (5, 3, batch))
+    values = jnp.asarray(rng.uniform(0.5, 2.0, (5, 3, batch)))
     weights = random_weights(rng, values.shape)
     mean = power_mean(values, weights, temperature)
     powers = weights * values ** (1 / temperature)
@@ -44,7 +44,7 @@ def test_a_mean_is_its_formula_and_at_most_the_maximum(temperature, batch):
 
 
 def test_a_mean_of_nothing_is_nothing():
-    mean = power_mean(np.zeros((4, 2)), np.full((4, 2), 0.25), 0.1)
+    mean = power_mean(jnp.zeros((4, 2)), jnp.full((4, 2), 0.25), 0.1)
     np.testing.assert_array_equal(mean.value, 0.0)
     np.testing.assert_allclose(mean.part.sum(axis=0), 1.0)
 
@@ -52,7 +52,7 @@ def test_a_mean_of_nothing_is_nothing():
 @pytest.mark.parametrize("temperature", [0.1, 0.3])
 def test_the_slope_of_a_mean_is_its_derivative(temperature):
     rng = np.random.default_rng(1)
-    values, weights = rng.uniform(0.5, 2.0, (5, 3)), random_weights(rng, (5, 3))
+    values, weights = jnp.asarray(rng.uniform(0.5, 2.0, (5, 3))), random_weights(rng, (5, 3))
     mean = power_mean(values, weights, temperature)
     wanted = jax.grad(lambda v: jnp.sum(power_mean(v, weights, temperature).value))(values)
     # Of a constant top the derivative is that of the ratios, which cancel it.
@@ -62,12 +62,12 @@ def test_the_slope_of_a_mean_is_its_derivative(temperature):
 @pytest.mark.parametrize("temperature", [0.1, 0.3])
 def test_a_mean_of_two_is_that_of_an_axis_of_two(temperature):
     rng = np.random.default_rng(2)
-    first, second = rng.uniform(0.5, 2.0, (2, 6, 7))
-    weight = rng.uniform(size=(6, 7))
-    nothing = np.zeros(1)
+    first, second = jnp.asarray(rng.uniform(0.5, 2.0, (2, 6, 7)))
+    weight = jnp.asarray(rng.uniform(size=(6, 7)))
+    nothing = jnp.zeros(1)
     weights = Weights(nothing, nothing, nothing, weight, nothing, nothing)
     got = PowerMean(weights, temperature).pair("hop", first, second)
-    wanted = power_mean(np.stack([first, second]), np.stack([weight, 1 - weight]), temperature)
+    wanted = power_mean(jnp.stack([first, second]), jnp.stack([weight, 1 - weight]), temperature)
     np.testing.assert_allclose(got.value, wanted.value, rtol=1e-12)
     np.testing.assert_allclose(got.part, wanted.part[0], rtol=1e-12)
     assert np.any(first > second)
@@ -76,8 +76,8 @@ def test_a_mean_of_two_is_that_of_an_axis_of_two(temperature):
 
 def test_parts_are_better_weights_until_they_gather_on_the_maximum():
     rng = np.random.default_rng(3)
-    values = rng.uniform(0.5, 2.0, (5, 40))
-    weights, last = np.full((5, 40), 0.2), 0.0
+    values = jnp.asarray(rng.uniform(0.5, 2.0, (5, 40)))
+    weights, last = jnp.full((5, 40), 0.2), 0.0
     for _ in range(300):
         mean = power_mean(values, weights, 0.1)
         assert np.all(mean.value >= last * (1 - 1e-5))
