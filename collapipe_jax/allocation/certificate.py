@@ -30,7 +30,10 @@ class Certificate(NamedTuple):
 
 
 def certify(
-    evaluation: Evaluation, logs: Allocation, active: Bool[Array, "P N *batch"]
+    evaluation: Evaluation,
+    logs: Allocation,
+    active: Bool[Array, "P N *batch"],
+    joint: bool = True,
 ) -> Certificate:
     """Certificate of a point from the smooth objective there.
 
@@ -38,55 +41,29 @@ def certify(
     tangent within the limits is a lower bound.
 
     Args:
-      evaluation: of all clusters together.
+      evaluation: of the point.
       logs: the point.
       active: nodes of the partition.
+      joint: whether clusters share an objective and the D2E band. If not, the numbers are
+        those of every cluster by itself, ``[N, ...]``.
     """
     slope, participates = evaluation.slope, active[0]
-    falls = [
-        sum_nodes(_least_on_band(slope.d2d_share, logs.d2d_share, active)),
-        _least_on_band(slope.d2e_share, logs.d2e_share, participates),
-        sum_nodes(sum_nodes(_least_in_box(slope.d2d_power, logs.d2d_power, active))),
-        sum_nodes(_least_in_box(slope.d2e_power, logs.d2e_power, participates)),
-    ]
-    residuals = [
-        sum_nodes(_residual_on_band(slope.d2d_share, logs.d2d_share, active)),
-        _residual_on_band(slope.d2e_share, logs.d2e_share, participates),
-        sum_nodes(sum_nodes(_residual_in_box(slope.d2d_power, logs.d2d_power, active))),
-        sum_nodes(_residual_in_box(slope.d2e_power, logs.d2e_power, participates)),
-    ]
+    total = sum_nodes if joint else lambda by_cluster: by_cluster
+
+    def over_limits(on_band, in_box):
+        d2e_band = slope.d2e_share, logs.d2e_share, participates
+        if not joint:
+            d2e_band = (values[None] for values in d2e_band)
+        d2d = on_band(slope.d2d_share, logs.d2d_share, active)
+        d2d = d2d + sum_nodes(in_box(slope.d2d_power, logs.d2d_power, active))
+        d2e_power = in_box(slope.d2e_power, logs.d2e_power, participates)
+        return total(d2d + d2e_power) + on_band(*d2e_band)
+
     size = jnp.where(evaluation.objective > 0, evaluation.objective, 1.0)
-    return Certificate(evaluation.smooth + sum(falls), sum(residuals) / size)
-
-
-def certify_clusters(
-    evaluation: Evaluation, logs: Allocation, active: Bool[Array, "P N *batch"]
-) -> Float[Array, " N *batch"]:
-    """Lower bound of every cluster's own objective.
-
-    Args:
-      evaluation: of clusters by themselves.
-      logs: the point.
-      active: nodes of the partition.
-    """
-
-    def bound(n):
-        def only(allocation):
-            return Allocation(
-                d2d_share=allocation.d2d_share[:, n : n + 1],
-                d2d_power=allocation.d2d_power[:, n : n + 1],
-                d2e_share=allocation.d2e_share[n : n + 1],
-                d2e_power=allocation.d2e_power[n : n + 1],
-            )
-
-        alone = evaluation._replace(
-            smooth=evaluation.smooth[n],
-            objective=evaluation.objective[n],
-            slope=only(evaluation.slope),
-        )
-        return certify(alone, only(logs), active[:, n : n + 1]).lower_bound
-
-    return jnp.stack([bound(n) for n in range(active.shape[1])])
+    return Certificate(
+        lower_bound=evaluation.smooth + over_limits(_least_on_band, _least_in_box),
+        residual=over_limits(_residual_on_band, _residual_in_box) / size,
+    )
 
 
 def band_multiplier(slope: Float[Array, " shares *any"]) -> Float[Array, "*any"]:

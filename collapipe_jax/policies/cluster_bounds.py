@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.allocation.allocate import descend_clusters
-from collapipe_jax.allocation.certificate import certify_clusters
+from collapipe_jax.allocation.certificate import certify
 from collapipe_jax.allocation.evaluation import Coupling
 from collapipe_jax.allocation.smooth_maximum import Weights
 from collapipe_jax.batching import batch_last
@@ -61,7 +61,7 @@ def bound_clusters(
         fixed = fixed.replace(costs=costs)
         start, coupling = _equal_shares(fixed), _no_coupling(fixed, bandwidth_cost)
         found = descend_clusters(problem, fixed, start, coupling, steps, with_evaluation=True)
-        bound = certify_clusters(found.evaluation, found.logs, fixed.active)
+        bound = certify(found.evaluation, found.logs, fixed.active, joint=False).lower_bound
         return ClusterBounds(bound, found.logs, found.weights)
 
     return batch_last(solve)(problem, segments, micro_batches, weight, bandwidth_cost)
