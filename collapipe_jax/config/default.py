@@ -14,12 +14,17 @@ from collapipe_jax.control.effective_queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
+from collapipe_jax.models.config import DTYPES
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.dynamics import DynamicsParams
 from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PropagationParams
 from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.pipeline.execution import BACKENDS
+from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.simulation.system import ControlParams, RadioParams
+from collapipe_jax.tasks.cluster_split import SCHEMES
+from collapipe_jax.tasks.registry import TASKS
 
 _SHARE, _RATE = ">= 0 and <= 1", ">= 0 and < 1"
 
@@ -156,7 +161,7 @@ KEYS: dict[str, Any] = {
         hysteresis=key(0.0, why="off, as in the paper; more keeps partitions for longer"),
     ),
     "policy": section(
-        name=key("dssra", "policy that decides; docs/policies.md lists all"),
+        name=key("dssra", "policy that decides (docs/policies.md)", choices=POLICIES),
         micro_batches=key(
             8,
             "micro-batches of policies that fix them, of the reference latency, and of the static "
@@ -179,7 +184,9 @@ KEYS: dict[str, Any] = {
         dropout_rate=key(0.1, "share of activations that training drops", _RATE),
         label_smoothing=key(0.1, "share of a target that is spread over the other labels", _RATE),
         rematerialise=key(False, "recompute activations: less memory, a third more work"),
-        compute_dtype=key("float32", "`float32`, or `bfloat16`: 16-bit products summed in 32 bits"),
+        compute_dtype=key(
+            "float32", "type of products; `bfloat16` has 16 bits, summed in 32", choices=DTYPES
+        ),
         initial_deviation=key(
             0.0, "deviation of fresh weights; 0: LeCun's 1 / sqrt(inputs)", _RATE
         ),
@@ -189,11 +196,12 @@ KEYS: dict[str, Any] = {
             "sequential",
             "`sequential` scans the whole encoder; `vmapped` and `sharded` run each round's "
             "segments, the latter on a device a stage; the result is the same (docs/pipeline.md)",
+            choices=BACKENDS,
         ),
         micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),
     ),
     "task": section(
-        kind=key("translation", "`translation`, or with BERT `tagging` or `classification`"),
+        kind=key("translation", "kind of task; all but translation with BERT", choices=TASKS),
         corpus=key(
             "synthetic",
             "of translation: a file of pairs, or `A|B` for two aligned ones; paths are taken as "
@@ -225,6 +233,7 @@ KEYS: dict[str, Any] = {
             "iid",
             "split of samples over clusters: `iid`; `dirichlet` over length of the source, type of "
             "entity, class or domain; `natural`: a domain or type of entity belongs to one cluster",
+            choices=SCHEMES,
         ),
         concentration=key(0.5, "concentration of the Dirichlet split"),
     ),
@@ -245,12 +254,15 @@ KEYS: dict[str, Any] = {
         ),
         decoder_learning_rate=key(2e-3, "learning rate of the decoder", "> 0"),
         erased_together=key(
-            "micro_batch", "erased by one draw: `micro_batch` as in (17), or `round`"
+            "micro_batch",
+            "what one draw erases; by `micro_batch` as in (17)",
+            choices=("micro_batch", "round"),
         ),
         survivor_weight=key(
             "survival",
             "weight of survivors: over their own chance of `survival`, which leaves gradients "
             "unbiased, or `pooled`, a mean of all, which favours good links",
+            choices=("survival", "pooled"),
         ),
         schedule=key("cosine", "schedule of the rates: `cosine`, `constant` or `inverse_sqrt`"),
         warmup_steps=key(80, "local steps of rising rates", why="Adam on a fresh Transformer"),

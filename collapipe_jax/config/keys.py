@@ -2,17 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from ml_collections import ConfigDict
+from typing import Any, NamedTuple
 
 from collapipe_jax.quantity import Quantity, Struct, quantities
 from collapipe_jax.units import linear_name, unit_of
 
-if TYPE_CHECKING:
-    Config = Any  # a type checker cannot tell a section of a ConfigDict from a value
-else:
-    Config = ConfigDict
+Config = Any
+"""A ConfigDict; a type checker cannot tell a section of it from a value."""
 
 _LEVEL_BOUNDS = ">= -300 and <= 300"  # of dB and dBm
 
@@ -37,14 +33,9 @@ _Unnamed = Callable[[str, Mapping[str, Quantity]], Key]
 def key(
     default: Any, meaning: str = "", bounds: str = "", *, why: str = "", **changes: Any
 ) -> _Unnamed:
-    """A key of a :func:`section`.
+    """A key of a :func:`section`, and attributes of its :class:`Quantity`.
 
-    Args:
-      default: its value.
-      meaning: a noun phrase; without it a field of the section's structs describes the key.
-      bounds: as in :class:`Quantity`, where they are not those of the field.
-      why: reason for the default, or its source.
-      **changes: other attributes of :class:`Quantity`.
+    A field of the section's structs describes a key without a meaning.
     """
 
     def describe(name: str, fields: Mapping[str, Quantity]) -> Key:
@@ -66,12 +57,9 @@ def key(
 
 
 def section(*structs: type[Struct], **keys: _Unnamed) -> dict[str, Key]:
-    """Keys by name.
+    """Keys by name, described by the fields of the same names.
 
-    Args:
-      *structs: their fields describe the keys of the same names. A key in dB or dBm is described
-        by the field of its name on a linear scale.
-      **keys: made by :func:`key`.
+    A key in dB or dBm is described by the field of its name on a linear scale.
     """
     fields = {name: each for struct in structs for name, each in quantities(struct).items()}
     return {name: describe(name, fields) for name, describe in keys.items()}
