@@ -24,32 +24,19 @@ quick_jit = functools.partial(jax.jit, compiler_options=QUICK_OPTIONS)
 
 
 def compile_for_now(function: Callable, *examples) -> Callable:
-    """Compile a function that will not be called often enough to be worth optimising.
-
-    Args:
-      function: pure, as for ``jax.jit``.
-      *examples: arguments of the shapes to come.
-
-    Returns:
-      The function for arguments of these shapes.
-    """
-    return _compile(jax.jit(function).lower(*examples))
+    """Compile for the shapes of examples a function that is not worth optimising."""
+    return compile_together((function, *examples))[0]
 
 
 def compile_together(*programs: tuple[Any, ...]) -> list[Callable]:
-    """Compile several functions as :func:`compile_for_now`, one traced while another compiles.
+    """Compile functions, each with its examples, as :func:`compile_for_now`; the longest first.
 
-    Args:
-      *programs: functions, each with the arguments that are its examples; the longest first.
+    One is traced while another compiles.
     """
+    options = QUICK_OPTIONS if jax.default_backend() == "cpu" else None
     with ThreadPoolExecutor() as pool:
         compiling = [
-            pool.submit(_compile, jax.jit(function).lower(*examples))
+            pool.submit(jax.jit(function).lower(*examples).compile, options)
             for function, *examples in programs
         ]
         return [one.result() for one in compiling]
-
-
-def _compile(lowered: jax.stages.Lowered) -> Callable:
-    quick = jax.default_backend() == "cpu"
-    return lowered.compile(compiler_options=QUICK_OPTIONS if quick else None)

@@ -15,10 +15,8 @@ def keep_freed_memory() -> bool:
     XLA takes a step's scratch memory anew at every call. The GNU C library gets blocks of that
     size from the kernel and gives them back after the call, and the kernel clears all their
     pages each time: up to a quarter of a training step. What is kept is that of the calling
-    thread, so programs run there from now on, and calls return when they are done. Threads
-    that compile are left as they are.
-
-    Call it before the first computation: JAX reads the second half when it starts its backend.
+    thread, so programs run there from now on, and calls return when they are done. Call this
+    before the first computation: JAX reads that when it starts its backend.
 
     Returns:
       Whether the C library can do so; if not, nothing is changed.

@@ -33,7 +33,7 @@ from collapipe_jax.simulation.system import (
     sample_system,
 )
 from collapipe_jax.tasks.registry import TASKS
-from collapipe_jax.units import to_linear
+from collapipe_jax.units import linear_name, to_linear
 
 _LONGEST_ROUND_S = 1e9
 
@@ -158,7 +158,7 @@ def _fill(cls: type[_StructT], section: Config, **others: Any) -> _StructT:
 
 def _build_radio(radio: Config) -> RadioParams:
     numbers = {name: float(value) for name, value in radio.items() if name != "rate_law"}
-    linear = dict(to_linear(name, value) for name, value in numbers.items())
+    linear = {linear_name(name): to_linear(name, value) for name, value in numbers.items()}
     density_w_per_hz = linear.pop("noise_density_w_per_hz")
     return RadioParams(
         bs_noise_w_per_hz=density_w_per_hz * linear.pop("bs_noise_figure"),
