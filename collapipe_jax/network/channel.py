@@ -71,10 +71,7 @@ def unlimited_efficiency(sinr: _Values, radio: Radio) -> _Values:
 def efficiency_elasticity(sinr: _Values, bit_hz_s: _Values, radio: Radio) -> _Values:
     """Relative growth of :func:`unlimited_efficiency` per unit of the SINR's logarithm.
 
-    Args:
-      sinr: of a link.
-      bit_hz_s: one over the efficiency at that SINR.
-      radio: the rate law.
+    ``bit_hz_s`` is one over the efficiency at the SINR.
     """
     x = sinr / radio.snr_gap
     positive = x > 0
@@ -95,13 +92,10 @@ def _log2_one_plus(x: Array) -> Array:
 
 
 def mean_log2_one_plus(x: Float[ArrayLike, "*any"]) -> _Values:
-    """``E[log2(1 + x h)]`` for h ~ Exp(1), that is ``e^{1/x} E1(1/x) / ln 2``.
+    """``E[log2(1 + x h)]`` at a mean SINR x for h ~ Exp(1), that is ``e^{1/x} E1(1/x) / ln 2``.
 
     The exponential integral is summed here in a fixed number of steps: the library's
     iterates until every element of an array converges, which at high SINR is never.
-
-    Args:
-      x: mean SINR, >= 0.
     """
     x = jnp.asarray(x)
     positive = x > 0
@@ -167,14 +161,8 @@ def transport_block_hazard(radio: Radio, sinr: _Values) -> _Values:
     Every branch takes its own small argument from a series, so that nothing cancels:
     relative errors are under 3e-6 in single precision and 1e-11 in double.
 
+    The block is lost with probability ``1 - exp(-hazard)``; at SINR 0 the hazard is infinite.
     Source: docs/system-model.md (6).
-
-    Args:
-      radio: outage threshold and attempts.
-      sinr: of the block.
-
-    Returns:
-      The hazard; the block is lost with probability ``1 - exp(-hazard)``. Infinite at SINR 0.
     """
     return jnp.where(sinr > 0, hazard_and_elasticity(radio, sinr)[0], jnp.inf)
 

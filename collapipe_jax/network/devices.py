@@ -12,14 +12,9 @@ from collapipe_jax.units import gib_to_bytes
 
 
 class DeviceProfile(NamedTuple):
-    """One device as its maker describes it.
+    """One device as its maker describes it, by power under load.
 
-    Attributes:
-      cores: arithmetic units, each one fused multiply-add (2 FLOPs) a cycle.
-      clock_hz: their clock.
-      power_w: power under load.
-      memory_bytes: memory shared by processor and accelerator.
-      source: where the figures come from.
+    A core takes one fused multiply-add (2 FLOPs) a cycle; processor and accelerator share memory.
     """
 
     cores: int
@@ -30,7 +25,7 @@ class DeviceProfile(NamedTuple):
 
     @property
     def peak_flops_per_s(self) -> float:
-        """Single-precision peak: two FLOPs a core and cycle."""
+        """Peak in single precision."""
         return 2.0 * self.cores * self.clock_hz
 
 
@@ -87,17 +82,9 @@ class DeviceParams(Struct):
 
 
 def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devices: int) -> Compute:
-    """Draw the devices of a network.
+    """Draw ``N`` clusters of ``K`` devices.
 
-    Args:
-      key: random key.
-      params: devices to draw from.
-      clusters: ``N``.
-      devices: ``K``.
-
-    Returns:
-      The devices. The dynamic power ``P`` is spent at the effective speed ``F``, so an operation
-      takes ``P / F`` joules.
+    The dynamic power ``P`` is spent at the effective speed ``F``: an operation takes ``P / F`` J.
     """
     profiles = [DEVICE_PROFILES[name] for name in (params.control_unit, *params.kinds)]
     peak = jnp.array([profile.peak_flops_per_s for profile in profiles])

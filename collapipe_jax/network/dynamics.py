@@ -24,25 +24,14 @@ class DynamicsParams(Struct):
 
 
 class FadingState(NamedTuple):
-    """Scattered fields, complex normal of unit power, as (real, imaginary).
-
-    Attributes:
-      d2e: of links to the base station.
-      node: of links between nodes, reciprocal.
-    """
+    """Scattered fields of all links, complex normal of unit power, as (real, imaginary)."""
 
     d2e: Float[Array, "N J 2"]
     node: Float[Array, "N*J N*J 2"]
 
 
 def sample_fading(key: PRNGKeyArray, clusters: int, nodes: int) -> FadingState:
-    """Draw the scattered fields from their stationary law.
-
-    Args:
-      key: random key.
-      clusters: ``N``.
-      nodes: ``K + 1``.
-    """
+    """Draw the scattered fields of ``N`` clusters of ``K + 1`` nodes, reciprocal."""
     d2e_key, node_key = jax.random.split(key)
     size = clusters * nodes
     field = jax.random.normal(node_key, (size, size, 2)) * jnp.sqrt(0.5)
@@ -54,15 +43,9 @@ def sample_fading(key: PRNGKeyArray, clusters: int, nodes: int) -> FadingState:
 def step_fading(
     key: PRNGKeyArray, state: FadingState, correlation: Float[ArrayLike, ""]
 ) -> FadingState:
-    """One round of the Gauss-Markov process ``h' = rho h + sqrt(1 - rho^2) w``.
+    """Fields after a round of the Gauss-Markov process ``h' = rho h + sqrt(1 - rho^2) w``.
 
-    Args:
-      key: random key.
-      state: fields of the last round.
-      correlation: ``rho`` in [0, 1]; 1 freezes the channel, 0 draws it anew.
-
-    Returns:
-      Fields of the next round; the law of the state is stationary.
+    A correlation ``rho`` of 1 freezes the channel, 0 draws it anew; the law is stationary.
     """
     clusters, nodes = state.d2e.shape[:2]
     innovation = sample_fading(key, clusters, nodes)
@@ -73,12 +56,7 @@ def step_fading(
 def fading_power(
     field: Float[Array, "*any 2"], rician_factor: Float[ArrayLike, ""]
 ) -> Float[Array, "*any"]:
-    """Power gain of Rician fading, of mean 1.
-
-    Args:
-      field: scattered field.
-      rician_factor: power of the direct path over that of the field.
-    """
+    """Power gain of Rician fading, of mean 1, from the scattered field."""
     direct = jnp.sqrt(rician_factor / (1.0 + rician_factor))
     scattered = field * jnp.sqrt(1.0 / (1.0 + rician_factor))
     return (direct + scattered[..., 0]) ** 2 + scattered[..., 1] ** 2

@@ -48,14 +48,7 @@ class Mobility(Struct):
 def sample_mobility(
     key: PRNGKeyArray, position_m: Positions, shadowing: Shadowing, params: MobilityParams
 ) -> MobilityState:
-    """State in the first round, from its stationary law.
-
-    Args:
-      key: random key, for the velocities.
-      position_m: of all nodes.
-      shadowing: at these positions.
-      params: of the walk.
-    """
+    """State in the first round, from its stationary law; velocities are drawn."""
     clusters, nodes = position_m.shape[:2]
     velocity = _sample_velocity(key, (clusters, nodes - 1, 2), params.speed_m_per_s)
     return MobilityState(position_m, velocity, shadowing)
@@ -68,11 +61,6 @@ def step_mobility(key: PRNGKeyArray, state: MobilityState, mobility: Mobility) -
     Mirroring keeps positions uniform over the disc and velocities normal, and turning keeps
     velocities normal, so the law of the state is stationary. A device may come closer to its
     control unit than the least distance, which holds where distances are measured.
-
-    Args:
-      key: random key.
-      state: of this round.
-      mobility: of the network.
     """
     velocity_key, shadowing_key = jax.random.split(key)
     offset_m = state.position_m[:, 1:] - state.position_m[:, :1]
@@ -99,12 +87,6 @@ def walk(
 
     All chords after the first meeting with the rim have one length, and each lies turned
     about the centre by one angle from the chord before; so any number of them is one turn.
-
-    Args:
-      offset_m: from the centre, at most the radius.
-      velocity_m_per_s: at the start.
-      duration_s: of the walk.
-      radius_m: of the disc.
 
     Returns:
       Displacement and new velocity. Rounding displaces nobody who stands still.

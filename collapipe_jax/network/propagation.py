@@ -59,24 +59,14 @@ class PropagationParams(Struct):
 
 
 class Shadowing(NamedTuple):
-    """Gain beyond the path loss, in dB.
-
-    Attributes:
-      d2e_db: of links to the base station.
-      node_db: of links between nodes, reciprocal.
-    """
+    """Gain of all links beyond the path loss; between nodes it is reciprocal."""
 
     d2e_db: Float[Array, "N J"]
     node_db: Float[Array, "N*J N*J"]
 
 
 class LargeScaleGain(NamedTuple):
-    """Mean power gains, before fading.
-
-    Attributes:
-      d2e: of links to the base station.
-      node: of links between nodes, sender first, reciprocal.
-    """
+    """Mean power gains of all links before fading; between nodes reciprocal, sender first."""
 
     d2e: Float[Array, "N J"]
     node: Float[Array, "N J N J"]
@@ -94,12 +84,6 @@ def sample_shadowing(
 
     Links to the base station have correlation ``exp(-d / d_corr)`` at distance ``d`` of their
     nodes. Links between nodes are independent of each other and the same in both directions.
-
-    Args:
-      key: random key.
-      position_m: of all nodes.
-      topology: geometry, for the least distance.
-      params: deviations and decorrelation distances.
     """
     d2e_key, node_key = jax.random.split(key)
     between_m = node_distance_m(position_m, topology)
@@ -128,11 +112,8 @@ def step_shadowing(
       key: random key.
       before: at the old positions.
       position_m: the old positions.
-      moved_m: displacement of all nodes.
+      moved_m: displacement from there; a link whose ends stand still keeps its shadowing.
       params: deviations and decorrelation distances.
-
-    Returns:
-      Shadowing at the new positions; a link whose ends stand still keeps its own.
     """
     d2e_key, node_key = jax.random.split(key)
     from_m, moved_m = position_m.reshape(-1, 2), moved_m.reshape(-1, 2)
@@ -152,14 +133,7 @@ def step_shadowing(
 def large_scale_gain(
     position_m: Positions, shadowing: Shadowing, topology: TopologyParams, params: PropagationParams
 ) -> LargeScaleGain:
-    """Path loss with shadowing, as linear gains.
-
-    Args:
-      position_m: of all nodes.
-      shadowing: of all links.
-      topology: geometry, for the least distances.
-      params: path-loss laws.
-    """
+    """Path loss with shadowing, as linear gains."""
     shape = position_m.shape[:2]
     d2e_m, between_m = d2e_distance_m(position_m, topology), node_distance_m(position_m, topology)
     d2e_db = -path_loss_db(d2e_m, PATH_LOSS_LAWS[params.d2e_path_loss]) + shadowing.d2e_db
@@ -191,14 +165,9 @@ def _field_given(field, from_m, to_m, decorrelation_m):
     Conditioning keeps correlations: nodes that are close, or move to where another was, have
     nearly the same shadowing.
 
-    Args:
-      field: at the points ``from_m``, ``[A]``.
-      from_m, to_m: points, ``[A, 2]``.
-      decorrelation_m: distance.
-
     Returns:
-      Mean ``[A]`` and, for unit variance of the field, a factor ``[A, A]`` of the covariance,
-      both at ``to_m``.
+      At points ``to_m [A, 2]`` the mean ``[A]`` and, for unit variance of the field ``[A]`` at
+      ``from_m``, a factor ``[A, A]`` of the covariance.
     """
 
     def covariance(a, b):

@@ -34,15 +34,9 @@ class TopologyParams(Struct):
 
 
 def sample_topology(key: PRNGKeyArray, params: TopologyParams) -> Positions:
-    """Positions of all nodes, in metres.
+    """Positions of all nodes.
 
-    Args:
-      key: random key.
-      params: geometry.
-
-    Returns:
-      The positions; node 0 of a cluster is its control unit. Nodes keep the least distances to
-      the base station and to their control unit.
+    Nodes keep the least distances to the base station and to their control unit.
     """
     clusters, devices = params.clusters, params.devices
     centre_key, device_key = jax.random.split(key)
@@ -85,15 +79,9 @@ def d2e_distance_m(position_m: Positions, params: TopologyParams) -> Float[Array
 
 
 def node_distance_m(position_m: Positions, params: TopologyParams) -> Float[Array, "N*J N*J"]:
-    """Distance between every two nodes of the network, with its lower limit.
+    """Distance between every two nodes in row-major order, with its lower limit.
 
-    Args:
-      position_m: of all nodes.
-      params: geometry.
-
-    Returns:
-      The distances, nodes in row-major order; symmetric. The diagonal is the lower limit: no
-      message goes from a node to itself.
+    The diagonal has it too: no message goes from a node to itself.
     """
     flat = position_m.reshape(-1, 2)
     difference = flat[:, None, :] - flat[None, :, :]
