@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from collapipe_jax.compilation import keep_freed_memory
 from collapipe_jax.errors import InputError
-from collapipe_jax.host_memory import keep_freed_memory
 
 _HELP = {
     "config": "a file with get_config(), as FILE or FILE:ARGUMENT",

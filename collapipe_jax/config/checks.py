@@ -7,8 +7,7 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.default import KEYS, RENAMED
-from collapipe_jax.config.keys import Key
+from collapipe_jax.config.default import KEYS, RENAMED, Key
 from collapipe_jax.errors import InputError
 from collapipe_jax.quantity import Quantity
 from collapipe_jax.tasks.registry import TASKS

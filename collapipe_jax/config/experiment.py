@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from collapipe_jax.config.checks import check_config
-from collapipe_jax.config.keys import Config
+from collapipe_jax.config.default import Config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.checks import typed_values
-from collapipe_jax.config.keys import Config
+from collapipe_jax.config.default import Config
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.control.effective_queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
@@ -20,8 +20,7 @@ from collapipe_jax.cost.workload import Workload, encoder_workload
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.optimizers import state_bytes_per_parameter
 from collapipe_jax.network.devices import DeviceParams
-from collapipe_jax.network.dynamics import DynamicsParams
-from collapipe_jax.network.mobility import MobilityParams
+from collapipe_jax.network.dynamics import DynamicsParams, MobilityParams
 from collapipe_jax.network.propagation import PropagationParams
 from collapipe_jax.network.topology import TopologyParams
 from collapipe_jax.quantity import Struct, quantities

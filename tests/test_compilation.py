@@ -14,7 +14,7 @@ from collapipe_jax.errors import InputError
 PROGRAM = """
 import resource, sys
 import jax, jax.numpy as jnp
-from collapipe_jax.host_memory import keep_freed_memory
+from collapipe_jax.compilation import keep_freed_memory
 
 print(keep_freed_memory() if sys.argv[1] == "keep" else None)
 step = jax.jit(lambda x: ((x @ x.T) @ x).sum())
