@@ -32,9 +32,8 @@ def mean_interval(values: np.ndarray) -> Interval:
         return {"mean": None, "ci95": None}
     mean, half = float(values.mean()), None
     if values.size > 1:
-        half = float(
-            stats.t.ppf(0.975, values.size - 1) * (values.std(ddof=1) / np.sqrt(values.size))
-        )
+        deviation = values.std(ddof=1) / np.sqrt(values.size)
+        half = float(stats.t.ppf(0.975, values.size - 1) * deviation)
     return {"mean": mean, "ci95": half}
 
 

@@ -71,14 +71,10 @@ def unknown_key(name: str, value: object) -> InputError:
     """The error of a key that does not exist, with its new or the nearest name."""
     if name in RENAMED:
         return InputError(name, value, "the key has another name now", f"Use {RENAMED[name]}")
-    names = flatten_dict(KEYS, sep=".")
-    section, _, last = name.rpartition(".")
-    own = [other for other in names if other.rpartition(".")[0] == section]
-    near = (
-        difflib.get_close_matches(name, own, n=1)
-        or [other for other in names if other.rpartition(".")[2] == last]
-        or difflib.get_close_matches(name, names, n=1)
-    )
+    names = list(flatten_dict(KEYS, sep="."))
+    last = name.rpartition(".")[2]
+    elsewhere = [other for other in names if other.rpartition(".")[2] == last]
+    near = elsewhere or difflib.get_close_matches(name, names, n=1)
     remedy = f"Did you mean {near[0]}" if near else f"All keys are in {REFERENCE}"
     return InputError(name, value, "unknown key", remedy)
 

@@ -18,8 +18,7 @@ from collapipe_jax.cost.workload import Workload
 from collapipe_jax.models.config import DTYPES
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.dynamics import DynamicsParams, MobilityParams
-from collapipe_jax.network.propagation import PropagationParams
-from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.pipeline.execution import BACKENDS
 from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.quantity import Quantity, Struct, quantities

@@ -30,18 +30,10 @@ from collapipe_jax.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A configuration ready to run.
+    """A configuration ready to run, which is saved as a nested plain dictionary.
 
-    Attributes:
-      config: nested plain dictionary, as it is saved.
-      objective: model, corpus and scores.
-      cluster_indices: training samples of every cluster.
-      cluster_weight: share of the samples, ``[N]``.
-      optimizers: of clients, decoder and server.
-      execution: how the encoder is executed.
-      erasure_law: law of the erasures.
-      system: the network.
-      policy: the policy that decides.
+    Clusters have the training samples of ``cluster_indices``, and the shares ``cluster_weight
+    [N]`` of all.
     """
 
     config: dict[str, Any]

@@ -21,8 +21,7 @@ from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.optimizers import state_bytes_per_parameter
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.dynamics import DynamicsParams, MobilityParams
-from collapipe_jax.network.propagation import PropagationParams
-from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.quantity import Struct, quantities
 from collapipe_jax.simulation.system import (
     ControlParams,
@@ -68,24 +67,18 @@ def _check_can_run(problem: RoundProblem) -> None:
     if not np.any(can_run(problem)):
         fewest = usable_blocks(problem, jnp.max(problem.workload.micro_batch_choices))
         most = int(jnp.max(jnp.sum(fewest, axis=1)))
-        raise InputError(
-            "model.encoder_blocks",
-            problem.workload.blocks,
-            f"no cluster can ever hold the encoder; the largest has room for {most} blocks",
-            "Shrink the model or the batch, or raise devices.memory_share or network.devices",
-        )
+        why = f"no cluster can ever hold the encoder; the largest has room for {most} blocks"
+        remedy = "Shrink the model or the batch, or raise devices.memory_share or network.devices"
+        raise InputError("model.encoder_blocks", problem.workload.blocks, why, remedy)
 
 
 def _check_latency(problem: RoundProblem) -> None:
     """Refuse a static pipeline whose round at mean gains lasts thirty years."""
     latency_s = float(problem.control.reference_latency_s)
     if not 0.0 < latency_s < _LONGEST_ROUND_S:
-        raise InputError(
-            "radio",
-            f"a round of {latency_s:.3g} s",
-            "no round ever ends: a rate of a link or the speed of a device is out of all bounds",
-            "Correct a power, bandwidth, noise, distance or speed",
-        )
+        why = "no round ever ends: a rate of a link or the speed of a device is out of all bounds"
+        remedy = "Correct a power, bandwidth, noise, distance or speed"
+        raise InputError("radio", f"a round of {latency_s:.3g} s", why, remedy)
 
 
 def _check_budgets(problem: RoundProblem) -> None:
@@ -97,13 +90,10 @@ def _check_budgets(problem: RoundProblem) -> None:
     ):
         worst = int(np.argmax(floor - budget))
         if budget[worst] <= floor[worst]:
-            raise InputError(
-                f"control.{key}",
-                float(budget[worst]),
-                f"under the energy floor of {floor[worst]:.4g} J a round in cluster {worst}, so "
-                "that no policy could keep it",
-                f"Raise it above {floor[worst]:.4g}",
-            )
+            least = f"{floor[worst]:.4g}"
+            why = f"no policy could keep it: cluster {worst} spends {least} J a round or more"
+            value = float(budget[worst])
+            raise InputError(f"control.{key}", value, why, f"Raise it above {least}")
 
 
 def build_system_params(config: Config, cluster_weight: np.ndarray | None = None) -> SystemParams:

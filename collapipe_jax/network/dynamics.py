@@ -13,12 +13,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
 from collapipe_jax.network.propagation import (
+    Positions,
     PropagationParams,
     Shadowing,
+    TopologyParams,
     step_shadowing,
     symmetric,
 )
-from collapipe_jax.network.topology import Positions, TopologyParams
 from collapipe_jax.quantity import Struct, part, positive, quantity
 
 
@@ -149,7 +150,9 @@ def walk(
     """
     speed = jnp.linalg.norm(velocity_m_per_s)
     heading = velocity_m_per_s / jnp.where(speed > 0, speed, 1.0)
-    to_rim_m = _distance_to_rim(offset_m, heading, radius_m)
+    along_m = jnp.sum(offset_m * heading)
+    square = along_m**2 + radius_m**2 - jnp.sum(offset_m**2)
+    to_rim_m = jnp.sqrt(jnp.maximum(square, 0.0)) - along_m
     beyond_m = speed * duration_s - to_rim_m
     rim = (offset_m + to_rim_m * heading) / radius_m
     # Along the rim chords have no length; a lower limit keeps their number finite.
@@ -158,25 +161,15 @@ def walk(
     chord = 2.0 * cosine
     chords = jnp.floor(jnp.maximum(beyond_m, 0.0) / (chord * radius_m))
     last = beyond_m / radius_m - chords * chord
-    turn = chords * 2.0 * jnp.arcsin(jnp.minimum(cosine, 1.0)) * _sense(rim, heading)
+    # The heading passes the centre on the left or on the right.
+    sense = jnp.where(rim[0] * heading[1] >= rim[1] * heading[0], 1.0, -1.0)
+    turn = chords * 2.0 * jnp.arcsin(jnp.minimum(cosine, 1.0)) * sense
     bounced_m = radius_m * _turn(rim + last * mirrored, turn) - offset_m
     meets_rim = beyond_m > 0
     return (
         jnp.where(meets_rim, bounced_m, velocity_m_per_s * duration_s),
         jnp.where(meets_rim, speed * _turn(mirrored, turn), velocity_m_per_s),
     )
-
-
-def _distance_to_rim(offset_m, heading, radius_m):
-    """Way from a point of the disc straight on to its rim."""
-    along_m = jnp.sum(offset_m * heading)
-    square = along_m**2 + radius_m**2 - jnp.sum(offset_m**2)
-    return jnp.sqrt(jnp.maximum(square, 0.0)) - along_m
-
-
-def _sense(point, heading):
-    """1 for a heading that passes the centre on the left, -1 on the right."""
-    return jnp.where(point[0] * heading[1] >= point[1] * heading[0], 1.0, -1.0)
 
 
 def _turn(vector, angle):

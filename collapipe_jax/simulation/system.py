@@ -25,10 +25,11 @@ from collapipe_jax.network.dynamics import (
 from collapipe_jax.network.propagation import (
     PropagationParams,
     Shadowing,
+    TopologyParams,
     large_scale_gain,
     sample_shadowing,
+    sample_topology,
 )
-from collapipe_jax.network.topology import TopologyParams, sample_topology
 from collapipe_jax.quantity import Struct, part, positive, quantities, quantity, same
 
 

@@ -25,11 +25,12 @@ from collapipe_jax.network.dynamics import (
 )
 from collapipe_jax.network.propagation import (
     PropagationParams,
+    TopologyParams,
     large_scale_gain,
     sample_shadowing,
+    sample_topology,
     step_shadowing,
 )
-from collapipe_jax.network.topology import TopologyParams, sample_topology
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.simulation.environment import (
     Environment,
