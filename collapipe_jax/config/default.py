@@ -115,7 +115,8 @@ KEYS: dict[str, Any] = {
         MobilityParams,
         fading_correlation=key(0.0, why="J0(2 pi f_d t) is near 0 at walking speed over seconds"),
         d2e_rician_factor=key(
-            10.0, why="2 dB are left in a mean over the round; (6) has Rayleigh fading within it"
+            10.0,
+            why="2 dB: a gain is a mean over its round, (6) has the fading within; 0: Rayleigh",
         ),
         d2d_rician_factor=key(10.0, why="as for D2E links"),
         availability=key(1.0),
@@ -129,7 +130,8 @@ KEYS: dict[str, Any] = {
         kinds=key(("jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano")),
         utilisation=key(0.3, why="training reaches 0.2 to 0.4 of a device's peak"),
         memory_share=key(
-            0.003, why="room for as many blocks as of BERT-base (0.7 GB each at 32 x 128 tokens)"
+            0.003,
+            why="scaled with the model: as many blocks fit as of BERT-base, 0.7 GB at batch 32",
         ),
         es_flops_per_s=key(6e12, why="one A100: 19.5 TFLOP/s in single precision, 0.3 of it used"),
         block_overhead_s=key(0.002, why="some tens of kernel launches on an embedded board"),
@@ -211,7 +213,8 @@ KEYS: dict[str, Any] = {
         name=key("dssra", "policy that decides (docs/policies.md)", choices=POLICIES),
         micro_batches=key(
             8,
-            "of policies that fix them, of the reference, and where dssra and greedy start",
+            "micro-batches of policies that fix them, of the reference latency, and where dssra "
+            "and greedy start",
             "> 0",
         ),
         partitions=key(3, "partitions of the policy titanic", "> 0"),
@@ -293,7 +296,7 @@ KEYS: dict[str, Any] = {
         decoder_learning_rate=key(2e-3, "learning rate of the decoder", "> 0"),
         erased_together=key(
             "micro_batch",
-            "what is erased by one draw, as in (17)",
+            "what one draw erases; (17) has the first",
             choices=("micro_batch", "round"),
         ),
         survivor_weight=key(
@@ -314,7 +317,7 @@ KEYS: dict[str, Any] = {
         every_rounds=key(30, "rounds from score to score", "> 0"),
         estimate_every_rounds=key(
             0,
-            "rounds from estimate to estimate of the section `learning`, on file; 0 is never",
+            "rounds from one estimate of `learning` in summary.json to the next; 0 is never",
             why="one is as much work as about 10 rounds of 4 local steps",
         ),
         beams=key(4, "beams of a second final score; 1 leaves it at the greedy one", "> 0"),
