@@ -23,12 +23,8 @@ _SMALL_BATCH = 8
 def batch_last(solve: Callable) -> Callable:
     """Turn a function of batched problems into one of a single problem.
 
-    Args:
-      solve: takes and returns trees of arrays with a trailing batch axis.
-
-    Returns:
-      The same function on trees without that axis. Under ``jax.vmap``, nested or not, all
-      problems go through ``solve`` together, a chunk of the batch at a time.
+    ``solve`` takes and returns trees of arrays with a trailing batch axis. Under ``jax.vmap``,
+    nested or not, all problems go through it together, a chunk of the batch at a time.
     """
 
     @custom_vmap
@@ -38,8 +34,7 @@ def batch_last(solve: Callable) -> Callable:
     @solve_batch.def_vmap
     def _(size, is_batched, *arguments):
         def to_last(leaf, batched):
-            leaf = leaf if batched else jnp.broadcast_to(leaf, (size, *leaf.shape))
-            return jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], -1)
+            return _join_batches(leaf if batched else jnp.broadcast_to(leaf, (size, *leaf.shape)))
 
         def to_first(leaf):
             return jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, -1), -2, 0)
@@ -49,11 +44,10 @@ def batch_last(solve: Callable) -> Callable:
         return jax.tree.map(to_first, result), jax.tree.map(lambda _: True, result)
 
     def solve_one(*arguments):
+        batch_of_one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], arguments)
         # Scalars of a problem meet arrays with its trailing axes all the time.
         with jax.numpy_rank_promotion("allow"):
-            result = solve_batch(
-                *jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], arguments)
-            )
+            result = solve_batch(*batch_of_one)
         return jax.tree.map(lambda leaf: leaf[..., 0], result)
 
     return solve_one
@@ -72,11 +66,12 @@ def _in_chunks(solve, arguments):
         return solve(*jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=-1), arguments))
 
     result = jax.lax.map(solve_chunk, index)
+    return jax.tree.map(lambda leaf: _join_batches(leaf)[..., :batch], result)
 
-    def join(leaf):
-        return jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], -1)[..., :batch]
 
-    return jax.tree.map(join, result)
+def _join_batches(leaf):
+    """Make one trailing batch axis of the first and the last axis."""
+    return jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], -1)
 
 
 def is_small_batch(values: Array) -> bool:
@@ -87,8 +82,8 @@ def is_small_batch(values: Array) -> bool:
 def sum_nodes(values: Array) -> Array:
     """Sum over the first axis.
 
-    Over a large batch it is written out: one pass, several times faster than a reduction.
-    Over a small one a reduction is compiled sooner.
+    Written out, a large batch takes one pass, several times faster than a reduction, which is
+    compiled sooner.
     """
     if is_small_batch(values):
         return jnp.sum(values, axis=0)
@@ -96,7 +91,7 @@ def sum_nodes(values: Array) -> Array:
 
 
 def max_nodes(values: Array) -> Array:
-    """Maximum over the first axis, written out over a large batch like :func:`sum_nodes`."""
+    """Maximum over the first axis, written out as in :func:`sum_nodes`."""
     if is_small_batch(values):
         return jnp.max(values, axis=0)
     rows = [values[i] for i in range(values.shape[0])]
@@ -107,11 +102,8 @@ def fusion_barrier(tree):
     """The same numbers, which XLA does not recompute wherever they are read.
 
     XLA fuses additions into every loop that reads their result, so a sum over all nodes is
-    taken again for each number of that loop. It does not duplicate divisions. So the numbers
-    are divided by ones that XLA may not look at, which changes none of them.
-
-    Args:
-      tree: floating-point arrays with a trailing batch axis.
+    taken again for each number of that loop. It does not duplicate divisions. So the numbers,
+    floating-point with a trailing batch axis, are divided by ones that XLA may not look at.
     """
 
     def keep(values):

@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from collapipe_jax.compilation import keep_freed_memory
 from collapipe_jax.errors import InputError
-from collapipe_jax.host_memory import keep_freed_memory
 
 _HELP = {
     "config": "a file with get_config(), as FILE or FILE:ARGUMENT",
@@ -27,13 +27,12 @@ _HELP = {
 
 
 def make_parser(description: str | None, *required: str, **options: Any) -> argparse.ArgumentParser:
-    """A parser that shows a docstring as it is.
+    """A parser that shows the docstring of a program as it is.
 
     Args:
-      description: the docstring of the program.
+      description: the docstring.
       *required: names of options that must be given.
-      **options: default of every other option, whose type it has, or a pair of it and a help
-        text.
+      **options: for the others the default, of the option's type, or a pair of it and a help text.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -55,14 +54,7 @@ COMPACT = {"box": box.SIMPLE, "padding": (0, 1, 0, 0), "pad_edge": False}
 def make_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, **style: Any
 ) -> Table:
-    """A table with words at the left and numbers at the right.
-
-    Args:
-      headings: of the columns.
-      rows: their cells.
-      left: number of columns of words.
-      **style: keywords of :class:`rich.table.Table`.
-    """
+    """A table of ``left`` columns of words, then of numbers; ``style`` is that of rich."""
     usual: dict[str, Any] = {"title_justify": "left", "caption_justify": "left"}
     table = Table(**usual | style)
     for place, heading in enumerate(headings):
@@ -79,7 +71,7 @@ def run_reporting_errors(
 
     Args:
       main: the program.
-      argv: its arguments, without its name; None takes those of the command line.
+      argv: its arguments; None takes those of the command line.
 
     Returns:
       The exit status: 0, or 2 after an error.
@@ -93,38 +85,22 @@ def run_reporting_errors(
 
 
 def run_training(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
-    """As :func:`run_reporting_errors`, with memory set up for many steps of training.
+    """As :func:`run_reporting_errors`, for the first program in a process that uses JAX.
 
-    Args:
-      main: the program; the first to use JAX in this process.
-      argv: as there.
-
-    Returns:
-      The exit status: 0, or 2 after an error.
+    Memory is set up for many steps of training.
     """
     keep_freed_memory()
     return run_reporting_errors(main, argv)
 
 
 def console_for_tables(width: int) -> Console:
-    """A console as wide as the terminal, or as told where the output is none.
-
-    Args:
-      width: columns that the program's tables need.
-    """
+    """A console as wide as the terminal; where the output is none, as the tables need."""
     console = Console()
     return console if console.is_terminal else Console(width=width)
 
 
 def require_positive(**counts: int) -> None:
-    """Check that options which count something are 1 or more.
-
-    Args:
-      **counts: what was given, by the name of the option.
-
-    Raises:
-      InputError: naming the first that is not.
-    """
+    """Check, or raise an ``InputError``, that options by these names are 1 or more."""
     for name, value in counts.items():
         if value < 1:
             key = f"--{name.replace('_', '-')}"
@@ -134,13 +110,9 @@ def require_positive(**counts: int) -> None:
 def read_numbers(key: str, text: str, zero: bool = True) -> list[float]:
     """Different numbers written with commas, from the least on.
 
-    Args:
-      key: of the option, for errors.
-      text: what was given.
-      zero: whether 0 is allowed.
-
     Raises:
-      InputError: if a word is no finite number from 0 on, or is a 0 that is not allowed.
+      InputError: for the option ``key``, if a word is no finite number from 0 on, or is a 0 that
+        is not allowed.
     """
     try:
         values = {float(word) for word in text.split(",")}
@@ -155,12 +127,8 @@ def read_numbers(key: str, text: str, zero: bool = True) -> list[float]:
 def read_counts(key: str, text: str) -> list[int]:
     """Positive integers written with commas, in their order.
 
-    Args:
-      key: of the option, for errors.
-      text: what was given.
-
     Raises:
-      InputError: if a word is no positive integer.
+      InputError: for the option ``key``, if a word is no positive integer.
     """
     words = text.split(",")
     if not all(word.strip().isdecimal() and int(word) for word in words):

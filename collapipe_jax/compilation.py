@@ -1,5 +1,6 @@
-"""How programs that run once are compiled."""
+"""How programs are compiled, and keep memory, on a CPU."""
 
+import ctypes
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,32 +25,42 @@ quick_jit = functools.partial(jax.jit, compiler_options=QUICK_OPTIONS)
 
 
 def compile_for_now(function: Callable, *examples) -> Callable:
-    """Compile a function that will not be called often enough to be worth optimising.
-
-    Args:
-      function: pure, as for ``jax.jit``.
-      *examples: arguments of the shapes to come.
-
-    Returns:
-      The function for arguments of these shapes.
-    """
-    return _compile(jax.jit(function).lower(*examples))
+    """Compile for the shapes of examples a function that is not worth optimising."""
+    return compile_together((function, *examples))[0]
 
 
 def compile_together(*programs: tuple[Any, ...]) -> list[Callable]:
-    """Compile several functions as :func:`compile_for_now`, one traced while another compiles.
+    """Compile functions, each with its examples, as :func:`compile_for_now`; the longest first.
 
-    Args:
-      *programs: functions, each with the arguments that are its examples; the longest first.
+    One is traced while another compiles.
     """
+    options = QUICK_OPTIONS if jax.default_backend() == "cpu" else None
     with ThreadPoolExecutor() as pool:
         compiling = [
-            pool.submit(_compile, jax.jit(function).lower(*examples))
+            pool.submit(jax.jit(function).lower(*examples).compile, options)
             for function, *examples in programs
         ]
         return [one.result() for one in compiling]
 
 
-def _compile(lowered: jax.stages.Lowered) -> Callable:
-    quick = jax.default_backend() == "cpu"
-    return lowered.compile(compiler_options=QUICK_OPTIONS if quick else None)
+def keep_freed_memory() -> bool:
+    """Let a program of many like steps on a CPU keep what it frees.
+
+    XLA takes a step's scratch memory anew at every call. The GNU C library gets blocks of that
+    size from the kernel and gives them back after the call, and the kernel clears all their
+    pages each time: up to a quarter of a training step. What is kept is that of the calling
+    thread, so programs run there from now on, and calls return when they are done. Call this
+    before the first computation: JAX reads that when it starts its backend.
+
+    Returns:
+      Whether the C library can do so; if not, nothing is changed.
+    """
+    trim_threshold, mmap_max, never = -1, -4, 2**31 - 1  # options of glibc's mallopt(3)
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library than GNU's
+        return False
+    if not (mallopt(mmap_max, 0) and mallopt(trim_threshold, never)):
+        return False
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    return True

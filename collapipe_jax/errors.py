@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 class InputError(ValueError):
     """Wrong input, told by the key it stands under, its value and the remedy.
 
-    Raised before any work starts. The command-line programs print it as a single
-    message and exit with status 2.
+    The command-line programs print it as a single message and exit with status 2.
     """
 
     def __init__(self, key: str, value: object, problem: str, remedy: str):
@@ -22,11 +21,7 @@ class InputError(ValueError):
 
 @contextlib.contextmanager
 def under_keys(names: Mapping[str, str]) -> Iterator[None]:
-    """Report the errors of a lower module under the configuration's keys.
-
-    Args:
-      names: the configuration's key by the module's key.
-    """
+    """Report a module's errors under the configuration's keys, here by the module's keys."""
     try:
         yield
     except InputError as error:

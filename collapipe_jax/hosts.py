@@ -38,14 +38,14 @@ def join(coordinator: str, count: int | None = None, index: int | None = None) -
             raise InputError("--coordinator", coordinator, "knows the hosts", "Drop the others")
         where, remedy = {}, "Give ADDRESS:PORT of the first host, --hosts and --host"
     else:
-        _check_address(coordinator)
+        address, _, port = coordinator.rpartition(":")
+        if not address or not port.isdigit():
+            problem, remedy = "is no address with a port", "Write it like 10.0.0.1:8476"
+            raise InputError("--coordinator", coordinator, problem, remedy)
         if count is None or index is None or not 0 <= index < count:
-            raise InputError(
-                "--coordinator",
-                coordinator,
-                f"needs a number of hosts and which this one is, not {count} and {index}",
-                "Give --hosts=COUNT and --host=INDEX, from 0",
-            )
+            problem = f"needs a number of hosts and which this one is, not {count} and {index}"
+            remedy = "Give --hosts=COUNT and --host=INDEX, from 0"
+            raise InputError("--coordinator", coordinator, problem, remedy)
         where = {"coordinator_address": coordinator, "num_processes": count, "process_id": index}
         remedy = "Start all of them within 5 minutes, with the address of the first"
     try:
@@ -59,14 +59,6 @@ def join(coordinator: str, count: int | None = None, index: int | None = None) -
         raise InputError("--hosts", len(devices), problem, "Give all hosts as many")
 
 
-def _check_address(coordinator: str) -> None:
-    address, _, port = coordinator.rpartition(":")
-    if not address or not port.isdigit():
-        raise InputError(
-            "--coordinator", coordinator, "is no address with a port", "Write it like 10.0.0.1:8476"
-        )
-
-
 def is_first() -> bool:
     """Whether this host decides, reads and writes."""
     return jax.process_index() == 0
@@ -75,8 +67,7 @@ def is_first() -> bool:
 def from_first(value: _Value) -> _Value:
     """The value of the first host, on every host; those of the others are not read.
 
-    Args:
-      value: anything that can be pickled; arrays of JAX arrive as those of NumPy.
+    It is pickled; arrays of JAX arrive as those of NumPy.
     """
     if jax.process_count() == 1:
         return value
@@ -90,11 +81,7 @@ def from_first(value: _Value) -> _Value:
 
 
 def on_first(work: Callable[[], _Value]) -> _Value:
-    """Work on the first host alone; its result, or its error, reaches all.
-
-    Args:
-      work: function whose result can be pickled.
-    """
+    """Work on the first host alone; its result, which is pickled, or its error reaches all."""
     if jax.process_count() == 1:
         return work()
     attempted: Any = _attempt(work) if is_first() else None
@@ -105,10 +92,7 @@ def on_first(work: Callable[[], _Value]) -> _Value:
 
 
 def on_every(work: Callable[[], _Value]) -> _Value:
-    """Work on every host separately, and continue only if it succeeded on all.
-
-    Args:
-      work: function without computations that hosts share.
+    """Work on every host without shared computations; continue only if it succeeded on all.
 
     Raises:
       RuntimeError: if another host failed; its output has the reason.

@@ -51,15 +51,10 @@ class Quantity:
         return f"[{', '.join(AXES[letter] for letter in self.shape)}]" if self.shape else ""
 
     def check(self, key: str, value: Any, example: Any = None) -> None:
-        """Check a name, a number, or every number of an array.
-
-        Args:
-          key: for the message.
-          value: of the right type and shape.
-          example: a value that is right, for the message.
+        """Check a name, a number, or every number of an array of the right type and shape.
 
         Raises:
-          InputError: on the first wrong entry.
+          InputError: on the first wrong entry of the key, with an example of a right value.
         """
         if self.choices:
             if value not in self.choices:
@@ -111,13 +106,10 @@ def quantity(
     static: bool = False,
     **others: Any,
 ) -> Any:
-    """A field of a :class:`Struct` that holds a number, or a known name.
+    """A field of a :class:`Struct` that holds a :class:`Quantity`.
 
-    Args:
-      meaning, symbol, shape: as in :class:`Quantity`.
-      default: value of the field, if it has one.
-      static: whether it fixes shapes, and so is no leaf of the pytree; names never are.
-      **others: other attributes of :class:`Quantity`; the unit may follow from the field's name.
+    The unit may follow from the field's name. A static one fixes shapes, and so is no leaf of
+    the pytree; names never are.
     """
     each = Quantity(meaning=meaning, symbol=symbol, shape=shape, **others)
     is_leaf = not (static or each.choices)
@@ -150,7 +142,13 @@ class Struct(struct.PyTreeNode):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(kw_only=True, **kwargs)
-        lines = [f"  {field.name}: {_described(field)}." for field in dataclasses.fields(cls)]
+        known, lines = quantities(cls), []
+        for field in dataclasses.fields(cls):
+            if each := known.get(field.name):
+                words = (each.meaning, each.unit, each.axes and f"``{each.axes}``")
+            else:
+                words = (field.metadata["meaning"],)
+            lines.append(f"  {field.name}: {', '.join(filter(None, words))}.")
         cls.__doc__ = "\n".join([f"{cls.__doc__}", "", "Attributes:", *lines])
 
 
@@ -161,12 +159,3 @@ def quantities(cls: type[Struct]) -> dict[str, Quantity]:
         for field in dataclasses.fields(cls)
         if (each := field.metadata.get("quantity"))
     }
-
-
-def _described(field: dataclasses.Field) -> str:
-    """A field in a line of a docstring."""
-    if "quantity" not in field.metadata:
-        return field.metadata["meaning"]
-    each: Quantity = field.metadata["quantity"]
-    unit, axes = each.unit or unit_of(field.name), each.axes and f"``{each.axes}``"
-    return ", ".join(filter(None, [each.meaning, unit, axes]))

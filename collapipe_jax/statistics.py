@@ -1,6 +1,5 @@
 """Means and medians with 95 % confidence intervals, and paired savings."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -26,17 +25,16 @@ class Estimate(NamedTuple):
 def mean_interval(values: np.ndarray) -> Interval:
     """Mean and half width of its 95 % confidence interval by Student's t; ``values [R]``.
 
-    The half width of fewer than two values is unknown, and so are both where a value is not
-    finite.
+    Both are unknown where a value is not finite, the half width also of a single value.
     """
     values = np.asarray(values, np.float64)
     if not np.all(np.isfinite(values)) or values.size == 0:
         return {"mean": None, "ci95": None}
-    if values.size == 1:
-        return {"mean": float(values[0]), "ci95": None}
-    deviation = values.std(ddof=1) / math.sqrt(values.size)
-    half = stats.t.ppf(0.975, values.size - 1) * deviation
-    return {"mean": float(values.mean()), "ci95": float(half)}
+    mean, half = float(values.mean()), None
+    if values.size > 1:
+        deviation = values.std(ddof=1) / np.sqrt(values.size)
+        half = float(stats.t.ppf(0.975, values.size - 1) * deviation)
+    return {"mean": mean, "ci95": half}
 
 
 def interval_text(interval: Mapping[str, float | None], form: str = "{:.3g}") -> str:
@@ -59,13 +57,10 @@ def mean_estimate(values: np.ndarray) -> Estimate:
 
 
 def median_estimate(values: np.ndarray) -> Estimate:
-    """Median over the first axis with the interval between two order statistics.
+    """Median with the interval between two order statistics, over the first axis.
 
-    The interval holds for any distribution, infinite values included; it is unknown for
-    fewer than 6 values, and an infinite median counts as unknown.
-
-    Args:
-      values: ``[R, ...]``.
+    The interval of ``values [R, ...]`` holds for any distribution, infinite values included. It
+    is unknown for fewer than 6 values, and an infinite median counts as unknown.
     """
     return _over_first_axis(_median, values)
 
@@ -83,17 +78,11 @@ def _mean(values: np.ndarray) -> np.ndarray:
 def _median(values: np.ndarray) -> np.ndarray:
     """Median, and the narrowest symmetric ranks of a sign test at 5 %."""
     ordered = np.sort(values)
-    if np.isnan(ordered).any() or not np.isfinite(median := _middle(ordered)):
+    if not np.isfinite(median := np.median(ordered)):
         return np.full(3, np.nan)
     rank = int(stats.binom.ppf(0.025, ordered.size, 0.5))
     ends = (ordered[rank - 1], ordered[-rank]) if rank else (np.nan, np.nan)
     return np.array([median, *ends])
-
-
-def _middle(ordered: np.ndarray) -> float:
-    """Median of sorted values; nan between two infinities."""
-    below, above = ordered[(ordered.size - 1) // 2], ordered[ordered.size // 2]
-    return below if below == above else 0.5 * (below + above)
 
 
 def reduction_percent(ours: np.ndarray, other: np.ndarray) -> np.ndarray:

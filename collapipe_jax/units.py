@@ -25,27 +25,20 @@ def db_to_linear(ratio_db: ArrayLike) -> Array:
     return jnp.power(10.0, jnp.asarray(ratio_db) / 10.0)
 
 
-def dbm_to_w(power_dbm: ArrayLike) -> Array:
-    """Watts from dBm (decibels over one milliwatt). Any shape."""
-    return 1e-3 * db_to_linear(power_dbm)
-
-
-_LEVELS = {
-    "_dbm_per_hz": ("_w_per_hz", dbm_to_w),
-    "_dbm": ("_w", dbm_to_w),
-    "_db": ("", db_to_linear),
-}
+_LINEAR = {"_dbm_per_hz": "_w_per_hz", "_dbm": "_w", "_db": ""}
 
 
 def linear_name(name: str) -> str:
     """Name of a quantity on a linear scale; only a name in dBm or dB changes."""
-    return next((name.removesuffix(x) + _LEVELS[x][0] for x in _LEVELS if name.endswith(x)), name)
+    return next((name.removesuffix(x) + _LINEAR[x] for x in _LINEAR if name.endswith(x)), name)
 
 
-def to_linear(name: str, value: ArrayLike) -> tuple[str, Array]:
-    """Name and value of a quantity on a linear scale."""
-    converts = (convert for level, (_, convert) in _LEVELS.items() if name.endswith(level))
-    return linear_name(name), next(converts, jnp.asarray)(value)
+def to_linear(name: str, value: ArrayLike) -> Array:
+    """Value of a named quantity on a linear scale; watts from dBm, decibels over a milliwatt."""
+    unit = unit_of(name)
+    if unit.startswith("dBm"):
+        return 1e-3 * db_to_linear(value)
+    return db_to_linear(value) if unit == "dB" else jnp.asarray(value)
 
 
 def gib_to_bytes(size_gib: float) -> float:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.command_line import make_parser, make_table, run_reporting_errors
-from collapipe_jax.config.files import read_checked_config, read_sweep
+from collapipe_jax.config.files import read_config, read_sweep
 from collapipe_jax.files.realisations import point_folder
 from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import POLICIES
@@ -34,9 +34,7 @@ def main(argv: Sequence[str]) -> None:
     )
     given, overrides = parser.parse_known_args(argv)
     sweep = read_sweep(given.config)
-    configs = [
-        read_checked_config(given.config, [*overrides, *keys]) for _, keys in sweep["points"]
-    ]
+    configs = [read_config(given.config, [*overrides, *keys]) for _, keys in sweep["points"]]
     sizes = {"rounds": given.rounds, "realisations": given.realisations}
     policies = given.policies.split(",")
     options = [

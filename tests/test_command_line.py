@@ -2,6 +2,7 @@
 
 import pytest
 
+from collapipe_jax import command_line
 from collapipe_jax.command_line import (
     console_for_tables,
     read_counts,
@@ -43,3 +44,16 @@ def test_the_first_count_under_one_is_told_by_its_option():
 def test_tables_are_as_wide_as_told_where_there_is_no_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     assert console_for_tables(123).width == 123
+
+
+def test_a_program_that_trains_keeps_memory_and_still_reports_errors(monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(command_line, "keep_freed_memory", lambda: calls.append("kept"))
+
+    def main(argv):
+        calls.append(argv)
+        raise InputError("key", 1, "wrong", "Mend it")
+
+    assert command_line.run_training(main, ["--a"]) == 2
+    assert calls == ["kept", ["--a"]]
+    assert "key = 1" in capsys.readouterr().err

@@ -7,11 +7,8 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.default import KEYS, RENAMED
-from collapipe_jax.config.keys import Key
-from collapipe_jax.errors import InputError, under_keys
-from collapipe_jax.pipeline.execution import check_backend
-from collapipe_jax.pipeline.micro_batches import check_micro_batches
+from collapipe_jax.config.default import KEYS, RENAMED, Key
+from collapipe_jax.errors import InputError
 from collapipe_jax.quantity import Quantity
 from collapipe_jax.tasks.registry import TASKS
 
@@ -36,16 +33,11 @@ def check_config(config: ConfigDict) -> ConfigDict:
       InputError: naming the first key that is wrong.
     """
     values = typed_values(config.to_dict())
-    for name, limit in _NOT_ABOVE.items():
-        if _value(values, name) > _value(values, limit):
-            problem = f"above {limit} = {_value(values, limit):g}"
-            raise InputError(name, _value(values, name), problem, "Lower it, or raise the radius")
-    _check_walk(values["dynamics"])
-    _check_task(values)
-    _check_micro_batches(values["training"])
-    _check_pipeline(values["pipeline"], values["training"]["batch"])
-    _check_schedule(values["training"])
-    _check_bound(values["learning"], values["training"]["local_steps"])
+    flat = flatten_dict(values, sep=".")
+    _check_lengths(flat)
+    _check_task(flat)
+    _check_micro_batches(flat)
+    _check_steps(flat)
     return ConfigDict(values)
 
 
@@ -79,14 +71,10 @@ def unknown_key(name: str, value: object) -> InputError:
     """The error of a key that does not exist, with its new or the nearest name."""
     if name in RENAMED:
         return InputError(name, value, "the key has another name now", f"Use {RENAMED[name]}")
-    names = flatten_dict(KEYS, sep=".")
-    section, _, last = name.rpartition(".")
-    own = [other for other in names if other.rpartition(".")[0] == section]
-    near = (
-        difflib.get_close_matches(name, own, n=1)
-        or [other for other in names if other.rpartition(".")[2] == last]
-        or difflib.get_close_matches(name, names, n=1)
-    )
+    names = list(flatten_dict(KEYS, sep="."))
+    last = name.rpartition(".")[2]
+    elsewhere = [other for other in names if other.rpartition(".")[2] == last]
+    near = elsewhere or difflib.get_close_matches(name, names, n=1)
     remedy = f"Did you mean {near[0]}" if near else f"All keys are in {REFERENCE}"
     return InputError(name, value, "unknown key", remedy)
 
@@ -109,80 +97,56 @@ def _typed_value(name: str, found: Any, default: Any, quantity: Quantity) -> Any
     return kind(found)
 
 
-def _value(config: Mapping[str, Any], name: str) -> Any:
-    section, _, key = name.partition(".")
-    return config[section][key]
-
-
-def _check_walk(dynamics: Mapping[str, Any]) -> None:
-    speed_m_per_s = dynamics["speed_m_per_s"]
-    way_m = speed_m_per_s * dynamics["round_interval_s"]
+def _check_lengths(config: Mapping[str, Any]) -> None:
+    for name, limit in _NOT_ABOVE.items():
+        if config[name] > config[limit]:
+            problem = f"above {limit} = {config[limit]:g}"
+            raise InputError(name, config[name], problem, "Lower it, or raise the radius")
+    speed_m_per_s = config["dynamics.speed_m_per_s"]
+    way_m = speed_m_per_s * config["dynamics.round_interval_s"]
     if way_m > _LONGEST_WALK_M:  # single precision tells no place in a disc after it
-        raise InputError(
-            "dynamics.speed_m_per_s",
-            speed_m_per_s,
-            f"a way of {way_m:g} m from round to round",
-            "Lower it, or dynamics.round_interval_s",
-        )
+        problem, remedy = f"a way of {way_m:g} m a round", "Lower it, or dynamics.round_interval_s"
+        raise InputError("dynamics.speed_m_per_s", speed_m_per_s, problem, remedy)
 
 
 def _check_task(config: Mapping[str, Any]) -> None:
-    kind = config["task"]["kind"]
-    if kind not in TASKS:
-        raise InputError("task.kind", kind, "unknown", f"Choose among: {', '.join(TASKS)}")
+    kind = config["task.kind"]
     read_by = {name: other for other, task in reversed(TASKS.items()) for name in task.reads}
     for name in sorted(read_by.keys() - TASKS[kind].reads):
-        if value := _value(config, name):
+        if value := config[name]:
             remedy = f"Clear it, or set task.kind to {read_by[name]}"
             raise InputError(name, value, f"{kind} does not read it", remedy)
     for name, remedy in TASKS[kind].needs.items():
-        if not (value := _value(config, name)):
+        if not (value := config[name]):
             raise InputError(name, value, f"{kind} needs it", remedy)
 
 
-def _check_micro_batches(training: Mapping[str, Any]) -> None:
-    batch, choices = training["batch"], training["micro_batch_choices"]
-    for choice in choices:
-        if batch % choice:
-            raise InputError(
-                "training.micro_batch_choices",
-                choice,
-                f"the batch of {batch} is not divisible by it",
-                "Give divisors of training.batch",
-            )
-
-
-def _check_pipeline(pipeline: Mapping[str, Any], batch: int) -> None:
-    backend, count = pipeline["backend"], pipeline["micro_batches"]
-    check_backend(backend)
-    with under_keys({"micro_batches": "pipeline.micro_batches"}):
-        check_micro_batches(batch, count)
-    if count > 1 and backend == "sequential":
+def _check_micro_batches(config: Mapping[str, Any]) -> None:
+    batch, count = config["training.batch"], config["pipeline.micro_batches"]
+    counts = {"training.micro_batch_choices": config["training.micro_batch_choices"]}
+    for name, values in (counts | {"pipeline.micro_batches": (count,)}).items():
+        for value in values:
+            if batch % value:
+                problem = f"it does not divide the batch of {batch}"
+                raise InputError(name, value, problem, "Give a divisor of training.batch")
+    if count > 1 and config["pipeline.backend"] == "sequential":
         problem = "the sequential backend does not read it"
         raise InputError("pipeline.micro_batches", count, problem, "Give 1, or another backend")
 
 
-def _check_schedule(training: Mapping[str, Any]) -> None:
-    steps = training["rounds"] * training["local_steps"]
-    if training["schedule"] == "cosine" and training["warmup_steps"] >= steps:
-        raise InputError(
-            "training.warmup_steps",
-            training["warmup_steps"],
-            f"no less than the {steps} steps of the run (rounds times local steps)",
-            f"Lower it under {steps}",
-        )
-
-
-def _check_bound(learning: Mapping[str, Any], local_steps: int) -> None:
-    bound, step = learning["bound"], learning["step_smoothness"]
-    if bound == "one_step":
-        if step:
-            problem = "the bound for one step does not read it"
-            remedy = "Give 0, or set learning.bound to local_steps"
-            raise InputError("learning.step_smoothness", step, problem, remedy)
-        return
-    longest = 1.0 / (4.0 * local_steps)
-    if not 0.0 < step <= longest:
+def _check_steps(config: Mapping[str, Any]) -> None:
+    local_steps, warmup_steps = config["training.local_steps"], config["training.warmup_steps"]
+    steps = config["training.rounds"] * local_steps
+    if config["training.schedule"] == "cosine" and warmup_steps >= steps:
+        problem = f"no less than the {steps} steps of the run (rounds times local steps)"
+        raise InputError("training.warmup_steps", warmup_steps, problem, f"Lower it under {steps}")
+    size, longest = config["learning.step_smoothness"], 1.0 / (4.0 * local_steps)
+    if config["learning.bound"] == "one_step":
+        problem = "the bound for one step does not read it"
+        remedy, is_wrong = "Give 0, or set learning.bound to local_steps", size > 0.0
+    else:
         problem = f"the bound for {local_steps} local steps holds up to {longest:g}"
         remedy = "Give the rate times the smoothness that a run logs"
-        raise InputError("learning.step_smoothness", step, problem, remedy)
+        is_wrong = not 0.0 < size <= longest
+    if is_wrong:
+        raise InputError("learning.step_smoothness", size, problem, remedy)

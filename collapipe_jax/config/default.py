@@ -4,24 +4,86 @@ Keys that name the same number as a field of a struct take meaning and bounds fr
 checks of ranges and docs/reference/configuration.md follow from this table.
 """
 
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.keys import Key, key, section
 from collapipe_jax.control.effective_queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
+from collapipe_jax.models.config import DTYPES
 from collapipe_jax.network.devices import DeviceParams
-from collapipe_jax.network.dynamics import DynamicsParams
-from collapipe_jax.network.mobility import MobilityParams
-from collapipe_jax.network.propagation import PropagationParams
-from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.network.dynamics import DynamicsParams, MobilityParams
+from collapipe_jax.network.propagation import PropagationParams, TopologyParams
+from collapipe_jax.pipeline.execution import BACKENDS
+from collapipe_jax.policies.registry import POLICIES
+from collapipe_jax.quantity import Quantity, Struct, quantities
 from collapipe_jax.simulation.system import ControlParams, RadioParams
+from collapipe_jax.tasks.cluster_split import SCHEMES
+from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.units import linear_name, unit_of
 
+Config = Any
+"""A ConfigDict; a type checker cannot tell a section of it from a value."""
+
+_LEVEL_BOUNDS = ">= -300 and <= 300"  # of dB and dBm
 _SHARE, _RATE = ">= 0 and <= 1", ">= 0 and < 1"
+
+
+class Key(NamedTuple):
+    """A key of a configuration.
+
+    Attributes:
+      default: its value, which also fixes its type.
+      quantity: what the value is.
+      why: reason for the default, or its source.
+    """
+
+    default: Any
+    quantity: Quantity
+    why: str
+
+
+_Unnamed = Callable[[str, Mapping[str, Quantity]], Key]
+
+
+def key(
+    default: Any, meaning: str = "", bounds: str = "", *, why: str = "", **changes: Any
+) -> _Unnamed:
+    """A key of a :func:`section`, and attributes of its :class:`Quantity`.
+
+    A field of the section's structs describes a key without a meaning.
+    """
+
+    def describe(name: str, fields: Mapping[str, Quantity]) -> Key:
+        is_level = name not in fields and unit_of(name).startswith("dB")
+        if meaning:
+            known = Quantity(meaning=meaning)
+        else:
+            known = fields[linear_name(name) if is_level else name]
+        item = default[0] if isinstance(default, tuple) else default
+        own = {
+            "shape": "",
+            "unit": unit_of(name) if meaning or is_level else known.unit,
+            "bounds": bounds or (_LEVEL_BOUNDS if is_level else known.bounds),
+            "whole": type(item) is int,
+        }
+        return Key(default, dataclasses.replace(known, **own, **changes), why)
+
+    return describe
+
+
+def section(*structs: type[Struct], **keys: _Unnamed) -> dict[str, Key]:
+    """Keys by name, described by the fields of the same names.
+
+    A key in dB or dBm is described by the field of its name on a linear scale.
+    """
+    fields = {name: each for struct in structs for name, each in quantities(struct).items()}
+    return {name: describe(name, fields) for name, describe in keys.items()}
 
 
 KEYS: dict[str, Any] = {
@@ -54,8 +116,7 @@ KEYS: dict[str, Any] = {
         fading_correlation=key(0.0, why="J0(2 pi f_d t) is near 0 at walking speed over seconds"),
         d2e_rician_factor=key(
             10.0,
-            why="a gain is a mean over its round, and Rayleigh fading within the round is part of "
-            "the loss (6); what is left is small: 10 means 2 dB, 0 would be Rayleigh",
+            why="2 dB: a gain is a mean over its round, (6) has the fading within; 0: Rayleigh",
         ),
         d2d_rician_factor=key(10.0, why="as for D2E links"),
         availability=key(1.0),
@@ -70,8 +131,7 @@ KEYS: dict[str, Any] = {
         utilisation=key(0.3, why="training reaches 0.2 to 0.4 of a device's peak"),
         memory_share=key(
             0.003,
-            why="scaled down with the model, so that a device holds as many of its blocks as it "
-            "would of BERT-base at batch 32 of 128 tokens (0.7 GB a block in single precision)",
+            why="scaled with the model: as many blocks fit as of BERT-base, 0.7 GB at batch 32",
         ),
         es_flops_per_s=key(6e12, why="one A100: 19.5 TFLOP/s in single precision, 0.3 of it used"),
         block_overhead_s=key(0.002, why="some tens of kernel launches on an embedded board"),
@@ -102,9 +162,7 @@ KEYS: dict[str, Any] = {
         parameter_number_bits=key(16, "bits of a parameter sent", "> 0", why="half precision"),
         token_bits=key(16, "bits of a target sent", why="targets travel as token numbers"),
         trained_fraction=key(
-            1.0,
-            "share of parameters trained and sent; below 1: adapters, only priced",
-            "> 0 and <= 1",
+            1.0, "share of parameters trained and sent; less: adapters, only priced", "> 0 and <= 1"
         ),
     ),
     "learning": section(
@@ -112,8 +170,8 @@ KEYS: dict[str, Any] = {
         gradient_variance=key(
             1.0,
             bounds="> 0",
-            why="only its ratio to `gradient_heterogeneity` matters to the decision; with "
-            "`evaluation.estimate_every_rounds` summary.json has estimates of this section",
+            why="only its ratio to `gradient_heterogeneity` matters to decisions; for estimates "
+            "see `evaluation.estimate_every_rounds`",
         ),
         gradient_heterogeneity=key(0.5),
         bound=key(
@@ -135,32 +193,28 @@ KEYS: dict[str, Any] = {
         SwitchingParams,
         v=key(
             3.0,
-            why="a round as slow as the static pipeline's weighs as much as 3 rounds of queue; "
-            "queues grow with it: at 10 some networks still miss a target after 300 rounds, for a "
-            "latency lower by less than 1 %",
+            why="a round as slow as the static pipeline's weighs as much as 3 rounds of queue; at "
+            "10 some networks miss a target after 300 rounds, for latency lower by under 1 %",
         ),
         control_unit_budget_j=key(2.0, why="the cell's edge needs it"),
         control_unit_margin=key(
             2.2,
-            why="a cell-edge uplink costs what it costs: with less no policy could keep the budget "
-            "on one network in ten; losses, fading and interference add to the least energy",
+            why="with less no policy keeps the budget on one network in ten, at the cell's edge",
         ),
         device_budget_j=key(0.8, why="above what most devices spend"),
         divergence_ratio=key(1.2),
-        energy_queue_floor=key(
-            1e-4, why="no energy for nothing; more slows networks whose reference is very long"
-        ),
+        energy_queue_floor=key(1e-4, why="no energy for nothing; more slows very slow networks"),
         divergence_queue_floor=key(1.0, why="see docs/system-model.md, section 5"),
         unavoidable_arrival_weight=key(0.5, why="half of the arrival is its mean over the round"),
         switching_cost=key(0.0, why="off, as in the paper; more keeps partitions for longer"),
         hysteresis=key(0.0, why="off, as in the paper; more keeps partitions for longer"),
     ),
     "policy": section(
-        name=key("dssra", "policy that decides; docs/policies.md lists all"),
+        name=key("dssra", "policy that decides (docs/policies.md)", choices=POLICIES),
         micro_batches=key(
             8,
-            "micro-batches of policies that fix them, of the reference latency, and of the static "
-            "pipeline from which dssra and greedy start",
+            "micro-batches of policies that fix them, of the reference latency, and where dssra "
+            "and greedy start",
             "> 0",
         ),
         partitions=key(3, "partitions of the policy titanic", "> 0"),
@@ -169,35 +223,30 @@ KEYS: dict[str, Any] = {
         pretrained=key("", "BERT to start from: a folder in the layout of Hugging Face"),
         width=key(128, "size of an activation", "> 0", symbol="h"),
         heads=key(4, "attention heads", "> 0"),
-        feed_forward_width=key(
-            512, "inner size of a feed-forward layer", "> 0", why="4 x width, Vaswani et al. 2017"
-        ),
+        feed_forward_width=key(512, "inner size of a feed-forward layer", "> 0", why="4 x width"),
         encoder_blocks=key(6, "encoder blocks", "> 0", symbol="L"),
-        decoder_blocks=key(
-            2, "decoder blocks of translation", "> 0", why="few lose little beside a deep encoder"
-        ),
+        decoder_blocks=key(2, "decoder blocks of translation", "> 0", why="few lose little"),
         dropout_rate=key(0.1, "share of activations that training drops", _RATE),
         label_smoothing=key(0.1, "share of a target that is spread over the other labels", _RATE),
         rematerialise=key(False, "recompute activations: less memory, a third more work"),
-        compute_dtype=key("float32", "`float32`, or `bfloat16`: 16-bit products summed in 32 bits"),
-        initial_deviation=key(
-            0.0, "deviation of fresh weights; 0: LeCun's 1 / sqrt(inputs)", _RATE
-        ),
+        compute_dtype=key("float32", "type of products, summed in 32 bits", choices=DTYPES),
+        initial_deviation=key(0.0, "deviation of fresh weights; 0 is LeCun's law", _RATE),
     ),
     "pipeline": section(
         backend=key(
             "sequential",
-            "`sequential` scans the whole encoder; `vmapped` and `sharded` run each round's "
-            "segments, the latter on a device a stage; the result is the same (docs/pipeline.md)",
+            "`sequential` scans the encoder, others run its segments, `sharded` on a device a "
+            "stage; the result is the same (docs/pipeline.md)",
+            choices=BACKENDS,
         ),
         micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),
     ),
     "task": section(
-        kind=key("translation", "`translation`, or with BERT `tagging` or `classification`"),
+        kind=key("translation", "kind of task; all but translation with BERT", choices=TASKS),
         corpus=key(
             "synthetic",
-            "of translation: a file of pairs, or `A|B` for two aligned ones; paths are taken as "
-            "they are, then below $COLLAPIPE_DATA (docs/file-formats.md)",
+            "of translation: a file of pairs, or `A|B` for two aligned ones; paths may be below "
+            "$COLLAPIPE_DATA (docs/file-formats.md)",
         ),
         reverse=key(False, "translate from the second column to the first"),
         pairs=key(20_000, "pairs in all, split by source sentence"),
@@ -225,6 +274,7 @@ KEYS: dict[str, Any] = {
             "iid",
             "split of samples over clusters: `iid`; `dirichlet` over length of the source, type of "
             "entity, class or domain; `natural`: a domain or type of entity belongs to one cluster",
+            choices=SCHEMES,
         ),
         concentration=key(0.5, "concentration of the Dirichlet split"),
     ),
@@ -240,24 +290,26 @@ KEYS: dict[str, Any] = {
         embedding_rate_factor=key(
             0.0,
             "factor of the embedding's steps; 0 is the number of copies that are averaged",
-            why="few clusters meet a rare token, and averaging divides its step by all N of them "
-            "(Ding et al. 2020): a factor of N makes up for it, 1 leaves the steps as they are",
+            why="few clusters meet a rare token, and averaging divides its step by all of them "
+            "(Ding et al. 2020)",
         ),
         decoder_learning_rate=key(2e-3, "learning rate of the decoder", "> 0"),
         erased_together=key(
-            "micro_batch", "erased by one draw: `micro_batch` as in (17), or `round`"
+            "micro_batch",
+            "what one draw erases; (17) has the first",
+            choices=("micro_batch", "round"),
         ),
         survivor_weight=key(
             "survival",
-            "weight of survivors: over their own chance of `survival`, which leaves gradients "
-            "unbiased, or `pooled`, a mean of all, which favours good links",
+            "weight of survivors: over their chance of `survival`, without bias, or `pooled`, a "
+            "mean of all, which favours good links",
+            choices=("survival", "pooled"),
         ),
         schedule=key("cosine", "schedule of the rates: `cosine`, `constant` or `inverse_sqrt`"),
         warmup_steps=key(80, "local steps of rising rates", why="Adam on a fresh Transformer"),
         clip_norm=key(1.0, "largest norm of a gradient; 0 is off", why="usual for Transformers"),
         server_optimizer=key(
-            "sgd",
-            "`sgd`, at rate 1 federated averaging; `momentum`, `adam`: FedOpt (Reddi et al. 2021)",
+            "sgd", "`sgd`: federated averaging; `momentum`, `adam`: FedOpt (Reddi et al. 2021)"
         ),
         server_learning_rate=key(1.0, "learning rate of the edge server", "> 0"),
     ),
@@ -265,8 +317,8 @@ KEYS: dict[str, Any] = {
         every_rounds=key(30, "rounds from score to score", "> 0"),
         estimate_every_rounds=key(
             0,
-            "rounds from one estimate of the bound's constants to the next; 0 is never",
-            why="8 mini-batches a cluster: as much work as about 10 rounds of 4 local steps",
+            "rounds from one estimate of `learning` in summary.json to the next; 0 is never",
+            why="one is as much work as about 10 rounds of 4 local steps",
         ),
         beams=key(4, "beams of a second final score; 1 leaves it at the greedy one", "> 0"),
         length_penalty=key(0.6, "length penalty of beam search", why="Wu et al. 2016"),

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from collapipe_jax.config.checks import check_config
-from collapipe_jax.config.keys import Config
+from collapipe_jax.config.default import Config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
@@ -30,18 +30,10 @@ from collapipe_jax.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A configuration ready to run.
+    """A configuration ready to run, which is saved as a nested plain dictionary.
 
-    Attributes:
-      config: nested plain dictionary, as it is saved.
-      objective: model, corpus and scores.
-      cluster_indices: training samples of every cluster.
-      cluster_weight: share of the samples, ``[N]``.
-      optimizers: of clients, decoder and server.
-      execution: how the encoder is executed.
-      erasure_law: law of the erasures.
-      system: the network.
-      policy: the policy that decides.
+    Clusters have the training samples of ``cluster_indices``, and the shares ``cluster_weight
+    [N]`` of all.
     """
 
     config: dict[str, Any]
@@ -83,29 +75,23 @@ class Experiment:
 def build_experiment(config: Config) -> Experiment:
     """Build the experiment of a configuration.
 
-    Args:
-      config: the configuration.
-
     Raises:
       InputError: naming key, value and remedy.
     """
     config = check_config(config)
-    TASKS[config.task.kind].make_sizes(config)  # cheap checks first, the corpus last
-    policy = make_policy(**config.policy)
+    task, training = TASKS[config.task.kind], config.training
+    task.make_sizes(config)  # cheap checks first, the corpus last
     _check_trainable(config)
     optimizers = build_optimizers(config)
-    execution = build_execution(config)
-    erasure_law = build_erasure_law(config)
-    equal = np.full(config.network.clusters, 1.0 / config.network.clusters)
-    build_system(config, equal)
-    objective = TASKS[config.task.kind].make_objective(config)
+    build_system(config)
+    objective = task.make_objective(config)
     cluster_indices = split_samples(
         config.seed,
         config.task.split,
         objective.data.split_keys,
         config.network.clusters,
         config.task.concentration,
-        minimum=config.training.batch,
+        minimum=training.batch,
     )
     sizes = np.array([len(indices) for indices in cluster_indices])
     weight = sizes / sizes.sum()
@@ -115,76 +101,57 @@ def build_experiment(config: Config) -> Experiment:
         cluster_indices=cluster_indices,
         cluster_weight=weight,
         optimizers=optimizers,
-        execution=execution,
-        erasure_law=erasure_law,
+        execution=Execution(**config.pipeline),
+        erasure_law=ErasureLaw(
+            per_round=training.erased_together == "round",
+            pooled=training.survivor_weight == "pooled",
+        ),
         system=build_system(config, weight),
-        policy=policy,
+        policy=make_policy(**config.policy),
     )
 
 
 def _check_trainable(config: Config) -> None:
     """Refuse what can be priced but not trained."""
-    fraction, backend = config.payload.trained_fraction, config.pipeline.backend
-    if fraction < 1.0:
+    if config.payload.trained_fraction < 1.0:
         remedy = "Give 1 to train, or compare policies without training"
-        problem = "adapters are priced, not trained"
+        problem, fraction = "adapters are priced, not trained", config.payload.trained_fraction
         raise InputError("payload.trained_fraction", fraction, problem, remedy)
-    if policy_entry(config.policy.name).by_clients and backend != "sequential":
-        problem = f"policy {config.policy.name} has no pipeline to run"
-        raise InputError("pipeline.backend", backend, problem, "Give sequential, or another policy")
-
-
-def build_execution(config: Config) -> Execution:
-    """Execution of the encoder; an ``InputError`` with too few devices."""
-    execution = Execution(**config.pipeline)
-    if execution.backend == "sharded":
+    only = {"pipeline.backend": "sequential"}
+    only |= {"training.erased_together": "micro_batch", "training.survivor_weight": "survival"}
+    for key, known in only.items():
+        section, _, name = key.partition(".")
+        value = config[section][name]
+        if value != known and policy_entry(config.policy.name).by_clients:
+            problem = f"clients of policy {config.policy.name} have no pipeline that reads it"
+            raise InputError(key, value, problem, f"Give {known}, or another policy")
+    if config.pipeline.backend == "sharded":
         with under_keys({"mesh": "pipeline.backend"}):
             make_pipeline_mesh(config.network.clusters, config.network.devices)
-    return execution
-
-
-_LAW_KEYS = {"erased_together": ("micro_batch", "round"), "survivor_weight": ("survival", "pooled")}
-
-
-def build_erasure_law(config: Config) -> ErasureLaw:
-    """Law of the erasures; an ``InputError`` on one that the policy does not read."""
-    for key, known in _LAW_KEYS.items():
-        name, value = f"training.{key}", config.training[key]
-        if value not in known:
-            raise InputError(name, value, "unknown", f"Choose among: {', '.join(known)}")
-        if value != known[0] and policy_entry(config.policy.name).by_clients:
-            problem = f"clients of policy {config.policy.name} do not read it"
-            raise InputError(name, value, problem, f"Give {known[0]}, or another policy")
-    return ErasureLaw(
-        per_round=config.training.erased_together == "round",
-        pooled=config.training.survivor_weight == "pooled",
-    )
-
-
-def _averaged_copies(config: Config) -> int:
-    """Copies of the embedding that a round averages: of clusters, or of clients."""
-    clusters, devices = config.network.clusters, config.network.devices
-    return clusters * devices if policy_entry(config.policy.name).by_clients else clusters
 
 
 def build_optimizers(config: Config) -> Optimizers:
     """Optimisers of clients, decoder and server, or an ``InputError``."""
-    training = config.training
-
-    def make(key: str, learning_rate: float, **options: Any) -> optax.GradientTransformation:
-        with under_keys({"optimizer.name": key, "optimizer.schedule": "training.schedule"}):
-            return make_optimizer(training[key.removeprefix("training.")], learning_rate, **options)
-
+    training, network = config.training, config.network
     local = {
         "schedule": training.schedule,
         "warmup_steps": training.warmup_steps,
         "total_steps": training.rounds * training.local_steps,
         "clip_norm": training.clip_norm,
     }
-    client = make("training.client_optimizer", training.client_learning_rate, **local)
-    factor = training.embedding_rate_factor or float(_averaged_copies(config))
+
+    def make(owner: str, **options: Any) -> optax.GradientTransformation:
+        name, rate = training[f"{owner}_optimizer"], training[f"{owner}_learning_rate"]
+        keys = {"name": f"{owner}_optimizer", "schedule": "schedule"}
+        with under_keys({f"optimizer.{key}": f"training.{own}" for key, own in keys.items()}):
+            return make_optimizer(name, rate, **options)
+
+    # A round averages the embeddings of all clusters, or of all clients.
+    is_by_clients = policy_entry(config.policy.name).by_clients
+    copies = network.clusters * (network.devices if is_by_clients else 1)
+    factor = training.embedding_rate_factor or float(copies)
     return Optimizers(
-        client=scale_group_rates(client, {"embedding": factor}),
-        decoder=make("training.decoder_optimizer", training.decoder_learning_rate, **local),
-        server=make("training.server_optimizer", training.server_learning_rate),
+        client=scale_group_rates(make("client", **local), {"embedding": factor}),
+        decoder=make("decoder", **local),
+        server=make("server"),
     )

@@ -1,62 +1,43 @@
 """Configuration files, with an argument and with overrides on the command line."""
 
 import ast
-import importlib.util
+import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.config.checks import check_config, unknown_key
-from collapipe_jax.config.keys import Config
-from collapipe_jax.config.system import build_system_params
 from collapipe_jax.errors import InputError
-from collapipe_jax.simulation.system import SystemParams
 
 
 def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
-    """The configuration of a file, with ``--config.section.key=value`` applied.
+    """The checked configuration of a file, with ``--config.section.key=value`` applied.
 
     Args:
       path: a Python file with ``get_config()``, or ``FILE:ARGUMENT`` for its argument.
       overrides: arguments of the form above.
 
     Raises:
-      InputError: if the file or an argument is wrong, with the nearest key.
+      InputError: if the file or an argument is wrong, or naming the key that is.
     """
     config = _call(path, "get_config")
     if not isinstance(config, ConfigDict):
         problem = f"its get_config() returns {type(config).__name__}"
         raise InputError("--config", path, problem, "Return an ml_collections.ConfigDict")
+    values: dict[str, Any] = dict(flatten_dict(config.to_dict(), sep="."))
     for override in overrides:
-        _apply(config, override)
-    return config
-
-
-def read_checked_config(path: str, overrides: Sequence[str]) -> ConfigDict:
-    """The configuration of a file with all that can be checked without a corpus.
-
-    Args:
-      path: as for :func:`read_config`.
-      overrides: likewise.
-
-    Raises:
-      InputError: naming the key that is wrong.
-    """
-    return check_config(read_config(path, overrides))
-
-
-def system_params(config: Config) -> SystemParams:
-    """Parameters of the network, every cluster with the same share of the samples."""
-    return build_system_params(config, equal_weight(config))
-
-
-def equal_weight(config: Config) -> np.ndarray:
-    """The same share of the samples for every cluster, ``[N]``."""
-    return np.full(config.network.clusters, 1.0 / config.network.clusters)
+        option, separator, text = override.partition("=")
+        name = option.removeprefix("--config.")
+        if not separator or name == option:
+            remedy = "Write --config.section.key=value"
+            raise InputError("argument", override, "not understood", remedy)
+        if name not in values:
+            raise unknown_key(name, text)
+        values[name] = text if isinstance(values[name], str) else _parse(text)
+    return check_config(ConfigDict(unflatten_dict(values, sep=".")))
 
 
 def read_sweep(path: str) -> dict[str, Any]:
@@ -89,55 +70,25 @@ def read_sweep(path: str) -> dict[str, Any]:
 
 def _call(path: str, name: str) -> Any:
     """Result of a function of a Python file, given its argument if there is one."""
-    name_of_file, _, argument = path.partition(":")
-    file = Path(name_of_file)
-    if not file.is_file():
+    file, _, argument = path.partition(":")
+    if not Path(file).is_file():
         raise InputError("--config", path, "no such file", "Name a file, e.g. configs/default.py")
-    spec = importlib.util.spec_from_file_location("_config_file", file)
-    if spec is None or spec.loader is None:
-        raise InputError("--config", path, "not a Python file", "Name a .py file")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-        variants = getattr(module, "VARIANTS", (argument,))
-        if argument not in variants:
-            remedy = f"Choose among: {', '.join(f'{file}:{one}' for one in variants if one)}"
+        names = runpy.run_path(file)
+        if argument not in names.get("VARIANTS", (argument,)):
+            remedy = (
+                f"Choose among: {', '.join(f'{file}:{one}' for one in names['VARIANTS'] if one)}"
+            )
             raise InputError("--config", path, "no such variant", remedy)
-        return getattr(module, name)(*([argument] if argument else []))
+        return names[name](*([argument] if argument else []))
     except InputError:
         raise
     except Exception as error:  # whatever its author wrote
         problem = f"the file fails with {type(error).__name__}: {error}".splitlines()[0]
-        raise InputError("--config", path, problem, "Correct it") from error
+        raise InputError("--config", path, problem, f"Give a .py file with {name}()") from error
 
 
-def _apply(config: Config, override: str) -> None:
-    """Set one key from ``--config.section.key=value``."""
-    name, separator, text = override.partition("=")
-    if not (separator and name.startswith("--config.")):
-        raise InputError("argument", override, "not understood", "Write --config.section.key=value")
-    name = name.removeprefix("--config.")
-    if name not in flatten_dict(config.to_dict(), sep="."):
-        raise unknown_key(name, text)
-    *sections, key = name.split(".")
-    section = config
-    for step in sections:
-        section = section[step]
-    current = section[key]
-    value = text if isinstance(current, str) else _parse(text)
-    if isinstance(current, float) and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    try:
-        # ConfigDict itself would take None for anything and True for 1.0.
-        if value is None or isinstance(value, bool) != isinstance(current, bool):
-            raise TypeError
-        section[key] = value
-    except TypeError:
-        problem = f"not of type {type(current).__name__}"
-        raise InputError(name, text, problem, f"Give a value like {current!r}") from None
-
-
-def _parse(text: str):
+def _parse(text: str) -> Any:
     """A Python literal, or the text itself."""
     try:
         return ast.literal_eval(text)

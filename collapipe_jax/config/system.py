@@ -9,20 +9,19 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.checks import typed_values
-from collapipe_jax.config.keys import Config
+from collapipe_jax.config.default import Config
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.control.effective_queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
+from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload, encoder_workload
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.optimizers import state_bytes_per_parameter
 from collapipe_jax.network.devices import DeviceParams
-from collapipe_jax.network.dynamics import DynamicsParams
-from collapipe_jax.network.mobility import MobilityParams
-from collapipe_jax.network.propagation import PropagationParams
-from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.network.dynamics import DynamicsParams, MobilityParams
+from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.quantity import Struct, quantities
 from collapipe_jax.simulation.system import (
     ControlParams,
@@ -32,31 +31,30 @@ from collapipe_jax.simulation.system import (
     sample_system,
 )
 from collapipe_jax.tasks.registry import TASKS
-from collapipe_jax.units import to_linear
+from collapipe_jax.units import linear_name, to_linear
 
 _LONGEST_ROUND_S = 1e9
 
 
-def build_system(config: Config, cluster_weight: np.ndarray) -> EdgeSystem:
+def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> EdgeSystem:
     """Draw the network of a configuration and check that it can work.
 
     Args:
       config: the configuration.
-      cluster_weight: ``[N]``.
+      cluster_weight: shares of the samples, ``[N]``; all the same without.
 
     Raises:
       InputError: if no cluster can hold the encoder, a round never ends, or, where devices
         are always available and stand still, a budget is under its floor.
     """
-    system = quick_jit(sample_system)(
-        system_key(config.seed), build_system_params(config, cluster_weight)
-    )
-    check_can_run(system)
-    check_latency(system)
+    params = build_system_params(config, cluster_weight)
+    system = quick_jit(sample_system)(system_key(config.seed), params)
+    _check_can_run(system.mean_problem)
+    _check_latency(system.mean_problem)
     # A cluster that does not participate in a round spends nothing, and a device that walks is
     # elsewhere in the next round: the floors of the start then bind nothing.
     if config.dynamics.availability == 1.0 and config.dynamics.speed_m_per_s == 0.0:
-        check_budgets(system)
+        _check_budgets(system.mean_problem)
     return system
 
 
@@ -65,47 +63,26 @@ def system_key(seed: int) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), 0)
 
 
-def check_can_run(system: EdgeSystem) -> None:
-    """Check that some cluster can hold the encoder.
-
-    Raises:
-      InputError: otherwise.
-    """
-    problem = system.mean_problem
+def _check_can_run(problem: RoundProblem) -> None:
     if not np.any(can_run(problem)):
         fewest = usable_blocks(problem, jnp.max(problem.workload.micro_batch_choices))
         most = int(jnp.max(jnp.sum(fewest, axis=1)))
-        raise InputError(
-            "model.encoder_blocks",
-            problem.workload.blocks,
-            f"no cluster can ever hold the encoder; the largest has room for {most} blocks",
-            "Shrink the model or the batch, or raise devices.memory_share or network.devices",
-        )
+        why = f"no cluster can ever hold the encoder; the largest has room for {most} blocks"
+        remedy = "Shrink the model or the batch, or raise devices.memory_share or network.devices"
+        raise InputError("model.encoder_blocks", problem.workload.blocks, why, remedy)
 
 
-def check_latency(system: EdgeSystem) -> None:
-    """Check that the static pipeline ends a round at mean gains, within thirty years.
-
-    Raises:
-      InputError: otherwise.
-    """
-    latency_s = float(system.mean_problem.control.reference_latency_s)
+def _check_latency(problem: RoundProblem) -> None:
+    """Refuse a static pipeline whose round at mean gains lasts thirty years."""
+    latency_s = float(problem.control.reference_latency_s)
     if not 0.0 < latency_s < _LONGEST_ROUND_S:
-        raise InputError(
-            "radio",
-            f"a round of {latency_s:.3g} s",
-            "no round ever ends: a rate of a link or the speed of a device is out of all bounds",
-            "Correct a power, bandwidth, noise, distance or speed",
-        )
+        why = "no round ever ends: a rate of a link or the speed of a device is out of all bounds"
+        remedy = "Correct a power, bandwidth, noise, distance or speed"
+        raise InputError("radio", f"a round of {latency_s:.3g} s", why, remedy)
 
 
-def check_budgets(system: EdgeSystem) -> None:
-    """Check Slater's condition: every budget exceeds what the least decision spends.
-
-    Raises:
-      InputError: naming the budget and its floor.
-    """
-    problem = system.mean_problem
+def _check_budgets(problem: RoundProblem) -> None:
+    """Refuse a budget that the least decision spends: it would break Slater's condition."""
     budget_j = np.asarray(problem.control.energy_budget_j)
     for key, budget, floor in (
         ("control_unit_budget_j", budget_j[:, 0], np.asarray(control_unit_floor_j(problem))),
@@ -113,36 +90,49 @@ def check_budgets(system: EdgeSystem) -> None:
     ):
         worst = int(np.argmax(floor - budget))
         if budget[worst] <= floor[worst]:
-            raise InputError(
-                f"control.{key}",
-                float(budget[worst]),
-                f"under the energy floor of {floor[worst]:.4g} J a round in cluster {worst}, so "
-                "that no policy could keep it",
-                f"Raise it above {floor[worst]:.4g}",
-            )
+            least = f"{floor[worst]:.4g}"
+            why = f"no policy could keep it: cluster {worst} spends {least} J a round or more"
+            value = float(budget[worst])
+            raise InputError(f"control.{key}", value, why, f"Raise it above {least}")
 
 
-def build_system_params(config: Config, cluster_weight: np.ndarray) -> SystemParams:
+def build_system_params(config: Config, cluster_weight: np.ndarray | None = None) -> SystemParams:
     """Parameters from which networks are drawn, in linear SI units.
 
     Args:
       config: the configuration.
-      cluster_weight: ``[N]``.
+      cluster_weight: shares of the samples, ``[N]``; all the same without.
 
     Raises:
       InputError: naming the first key that is wrong.
     """
     config = ConfigDict(typed_values(config.to_dict()))
+    control, dynamics, learning = config.control, config.dynamics, config.learning
+    drift = None
+    if learning.bound == "local_steps":
+        steps, heterogeneity = config.training.local_steps, learning.gradient_heterogeneity
+        drift = local_steps_drift(learning.step_smoothness, steps, heterogeneity)
+    if cluster_weight is None:
+        cluster_weight = np.full(config.network.clusters, 1.0 / config.network.clusters)
+    weight = jnp.asarray(cluster_weight, jnp.float32)
+    # Without either nothing is carried from round to round, nor computed.
+    is_free = control.switching_cost == control.hysteresis == 0.0
     return SystemParams(
         topology=TopologyParams(**config.network),
         propagation=PropagationParams(**config.propagation),
-        dynamics=_fill(DynamicsParams, config.dynamics),
-        mobility=_fill(MobilityParams, config.dynamics) if config.dynamics.speed_m_per_s else None,
+        dynamics=_fill(DynamicsParams, dynamics),
+        mobility=_fill(MobilityParams, dynamics) if dynamics.speed_m_per_s else None,
         devices=DeviceParams(**config.devices),
         radio=_build_radio(config.radio),
-        workload=build_workload(config),
-        learning=_build_learning(config, cluster_weight),
-        control=_build_control(config),
+        workload=_build_workload(config),
+        learning=_fill(Learning, learning, cluster_weight=weight, drift=drift),
+        control=_fill(
+            ControlParams,
+            control,
+            queue_params=_fill(EffectiveQueueParams, control),
+            switching=None if is_free else _fill(SwitchingParams, control),
+            reference_micro_batches=config.policy.micro_batches,
+        ),
     )
 
 
@@ -157,7 +147,7 @@ def _fill(cls: type[_StructT], section: Config, **others: Any) -> _StructT:
 
 def _build_radio(radio: Config) -> RadioParams:
     numbers = {name: float(value) for name, value in radio.items() if name != "rate_law"}
-    linear = dict(to_linear(name, value) for name, value in numbers.items())
+    linear = {linear_name(name): to_linear(name, value) for name, value in numbers.items()}
     density_w_per_hz = linear.pop("noise_density_w_per_hz")
     return RadioParams(
         bs_noise_w_per_hz=density_w_per_hz * linear.pop("bs_noise_figure"),
@@ -167,35 +157,8 @@ def _build_radio(radio: Config) -> RadioParams:
     )
 
 
-def _build_learning(config: Config, cluster_weight: np.ndarray) -> Learning:
-    """Constants of the bound that ``learning.bound`` names."""
-    learning, steps = config.learning, config.training.local_steps
-    drift = None
-    if learning.bound == "local_steps":
-        drift = local_steps_drift(learning.step_smoothness, steps, learning.gradient_heterogeneity)
-    weight = jnp.asarray(cluster_weight, jnp.float32)
-    return _fill(Learning, learning, cluster_weight=weight, drift=drift)
-
-
-def _build_control(config: Config) -> ControlParams:
-    control = config.control
-    # Without either nothing is carried from round to round, nor computed.
-    is_free = control.switching_cost == control.hysteresis == 0.0
-    return _fill(
-        ControlParams,
-        control,
-        queue_params=_fill(EffectiveQueueParams, control),
-        switching=None if is_free else _fill(SwitchingParams, control),
-        reference_micro_batches=config.policy.micro_batches,
-    )
-
-
-def build_workload(config: Config) -> Workload:
-    """Work of a round, from the sizes of the model that is trained.
-
-    Raises:
-      InputError: on an unknown optimiser.
-    """
+def _build_workload(config: Config) -> Workload:
+    """Work of a round, from the sizes of the model that is trained."""
     model, training = config.model, config.training
     with under_keys({"optimizer.name": "training.client_optimizer"}):
         state_bytes = state_bytes_per_parameter(training.client_optimizer)

@@ -22,7 +22,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.devices import Compute
-from collapipe_jax.network.topology import TopologyParams
+from collapipe_jax.network.propagation import TopologyParams
 from collapipe_jax.quantity import Quantity, Struct, quantities
 
 NETWORK_FORMAT = "collapipe-network/1"

@@ -12,43 +12,29 @@ from collapipe_jax.units import gib_to_bytes
 
 
 class DeviceProfile(NamedTuple):
-    """One device as its maker describes it.
+    """One device as its maker describes it, by power under load.
 
-    Attributes:
-      cores: arithmetic units, each one fused multiply-add (2 FLOPs) a cycle.
-      clock_hz: their clock.
-      power_w: power under load.
-      memory_bytes: memory shared by processor and accelerator.
-      source: where the figures come from.
+    A core takes one fused multiply-add (2 FLOPs) a cycle; processor and accelerator share memory.
     """
 
     cores: int
     clock_hz: float
     power_w: float
     memory_bytes: float
-    source: str
 
     @property
     def peak_flops_per_s(self) -> float:
-        """Single-precision peak: two FLOPs a core and cycle."""
+        """Peak in single precision."""
         return 2.0 * self.cores * self.clock_hz
 
 
 DEVICE_PROFILES: dict[str, DeviceProfile] = {
-    "jetson_nano": DeviceProfile(
-        128, 0.9216e9, 10.0, gib_to_bytes(4), "NVIDIA Jetson Nano data sheet, 10 W mode"
-    ),
-    "jetson_tx2": DeviceProfile(
-        256, 1.302e9, 15.0, gib_to_bytes(8), "NVIDIA Jetson TX2 data sheet, 15 W mode"
-    ),
-    "jetson_xavier_nx": DeviceProfile(
-        384, 1.1e9, 15.0, gib_to_bytes(8), "NVIDIA Jetson Xavier NX data sheet, 15 W mode"
-    ),
-    "jetson_orin_nano": DeviceProfile(
-        1024, 0.625e9, 15.0, gib_to_bytes(8), "NVIDIA Jetson Orin Nano data sheet, 15 W mode"
-    ),
+    "jetson_nano": DeviceProfile(128, 0.9216e9, 10.0, gib_to_bytes(4)),
+    "jetson_tx2": DeviceProfile(256, 1.302e9, 15.0, gib_to_bytes(8)),
+    "jetson_xavier_nx": DeviceProfile(384, 1.1e9, 15.0, gib_to_bytes(8)),
+    "jetson_orin_nano": DeviceProfile(1024, 0.625e9, 15.0, gib_to_bytes(8)),
 }
-"""Known devices by name; add one by adding a row."""
+"""Known devices by name, from NVIDIA's data sheets in the mode of this power; one more is a row."""
 
 
 class Compute(Struct):
@@ -87,17 +73,9 @@ class DeviceParams(Struct):
 
 
 def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devices: int) -> Compute:
-    """Draw the devices of a network.
+    """Draw ``N`` clusters of ``K`` devices.
 
-    Args:
-      key: random key.
-      params: devices to draw from.
-      clusters: ``N``.
-      devices: ``K``.
-
-    Returns:
-      The devices. The dynamic power ``P`` is spent at the effective speed ``F``, so an operation
-      takes ``P / F`` joules.
+    The dynamic power ``P`` is spent at the effective speed ``F``: an operation takes ``P / F`` J.
     """
     profiles = [DEVICE_PROFILES[name] for name in (params.control_unit, *params.kinds)]
     peak = jnp.array([profile.peak_flops_per_s for profile in profiles])

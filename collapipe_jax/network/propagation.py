@@ -1,4 +1,4 @@
-"""Large-scale propagation: path loss and shadowing."""
+"""Where nodes are, and large-scale propagation between them: path loss and shadowing."""
 
 import functools
 from typing import NamedTuple
@@ -8,33 +8,105 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from collapipe_jax.network.topology import (
-    Positions,
-    TopologyParams,
-    d2e_distance_m,
-    node_distance_m,
-)
 from collapipe_jax.quantity import Struct, positive, quantity
 from collapipe_jax.units import db_to_linear
 
+Positions = Float[Array, "N J 2"]
+"""Of all nodes; node 0 of a cluster is its control unit."""
+
+ORDERS = ("drawn", "tour")
+"""How devices of a cluster may be numbered."""
+
+
+class TopologyParams(Struct):
+    """Geometry of a cell with the base station at the origin."""
+
+    clusters: int = positive("number of clusters", "N", whole=True, static=True)
+    devices: int = positive(
+        "devices of a cluster, besides its control unit", "K", whole=True, static=True
+    )
+    order: str = quantity(
+        "order in which blocks go through the devices of a cluster: as `drawn`, or a `tour` from "
+        "the control unit on always to the nearest device left",
+        choices=ORDERS,
+        default="drawn",
+    )
+    cell_radius_m: Array = positive("radius of the disc of the control units")
+    cluster_radius_m: Array = positive("radius of the disc of a cluster's devices")
+    d2e_min_distance_m: Array = positive("least distance of a node to the base station")
+    d2d_min_distance_m: Array = positive("least distance between two nodes")
+
+
+def sample_topology(key: PRNGKeyArray, params: TopologyParams) -> Positions:
+    """Positions of all nodes.
+
+    Nodes keep the least distances to the base station and to their control unit.
+    """
+    centre_key, device_key = jax.random.split(key)
+    cell_m = params.d2e_min_distance_m, params.cell_radius_m
+    cluster_m = params.d2d_min_distance_m, params.cluster_radius_m
+    centre = _sample_disc(centre_key, (params.clusters, 1), *cell_m)
+    offset = _sample_disc(device_key, (params.clusters, params.devices), *cluster_m)
+    if params.order == "tour":
+        offset = jax.vmap(_nearest_first)(offset)
+    return jnp.concatenate([centre, centre + offset], axis=1)
+
+
+def _nearest_first(offset_m):
+    """Devices ``[K, 2]`` in the order of a walk to the nearest one left, from the origin."""
+
+    def walk(state, _):
+        here, left = state
+        distance = jnp.where(left, jnp.linalg.norm(offset_m - here[None], axis=1), jnp.inf)
+        nearest = jnp.argmin(distance)
+        return (offset_m[nearest], left.at[nearest].set(False)), offset_m[nearest]
+
+    start = jnp.zeros(2), jnp.ones(len(offset_m), bool)
+    return jax.lax.scan(walk, start, length=len(offset_m))[1]
+
+
+def _sample_disc(key, shape, inner_radius_m, outer_radius_m):
+    """Points ``[*shape, 2]``, uniform over the area between two radii."""
+    radius_key, angle_key = jax.random.split(key)
+    area = jax.random.uniform(radius_key, shape)
+    radius = jnp.sqrt(inner_radius_m**2 + area * (outer_radius_m**2 - inner_radius_m**2))
+    angle = 2 * jnp.pi * jax.random.uniform(angle_key, shape)
+    return radius[..., None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)
+
+
+def d2e_distance_m(position_m: Positions, params: TopologyParams) -> Float[Array, "N J"]:
+    """Distance of every node to the base station, with its lower limit."""
+    return jnp.maximum(jnp.linalg.norm(position_m, axis=-1), params.d2e_min_distance_m)
+
+
+def node_distance_m(position_m: Positions, params: TopologyParams) -> Float[Array, "N*J N*J"]:
+    """Distance between every two nodes in row-major order, with its lower limit.
+
+    The diagonal has it too: no message goes from a node to itself.
+    """
+    flat = position_m.reshape(-1, 2)
+    difference = flat[:, None, :] - flat[None, :, :]
+    # The square root has no derivative at zero, so the floor is applied to the square.
+    square = jnp.maximum(jnp.sum(difference**2, axis=-1), params.d2d_min_distance_m**2)
+    return jnp.sqrt(square)
+
 
 class PathLossLaw(NamedTuple):
-    """``PL(d) = intercept_db + slope_db log10(d / 1 km)`` in dB, and its source."""
+    """``PL(d) = intercept_db + slope_db log10(d / 1 km)`` in dB."""
 
     intercept_db: float
     slope_db: float
-    source: str
 
 
 PATH_LOSS_LAWS: dict[str, PathLossLaw] = {
-    "macro_2ghz": PathLossLaw(128.1, 37.6, "3GPP TR 36.814 urban macro at 2 GHz; device to edge"),
-    "d2d_outdoor": PathLossLaw(148.0, 40.0, "3GPP TR 36.843 outdoor device to device, no sight"),
-    "winner_b1_sight": PathLossLaw(
-        101.14,
-        22.7,
-        "WINNER II D1.1.2 B1, in sight: 22.7 log10 d_m + 41 + 20 log10(f / 5 GHz), 2 GHz",
-    ),
-    "free_space_2ghz": PathLossLaw(98.47, 20.0, "Friis at 2 GHz: 20 log10(4 pi d f / c)"),
+    # 3GPP TR 36.814, urban macro at 2 GHz, device to edge
+    "macro_2ghz": PathLossLaw(128.1, 37.6),
+    # 3GPP TR 36.843, outdoor device to device, out of sight
+    "d2d_outdoor": PathLossLaw(148.0, 40.0),
+    # WINNER II D1.1.2 B1, in sight: 22.7 log10 d_m + 41 + 20 log10(f / 5 GHz) at 2 GHz
+    "winner_b1_sight": PathLossLaw(101.14, 22.7),
+    # Friis at 2 GHz: 20 log10(4 pi d f / c)
+    "free_space_2ghz": PathLossLaw(98.47, 20.0),
 }
 """Known path-loss laws by name; the distance enters in kilometres."""
 
@@ -59,24 +131,14 @@ class PropagationParams(Struct):
 
 
 class Shadowing(NamedTuple):
-    """Gain beyond the path loss, in dB.
-
-    Attributes:
-      d2e_db: of links to the base station.
-      node_db: of links between nodes, reciprocal.
-    """
+    """Gain of all links beyond the path loss; between nodes it is reciprocal."""
 
     d2e_db: Float[Array, "N J"]
     node_db: Float[Array, "N*J N*J"]
 
 
 class LargeScaleGain(NamedTuple):
-    """Mean power gains, before fading.
-
-    Attributes:
-      d2e: of links to the base station.
-      node: of links between nodes, sender first, reciprocal.
-    """
+    """Mean power gains of all links before fading; between nodes reciprocal, sender first."""
 
     d2e: Float[Array, "N J"]
     node: Float[Array, "N J N J"]
@@ -94,12 +156,6 @@ def sample_shadowing(
 
     Links to the base station have correlation ``exp(-d / d_corr)`` at distance ``d`` of their
     nodes. Links between nodes are independent of each other and the same in both directions.
-
-    Args:
-      key: random key.
-      position_m: of all nodes.
-      topology: geometry, for the least distance.
-      params: deviations and decorrelation distances.
     """
     d2e_key, node_key = jax.random.split(key)
     between_m = node_distance_m(position_m, topology)
@@ -122,17 +178,8 @@ def step_shadowing(
 
     A link to the base station whose node moves by ``d`` keeps the correlation
     ``exp(-d / d_corr)`` (Gudmundson 1991), and so do two nodes at distance ``d``. For a link
-    between nodes ``d`` is the sum of what both ends move.
-
-    Args:
-      key: random key.
-      before: at the old positions.
-      position_m: the old positions.
-      moved_m: displacement of all nodes.
-      params: deviations and decorrelation distances.
-
-    Returns:
-      Shadowing at the new positions; a link whose ends stand still keeps its own.
+    between nodes ``d`` is the sum of what both ends move. A link whose ends stand still keeps
+    its shadowing. ``before`` and ``position_m`` are those before the displacement ``moved_m``.
     """
     d2e_key, node_key = jax.random.split(key)
     from_m, moved_m = position_m.reshape(-1, 2), moved_m.reshape(-1, 2)
@@ -152,14 +199,7 @@ def step_shadowing(
 def large_scale_gain(
     position_m: Positions, shadowing: Shadowing, topology: TopologyParams, params: PropagationParams
 ) -> LargeScaleGain:
-    """Path loss with shadowing, as linear gains.
-
-    Args:
-      position_m: of all nodes.
-      shadowing: of all links.
-      topology: geometry, for the least distances.
-      params: path-loss laws.
-    """
+    """Path loss with shadowing, as linear gains."""
     shape = position_m.shape[:2]
     d2e_m, between_m = d2e_distance_m(position_m, topology), node_distance_m(position_m, topology)
     d2e_db = -path_loss_db(d2e_m, PATH_LOSS_LAWS[params.d2e_path_loss]) + shadowing.d2e_db
@@ -191,14 +231,9 @@ def _field_given(field, from_m, to_m, decorrelation_m):
     Conditioning keeps correlations: nodes that are close, or move to where another was, have
     nearly the same shadowing.
 
-    Args:
-      field: at the points ``from_m``, ``[A]``.
-      from_m, to_m: points, ``[A, 2]``.
-      decorrelation_m: distance.
-
     Returns:
-      Mean ``[A]`` and, for unit variance of the field, a factor ``[A, A]`` of the covariance,
-      both at ``to_m``.
+      At points ``to_m [A, 2]`` the mean ``[A]`` and, for unit variance of the field ``[A]`` at
+      ``from_m``, a factor ``[A, A]`` of the covariance.
     """
 
     def covariance(a, b):

@@ -10,7 +10,7 @@ from jax import Array
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from collapipe_jax.config.files import system_params
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.files.realisations import (
     METRICS,
@@ -46,7 +46,7 @@ def compare(
       The summary, as in ``summary.json``.
     """
     results = Results.create(workdir, "compare", options, config.to_dict())
-    run_policies(results, system_params(config), _networks, per_round, console)
+    run_policies(results, build_system_params(config), _networks, per_round, console)
     summary = summarise(load_realisations(results.folder, "compare"))
     results.write_summary(summary)
     return summary

@@ -21,12 +21,12 @@ from collapipe_jax.cost.switching import Switching
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.dynamics import (
     FadingState,
+    MobilityState,
     fading_power,
-    sample_availability,
     sample_fading,
     step_fading,
+    step_mobility,
 )
-from collapipe_jax.network.mobility import MobilityState, step_mobility
 from collapipe_jax.network.propagation import large_scale_gain
 from collapipe_jax.policies.registry import Policy
 from collapipe_jax.simulation.system import EdgeSystem, SystemParams, sample_system
@@ -119,7 +119,7 @@ def observe(environment: Environment) -> RoundProblem:
         cross_gain=radio.cross_gain * node,
     )
     memory_bytes = problem.compute.memory_bytes
-    available = sample_availability(
+    available = jax.random.bernoulli(
         _round_keys(key).availability, dynamics.availability, memory_bytes.shape
     )
     problem = problem.replace(

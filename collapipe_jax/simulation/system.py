@@ -16,15 +16,20 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio, RadioConstants
 from collapipe_jax.network.devices import DeviceParams, sample_compute
-from collapipe_jax.network.dynamics import DynamicsParams
-from collapipe_jax.network.mobility import Mobility, MobilityParams, sample_mobility
+from collapipe_jax.network.dynamics import (
+    DynamicsParams,
+    Mobility,
+    MobilityParams,
+    sample_mobility,
+)
 from collapipe_jax.network.propagation import (
     PropagationParams,
     Shadowing,
+    TopologyParams,
     large_scale_gain,
     sample_shadowing,
+    sample_topology,
 )
-from collapipe_jax.network.topology import TopologyParams, sample_topology
 from collapipe_jax.quantity import Struct, part, positive, quantities, quantity, same
 
 

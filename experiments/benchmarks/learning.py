@@ -7,7 +7,7 @@ some of them padded, with a head of two classes: blocks of width 768 and of widt
 32 texts at a time, with dropout of 0.1 and without. Ours is one compiled step; PyTorch runs
 ``transformers.BertForSequenceClassification`` with the fused Adam, as it is and through
 ``torch.compile``, with the same weights, texts and number of threads, in the same process,
-which keeps freed memory as our training programs do (``collapipe_jax.host_memory``). They take
+which keeps freed memory as our training programs do (``collapipe_jax.compilation``). They take
 turns, so that whatever else the machine does meets all of them; the medians are compared.
 
     python -m experiments.benchmarks.learning --mfu

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from collapipe_jax.command_line import make_parser, require_positive, run_reporting_errors
-from collapipe_jax.config.files import system_params
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.simulation.environment import (
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
 
     config = default.get_config()
     config.model.encoder_blocks = _BLOCKS
-    params = system_params(config)
+    params = build_system_params(config)
     rows = []
     for name in POLICIES:
         policy = make_policy(name, config.policy.micro_batches)

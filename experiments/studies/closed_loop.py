@@ -25,7 +25,8 @@ from collapipe_jax.command_line import (
     read_numbers,
     run_reporting_errors,
 )
-from collapipe_jax.config.files import read_checked_config, system_params
+from collapipe_jax.config.files import read_config
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.control.backlog_bound import backlog_lower_bound
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.cost.feasibility import can_run
@@ -83,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
         v=(None, "values of V, with commas (default: the configuration's)"),
     )
     given, overrides = parser.parse_known_args(argv)
-    config = read_checked_config(given.config, overrides)
+    config = read_config(given.config, overrides)
     options = policy_options(
         given.policies.split(","),
         [config.control.v] if given.v is None else read_numbers("--v", given.v),
@@ -93,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
     )
     console = Console()
     results = Results.create(given.workdir, "closed_loop", options, config.to_dict())
-    run_policies(results, system_params(config), _networks, time_means, console)
+    run_policies(results, build_system_params(config), _networks, time_means, console)
     summary = summarise(load_realisations(results.folder, "closed_loop"))
     path = results.write_summary(summary)
     console.print(summary_table(summary))

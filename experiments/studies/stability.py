@@ -27,7 +27,8 @@ from collapipe_jax.command_line import (
     make_table,
     run_reporting_errors,
 )
-from collapipe_jax.config.files import read_checked_config, system_params
+from collapipe_jax.config.files import read_config
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.errors import InputError
@@ -71,14 +72,14 @@ def main(argv: Sequence[str]) -> None:
     for name, value in sizes.items():
         if value < 2:
             raise InputError(f"--{name}", value, "under 2", "Give 2 or more")
-    config = read_checked_config(given.config, overrides)
+    config = read_config(given.config, overrides)
     console = console_for_tables(_WIDTH)
     if config.control.hysteresis or config.control.switching_cost:
         value = [config.control.hysteresis, config.control.switching_cost]
         raise InputError("control", value, "not part of the theorem", "Set both to 0")
     options = sizes | {"chunk": given.realisations}
     results = Results.create(given.workdir, "stability", options, config.to_dict())
-    simulate_loops(results, system_params(config), console)
+    simulate_loops(results, build_system_params(config), console)
     rows = bound_loops(results)
     write_bounds(results, rows)
     results.write_summary({"v": [{"v": v} | summarise(row) for v, row in rows.items()]})

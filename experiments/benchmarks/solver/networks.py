@@ -63,7 +63,7 @@ def _params(shape: NetworkShape) -> SystemParams:
     config.training.update({"batch": _BATCH, "micro_batch_choices": _CHOICES})
     config.devices.memory_share = 1.0  # the static pipeline, its latency the unit, always fits
     config.dynamics.update({"d2e_rician_factor": 0.0, "d2d_rician_factor": 0.0})
-    return build_system_params(config, np.full(shape.clusters, 1.0 / shape.clusters))
+    return build_system_params(config)
 
 
 def _sample_problem(key: Array, params: SystemParams) -> RoundProblem:

@@ -6,15 +6,12 @@ import sys
 
 import pytest
 
-from collapipe_jax import command_line
-from collapipe_jax.errors import InputError
-
 # A step whose scratch memory is 64 MiB, more than the library ever keeps by itself; minor page
 # faults of one step follow.
 PROGRAM = """
 import resource, sys
 import jax, jax.numpy as jnp
-from collapipe_jax.host_memory import keep_freed_memory
+from collapipe_jax.compilation import keep_freed_memory
 
 print(keep_freed_memory() if sys.argv[1] == "keep" else None)
 step = jax.jit(lambda x: ((x @ x.T) @ x).sum())
@@ -46,16 +43,3 @@ def test_steps_fault_no_pages_where_freed_memory_is_kept():
         pytest.skip("the C library has no such settings")
     assert float(faults_without) > 0.5 * PAGES
     assert float(faults) < 0.05 * PAGES
-
-
-def test_a_program_that_trains_keeps_memory_and_still_reports_errors(monkeypatch, capsys):
-    calls = []
-    monkeypatch.setattr(command_line, "keep_freed_memory", lambda: calls.append("kept"))
-
-    def main(argv):
-        calls.append(argv)
-        raise InputError("key", 1, "wrong", "Mend it")
-
-    assert command_line.run_training(main, ["--a"]) == 2
-    assert calls == ["kept", ["--a"]]
-    assert "key = 1" in capsys.readouterr().err
