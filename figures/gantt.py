@@ -199,9 +199,15 @@ def draw(
     longest_s = max(step.finish_s for step in steps)
     for row, label in enumerate(style.run_labels(records)):
         strip, chart = panels[2 * row : 2 * row + 2]
-        _strip(strip, records[row], steps[row], label)
         _chart(chart, steps[row], longest_s)
-        _zoom(figure, strip, chart, records[row], steps[row], longest_s)
+        begin, end = _strip(strip, records[row], steps[row], label)
+        last = steps[row].finish_s / style.time_unit(longest_s)[0]
+        for above, below in ((begin, 0.0), (end, last)):  # from the frame to the ends of the chart
+            places = {"coordsA": strip.transData, "coordsB": chart.transData}
+            thin = {"color": style.GREY, "linewidth": 0.6}
+            line = ConnectionPatch((above, -0.5), (below, 0.5), **places, **thin)
+            line.set_in_layout(False)
+            figure.add_artist(line)
     figure.legend(handles=_handles(), loc="outside lower center", ncols=5)
     return figure
 
@@ -233,8 +239,12 @@ def _chart(axes: Axes, step: Step, longest_s: float) -> None:
     axes.set_xlabel(f"Time since the local steps began, first of them only [{unit}]")
 
 
-def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> None:
-    """The cluster's whole round to scale, docs/system-model.md (14)."""
+def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> tuple[float, float]:
+    """The cluster's whole round to scale, docs/system-model.md (14), its first local step framed.
+
+    Returns:
+      Where the frame begins and ends.
+    """
     parts_s = record.history["parts_s"][step.index, step.cluster]
     unit_s, unit = style.time_unit(float(parts_s.sum()))
     start_s = 0.0
@@ -256,25 +266,11 @@ def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> None:
         loc="left",
     )
     axes.grid(visible=False)
-
-
-def _zoom(
-    figure: Figure, strip: Axes, chart: Axes, record: RunRecord, step: Step, longest_s: float
-) -> None:
-    """Frame the first local step in the strip, and join it to the ends of the chart."""
-    parts_s = record.history["parts_s"][step.index, step.cluster]
-    unit_s, _ = style.time_unit(float(parts_s.sum()))
     begin = float(parts_s[:_BEFORE_STEPS].sum()) / unit_s
     end = begin + step.finish_s / unit_s
     frame = Rectangle((begin, -0.5), end - begin, 1.0, fill=False, linewidth=1.2, clip_on=False)
-    strip.add_patch(frame)
-    last = step.finish_s / style.time_unit(longest_s)[0]
-    for above, below in ((begin, 0.0), (end, last)):
-        places = {"coordsA": strip.transData, "coordsB": chart.transData}
-        thin = {"color": style.GREY, "linewidth": 0.6}
-        line = ConnectionPatch((above, -0.5), (below, 0.5), **places, **thin)
-        line.set_in_layout(False)
-        figure.add_artist(line)
+    axes.add_patch(frame)
+    return begin, end
 
 
 def _handles() -> list[Artist]:

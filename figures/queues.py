@@ -24,10 +24,7 @@ def running_mean(values: np.ndarray) -> np.ndarray:
 
 
 def energy_over_budget(record: RunRecord) -> np.ndarray:
-    """Mean energy so far over the budget of (P1), no unit, ``[R, N, K + 1]``.
-
-    The constraint is kept where the last row is at most 1.
-    """
+    """Mean energy so far over the budget of (P1), no unit, ``[R, N, K + 1]``."""
     return running_mean(record.history["energy_j"]) / record.constants["energy_budget_j"][None]
 
 

@@ -11,7 +11,7 @@ set. Corpora are found through COLLAPIPE_DATA. About 10 minutes on 2 cores.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
@@ -41,30 +41,23 @@ from collapipe_jax.tasks.scores import (
 from collapipe_jax.tasks.tagging_data import TaggedSets, read_tagged
 from experiments.benchmarks.timing import timed
 
+
+def _sets(folder: str, train: str, validation: str, test: str) -> dict[str, Any]:
+    """Files of a corpus by set."""
+    names = {"train": train, "validation": validation, "test": test}
+    return {part: name and f"{folder}/{name}" for part, name in names.items()}
+
+
+_CLINC150 = ("data_full.json#train", "data_full.json#val", "data_full.json#test")
+_WNUT17 = ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated")
 CLASSIFICATION = {
-    "cls_clinc150": {
-        "train": "cls_clinc150/data_full.json#train",
-        "validation": "cls_clinc150/data_full.json#val",
-        "test": "cls_clinc150/data_full.json#test",
-    },
-    "cls_banking77": {
-        "train": "cls_banking77/train.csv",
-        "validation": "",
-        "test": "cls_banking77/test.csv",
-        "validation_samples": 1000,
-    },
+    "cls_clinc150": _sets("cls_clinc150", *_CLINC150),
+    "cls_banking77": _sets("cls_banking77", "train.csv", "", "test.csv")
+    | {"validation_samples": 1000},
 }
 TAGGING = {
-    "ner_bc5cdr": {
-        "train": "ner_bc5cdr/train.tsv",
-        "validation": "ner_bc5cdr/devel.tsv",
-        "test": "ner_bc5cdr/test.tsv",
-    },
-    "ner_wnut17": {
-        "train": "ner_wnut17/wnut17train.conll",
-        "validation": "ner_wnut17/emerging.dev.conll",
-        "test": "ner_wnut17/emerging.test.annotated",
-    },
+    "ner_bc5cdr": _sets("ner_bc5cdr", "train.tsv", "devel.tsv", "test.tsv"),
+    "ner_wnut17": _sets("ner_wnut17", *_WNUT17),
 }
 
 _WIDTH = 120

@@ -211,18 +211,15 @@ def _backlog_bound(v: float, loop: Loop, other: Loop, left: np.ndarray) -> np.nd
 def summarise(row: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Means over networks with intervals, and in how many networks each bound holds."""
     bounded = np.isfinite(row["backlog_bound"])
-    backlog, backlog_bound = row["backlog"][bounded], row["backlog_bound"][bounded]
+    names = ("latency", "latency_bound", "drift_constant", "solver_gap")
+    values = {name: row[name] for name in names}
+    values |= {name: row[name][bounded] for name in ("backlog", "backlog_bound")}
     return {
-        "latency": mean_interval(row["latency"]),
-        "latency_bound": mean_interval(row["latency_bound"]),
+        **{name: mean_interval(each) for name, each in values.items()},
         "latency_holds": int(np.sum(row["latency"] <= row["latency_bound"])),
-        "backlog": mean_interval(backlog),
-        "backlog_bound": mean_interval(backlog_bound),
-        "backlog_holds": int(np.sum(backlog <= backlog_bound)),
+        "backlog_holds": int(np.sum(values["backlog"] <= values["backlog_bound"])),
         "with_slack": int(np.sum(bounded)),
         "networks": len(row["latency"]),
-        "drift_constant": mean_interval(row["drift_constant"]),
-        "solver_gap": mean_interval(row["solver_gap"]),
         "worst_use": float(row["use"].max()),
         "sample_path_excess": float(row["sample_path_excess"].max()),
     }
