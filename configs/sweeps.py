@@ -35,13 +35,12 @@ def get_sweep(name: str = "") -> dict[str, Any]:
     if name not in SWEEPS:
         remedy = f"Write configs/sweeps.py:NAME with one of {', '.join(SWEEPS)}"
         raise InputError("--config", f"configs/sweeps.py:{name}", "no such sweep", remedy)
-    axis, scale, points = SWEEPS[name]
-    return {"axis": axis, "log": scale == "log", "points": points}
+    return dict(zip(("axis", "log", "points"), SWEEPS[name], strict=True))
 
 
-def _over(key: str, values: tuple, unit: float = 1) -> list[tuple]:
-    """Points of one key, whose values are given in multiples of a unit."""
-    return [(value, {key: value * unit}) for value in values]
+def _over(axis: str, key: str, values: tuple, unit: float = 1, log: bool = True) -> tuple:
+    """A sweep of one key, whose values are given in multiples of a unit."""
+    return axis, log, [(value, {key: value * unit}) for value in values]
 
 
 def _payload(activation_bits: int, parameter_bits: int) -> dict[str, int]:
@@ -51,49 +50,33 @@ def _payload(activation_bits: int, parameter_bits: int) -> dict[str, int]:
 
 SWEEPS = {
     # The size of the network.
-    "clusters": ("Clusters", "linear", _over("network.clusters", (1, 2, 4, 8))),
-    "devices": ("Devices per cluster", "linear", _over("network.devices", (2, 3, 5, 8))),
+    "clusters": _over("Clusters", "network.clusters", (1, 2, 4, 8), log=False),
+    "devices": _over("Devices per cluster", "network.devices", (2, 3, 5, 8), log=False),
     # The radio.
-    "bandwidth": (
-        "D2E bandwidth [MHz]",
-        "log",
-        _over("radio.d2e_bandwidth_hz", (5, 10, 20, 40, 80), 1e6),
+    "bandwidth": _over("D2E bandwidth [MHz]", "radio.d2e_bandwidth_hz", (5, 10, 20, 40, 80), 1e6),
+    "d2d_bandwidth": _over(
+        "D2D bandwidth [MHz]", "radio.d2d_bandwidth_hz", (2.5, 5, 10, 20, 40), 1e6
     ),
-    "d2d_bandwidth": (
-        "D2D bandwidth [MHz]",
-        "log",
-        _over("radio.d2d_bandwidth_hz", (2.5, 5, 10, 20, 40), 1e6),
-    ),
-    "power": (
-        "Largest D2E power [dBm]",
-        "linear",
-        _over("radio.d2e_power_max_dbm", (17, 20, 23, 26)),
+    "power": _over(
+        "Largest D2E power [dBm]", "radio.d2e_power_max_dbm", (17, 20, 23, 26), log=False
     ),
     # The work.
-    "blocks": ("Encoder blocks", "linear", _over("model.encoder_blocks", (4, 8, 12, 24))),
-    "sequence": (
-        "Sequence length [tokens]",
-        "log",
-        _over("task.source_length", (32, 64, 128, 256)),
+    "blocks": _over("Encoder blocks", "model.encoder_blocks", (4, 8, 12, 24), log=False),
+    "sequence": _over("Sequence length [tokens]", "task.source_length", (32, 64, 128, 256)),
+    "micro_batches": _over(
+        "Micro-batches of policies that fix them", "policy.micro_batches", (1, 2, 4, 8, 16, 32)
     ),
-    "micro_batches": (
-        "Micro-batches of policies that fix them",
-        "log",
-        _over("policy.micro_batches", (1, 2, 4, 8, 16, 32)),
-    ),
-    "local_steps": ("Local steps in a round", "log", _over("training.local_steps", (1, 4, 16, 64))),
-    "segments": ("Segments of titanic", "linear", _over("policy.partitions", (1, 2, 3, 4, 5))),
+    "local_steps": _over("Local steps in a round", "training.local_steps", (1, 4, 16, 64)),
+    "segments": _over("Segments of titanic", "policy.partitions", (1, 2, 3, 4, 5), log=False),
     # The constraints and their weight.
-    "budgets": (
-        "Mean energy budget of a device [J]",
-        "log",
-        _over("control.device_budget_j", (120, 240, 480, 960)),
+    "budgets": _over(
+        "Mean energy budget of a device [J]", "control.device_budget_j", (120, 240, 480, 960)
     ),
-    "v": ("V", "log", _over("control.v", (0.3, 1, 3, 10, 30))),
+    "v": _over("V", "control.v", (0.3, 1, 3, 10, 30)),
     # How unlike the boards are, and how fast devices walk.
     "heterogeneity": (
         "Speed of the fastest board over the slowest",
-        "linear",
+        False,
         [
             (1.0, {"devices.kinds": (_NX,)}),
             (1.3, {"devices.kinds": (_TX2, _NX)}),
@@ -101,14 +84,15 @@ SWEEPS = {
             (5.4, {"devices.kinds": (_NANO, _TX2, _NX, _ORIN)}),
         ],
     ),
-    "mobility": (
+    "mobility": _over(
         "Mean speed of devices, m/s",
-        "linear",
-        _over("dynamics.speed_m_per_s", (0.0, 0.5, 1.4, 5.0, 15.0)),
+        "dynamics.speed_m_per_s",
+        (0.0, 0.5, 1.4, 5.0, 15.0),
+        log=False,
     ),
     "sensitivity": (
         "Choice",
-        "linear",
+        False,
         [
             ("as in paper.py", {}),
             ("no interference", {"radio.d2d_activity": 0.0}),
@@ -123,4 +107,4 @@ SWEEPS = {
         ],
     ),
 }
-"""Axis, scale and points by name."""
+"""Axis, whether it is logarithmic, and points by name."""

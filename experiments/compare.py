@@ -49,10 +49,22 @@ def main(argv: Sequence[str]) -> None:
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """One row for every policy."""
+    rows = []
+    for name, policy in summary["policies"].items():
+        memory, broken = policy["device_memory_bytes"]["mean"], policy["violations"]
+        numbers = (
+            policy["compute_latency_s"]["mean"],
+            None if memory is None else memory / 2**20,
+            policy["energy_j"]["mean"],
+            policy["divergence"]["median"],
+        )
+        texts = ("?" if number is None else f"{number:.3g}" for number in numbers)
+        shares = (f"{100 * broken[key]:.0f} %" for key in ("memory", "energy", "divergence"))
+        rows.append((name, interval_text(policy["latency_s"]), *texts, ", ".join(shares)))
     headings = ("policy", "latency\ns", "compute\ns", "memory\nMiB", "energy\nJ", "diverg.\nmedian")
     return make_table(
         (*headings, "broken: memory,\nenergy, diverg."),
-        (_row(name, policy) for name, policy in summary["policies"].items()),
+        rows,
         title=f"{summary['realisations']} networks, {summary['rounds']} rounds",
         caption="Means over rounds and networks, latency with its 95 % interval. Broken: share of "
         "rounds over a device's memory, of nodes over their mean energy, of networks over their "
@@ -60,22 +72,6 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         "left out.",
         **COMPACT,
     )
-
-
-def _row(name: str, policy: Mapping[str, Any]) -> list[str]:
-    memory, broken = policy["device_memory_bytes"]["mean"], policy["violations"]
-    numbers = (
-        policy["compute_latency_s"]["mean"],
-        None if memory is None else memory / 2**20,
-        policy["energy_j"]["mean"],
-        policy["divergence"]["median"],
-    )
-    return [
-        name,
-        interval_text(policy["latency_s"]),
-        *("?" if number is None else f"{number:.3g}" for number in numbers),
-        ", ".join(f"{100 * broken[key]:.0f} %" for key in ("memory", "energy", "divergence")),
-    ]
 
 
 if __name__ == "__main__":

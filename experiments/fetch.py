@@ -9,7 +9,6 @@ accepted, or are with ``--yes``. What its publisher has replaced since is an err
 cls_banking77, vocab_bert.
 """
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,31 +18,34 @@ from rich.console import Console
 from collapipe_jax.command_line import make_parser, run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.corpora import DATA_VARIABLE
-from collapipe_jax.tasks.public_corpora import Corpus, corpora, fetch
+from collapipe_jax.tasks.public_corpora import corpora, fetch
 
 
 def main(argv: Sequence[str]) -> None:
     """Show the terms, ask, download what is missing."""
-    options = _options(argv)
-    console = Console()
-    wanted = {name: _known(name) for name in options.names}
+    parser = make_parser(__doc__, directory=("", f"where to; else {DATA_VARIABLE}"))
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a corpus, see above")
+    parser.add_argument("--yes", action="store_true", help="accept the terms without being asked")
+    newer = "take today's version of what its publisher replaces in place"
+    parser.add_argument("--newer", action="store_true", help=newer)
+    options, console = parser.parse_args(argv), Console()
+    for name in options.names:
+        if name not in corpora():
+            raise InputError("NAME", name, "no such corpus", f"Use one of {', '.join(corpora())}")
+    wanted = {name: corpora()[name] for name in options.names}
     directory = _directory(options.directory)
     for name, corpus in wanted.items():
-        _show_terms(console, name, corpus)
+        console.print(f"[bold]{name}[/bold]: {corpus.title}")
+        console.print(f"  licence: {corpus.licence}")
+        console.print(f"  cite: {corpus.citation}")
+        for url in dict.fromkeys(file.url for file in corpus.files):
+            console.print(f"  from: {url}", soft_wrap=True)
     if not options.yes:
         _ask(console)
     for name, corpus in wanted.items():
         fetch(corpus, directory / name, console, newer=options.newer)
     if options.directory:
         console.print(f"for training: export {DATA_VARIABLE}={directory}", soft_wrap=True)
-
-
-def _show_terms(console: Console, name: str, corpus: Corpus) -> None:
-    console.print(f"[bold]{name}[/bold]: {corpus.title}")
-    console.print(f"  licence: {corpus.licence}")
-    console.print(f"  cite: {corpus.citation}")
-    for url in dict.fromkeys(file.url for file in corpus.files):
-        console.print(f"  from: {url}", soft_wrap=True)
 
 
 def _ask(console: Console) -> None:
@@ -56,12 +58,6 @@ def _ask(console: Console) -> None:
         raise InputError("consent", answer.strip(), problem, "Answer y, or pass --yes")
 
 
-def _known(name: str) -> Corpus:
-    if name not in corpora():
-        raise InputError("NAME", name, "no such corpus", f"Use one of {', '.join(corpora())}")
-    return corpora()[name]
-
-
 def _directory(given: str) -> Path:
     directory = given or os.environ.get(DATA_VARIABLE, "")
     if not directory:
@@ -69,15 +65,6 @@ def _directory(given: str) -> Path:
         remedy = f"Pass --directory=DIR and export {DATA_VARIABLE}=DIR for training"
         raise InputError("--directory", given, problem, remedy)
     return Path(directory).expanduser()
-
-
-def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = make_parser(__doc__, directory=("", f"where to; else {DATA_VARIABLE}"))
-    parser.add_argument("names", nargs="+", metavar="NAME", help="a corpus, see above")
-    parser.add_argument("--yes", action="store_true", help="accept the terms without being asked")
-    newer = "take today's version of what its publisher replaces in place"
-    parser.add_argument("--newer", action="store_true", help=newer)
-    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -34,25 +34,20 @@ def main(argv: Sequence[str]) -> None:
     )
     given, overrides = parser.parse_known_args(argv)
     sweep = read_sweep(given.config)
-    configs = [read_config(given.config, [*overrides, *keys]) for _, keys in sweep["points"]]
     sizes = {"rounds": given.rounds, "realisations": given.realisations}
-    policies = given.policies.split(",")
-    options = [
-        policy_options(policies, [config.control.v], chunk=given.realisations, **sizes)
-        for config in configs
-    ]
+    policies, cases = given.policies.split(","), []
+    for _, keys in sweep["points"]:
+        config = read_config(given.config, [*overrides, *keys])
+        v = [config.control.v]
+        cases.append((config, policy_options(policies, v, chunk=given.realisations, **sizes)))
     swept = {"axis": sweep["axis"], "log": sweep["log"]}
     swept["values"] = [value for value, _ in sweep["points"]]
-    points = [
-        {"options": own, "config": config.to_dict()}
-        for own, config in zip(options, configs, strict=True)
-    ]
+    points = [{"options": own, "config": config.to_dict()} for config, own in cases]
     results = Results.create(given.workdir, "sweep", {**swept, "points": points})
     console, found = Console(), []
-    for index, value in enumerate(swept["values"]):
+    for index, (value, case) in enumerate(zip(swept["values"], cases, strict=True)):
         console.print(f"{sweep['axis']}: {_text(value)}")
-        folder = point_folder(results.folder, index)
-        summary = compare(configs[index], options[index], folder, console)
+        summary = compare(*case, point_folder(results.folder, index), console)
         found.append({"value": value} | summary)
     path = results.write_summary({**swept, "points": found})
     console.print(latency_table(sweep["axis"], found))
@@ -63,13 +58,10 @@ def main(argv: Sequence[str]) -> None:
 
 def latency_table(axis: str, points: Sequence[Mapping[str, Any]]) -> Table:
     """Mean latency of every policy at every point."""
-    rows = [
-        (
-            _text(point["value"]),
-            *(_mean(policy["latency_s"]) for policy in point["policies"].values()),
-        )
-        for point in points
-    ]
+    rows = []
+    for point in points:
+        latency = (policy["latency_s"] | {"ci95": None} for policy in point["policies"].values())
+        rows.append((_text(point["value"]), *map(interval_text, latency)))
     headings = (axis, *points[0]["policies"])
     return make_table(headings, rows, left=0, title="Mean latency of a round, s", **_STYLE)
 
@@ -82,10 +74,6 @@ def reduction_table(axis: str, points: Sequence[Mapping[str, Any]]) -> Table:
         for point, own in zip(points, saved, strict=True)
     ]
     return make_table((axis, *saved[0]), rows, left=0, title="Latency saved by dssra, %", **_STYLE)
-
-
-def _mean(interval: Mapping[str, float | None]) -> str:
-    return interval_text({**interval, "ci95": None})
 
 
 def _text(value: float | str) -> str:

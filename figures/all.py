@@ -14,6 +14,7 @@ figure.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,11 +24,10 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord, load_run
 from collapipe_jax.files.convergence import load_study
 from collapipe_jax.files.races import Run, load_race
-from collapipe_jax.files.realisations import OURS, load_sweep
+from collapipe_jax.files.realisations import OURS, load_realisations, load_sweep
 from collapipe_jax.files.results import read_settings
 from figures import (
     bound,
-    comparison,
     constants,
     constraints,
     convergence,
@@ -47,12 +47,15 @@ from figures import (
     tradeoff,
 )
 
-_OF_RUNS = (progress, latency, queues, constants, gantt, gantt_clients)
 _TAKES = {gantt: ("round_number", "cluster"), gantt_clients: ("round_number",)}
 _BY_EXPERIMENT: dict[str, tuple[Callable[[str], Any], tuple[ModuleType, ...]]] = {
-    "compare": (comparison.load, (policies, memory, constraints, reduction)),
+    "run": (load_run, (progress, latency, queues, constants, gantt, gantt_clients)),
+    "compare": (
+        partial(load_realisations, experiment="compare"),
+        (policies, memory, constraints, reduction),
+    ),
     "race": (load_race, (race,)),
-    "closed_loop": (tradeoff.load, (tradeoff,)),
+    "closed_loop": (partial(load_realisations, experiment="closed_loop"), (tradeoff,)),
     "sweep": (load_sweep, (sweep,)),
     "bound": (bound.load, (bound,)),
     "convergence": (load_study, (convergence,)),
@@ -68,7 +71,7 @@ def _name(module: ModuleType) -> str:
 
 _EXPERIMENT = {
     _name(module): (experiment, module)
-    for experiment, (_, modules) in (("run", (None, _OF_RUNS)), *_BY_EXPERIMENT.items())
+    for experiment, (_, modules) in _BY_EXPERIMENT.items()
     for module in modules
 }
 """Experiment and module by the name of a figure."""
@@ -111,20 +114,17 @@ def kind_of(workdir: str | Path) -> str:
     kind = settings.get("experiment", "run" if "policy" in settings else None)
     if gap.gap_file(workdir).is_file():
         kind = "gap"
-    if kind in ("run", *_BY_EXPERIMENT):
+    if kind in _BY_EXPERIMENT:
         return kind
-    raise InputError(
-        "workdir",
-        str(workdir),
-        "holds nothing that figures are drawn from",
-        "Name the workdir of a training run, or of experiments.compare, sweep, "
-        "studies.closed_loop, race, bound, convergence, stability or benchmarks.solver.gap",
-    )
+    problem = "holds nothing that figures are drawn from"
+    remedy = "Name the workdir of a training run, or of experiments.compare, sweep, "
+    remedy += "studies.closed_loop, race, bound, convergence, stability or benchmarks.solver.gap"
+    raise InputError("workdir", str(workdir), problem, remedy)
 
 
 def _load(kind: str, workdirs: Sequence[str]) -> Any:
     """Data of figures: of all folders of training runs or races, or of the only one."""
-    load = load_run if kind == "run" else _BY_EXPERIMENT[kind][0]
+    load, _ = _BY_EXPERIMENT[kind]
     if kind in ("run", "race"):
         return [load(workdir) for workdir in workdirs]
     if len(workdirs) > 1:
@@ -168,15 +168,7 @@ def draw_folders(workdirs: Sequence[str], folder: Path) -> list[Path]:
 
 
 def draw_all(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
-    """Draw and write every figure of runs, each of those that have what it shows.
-
-    Args:
-      records: runs.
-      folder: where the files go.
-
-    Returns:
-      Paths of the files.
-    """
+    """Draw and write every figure of runs, each of those that have what it shows."""
     paths = _save([progress, latency, queues], records, folder)
     if estimated := [record for record in records if constants.has_estimates(record)]:
         paths += _save([constants], estimated, folder)

@@ -46,23 +46,16 @@ def load(workdir: str) -> Report:
 
 @style.styled
 def draw(report: Report) -> Figure:
-    """Draw the three panels.
-
-    Args:
-      report: from :func:`load`.
-    """
+    """Draw the three panels."""
     figure = style.new_figure(style.COLUMN_WIDTH_IN, 6.9)
     parts = figure.subfigures(3, height_ratios=[2.7, 1.8, 2.4])  # each with a margin of its own
     above, middle, below = (part.subplots() for part in parts)
-    looks = dict(zip(_local_steps(report["settings"]), _LOOKS, strict=False))
+    local_steps = sorted({row["local_steps"] for row in report["settings"]})
+    looks = dict(zip(local_steps, _LOOKS, strict=False))
     _draw_bounds(above, report, looks)
     _draw_factors(middle, report["settings"], looks)
     _draw_ablations(below, report["ablations"])
     return figure
-
-
-def _local_steps(rows: Sequence[dict]) -> list[int]:
-    return sorted({row["local_steps"] for row in rows})
 
 
 def _draw_bounds(axes: Axes, report: Report, looks: dict[int, style.Look]) -> None:
@@ -96,14 +89,8 @@ def _draw_factors(axes: Axes, rows: Sequence[dict], looks: dict[int, style.Look]
         factors = [[row["factor"] for row in some if row["loss"] == loss] for loss in losses]
         middle = np.array([np.median(each) for each in factors])
         ends = np.array([[min(each), max(each)] for each in factors]).T
-        axes.errorbar(
-            losses + (place - 1) * _STAGGER,
-            middle,
-            np.abs(ends - middle),
-            label=f"H = {steps}",
-            elinewidth=0.6,
-            **look,
-        )
+        where, error = losses + (place - 1) * _STAGGER, np.abs(ends - middle)
+        axes.errorbar(where, middle, error, label=f"H = {steps}", elinewidth=0.6, **look)
     axes.axhline(1.0, **style.RULE)
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("Mean loss probability of a micro-batch [–]")

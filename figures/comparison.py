@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import Realisations, load_realisations, runnable
+from collapipe_jax.files.realisations import Realisations, runnable
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 from figures import style
 
@@ -19,11 +19,6 @@ ROW_IN = 0.22
 _DOTS_AT, _MEDIAN_AT, _MEAN_AT = 0.24, 0.0, -0.24  # below the middle of the row
 _DOT = {"linestyle": "none", "marker": ".", "markeredgewidth": 0.0}
 _MARKERS = {"median": ("D", "white"), "mean": ("o", None)}  # and its face
-
-
-def load(workdir: str) -> Realisations:
-    """A comparison on file."""
-    return load_realisations(workdir, "compare")
 
 
 def only_runnable(result: Realisations) -> Realisations:

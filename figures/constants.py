@@ -29,10 +29,7 @@ def has_estimates(record: RunRecord) -> bool:
 
 @style.styled
 def draw(records: Sequence[RunRecord]) -> Figure:
-    """Draw one panel a constant; rounds without an estimate are passed over.
-
-    Args:
-      records: runs, overlaid; one look each.
+    """Draw one panel a constant, all runs in it; rounds without an estimate are passed over.
 
     Raises:
       InputError: if one of them has no estimates.

@@ -20,7 +20,6 @@ from collapipe_jax.files.realisations import Realisations
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 from figures import style
 from figures.comparison import horizon, only_runnable
-from figures.scales import stretched_axis
 
 LABELS = {
     "energy": "Mean energy so far\n/ sum of budgets [–]",
@@ -50,11 +49,7 @@ def constraint_series(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
 
 @style.styled
 def draw(result: Realisations) -> Figure:
-    """Draw means above and medians below, one column a constraint.
-
-    Args:
-      result: a comparison.
-    """
+    """Draw means above and medians below, one column a constraint."""
     result = only_runnable(result)
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 4.3)
     panels = figure.subplots(2, 3, sharex=True)
@@ -80,7 +75,7 @@ def _overlay(
     estimates = {name: estimate(values) for name, values in series.items()}
     highest = [np.ravel(part) for each in estimates.values() for part in (each.value, each.high)]
     highest = np.concatenate(highest)
-    top = stretched_axis(axes, max(1.2, highest.max(where=np.isfinite(highest), initial=0.0)))
+    top = style.stretched_axis(axes, max(1.2, highest.max(where=np.isfinite(highest), initial=0.0)))
     if not np.isfinite(highest).any():
         style.say_empty(axes, "no finite value")
     looks = style.policy_looks(estimates)

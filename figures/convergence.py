@@ -32,11 +32,7 @@ _MARKERS = "v^osD"
 
 @style.styled
 def draw(study: ConvergenceStudy) -> Figure:
-    """Draw all panels.
-
-    Args:
-      study: on file.
-    """
+    """Draw all panels."""
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 4.2)
     above, below = figure.subplots(2, 3)
     for axes, name in zip(above, _LABELS, strict=True):

@@ -40,18 +40,11 @@ _BEFORE_STEPS = 2  # parts of a round before its local steps: download and distr
 
 
 class Bar(NamedTuple):
-    """One service of one micro-batch.
-
-    Attributes:
-      resource: row of the chart.
-      direction: ``FORWARD``, ``BACKWARD``, or ``TURN`` for the decoder, whose stage is both.
-      micro_batch: from 0.
-      start_s, finish_s: since the first local step began.
-    """
+    """One service of one micro-batch, timed since the first local step began."""
 
     resource: str
-    direction: str
-    micro_batch: int
+    direction: str  # FORWARD, BACKWARD, or TURN for the decoder, whose stage is both
+    micro_batch: int  # from 0
     start_s: float
     finish_s: float
 
@@ -59,24 +52,17 @@ class Bar(NamedTuple):
 class Step(NamedTuple):
     """First local step of a cluster in a round.
 
-    Attributes:
-      index: of the round along the history's first axis.
-      cluster: from 0.
-      micro_batches: ``M``.
-      resources: rows from top to bottom, in the order of the forward flow, idle ones left
-        out; the downlink is last.
-      bars: services, both directions.
-      turned_s: when the last micro-batch leaves the decoder and the backward flow starts.
-      finish_s: when the step ends, docs/system-model.md (12).
+    Resources are the rows from top to bottom, in the order of the forward flow, idle ones left
+    out; the downlink is last.
     """
 
-    index: int
-    cluster: int
+    index: int  # of the round along the history's first axis
+    cluster: int  # from 0
     micro_batches: int
     resources: list[str]
-    bars: list[Bar]
-    turned_s: float
-    finish_s: float
+    bars: list[Bar]  # in both directions
+    turned_s: float  # the last micro-batch leaves the decoder, and the backward flow starts
+    finish_s: float  # the step ends, docs/system-model.md (12)
 
 
 def runs_pipeline(record: RunRecord) -> np.ndarray:
@@ -106,24 +92,18 @@ def index_of_round(record: RunRecord, number: int) -> int:
 
 
 def pick(record: RunRecord, round_number: int | None, cluster: int | None) -> tuple[int, int]:
-    """Which round and cluster to draw.
-
-    Args:
-      record: run.
-      round_number: as in the run's history; ``None`` takes the last that has a pipeline.
-      cluster: from 0; ``None`` takes the slowest of the round.
+    """Which round and cluster to draw: the last round with a pipeline, its slowest cluster.
 
     Returns:
-      Index of the round along the history's first axis, and the cluster.
+      Index of the round along the history's first axis, and the cluster from 0.
 
     Raises:
       InputError: no such round or cluster, or it ran no pipeline.
     """
     runs = runs_pipeline(record)
     if not runs.any():
-        raise InputError(
-            "policy", record.policy, "no round of this run has a pipeline", "Draw another run"
-        )
+        problem = "no round of this run has a pipeline"
+        raise InputError("policy", record.policy, problem, "Draw another run")
     if cluster is not None and not 0 <= cluster < runs.shape[1]:
         remedy = f"Choose one of 0 to {runs.shape[1] - 1}"
         raise InputError("--cluster", cluster, "the run has no such cluster", remedy)
@@ -146,12 +126,8 @@ def first_step(record: RunRecord, index: int, cluster: int) -> Step:
 
     The backward flow starts when the last micro-batch has left the decoder.
 
-    Source: docs/system-model.md (12).
-
-    Args:
-      record: run.
-      index: of the round along the history's first axis.
-      cluster: a cluster that ran a pipeline in that round.
+    Source: docs/system-model.md (12). The cluster ran a pipeline in that round, ``index`` along
+    the history's first axis.
     """
     forward_s = record.history["forward_flow_s"][index, cluster]
     backward_s = record.history["backward_flow_s"][index, cluster]
@@ -204,15 +180,11 @@ def _flow_bars(
 def draw(
     records: Sequence[RunRecord], round_number: int | None = None, cluster: int | None = None
 ) -> Figure:
-    """Draw the first local step of one cluster in one round, one panel a run.
+    """Draw the first local step of one cluster in one round, one panel a run on one time axis.
 
     Above each chart a strip shows the whole round to scale, the moves of parameters
-    before and after the local steps included, and where in it the chart lies.
-
-    Args:
-      records: runs of pipeline policies; their charts share the time axis.
-      round_number: as in the runs' histories; ``None`` takes the last.
-      cluster: from 0; ``None`` takes the slowest.
+    before and after the local steps included, and where in it the chart lies. By default it is
+    the last round and its slowest cluster.
 
     Raises:
       InputError: no such round or cluster, or it ran no pipeline.
@@ -227,9 +199,15 @@ def draw(
     longest_s = max(step.finish_s for step in steps)
     for row, label in enumerate(style.run_labels(records)):
         strip, chart = panels[2 * row : 2 * row + 2]
-        _strip(strip, records[row], steps[row], label)
         _chart(chart, steps[row], longest_s)
-        _zoom(figure, strip, chart, records[row], steps[row], longest_s)
+        begin, end = _strip(strip, records[row], steps[row], label)
+        last = steps[row].finish_s / style.time_unit(longest_s)[0]
+        for above, below in ((begin, 0.0), (end, last)):  # from the frame to the ends of the chart
+            places = {"coordsA": strip.transData, "coordsB": chart.transData}
+            thin = {"color": style.GREY, "linewidth": 0.6}
+            line = ConnectionPatch((above, -0.5), (below, 0.5), **places, **thin)
+            line.set_in_layout(False)
+            figure.add_artist(line)
     figure.legend(handles=_handles(), loc="outside lower center", ncols=5)
     return figure
 
@@ -238,10 +216,9 @@ def _chart(axes: Axes, step: Step, longest_s: float) -> None:
     """Bars of one local step, a row a resource."""
     unit_s, unit = style.time_unit(longest_s)
     heights = {name: -row for row, name in enumerate(step.resources)}
-    numbered_from_s = (
-        longest_s * (_DIGIT_IN * len(str(step.micro_batches)) + 0.03) / _CHART_WIDTH_IN
-    )
-    thin_s = longest_s * _THIN_IN / _CHART_WIDTH_IN
+    inch_s = longest_s / _CHART_WIDTH_IN
+    numbered_from_s = inch_s * (_DIGIT_IN * len(str(step.micro_batches)) + 0.03)
+    thin_s = inch_s * _THIN_IN
     for bar in step.bars:
         width_s = bar.finish_s - bar.start_s
         height, shade = heights[bar.resource], _SHADES[bar.direction][bar.micro_batch % 2]
@@ -262,8 +239,12 @@ def _chart(axes: Axes, step: Step, longest_s: float) -> None:
     axes.set_xlabel(f"Time since the local steps began, first of them only [{unit}]")
 
 
-def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> None:
-    """The cluster's whole round to scale, docs/system-model.md (14)."""
+def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> tuple[float, float]:
+    """The cluster's whole round to scale, docs/system-model.md (14), its first local step framed.
+
+    Returns:
+      Where the frame begins and ends.
+    """
     parts_s = record.history["parts_s"][step.index, step.cluster]
     unit_s, unit = style.time_unit(float(parts_s.sum()))
     start_s = 0.0
@@ -285,25 +266,11 @@ def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> None:
         loc="left",
     )
     axes.grid(visible=False)
-
-
-def _zoom(
-    figure: Figure, strip: Axes, chart: Axes, record: RunRecord, step: Step, longest_s: float
-) -> None:
-    """Frame the first local step in the strip, and join it to the ends of the chart."""
-    parts_s = record.history["parts_s"][step.index, step.cluster]
-    unit_s, _ = style.time_unit(float(parts_s.sum()))
     begin = float(parts_s[:_BEFORE_STEPS].sum()) / unit_s
     end = begin + step.finish_s / unit_s
     frame = Rectangle((begin, -0.5), end - begin, 1.0, fill=False, linewidth=1.2, clip_on=False)
-    strip.add_patch(frame)
-    last = step.finish_s / style.time_unit(longest_s)[0]
-    for above, below in ((begin, 0.0), (end, last)):
-        places = {"coordsA": strip.transData, "coordsB": chart.transData}
-        thin = {"color": style.GREY, "linewidth": 0.6}
-        line = ConnectionPatch((above, -0.5), (below, 0.5), **places, **thin)
-        line.set_in_layout(False)
-        figure.add_artist(line)
+    axes.add_patch(frame)
+    return begin, end
 
 
 def _handles() -> list[Artist]:

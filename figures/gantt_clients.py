@@ -26,17 +26,11 @@ _ROW_IN = 0.13
 
 
 class ClientRound(NamedTuple):
-    """Clients of a round.
-
-    Attributes:
-      number: of the round.
-      names: of the clients, cluster by cluster.
-      parts_s: times of each by part, ``[clients, 4]``; 0 for one that never ends.
-    """
+    """Clients of a round, cluster by cluster."""
 
     number: int
     names: list[str]
-    parts_s: np.ndarray
+    parts_s: np.ndarray  # by part, [clients, 4]; 0 for one that never ends
 
 
 def has_clients(record: RunRecord) -> bool:
@@ -45,11 +39,7 @@ def has_clients(record: RunRecord) -> bool:
 
 
 def client_round(record: RunRecord, round_number: int | None) -> ClientRound:
-    """The clients that took part in a round.
-
-    Args:
-      record: run of a data-parallel policy.
-      round_number: as in the run's history; ``None`` takes the last in which anybody did.
+    """The clients that took part in a round; ``None`` is the last in which anybody did.
 
     Raises:
       InputError: no such round, or nobody took part.
@@ -73,11 +63,7 @@ def client_round(record: RunRecord, round_number: int | None) -> ClientRound:
 
 @style.styled
 def draw(records: Sequence[RunRecord], round_number: int | None = None) -> Figure:
-    """Draw one round, a panel a run on one time axis.
-
-    Args:
-      records: runs of data-parallel policies.
-      round_number: as in the runs' histories; ``None`` takes the last.
+    """Draw one round, the last by default, a panel a run on one time axis.
 
     Raises:
       InputError: no such round, or nobody took part.

@@ -23,7 +23,6 @@ from matplotlib.figure import Figure
 
 from collapipe_jax.errors import InputError
 from figures import style
-from figures.scales import decades
 
 FLOOR_PERCENT = 1e-5
 """Left end of the axis."""
@@ -62,37 +61,28 @@ def load(workdir: str | os.PathLike) -> list[dict]:
 
 
 def gaps_percent(rows: Sequence[dict]) -> dict[str, np.ndarray]:
-    """Gaps by curve, in percent of the better objective.
+    """Gaps by curve, in percent of the better objective."""
 
-    Args:
-      rows: lines of gap.jsonl.
-    """
-    usable = [row for row in rows if row["loss"] <= _HOPELESS_LOSS]
-    hopeless = [row for row in rows if row["loss"] > _HOPELESS_LOSS]
+    def over(worse: str, better: str, hopeless: bool = False) -> np.ndarray:
+        used = (row for row in rows if (row["loss"] > _HOPELESS_LOSS) == hopeless)
+        return np.array([100.0 * (row[worse] / row[better] - 1.0) for row in used])
+
     return {
-        "gap": _over(usable, "dssra", "exhaustive"),
-        "the layout's part": _over(usable, "dssra_tuned", "exhaustive"),
-        "to the lower bound": _over(usable, "dssra", "lower_bound"),
-        "gap, hopeless losses": _over(hopeless, "dssra", "exhaustive"),
+        "gap": over("dssra", "exhaustive"),
+        "the layout's part": over("dssra_tuned", "exhaustive"),
+        "to the lower bound": over("dssra", "lower_bound"),
+        "gap, hopeless losses": over("dssra", "exhaustive", hopeless=True),
     }
-
-
-def _over(rows: Sequence[dict], worse: str, better: str) -> np.ndarray:
-    return np.array([100.0 * (row[worse] / row[better] - 1.0) for row in rows])
 
 
 @style.styled
 def draw(rows: Sequence[dict]) -> Figure:
-    """Draw the curves of all gaps; one without networks is left out.
-
-    Args:
-      rows: lines of gap.jsonl.
-    """
+    """Draw the curves of all gaps; one without networks is left out."""
     figure = style.new_figure(style.COLUMN_WIDTH_IN, 2.7)
     axes = figure.subplots()
     curves = {name: gaps for name, gaps in gaps_percent(rows).items() if gaps.size}
     every = np.concatenate(list(curves.values()))
-    top = decades(np.maximum(every[np.isfinite(every)], 10 * FLOOR_PERCENT))[1]
+    top = style.decades(np.maximum(every[np.isfinite(every)], 10 * FLOOR_PERCENT))[1]
     axes.set_xscale("log")
     axes.set_xlim(FLOOR_PERCENT, top)
     axes.set_ylim(0.0, 102.0)

@@ -8,19 +8,15 @@ from matplotlib.figure import Figure
 
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.scales import decades
 
 _PARTS = tuple(style.PART_LOOKS)
 
 
 def slowest_parts_s(record: RunRecord) -> np.ndarray:
-    """Latency parts of the slowest cluster of every round.
+    """Latency parts of the slowest cluster of every round, ``[R, 5]``.
 
-    Source: docs/system-model.md (14).
-
-    Returns:
-      ``[R, 5]``, each row summing to the round's latency; zeros in a round in which all
-      clusters sit out, NaN in one whose latency is infinite.
+    A row sums to the round's latency, docs/system-model.md (14). It is 0 where all clusters sit
+    out, and NaN where the latency is infinite.
     """
     slowest = np.argmax(record.history["cluster_latency_s"], axis=1)
     parts_s = record.history["parts_s"][np.arange(slowest.size), slowest]
@@ -33,9 +29,6 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     """Draw the parts round by round, one panel a run, and their means in the last panel.
 
     One run makes a figure of column width, several one of double width.
-
-    Args:
-      records: runs; their panels share both axes.
     """
     columns = min(len(records), 2)
     rows = len(records) // columns + 1
@@ -94,7 +87,7 @@ def _means(axes: Axes, records: Sequence[RunRecord], parts: Sequence[np.ndarray]
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     drawn = [line.get_xdata() for line in axes.lines]
-    axes.set_xlim(*decades(np.concatenate([*drawn, np.empty(0)])))
+    axes.set_xlim(*style.decades(np.concatenate([*drawn, np.empty(0)])))
     axes.set_yticks(heights, labels=_PARTS)
     axes.set_ylim(-0.5, len(_PARTS) - 0.5)
     axes.set_xlabel("Mean over rounds [s]")

@@ -13,7 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from collapipe_jax.files.realisations import Realisations
 from figures import style
 from figures.comparison import ROW_IN, horizon, name_rows, only_runnable
-from figures.scales import wide_axis
 
 _SPREAD = 0.7  # of the room between two numbers of blocks
 _HEADROOM = 1.06  # above the largest limit, for its words
@@ -23,14 +22,11 @@ _PALEST, _DARKEST = 1.0, 0.25  # grey of shares of 0 and 100 %
 
 
 def held_memory(values: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """What devices hold, over all rounds and networks.
-
-    Args:
-      values: of a policy, with ``blocks_held`` and ``memory_by_blocks``, ``[R, L + 1]``.
+    """What devices of a policy hold, over all rounds and networks, by number of blocks.
 
     Returns:
-      By number of blocks, ``[L + 1]`` each: mean memory in bytes, nan where no device holds
-      that many, and the share of the devices, in percent.
+      Mean memory in bytes, nan where no device holds that many blocks, and the share of the
+      devices, in percent; ``[L + 1]`` each.
     """
     held = values["blocks_held"].astype(np.float64).sum(axis=0)
     memory = values["memory_by_blocks"].astype(np.float64).sum(axis=0)
@@ -41,12 +37,8 @@ def held_memory(values: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 def board_limits(limits_bytes: np.ndarray) -> dict[str, float]:
     """Limits to draw, by their words.
 
-    Args:
-      limits_bytes: of all devices.
-
-    Returns:
-      Every limit, if there are few, with the share of the devices that have it; else the
-      smallest, the median and the largest.
+    If there are few, every one with the share of the devices that have it; else the smallest,
+    the median and the largest.
     """
     found, counts = np.unique(np.ravel(limits_bytes), return_counts=True)
     if found.size > _MOST_LIMITS:
@@ -62,11 +54,7 @@ def board_limits(limits_bytes: np.ndarray) -> dict[str, float]:
 
 @style.styled
 def draw(result: Realisations) -> Figure:
-    """Draw memory above and how often below; both share the axis of blocks.
-
-    Args:
-      result: a comparison.
-    """
+    """Draw memory above and how often below; both share the axis of blocks."""
     result = only_runnable(result)
     held = {name: held_memory(values) for name, values in result.policies.items()}
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 3.3 + ROW_IN * len(held))
@@ -92,7 +80,7 @@ def _memories(axes: Axes, held: dict, limits: dict[str, float]) -> None:
         blocks = np.flatnonzero(np.isfinite(memory))
         look = style.alone(looks[name])
         axes.plot(blocks + offset, memory[blocks] / unit_bytes, **look)
-    wide_axis(axes, "y", _HEADROOM * drawn_bytes / unit_bytes)
+    style.wide_axis(axes, "y", _HEADROOM * drawn_bytes / unit_bytes)
     for words, limit in limits.items():
         axes.axhline(limit / unit_bytes, **style.RULE)
         place = axes.get_yaxis_transform()

@@ -10,23 +10,13 @@ cluster, its sums over the rounds, within every network, then averaged over netw
 which weighs the same. Networks in which a round never ends have no shares.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collapipe_jax.files.realisations import Realisations, round_means
 from figures import style
-from figures.comparison import (
-    ROW_IN,
-    draw_rows,
-    horizon,
-    name_rows,
-    only_runnable,
-    row_legend,
-)
-from figures.scales import wide_axis
+from figures.comparison import ROW_IN, draw_rows, horizon, name_rows, only_runnable, row_legend
 
 PANELS = {
     "latency_s": "Latency of a round [s]",
@@ -37,13 +27,9 @@ PANELS = {
 
 
 def part_shares(parts_s: np.ndarray) -> np.ndarray:
-    """Shares of the latency, in the order of its parts, ``[5]``.
+    """Shares of the slowest cluster's parts ``[R, T, 5]`` in its latency, mean over networks.
 
-    Args:
-      parts_s: of the slowest cluster, ``[R, T, 5]``.
-
-    Returns:
-      Mean over networks, summing to 1; nan where no network has finite latencies.
+    They are ``[5]`` and sum to 1; nan where no network has finite latencies.
     """
     totals = parts_s.astype(np.float64).sum(axis=1)
     latency = totals.sum(axis=1)
@@ -55,11 +41,7 @@ def part_shares(parts_s: np.ndarray) -> np.ndarray:
 
 @style.styled
 def draw(result: Realisations) -> Figure:
-    """Draw latency and its parts above, the other amounts below; rows are policies.
-
-    Args:
-      result: a comparison.
-    """
+    """Draw latency and its parts above, the other amounts below; rows are policies."""
     result = only_runnable(result)
     means = round_means(result)
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.5 + 2 * ROW_IN * len(means))
@@ -73,19 +55,13 @@ def draw(result: Realisations) -> Figure:
     for metric, place in places.items():
         axes = figure.add_subplot(place)
         values = {name: metrics[metric] for name, metrics in means.items()}
-        _amounts(axes, values, PANELS[metric])
+        draw_rows(axes, values, style.wide_axis(axes, "x", np.concatenate(list(values.values()))))
+        axes.set_xlabel(PANELS[metric])
         name_rows(axes, list(means), labelled=place.colspan.start == 0)
     axes.axvline(1.0, **style.RULE)
     _shares(figure.add_subplot(grid[0, 3:]), result)
     row_legend(figure, "target", horizon(result))
     return figure
-
-
-def _amounts(axes: Axes, values: Mapping[str, np.ndarray], label: str) -> None:
-    """Rows of a metric on a scale that holds every network."""
-    networks = np.concatenate(list(values.values()))
-    draw_rows(axes, values, wide_axis(axes, "x", networks))
-    axes.set_xlabel(label)
 
 
 def _shares(axes: Axes, result: Realisations) -> None:

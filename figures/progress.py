@@ -15,10 +15,7 @@ from figures import style
 def draw(records: Sequence[RunRecord]) -> Figure:
     """Draw score (above) and losses (below) against rounds (left) and time (right).
 
-    Rounds without evaluation hold NaN and are passed over; lines join the evaluated ones.
-
-    Args:
-      records: runs, overlaid; one look each.
+    All runs are in every panel; rounds without evaluation are passed over.
     """
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 4.0)
     panels = figure.subplots(2, 2, sharex="col", sharey="row")
@@ -29,7 +26,10 @@ def draw(records: Sequence[RunRecord]) -> Figure:
         for column, x in enumerate((history["round"], history["simulated_time_s"] / unit_s)):
             style.plot_known(panels[0, column], x, history["score"], look)
             _losses(panels[1, column], x, history, look)
-    _baseline(panels[0], records)
+    trivial = {float(record.constants["baseline_score"]) for record in records}
+    for axes in panels[0]:
+        for value in sorted(value for value in trivial if np.isfinite(value)):
+            axes.axhline(value, **style.TRIVIAL)
     if not any(np.isfinite(record.history["score"]).any() for record in records):
         for axes in panels[0]:
             style.say_empty(axes, "no evaluation yet")
@@ -39,7 +39,13 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     style.round_axis(panels[1, 0])
     panels[1, 1].set_xlim(left=0.0)
     panels[1, 1].set_xlabel(f"Simulated time [{unit}]")
-    _legend(figure, records)
+    handles = [
+        *style.run_handles(records),
+        Line2D([], [], color=style.GREY, linewidth=0.7, alpha=0.6, label="training (thin)"),
+        Line2D([], [], color=style.GREY, marker="o", label="validation (marked)"),
+        Line2D([], [], label="trivial answer", **style.TRIVIAL),
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5))
     return figure
 
 
@@ -49,21 +55,3 @@ def _losses(axes: Axes, x: np.ndarray, history: dict, look: style.Look) -> None:
     thin = {**look, "marker": alone, "linewidth": 0.7, "alpha": 0.6}
     axes.plot(x, history["train_loss"], **thin)
     style.plot_known(axes, x, history["validation_loss"], look)
-
-
-def _baseline(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:
-    """Score of a trivial answer, once for every value among the runs."""
-    values = {float(record.constants["baseline_score"]) for record in records}
-    for axes in panels:
-        for value in sorted(value for value in values if np.isfinite(value)):
-            axes.axhline(value, **style.TRIVIAL)
-
-
-def _legend(figure: Figure, records: Sequence[RunRecord]) -> None:
-    handles = [
-        *style.run_handles(records),
-        Line2D([], [], color=style.GREY, linewidth=0.7, alpha=0.6, label="training (thin)"),
-        Line2D([], [], color=style.GREY, marker="o", label="validation (marked)"),
-        Line2D([], [], label="trivial answer", **style.TRIVIAL),
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5))

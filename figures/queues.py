@@ -9,7 +9,6 @@ from matplotlib.lines import Line2D
 
 from collapipe_jax.files.checkpoints import RunRecord
 from figures import style
-from figures.scales import stretched_axis
 
 # Which nodes of a cluster belong to a class: node 0 is the control unit.
 _NODE_CLASSES = {
@@ -25,10 +24,7 @@ def running_mean(values: np.ndarray) -> np.ndarray:
 
 
 def energy_over_budget(record: RunRecord) -> np.ndarray:
-    """Mean energy so far over the budget of (P1), no unit, ``[R, N, K + 1]``.
-
-    The constraint is kept where the last row is at most 1.
-    """
+    """Mean energy so far over the budget of (P1), no unit, ``[R, N, K + 1]``."""
     return running_mean(record.history["energy_j"]) / record.constants["energy_budget_j"][None]
 
 
@@ -42,10 +38,8 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     """Draw a row of energy panels a run, and a last row of divergence over all runs.
 
     In the energy panels every node has a thin line, and of each class of nodes the one
-    whose energy ends highest, or whose queue is longest in the mean, a bold one.
-
-    Args:
-      records: runs; panels of a column share their axes, but for the last row.
+    whose energy ends highest, or whose queue is longest in the mean, a bold one. Panels of a
+    column share their scales, but for the last row.
     """
     rows = len(records) + 1
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 0.5 + 1.6 * rows)
@@ -92,16 +86,13 @@ def _nodes(axes: Axes, rounds: np.ndarray, values: np.ndarray, badness: np.ndarr
 
 
 def _scale(panels: Sequence[Axes], values: Sequence[np.ndarray], least: float) -> None:
-    """One vertical scale from 0 for several panels.
+    """One vertical scale from 0 for several panels, its top at ``least`` or above.
 
-    Args:
-      panels: axes that get the scale.
-      values: of their lines; infinite entries do not count.
-      least: top of the axis where the values stay below it.
+    Infinite values do not count.
     """
     top = max(least, *(float(np.max(run, where=np.isfinite(run), initial=0.0)) for run in values))
     for axes in panels:
-        stretched_axis(axes, top)
+        style.stretched_axis(axes, top)
 
 
 def _divergence(panels: Sequence[Axes], records: Sequence[RunRecord]) -> None:

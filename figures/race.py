@@ -20,8 +20,7 @@ _ROW_IN = 1.7
 def draw(races: Sequence[Sequence[Run]]) -> Figure:
     """Draw validation scores at the rounds that were evaluated.
 
-    Args:
-      races: runs of each, of a task of its own; a race of fewer seeds leaves panels out.
+    Every race is of a task of its own; one of fewer seeds leaves panels out.
     """
     seeds = [sorted({run.seed for run in race}) for race in races]
     columns = max(map(len, seeds))

@@ -17,14 +17,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import OURS, Realisations, round_means
 from collapipe_jax.statistics import reduction_percent
 from figures import style
-from figures.comparison import (
-    ROW_IN,
-    draw_rows,
-    horizon,
-    name_rows,
-    only_runnable,
-    row_legend,
-)
+from figures.comparison import ROW_IN, draw_rows, horizon, name_rows, only_runnable, row_legend
 
 TITLES = {
     "latency_s": "latency",
@@ -62,11 +55,7 @@ def reductions(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
 
 @style.styled
 def draw(result: Realisations) -> Figure:
-    """Draw one panel a metric; rows are the other policies.
-
-    Args:
-      result: a comparison with ``dssra``.
-    """
+    """Draw one panel a metric; rows are the other policies."""
     panels = reductions(result)
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.0 + ROW_IN * (len(result.policies) - 1))
     drawn = figure.subplots(1, len(panels))

@@ -29,11 +29,7 @@ def load(workdir: str) -> dict[str, np.ndarray]:
 
 @style.styled
 def draw(bounds: Mapping[str, np.ndarray]) -> Figure:
-    """Draw both panels.
-
-    Args:
-      bounds: from :func:`load`; a backlog that no comparison bounds is left out.
-    """
+    """Draw both panels; a backlog that no comparison bounds is left out."""
     figure = style.new_figure(style.COLUMN_WIDTH_IN, 4.0)
     above, below = figure.subplots(2, 1, sharex=True)
     for axes, name in ((above, "latency"), (below, "backlog")):
@@ -50,16 +46,10 @@ def draw(bounds: Mapping[str, np.ndarray]) -> Figure:
 
 
 def _curve(
-    axes: Axes,
-    v: np.ndarray,
-    values: np.ndarray,
-    bounded: np.ndarray,
-    look: style.Look,
-    label: str,
+    axes: Axes, v: np.ndarray, values: np.ndarray, bounded: np.ndarray, look: style.Look, name: str
 ) -> None:
     """Means over bounded networks with their intervals; V without one are left out."""
-    known = bounded.any(axis=1)
-    intervals = [mean_interval(row[use]) for row, use in zip(values, bounded, strict=True)]
-    mean = [one["mean"] for one, use in zip(intervals, known, strict=True) if use]
-    half = [one["ci95"] or 0.0 for one, use in zip(intervals, known, strict=True) if use]
-    axes.errorbar(v[known], mean, half, capsize=2, label=label, **look)
+    rows = [row[use] for row, use in zip(values, bounded, strict=True) if use.any()]
+    intervals = [mean_interval(row) for row in rows]
+    mean, half = ([one[key] or 0.0 for one in intervals] for key in ("mean", "ci95"))
+    axes.errorbar(v[bounded.any(axis=1)], mean, half, capsize=2, label=name, **look)

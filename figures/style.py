@@ -1,4 +1,4 @@
-"""The one look of all figures: sizes, colours, units, and how a figure is saved.
+"""The one look of all figures: sizes, colours, units, scales, and how a figure is saved.
 
 Colours are those of Okabe and Ito, which colour-blind readers can distinguish; every colour
 comes with a line style and marker, or with a hatch, so that a grey print reads as well.
@@ -66,6 +66,10 @@ _PARAMETERS = {
 # Decorator of every function that makes artists: they read the settings when made.
 styled = matplotlib.rc_context(_PARAMETERS)
 
+_LOG_FROM = 30.0  # between the largest and the smallest, from which on an axis is logarithmic
+_LOG_MARGIN = 0.04  # of a logarithmic axis, on either side of the values
+_STRETCHED_FROM = 10.0  # above this a linear axis would flatten what matters, around 1
+_PLAIN_BELOW = 1e5  # from here on ticks are written as powers
 
 Look = dict[str, Any]
 """Keywords of a line or of a filled shape."""
@@ -197,11 +201,10 @@ def new_figure(width_in: float, height_in: float) -> Figure:
     return Figure(figsize=(width_in, height_in), layout="constrained")
 
 
-def round_axis(axes: Axes, label: bool = True) -> None:
+def round_axis(axes: Axes) -> None:
     """Make the horizontal axis one of rounds: whole numbers only."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    if label:
-        axes.set_xlabel(ROUND_LABEL)
+    axes.set_xlabel(ROUND_LABEL)
 
 
 def mark_every(points: int, marks: int = 12) -> int:
@@ -218,9 +221,65 @@ def plot_known(axes: Axes, x: np.ndarray, y: np.ndarray, look: Look, **keywords:
         axes.plot(x[known], y[known], **keywords)
 
 
-def legend_above(axes: Axes, columns: int = 3) -> None:
+def decades(values: np.ndarray) -> tuple[float, float]:
+    """Powers of ten around positive values; a logarithmic axis numbers only those."""
+    if not np.size(values):
+        return 0.1, 1.0
+    low, high = np.floor(np.log10(np.min(values))), np.ceil(np.log10(np.max(values)))
+    return 10.0**low, 10.0 ** max(high, low + 1)
+
+
+def wide_axis(axes: Axes, which: str, values: np.ndarray) -> tuple[float, float]:
+    """Scale of an axis of amounts: from 0, or logarithmic where they differ much.
+
+    Infinite entries and those not above 0 do not count.
+
+    Args:
+      axes: panel.
+      which: ``"x"`` or ``"y"``.
+      values: what it shows.
+
+    Returns:
+      Limits of the axis.
+    """
+    positive = values[np.isfinite(values) & (values > 0)]
+    top = positive.max(initial=0.0)
+    if top <= _LOG_FROM * positive.min(initial=top):
+        limits = 0.0, 1.05 * top or 1.0
+        axes.set(**{f"{which}lim": limits})
+        return limits
+    margin = (positive.max() / positive.min()) ** _LOG_MARGIN
+    limits = positive.min() / margin, positive.max() * margin
+    if np.floor(np.log10(limits[1])) - np.ceil(np.log10(limits[0])) < 1:
+        limits = decades(positive)  # at least two powers of ten are numbered
+    axes.set(**{f"{which}scale": "log"})
+    if limits[0] >= 1e-3 and limits[1] < _PLAIN_BELOW:
+        getattr(axes, f"{which}axis").set_major_formatter("{x:g}")
+    axes.set(**{f"{which}lim": limits})
+    return limits
+
+
+def stretched_axis(axes: Axes, top: float) -> float:
+    """Vertical scale from 0 to a top: linear, or linear to 1 and logarithmic above.
+
+    Returns:
+      Upper end of the axis.
+    """
+    end = 1.08 * top
+    if top > _STRETCHED_FROM:
+        end = 2.0 * top
+        linear = max(1.0, 0.1 * np.log10(end))  # in decades: room for a tick at 0 and at 1
+        axes.set_yscale("symlog", linthresh=1.0, linscale=linear)
+        axes.yaxis.get_major_locator().set_params(numticks=6)
+        if top < _PLAIN_BELOW:
+            axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(0.0, end)
+    return end
+
+
+def legend_above(axes: Axes) -> None:
     """Legend on top of a panel, where it hides no data."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderaxespad=0.2)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.2)
 
 
 def say_empty(axes: Axes, words: str) -> None:
@@ -230,17 +289,9 @@ def say_empty(axes: Axes, words: str) -> None:
 
 @styled
 def save(figure: Figure, out_dir: str | Path, name: str) -> list[Path]:
-    """Write a figure as vector PDF and as PNG of 300 dots per inch.
+    """Write a figure as ``name.pdf`` and ``name.png``, of 300 dots per inch, in a folder.
 
     The same figure gives the same bytes: no date is written.
-
-    Args:
-      figure: figure.
-      out_dir: folder, made where missing.
-      name: file name without suffix.
-
-    Returns:
-      The two paths.
     """
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ latencies rest on few networks, so read the medians first. A sweep whose points 
 has a row for each.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ from collapipe_jax.files.realisations import Sweep, round_means
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 from figures import style
 from figures.comparison import horizon, only_runnable, separate_rows
-from figures.scales import wide_axis
 
 STATISTICS = {"median": median_estimate, "mean": mean_estimate}
 NAMED_METRICS = ("latency_s", "compute_latency_s", "energy_j", "device_memory_bytes")
@@ -39,12 +37,7 @@ _ROW_SPREAD = 0.8  # of a row, over which its policies are spread
 
 
 class Panel(NamedTuple):
-    """One amount.
-
-    Attributes:
-      label: of its axis, with its unit.
-      estimates: by policy in that unit, arrays ``[points]``.
-    """
+    """One amount: the label of its axis, and estimates ``[points]`` in its unit by policy."""
 
     label: str
     estimates: dict[str, Estimate]
@@ -55,12 +48,7 @@ class Panel(NamedTuple):
 
 
 def sweep_panels(result: Sweep, statistic: str) -> dict[str, Panel]:
-    """Panels by metric, latency first.
-
-    Args:
-      result: a sweep.
-      statistic: a key of ``STATISTICS``.
-    """
+    """Panels by metric, latency first, of a key of ``STATISTICS``."""
     points = [round_means(only_runnable(point)) for point in result.points]
     panels = {}
     for metric, label in _LABELS.items():
@@ -69,32 +57,30 @@ def sweep_panels(result: Sweep, statistic: str) -> dict[str, Panel]:
             parts = [STATISTICS[statistic](point[name][metric]) for point in points]
             estimates[name] = Estimate(*map(np.stack, zip(*parts, strict=True)))
         panels[metric] = Panel(label, estimates)
-    panels["device_memory_bytes"] = _in_unit(panels["device_memory_bytes"])
-    return panels
-
-
-def _in_unit(panel: Panel) -> Panel:
-    """Bytes in a unit in which they read well."""
-    most = panel.limited_by()
+    memory = panels["device_memory_bytes"]
+    most = memory.limited_by()
     unit_bytes, unit = style.memory_unit(np.max(most, where=np.isfinite(most), initial=0.0))
     scaled = {
         name: Estimate(*(part / unit_bytes for part in estimate))
-        for name, estimate in panel.estimates.items()
+        for name, estimate in memory.estimates.items()
     }
-    return Panel(panel.label.format(unit=unit), scaled)
+    return panels | {"device_memory_bytes": Panel(memory.label.format(unit=unit), scaled)}
 
 
 @style.styled
 def draw(result: Sweep, statistic: str = "median") -> Figure:
-    """Draw latency at the left and, smaller, the other amounts.
+    """Draw latency at the left and, smaller, the other amounts; by a key of ``STATISTICS``."""
+    panels, named = sweep_panels(result, statistic), isinstance(result.values[0], str)
+    figure = (_draw_named if named else _draw_values)(result, panels)
+    title = f"{statistic} over {horizon(only_runnable(result.points[0]))}"
+    figure.axes[0].set_title(title, loc="left")
+    handles = style.policy_handles(panels["latency_s"].estimates, joined=not named)
+    figure.legend(handles=handles, loc="outside upper center", ncols=4)
+    return figure
 
-    Args:
-      result: a sweep.
-      statistic: ``"median"`` or ``"mean"`` over networks.
-    """
-    panels = sweep_panels(result, statistic)
-    if isinstance(result.values[0], str):
-        return _draw_named(result, statistic, panels)
+
+def _draw_values(result: Sweep, panels: dict[str, Panel]) -> Figure:
+    """Draw one panel an amount against the values."""
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 3.7)
     grid = figure.add_gridspec(2, 3, width_ratios=[1.35, 1.0, 1.0])
     places = (grid[:, 0], grid[0, 1], grid[0, 2], grid[1, 1], grid[1, 2])
@@ -103,17 +89,7 @@ def draw(result: Sweep, statistic: str = "median") -> Figure:
         _swept_axis(axes, result, labelled=place.rowspan.stop == 2)
         _overlay(axes, side_by_side(result, len(panel.estimates)), panel)
         axes.set_ylabel(panel.label)
-    _title_and_legend(figure, result, statistic, list(panels["latency_s"].estimates))
     return figure
-
-
-def _title_and_legend(
-    figure: Figure, result: Sweep, statistic: str, policies: Sequence[str], joined: bool = True
-) -> None:
-    title = f"{statistic} over {horizon(only_runnable(result.points[0]))}"
-    figure.axes[0].set_title(title, loc="left")
-    handles = style.policy_handles(policies, joined)
-    figure.legend(handles=handles, loc="outside upper center", ncols=4)
 
 
 def is_log(result: Sweep) -> bool:
@@ -137,7 +113,7 @@ def side_by_side(result: Sweep, policies: int) -> np.ndarray:
 
 def _overlay(axes: Axes, places: np.ndarray, panel: Panel) -> None:
     """Lines of all policies with their intervals."""
-    limits = wide_axis(axes, "y", panel.limited_by())
+    limits = style.wide_axis(axes, "y", panel.limited_by())
     if not np.isfinite(panel.limited_by()).any():
         style.say_empty(axes, "no finite value")
     looks = style.policy_looks(panel.estimates)
@@ -162,10 +138,10 @@ def _swept_axis(axes: Axes, result: Sweep, labelled: bool) -> None:
         axes.tick_params(labelbottom=False)
 
 
-def _draw_named(result: Sweep, statistic: str, panels: dict[str, Panel]) -> Figure:
+def _draw_named(result: Sweep, panels: dict[str, Panel]) -> Figure:
     """Draw one panel an amount; in a row, a named point, policies are below one another."""
-    policies = list(panels["latency_s"].estimates)
-    count, row_in = len(result.values), max(0.2, _POLICY_IN * len(policies))
+    count = len(result.values)
+    row_in = max(0.2, _POLICY_IN * len(panels["latency_s"].estimates))
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.0 + row_in * count)
     widths = [1.6, *[1.0] * (len(NAMED_METRICS) - 1)]
     drawn = figure.subplots(1, len(NAMED_METRICS), sharey=True, width_ratios=widths)
@@ -178,13 +154,12 @@ def _draw_named(result: Sweep, statistic: str, panels: dict[str, Panel]) -> Figu
     for axes in drawn:
         axes.tick_params(axis="y", length=0)
         separate_rows(axes, count)
-    _title_and_legend(figure, result, statistic, policies, joined=False)
     return figure
 
 
 def _rows(axes: Axes, panel: Panel) -> None:
     """Markers of all policies on their intervals."""
-    limits = wide_axis(axes, "x", panel.limited_by())
+    limits = style.wide_axis(axes, "x", panel.limited_by())
     offsets = _ROW_SPREAD * _offsets(len(panel.estimates))
     looks = style.policy_looks(panel.estimates)
     for (name, estimate), offset in zip(panel.estimates.items(), offsets, strict=True):

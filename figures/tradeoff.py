@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import Case, Realisations, load_realisations, select
+from collapipe_jax.files.realisations import Case, Realisations, select
 from collapipe_jax.simulation.constraints import drift_constant, mean_backlog, network_groups
 from collapipe_jax.statistics import Estimate, log_slope, mean_estimate
 from figures import style
@@ -36,42 +36,29 @@ BINDING_MEAN = 0.99
 BINDING_SHARE = 0.05
 """Share of the networks in which one binds, from which on a V counts in the fits."""
 
-_BOUND_DASHES = (0, (1, 1.5))
+_BOUND = {"linestyle": (0, (1, 1.5)), "linewidth": 1.0}
 
 
 class Curve(NamedTuple):
-    """One policy over its V, all over the same networks.
+    """One policy over its V, arrays ``[P]``, all over the same networks.
 
-    Attributes:
-      policy: its name.
-      networks: how many there are.
-      v: weights of latency, ``[P]``.
-      latency: over reference, means over networks, ``[P]``.
-      excess: over the latency at the largest V, paired, ``[P]``.
-      backlog: sum of all queues, mean over rounds, ``[P]``.
-      excess_bound, backlog_bound: ``[P]``; nan for a policy that does not look at V.
-      binding: V at which constraints bind, ``[P]``.
+    The bounds are nan for a policy that does not look at V.
     """
 
     policy: str
     networks: int
     v: np.ndarray
-    latency: Estimate
-    excess: Estimate
-    backlog: Estimate
+    latency: Estimate  # over reference, means over networks
+    excess: Estimate  # over the latency at the largest V, paired
+    backlog: Estimate  # sum of all queues, mean over rounds
     excess_bound: np.ndarray
     backlog_bound: np.ndarray
-    binding: np.ndarray
+    binding: np.ndarray  # whether constraints bind
 
     @property
     def looks_at_v(self) -> bool:
         """Whether the policy decides otherwise under another V."""
         return not np.isnan(self.excess_bound).any()
-
-
-def load(workdir: str) -> Realisations:
-    """A closed-loop run on file."""
-    return load_realisations(workdir, "closed_loop")
 
 
 def worst_mean(case: Case) -> np.ndarray:
@@ -86,25 +73,20 @@ def curves(result: Realisations) -> list[Curve]:
     Raises:
       InputError: if there are not two V above 0, or no network leaves slack.
     """
-    policies = result.settings["options"]["policies"]
-    cases = {name: _cases(result, name) for name in policies}
+    cases = [_cases(result, name) for name in result.settings["options"]["policies"]]
     kept = network_groups(result)["within_floors"]
-    for own in cases.values():
+    for own in cases:
         if _looks_at_v(own):
             kept = kept & (worst_mean(own[0]) <= 1.0 - LEAST_SLACK)
     if not kept.any():
         v = min(result.settings["options"]["v"])
         problem = f"no network keeps every budget with slack at V = {v:g}"
         raise InputError("control", "budgets", problem, "Raise budgets, or add a smaller V")
-    floor = total_queue_floor(result)
-    return [_curve(own, kept, floor) for own in cases.values()]
-
-
-def total_queue_floor(result: Realisations) -> float:
-    """Effective queues of empty ones, summed over all nodes and the divergence."""
+    # Effective queues of empty ones, summed over all nodes and the divergence.
     network, control = (result.settings["config"][key] for key in ("network", "control"))
     nodes = network["clusters"] * (network["devices"] + 1)
-    return nodes * control["energy_queue_floor"] + control["divergence_queue_floor"]
+    floor = nodes * control["energy_queue_floor"] + control["divergence_queue_floor"]
+    return [_curve(own, kept, floor) for own in cases]
 
 
 def _cases(result: Realisations, policy: str) -> list[Case]:
@@ -147,9 +129,8 @@ def _curve(cases: Sequence[Case], kept: np.ndarray, queue_floor: float) -> Curve
         backlog=mean_estimate(np.stack([mean_backlog(value) for value in values]).T),
         excess_bound=excess_bound,
         backlog_bound=backlog_bound,
-        binding=np.array(
-            [np.mean(worst_mean(case)[kept] >= BINDING_MEAN) >= BINDING_SHARE for case in cases]
-        ),
+        binding=np.mean([worst_mean(case)[kept] >= BINDING_MEAN for case in cases], axis=1)
+        >= BINDING_SHARE,
     )
 
 
@@ -167,9 +148,6 @@ def draw(result: Realisations) -> Figure:
     """Draw latency, its excess over that at the largest V, and backlog against V.
 
     A policy that does not look at V is in the first panel alone.
-
-    Args:
-      result: a run over several V.
     """
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 2.8)
     panels = figure.subplots(1, 3)
@@ -181,10 +159,16 @@ def draw(result: Realisations) -> Figure:
         if curve.looks_at_v:
             _points(panels[1], curve.v, curve.excess, look)
             _points(panels[2], curve.v, curve.backlog, look)
-            _bound(panels[1], curve.v, curve.excess_bound, look)
-            _bound(panels[2], curve.v, curve.backlog_bound, look)
+            panels[1].plot(curve.v, curve.excess_bound, color=look["color"], **_BOUND)
+            panels[2].plot(curve.v, curve.backlog_bound, color=look["color"], **_BOUND)
     _dress(panels, found)
-    _legend(figure, found)
+    handles = [
+        Line2D([], [], label=f"{name}, 95 % over {curve.networks} networks", **looks[curve.policy])
+        for curve, name in ((curve, style.policy_label(curve.policy)) for curve in found)
+    ]
+    bound = Line2D([], [], color=style.BLACK, **_BOUND)
+    bound.set_label(r"bound, with $T_\mathrm{opt}$ = latency at the largest V")
+    figure.legend(handles=[*handles, bound], loc="outside upper center", ncols=3)
     return figure
 
 
@@ -194,10 +178,6 @@ def _points(axes: Axes, v: np.ndarray, mean: Estimate, look: style.Look) -> None
     half = np.nan_to_num(mean.high - mean.value)[positive]
     thin = {"capsize": 2, "elinewidth": 0.8}
     axes.errorbar(v[positive], mean.value[positive], yerr=half, **thin, **look)
-
-
-def _bound(axes: Axes, v: np.ndarray, bound: np.ndarray, look: style.Look) -> None:
-    axes.plot(v, bound, color=look["color"], linestyle=_BOUND_DASHES, linewidth=1.0)
 
 
 def _dress(panels: Sequence[Axes], found: Sequence[Curve]) -> None:
@@ -226,28 +206,16 @@ def _fitted(values: Sequence[float]) -> str:
     return "\nfitted slope " + ", ".join(known) if known else ""
 
 
-def _legend(figure: Figure, found: Sequence[Curve]) -> None:
-    """Who is who, and over how many networks."""
-    looks, handles = style.policy_looks(curve.policy for curve in found), []
-    for curve in found:
-        name = f"{style.policy_label(curve.policy)}, 95 % over {curve.networks} networks"
-        handles.append(Line2D([], [], label=name, **looks[curve.policy]))
-    bound = Line2D([], [], color=style.BLACK, linestyle=_BOUND_DASHES, linewidth=1.0)
-    bound.set_label(r"bound, with $T_\mathrm{opt}$ = latency at the largest V")
-    figure.legend(handles=[*handles, bound], loc="outside upper center", ncols=3)
-
-
 def describe(result: Realisations) -> list[str]:
     """The fitted slopes of every policy in words."""
-    return [_describe(curve) for curve in curves(result)]
-
-
-def _describe(curve: Curve) -> str:
-    if not curve.looks_at_v:
-        return f"{curve.policy}: the same whatever V is"
-    used = ", ".join(f"{v:g}" for v in curve.v[curve.binding]) or "none"
-    excess, backlog = slopes(curve)
-    return (
-        f"{curve.policy}, {curve.networks} networks: constraints bind at V = {used}; fitted "
-        f"slopes {excess:.2f} of the excess latency and {backlog:.2f} of the backlog"
-    )
+    lines = []
+    for curve in curves(result):
+        used = ", ".join(f"{v:g}" for v in curve.v[curve.binding]) or "none"
+        excess, backlog = slopes(curve)
+        lines.append(
+            f"{curve.policy}, {curve.networks} networks: constraints bind at V = {used}; fitted "
+            f"slopes {excess:.2f} of the excess latency and {backlog:.2f} of the backlog"
+            if curve.looks_at_v
+            else f"{curve.policy}: the same whatever V is"
+        )
+    return lines

@@ -22,9 +22,9 @@ import functools
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,7 @@ from collapipe_jax.models.pretrained import load_bert
 from experiments.benchmarks.timing import in_turns
 
 CLASSES = 2
+THREADS = len(os.sched_getaffinity(0))  # cores that this process may use; XLA takes as many
 LEARNING_RATE = 1e-5
 
 _SIZES = {"widths": [768, 256], "blocks": [2, 4], "batches": [8, 32]}
@@ -59,18 +60,8 @@ _LOSS_TOLERANCE = 1e-3  # of the first step, as rounding is not the same
 _MATRIX_PRODUCTS = 20  # in a row, so that one call lasts
 
 
-class Texts(NamedTuple):
-    """A batch of texts to classify.
-
-    Attributes:
-      token_ids, mask, token_types: ``[B, S]``.
-      labels: ``[B]``.
-    """
-
-    token_ids: np.ndarray
-    mask: np.ndarray
-    token_types: np.ndarray
-    labels: np.ndarray
+Texts = Mapping[str, np.ndarray]
+"""A batch of texts to classify, by the peer's names: arrays ``[B, S]``, and ``labels [B]``."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -83,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
         report["mfu"] = [_mfu(*case, options, rate) for case in _cases(options)]
         console.print_json(data=report)
     else:
-        report |= {"threads": threads(), "options": vars(options)}
+        report |= {"threads": THREADS, "options": vars(options)}
         report["rows"] = [compare(*case, options) for case in _cases(options)]
         console.print(_table(report["rows"]))
     if options.out:
@@ -140,40 +131,37 @@ def draw_texts(config: BertConfig, batch: int, sequence: int) -> Texts:
     lengths = rng.integers(sequence // 2, sequence + 1, batch)
     lengths[0] = sequence
     mask = np.arange(sequence)[None] < lengths[:, None]
-    return Texts(
-        token_ids=np.where(mask, rng.integers(1, config.vocabulary_size, mask.shape), 0),
-        mask=mask,
-        token_types=np.zeros(mask.shape, np.int64),
-        labels=rng.integers(0, CLASSES, batch),
-    )
+    return {
+        "input_ids": np.where(mask, rng.integers(1, config.vocabulary_size, mask.shape), 0),
+        "attention_mask": mask,
+        "token_type_ids": np.zeros(mask.shape, np.int64),
+        "labels": rng.integers(0, CLASSES, batch),
+    }
 
 
 def make_step(config: BertConfig, params: Params, texts: Texts) -> Callable[[], float]:
     """One training step of ours, compiled, which keeps its state and returns the loss.
 
-    Args:
-      config: sizes, and the dropout.
-      params: of BERT and the "head" ``{"kernel": [h, 2], "bias": [2]}``; used up.
-      texts: a batch.
+    The ``params`` are those of BERT and the "head" ``{"kernel": [h, 2], "bias": [2]}``; used up.
     """
     tx = optax.adam(LEARNING_RATE)
 
-    def loss_of(params: Params, key: jax.Array, batch: Texts) -> jax.Array:
-        inputs = batch.token_ids, batch.mask, batch.token_types
+    def loss_of(params: Params, key: jax.Array, batch: dict) -> jax.Array:
+        inputs = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
         dropout_key = key if config.dropout_rate else None
         _, pooled = bert_encode(params, config, *inputs, dropout_key=dropout_key)
         logits = pooled @ params["head"]["kernel"] + params["head"]["bias"][None]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels).mean()
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def step(state: tuple, batch: Texts) -> tuple[tuple, jax.Array]:
+    def step(state: tuple, batch: dict) -> tuple[tuple, jax.Array]:
         params, moments, key = state
         key, dropout_key = jax.random.split(key)
         loss, gradient = jax.value_and_grad(loss_of)(params, dropout_key, batch)
         updates, moments = tx.update(gradient, moments, params)
         return (optax.apply_updates(params, updates), moments, key), loss
 
-    batch = jax.tree.map(jnp.asarray, texts)
+    batch = {name: jnp.asarray(values) for name, values in texts.items()}
     state = params, tx.init(params), jax.random.key(0)
 
     def run() -> float:
@@ -184,16 +172,8 @@ def make_step(config: BertConfig, params: Params, texts: Texts) -> Callable[[], 
     return run
 
 
-def threads() -> int:
-    """Cores that this process may use; XLA takes as many threads."""
-    return len(os.sched_getaffinity(0))
-
-
 def peer_model(config: BertConfig) -> tuple[Any, Any]:
     """PyTorch and its model with fresh weights.
-
-    Args:
-      config: sizes, and the dropout.
 
     Raises:
       InputError: if PyTorch or transformers is not installed.
@@ -204,7 +184,7 @@ def peer_model(config: BertConfig) -> tuple[Any, Any]:
     except ImportError as error:
         remedy = 'Run pip install -e ".[bench]", or measure with --mfu alone'
         raise InputError("peer", "PyTorch", f"is not there ({error})", remedy) from None
-    torch.set_num_threads(threads())
+    torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     sizes = transformers.BertConfig(
         vocab_size=config.vocabulary_size,
@@ -232,19 +212,10 @@ def our_params(model: Any) -> Params:
 def peer_step(torch: Any, model: Any, run: Any, texts: Texts) -> Callable[[], float]:
     """One training step of PyTorch's, which returns the loss.
 
-    Args:
-      torch: PyTorch.
-      model: whose weights are trained.
-      run: the model, or what it was compiled to.
-      texts: a batch.
+    It trains the weights of ``model`` by ``run``, the model or what it was compiled to.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
-    inputs = {
-        "input_ids": torch.tensor(texts.token_ids),
-        "attention_mask": torch.tensor(texts.mask.astype(np.int64)),
-        "token_type_ids": torch.tensor(texts.token_types),
-        "labels": torch.tensor(texts.labels),
-    }
+    inputs = {name: torch.tensor(np.asarray(each, np.int64)) for name, each in texts.items()}
 
     def step() -> float:
         optimizer.zero_grad()
@@ -289,37 +260,27 @@ def compare(config: BertConfig, batch: int, options: argparse.Namespace) -> dict
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    names = list(rows[0]["tokens_per_s"])
-    sizes = ("width", "blocks", "batch", "dropout")
-    cells = [
-        (
-            *(str(row[name]) for name in sizes),
-            *(f"{rate:.0f}" for rate in row["tokens_per_s"].values()),
-            *(f"{ratio:.2f}" for ratio in row["ours_over"].values()),
-        )
-        for row in rows
-    ]
-    headings = (*sizes, *names, *(f"ours / {name}" for name in names[1:]))
+    sizes, cells = ("width", "blocks", "batch", "dropout"), []
+    for row in rows:
+        rates = (f"{rate:.0f}" for rate in row["tokens_per_s"].values())
+        ratios = (f"{ratio:.2f}" for ratio in row["ours_over"].values())
+        cells.append((*(str(row[name]) for name in sizes), *rates, *ratios))
+    headings = (*sizes, *rows[0]["tokens_per_s"], *(f"ours / {n}" for n in rows[0]["ours_over"]))
     title = "tokens a second of a training step, ours and PyTorch's"
     return make_table(headings, cells, left=0, title=title)
 
 
 def matrix_flops_per_s(size: int, repeats: int) -> float:
-    """FLOPs a second of products of square matrices of 16-bit numbers.
-
-    Args:
-      size: rows of a matrix.
-      repeats: timed calls, of which the median counts.
-    """
+    """FLOPs a second of products of square matrices of 16-bit numbers, median of the calls."""
 
     @jax.jit
     def products(x: jax.Array, weights: jax.Array) -> jax.Array:
-        def body(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        def product(_: jax.Array, x: jax.Array) -> jax.Array:
             # Scaled so that numbers keep their size.
             y = jnp.matmul(x, weights, preferred_element_type=jnp.float32) * size**-0.5
-            return y.astype(x.dtype), None
+            return y.astype(x.dtype)
 
-        return jax.lax.scan(body, x, length=_MATRIX_PRODUCTS)[0]
+        return jax.lax.fori_loop(0, _MATRIX_PRODUCTS, product, x)
 
     keys = jax.random.split(jax.random.key(0))
     x, weights = (jax.random.normal(key, (size, size), jnp.bfloat16) for key in keys)
@@ -328,9 +289,7 @@ def matrix_flops_per_s(size: int, repeats: int) -> float:
     return 2.0 * size**3 * _MATRIX_PRODUCTS / seconds
 
 
-def _mfu(
-    config: BertConfig, batch: int, options: argparse.Namespace, matrix_rate: float
-) -> dict[str, Any]:
+def _mfu(config: BertConfig, batch: int, options: argparse.Namespace, matrix_rate: float) -> dict:
     """Model FLOPs of 16-bit training steps over the measured rate of a matrix product.
 
     Model FLOPs are those of the blocks' matrix products, forward and twice that backward

@@ -9,9 +9,9 @@ ones that a model gets with the same seed; the penalty of an SVM is chosen on th
 set. Corpora are found through COLLAPIPE_DATA. About 10 minutes on 2 cores.
 """
 
-import argparse
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
@@ -41,30 +41,23 @@ from collapipe_jax.tasks.scores import (
 from collapipe_jax.tasks.tagging_data import TaggedSets, read_tagged
 from experiments.benchmarks.timing import timed
 
+
+def _sets(folder: str, train: str, validation: str, test: str) -> dict[str, Any]:
+    """Files of a corpus by set."""
+    names = {"train": train, "validation": validation, "test": test}
+    return {part: name and f"{folder}/{name}" for part, name in names.items()}
+
+
+_CLINC150 = ("data_full.json#train", "data_full.json#val", "data_full.json#test")
+_WNUT17 = ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated")
 CLASSIFICATION = {
-    "cls_clinc150": {
-        "train": "cls_clinc150/data_full.json#train",
-        "validation": "cls_clinc150/data_full.json#val",
-        "test": "cls_clinc150/data_full.json#test",
-    },
-    "cls_banking77": {
-        "train": "cls_banking77/train.csv",
-        "validation": "",
-        "test": "cls_banking77/test.csv",
-        "validation_samples": 1000,
-    },
+    "cls_clinc150": _sets("cls_clinc150", *_CLINC150),
+    "cls_banking77": _sets("cls_banking77", "train.csv", "", "test.csv")
+    | {"validation_samples": 1000},
 }
 TAGGING = {
-    "ner_bc5cdr": {
-        "train": "ner_bc5cdr/train.tsv",
-        "validation": "ner_bc5cdr/devel.tsv",
-        "test": "ner_bc5cdr/test.tsv",
-    },
-    "ner_wnut17": {
-        "train": "ner_wnut17/wnut17train.conll",
-        "validation": "ner_wnut17/emerging.dev.conll",
-        "test": "ner_wnut17/emerging.test.annotated",
-    },
+    "ner_bc5cdr": _sets("ner_bc5cdr", "train.tsv", "devel.tsv", "test.tsv"),
+    "ner_wnut17": _sets("ner_wnut17", *_WNUT17),
 }
 
 _WIDTH = 120
@@ -86,44 +79,30 @@ class Row(NamedTuple):
 
 def main(argv: Sequence[str]) -> None:
     """Measure every baseline on every corpus and print one table."""
-    options = _options(argv)
-    console = console_for_tables(_WIDTH)
-    rows: list[Row] = []
-    for name in options.corpora:
-        for samples in (0, options.samples) if options.samples else (0,):
-            for row in _measure(name, samples, options.seed):
-                rows.append(row)
-                scores = ", ".join(f"{score.value:.2f}" for score in row.scores)
-                console.print(f"{name}, {row.samples} samples, {row.method}: {scores}")
-    console.print(_table(rows))
-    for signature in dict.fromkeys(score.signature for row in rows for score in row.scores):
-        console.print(signature)
-
-
-def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = make_parser(
-        __doc__,
-        samples=(0, "also on so many; 0: only on all"),
-        seed=(0, "of the draw of the samples"),
-    )
     known = [*CLASSIFICATION, *TAGGING]
+    samples, seed = (0, "also on so many; 0: only on all"), (0, "of the draw of the samples")
+    parser = make_parser(__doc__, samples=samples, seed=seed)
     parser.add_argument("--corpora", nargs="+", choices=known, default=known)
     options = parser.parse_args(argv)
     if options.samples < 0:
         raise InputError("--samples", options.samples, "a negative number", "Use 0 or more")
-    return options
-
-
-def _measure(name: str, samples: int, seed: int) -> Iterator[Row]:
-    if name in CLASSIFICATION:
-        sets = read_sets(**CLASSIFICATION[name], samples=samples, seed=seed)
-        methods, size = class_scores(sets), len(sets.train)
-    else:
-        tagged = read_tagged(**TAGGING[name], samples=samples, seed=seed)
-        methods, size = tag_scores(tagged), len(tagged.train)
-    for method, work in methods.items():
-        run_s, scores = timed(work)
-        yield Row(name, size, method, scores, run_s)
+    console, rows = console_for_tables(_WIDTH), []
+    sizes = (0, options.samples) if options.samples else (0,)
+    for name, samples in itertools.product(options.corpora, sizes):
+        if name in CLASSIFICATION:
+            sets = read_sets(**CLASSIFICATION[name], samples=samples, seed=options.seed)
+            methods = class_scores(sets)
+        else:
+            sets = read_tagged(**TAGGING[name], samples=samples, seed=options.seed)
+            methods = tag_scores(sets)
+        for method, work in methods.items():
+            run_s, scores = timed(work)
+            rows.append(Row(name, len(sets.train), method, scores, run_s))
+            texts = ", ".join(f"{score.value:.2f}" for score in scores)
+            console.print(f"{name}, {len(sets.train)} samples, {method}: {texts}")
+    console.print(_table(rows))
+    for signature in dict.fromkeys(score.signature for row in rows for score in row.scores):
+        console.print(signature)
 
 
 def class_scores(sets: LabelledSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
@@ -151,10 +130,7 @@ def class_scores(sets: LabelledSets) -> dict[str, Callable[[], tuple[Score, ...]
 
 
 def tag_scores(sets: TaggedSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
-    """Test span F1, and recall of entities seen in training and not, by method.
-
-    Each is computed when it is called.
-    """
+    """Test span F1, and recall of entities seen in training and not, by method, when called."""
     tags = [[sentence.tags for sentence in part] for part in sets[1:]]
     words = [[sentence.tokens for sentence in part] for part in sets[1:]]
 
@@ -169,11 +145,11 @@ def tag_scores(sets: TaggedSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
         validation = features.transform(_features(sets.validation))
         test = features.transform(_features(sets.test))
         flat = [tag for sentence in tags[0] for tag in sentence]
-        model = _averaged_svm(
-            train,
-            flat,
-            lambda m: span_f1(tags[1], _by_sentence(tags[1], m.predict(validation))).value,
-        )
+
+        def judge(model: SGDClassifier) -> float:
+            return span_f1(tags[1], _by_sentence(tags[1], model.predict(validation))).value
+
+        model = _averaged_svm(train, flat, judge)
         return judged(_by_sentence(tags[2], model.predict(test)))
 
     return {
@@ -232,10 +208,7 @@ def _shape(word: str) -> str:
     kinds = (
         "X" if c.isupper() else "x" if c.isalpha() else "0" if c.isdigit() else c for c in word
     )
-    shape = ""
-    for kind in kinds:
-        shape += "" if shape.endswith(kind) else kind
-    return shape
+    return "".join(kind for kind, _ in itertools.groupby(kinds))
 
 
 def _table(rows: Sequence[Row]) -> Table:

@@ -43,32 +43,23 @@ def main(argv: Sequence[str]) -> None:
     console = Console()
     rows = []
     for number in track(numbers, description="compiling", console=console):
-        ratios = _ratios(options.width, number, shape)
+        kept = EncoderConfig(
+            width=options.width,
+            heads=max(options.width // 32, 1),
+            feed_forward_width=4 * options.width,
+            encoder_blocks=number * shape.stages,
+        )
+        both = [
+            (one, shape, "gpipe") for one in (kept, dataclasses.replace(kept, rematerialise=True))
+        ]
+        ratios = (device_bytes(*one) / formula_bytes(*one) for one in both)
         rows.append((str(number), *(f"{ratio:.2f}" for ratio in ratios)))
     headings, title = ("blocks on a device", "kept", "rematerialised"), "measured over formula (15)"
     console.print(make_table(headings, rows, left=0, title=title))
 
 
-def _ratios(width: int, blocks: int, shape: Shape) -> list[float]:
-    """Measured over stated, everything kept and rematerialised."""
-    kept = EncoderConfig(
-        width=width,
-        heads=max(width // 32, 1),
-        feed_forward_width=4 * width,
-        encoder_blocks=blocks * shape.stages,
-    )
-    both = kept, dataclasses.replace(kept, rematerialise=True)
-    return [device_bytes(one, shape, "gpipe") / formula_bytes(one, shape, "gpipe") for one in both]
-
-
 def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:
-    """Formula (15) for the first of the stages, whose part under 1F1B is the largest.
-
-    Args:
-      config: sizes; the blocks are split equally over the stages.
-      shape: sizes of the step.
-      schedule: "gpipe" or "1f1b".
-    """
+    """Formula (15) for the first of the stages, whose part under 1F1B is the largest."""
     work = encoder_workload(
         sequence=shape.sequence,
         width=config.width,

@@ -15,7 +15,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,14 +44,7 @@ _QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 
 
 class Shape(NamedTuple):
-    """Sizes of a step that are not the model's.
-
-    Attributes:
-      stages: devices ``K``.
-      batch: samples ``B``.
-      micro_batches: ``M``.
-      sequence: tokens of a sample ``S``.
-    """
+    """Sizes of a step that are not the model's: ``K``, ``B``, ``M``, and ``S`` tokens."""
 
     stages: int
     batch: int
@@ -62,17 +55,13 @@ class Shape(NamedTuple):
 class Batch(NamedTuple):
     """One cluster's mini-batch, and how its encoder is cut.
 
-    Attributes:
-      x: embedded tokens ``[1, B, S, h]``.
-      mask: ``[1, B, S]``.
-      weights: of the loss, like x.
-      segments: blocks per device ``[1, K]``; values, so that one program runs every partition.
+    The blocks per device are values, so that one program runs every partition.
     """
 
-    x: jax.Array
-    mask: jax.Array
-    weights: jax.Array
-    segments: jax.Array
+    x: jax.Array  # embedded tokens [1, B, S, h]
+    mask: jax.Array  # [1, B, S]
+    weights: jax.Array  # of the loss, like x
+    segments: jax.Array  # [1, K]
 
 
 def main(argv: Sequence[str]) -> None:
@@ -120,59 +109,38 @@ def weighted_sum(head: Params, encoded: jax.Array, weights: jax.Array) -> jax.Ar
     return jnp.vdot(encoded, weights)
 
 
-def step_on_one_device(config: EncoderConfig) -> Callable:
-    """The fused step: one scan over the stack, ``jax.grad``, Adam."""
+def make_step(
+    config: EncoderConfig, shape: Shape, schedule: str | None, mesh: Mesh | None
+) -> Callable:
+    """A step by a schedule on a mesh; fused on one device without: one scan, ``jax.grad``, Adam."""
 
-    @functools.partial(jax.jit, donate_argnums=0)
-    def step(state: tuple, batch: Batch) -> tuple[tuple, jax.Array]:
-        params, moments = state
+    def gradients_of(params: Params, batch: Batch) -> tuple[Params, jax.Array]:
+        if schedule is not None:
+            inputs = batch.x, batch.mask, batch.segments, batch.weights
+            sizes = {"micro_batches": shape.micro_batches, "mesh": mesh}
+            _, found = SCHEDULES[schedule](params, {}, config, weighted_sum, *inputs, **sizes)
+            return found.slots, found.x
         x, mask, weights, _ = (leaf[0] for leaf in batch)
 
         def loss(params: Params, x: jax.Array) -> jax.Array:
             return weighted_sum({}, encode(params, config, x, mask), weights)
 
-        gradient, by_x = jax.grad(loss, argnums=(0, 1))(params, x)
-        return _descend(gradient, moments, params), by_x
-
-    return step
-
-
-def step_on_a_mesh(config: EncoderConfig, mesh: Mesh, shape: Shape, schedule: str) -> Callable:
-    """The same step with a device per stage, by a schedule."""
+        return jax.grad(loss, argnums=(0, 1))(params, x)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state: tuple, batch: Batch) -> tuple[tuple, jax.Array]:
-        slots, moments = state
-        _, gradients = SCHEDULES[schedule](
-            slots,
-            {},
-            config,
-            weighted_sum,
-            batch.x,
-            batch.mask,
-            batch.segments,
-            batch.weights,
-            micro_batches=shape.micro_batches,
-            mesh=mesh,
-        )
-        return _descend(gradients.slots, moments, slots), gradients.x
+        params, moments = state
+        gradient, by_x = gradients_of(params, batch)
+        updates, moments = _OPTIMIZER.update(gradient, moments, params)
+        return (optax.apply_updates(params, updates), moments), by_x
 
     return step
 
 
-def _descend(gradient: Params, moments: Any, params: Params) -> tuple:
-    updates, moments = _OPTIMIZER.update(gradient, moments, params)
-    return optax.apply_updates(params, updates), moments
-
-
 def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: Shape) -> tuple:
-    """State and batch of a step, on a mesh or on one device.
+    """State and batch of a step, on a mesh of one cluster by K stages, or on one device.
 
-    Args:
-      shape_only: leave out the values, for compilation alone.
-      mesh: of one cluster by K stages; None for one device.
-      config: sizes; an equal split over the stages.
-      shape: sizes of the step.
+    The blocks are split equally over the stages. With ``shape_only`` there are no values.
 
     Returns:
       ``((parameters, moments), Batch)``; parameters in slots where there is a mesh.
@@ -189,26 +157,18 @@ def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: S
         mask = jnp.ones(x.shape[:3], bool)
         return (params, _OPTIMIZER.init(params)), Batch(x, mask, jnp.cos(x), segments)
 
-    everything = jax.eval_shape(draw, jax.random.key(0))
-    if mesh is not None:
-        everything = _placed(everything, mesh)
+    def place(leaf: jax.ShapeDtypeStruct, *axes: str) -> jax.ShapeDtypeStruct:
+        sharding = mesh and NamedSharding(mesh, PartitionSpec(*axes[: leaf.ndim]))
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    state, batch = jax.eval_shape(draw, jax.random.key(0))
+    # The state is on its stages, the batch on all devices of the cluster.
+    state = jax.tree.map(lambda leaf: place(leaf, "cluster", "stage"), state)
+    everything = state, jax.tree.map(lambda leaf: place(leaf, "cluster"), batch)
     if shape_only:
         return everything
     where = jax.tree.map(lambda leaf: leaf.sharding, everything)
-    return jax.jit(draw, out_shardings=None if mesh is None else where)(jax.random.key(0))
-
-
-def _placed(everything: tuple, mesh: Mesh) -> tuple:
-    """Shapes with places: the state on its stages, the batch on all devices of the cluster."""
-
-    def place(leaf: jax.ShapeDtypeStruct, *axes: str) -> jax.ShapeDtypeStruct:
-        spec = PartitionSpec(*axes[: leaf.ndim])
-        sharding = NamedSharding(mesh, spec)
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    state, batch = everything
-    state = jax.tree.map(lambda leaf: place(leaf, "cluster", "stage"), state)
-    return state, jax.tree.map(lambda leaf: place(leaf, "cluster"), batch)
+    return jax.jit(draw, out_shardings=mesh and where)(jax.random.key(0))
 
 
 def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> int:
@@ -216,17 +176,10 @@ def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> i
 
     Arguments (parameters, moments, batch), outputs that are not arguments updated in
     place, and temporary memory (gradients, kept activations, work in progress).
-
-    Args:
-      config: sizes; the blocks are split equally over the stages.
-      shape: sizes of the step.
-      schedule: a key of ``SCHEDULES``; None for the fused step on one device.
+    ``schedule`` is a key of ``SCHEDULES``, or None for the fused step on one device.
     """
-    if schedule is None:
-        step, mesh = step_on_one_device(config), None
-    else:
-        mesh = make_pipeline_mesh(1, shape.stages)
-        step = step_on_a_mesh(config, mesh, shape, schedule)
+    mesh = None if schedule is None else make_pipeline_mesh(1, shape.stages)
+    step = make_step(config, shape, schedule, mesh)
     lowered = step.lower(*lay_out(True, mesh, config, shape))
     found = lowered.compile(compiler_options=_QUICK).memory_analysis()
     sizes = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
@@ -247,15 +200,11 @@ def measure_memory(config: EncoderConfig, shape: Shape) -> list[dict]:
 
 
 def measure_cpu_seconds(config: EncoderConfig, shape: Shape, repeats: int) -> dict[str, list]:
-    """Seconds of CPU of a step, all threads of the process, in alternation.
+    """Seconds of CPU of every step of ``sequential`` and of the schedules, in alternation."""
 
-    Returns:
-      The seconds of every repetition of ``sequential`` and of every schedule.
-    """
-    mesh = make_pipeline_mesh(1, shape.stages)
-
-    def keep_running(step: Callable, place: Mesh | None) -> Callable[[], None]:
-        state, batch = lay_out(False, place, config, shape)
+    def keep_running(schedule: str | None, mesh: Mesh | None) -> Callable[[], None]:
+        step = make_step(config, shape, schedule, mesh)
+        state, batch = lay_out(False, mesh, config, shape)
 
         def run() -> None:
             nonlocal state
@@ -263,22 +212,19 @@ def measure_cpu_seconds(config: EncoderConfig, shape: Shape, repeats: int) -> di
 
         return run
 
-    works = {"sequential": keep_running(step_on_one_device(config), None)}
-    for name in SCHEDULES:
-        works[name] = keep_running(step_on_a_mesh(config, mesh, shape, name), mesh)
+    mesh = make_pipeline_mesh(1, shape.stages)
+    works = {"sequential": keep_running(None, None)}
+    works |= {name: keep_running(name, mesh) for name in SCHEDULES}
     return in_turns(works, repeats, time.process_time)
 
 
 def _memory_table(rows: list[dict]) -> Table:
-    cells = [
-        (
-            "1 device" if row["stages"] == 1 else f"{row['stages']} devices",
-            "one scan" if row["schedule"] is None else row["schedule"],
-            "rematerialised" if row["rematerialise"] else "kept",
-            f"{row['bytes'] / 2**20:.1f}",
-        )
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        place = "1 device" if row["stages"] == 1 else f"{row['stages']} devices"
+        activations = "rematerialised" if row["rematerialise"] else "kept"
+        size = f"{row['bytes'] / 2**20:.1f}"
+        cells.append((place, row["schedule"] or "one scan", activations, size))
     headings, title = ("blocks on", "schedule", "activations", "MiB"), "memory of one device"
     return make_table(headings, cells, left=3, title=f"{title} for a training step")
 

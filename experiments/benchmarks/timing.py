@@ -19,13 +19,7 @@ def in_turns(
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of calls that take turns, after one more of each to warm up.
-
-    Args:
-      works: what to call, by name.
-      repeats: calls of each that are timed.
-      clock: in seconds.
-    """
+    """Seconds of so many calls of each that take turns, after one more to warm up."""
     times_s: dict[str, list[float]] = {name: [] for name in works}
     for repeat in range(repeats + 1):
         for name, work in works.items():

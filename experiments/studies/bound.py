@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from rich import box
 from rich.console import Console
 from rich.progress import track
@@ -27,13 +26,7 @@ from rich.table import Table
 from scipy import stats
 
 from collapipe_jax.command_line import make_parser, make_table, run_reporting_errors
-from collapipe_jax.cost.convergence import (
-    Descent,
-    absence_bias,
-    local_steps_bound,
-    momentum_bound,
-    one_step_bound,
-)
+from collapipe_jax.cost import convergence
 from collapipe_jax.cost.divergence import Learning, participating_weight
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.results import Results, as_columns, as_rows
@@ -56,7 +49,10 @@ STEP = 0.2
 _CONFIDENCE = 0.95
 _SPREAD = 0.6
 _PATTERN = np.array([1 / 3, -1.0, 1.0, -1 / 3])  # by which clusters' losses differ
-_WEIGHTS = {"equal": np.full(CLUSTERS, 1 / CLUSTERS), "unequal": np.array([0.4, 0.3, 0.2, 0.1])}
+_WEIGHTS = {
+    "equal": np.full(CLUSTERS, 1 / CLUSTERS),
+    "unequal": np.array([0.4, 0.3, 0.2, 0.1]),
+}
 _PRESENCE = {
     "everyone": np.ones((CLUSTERS, CLUSTERS), bool),
     "one out by turns": ~np.eye(CLUSTERS, dtype=bool),
@@ -68,43 +64,27 @@ _STYLE = {"box": box.SIMPLE_HEAD, "pad_edge": False}
 class Case(NamedTuple):
     """One descent, as on file.
 
-    Attributes:
-      kind: "independent" as the bound assumes, "momentum" and "absence" with an extension,
-        "pooled", "correlated" and "shared" against its assumptions.
-      problem: name.
-      local_steps: ``H``.
-      loss: mean ``P_n`` of the clusters.
-      loss_spread: how far a cluster's is from it at most, as a part of it.
-      micro_batches: ``M``, of all clusters.
-      weights: "equal" or "unequal".
-      rounds: ``T``, a multiple of the clusters.
-      step_smoothness: ``eta L_s``.
-      momentum: of the server.
-      presence: "everyone", "one out by turns" or "one never".
+    Its kind is "independent" as the bound assumes, "momentum" or "absence" with an extension,
+    or "pooled", "correlated" or "shared" against its assumptions.
     """
 
     kind: str
     problem: str
-    local_steps: int
-    loss: float
-    loss_spread: float
-    micro_batches: int
-    weights: str
-    rounds: int
-    step_smoothness: float
-    momentum: float = 0.0
-    presence: str = "everyone"
+    local_steps: int  # H
+    loss: float  # mean P_n of the clusters
+    loss_spread: float  # how far a cluster's is from it at most, as a part of it
+    micro_batches: int  # M, of all clusters
+    weights: str  # a key of _WEIGHTS
+    rounds: int  # T, a multiple of the clusters
+    step_smoothness: float  # eta L_s
+    momentum: float = 0.0  # of the server
+    presence: str = "everyone"  # a key of _PRESENCE
 
     @property
     def erasing(self) -> str:
         """How descents lose micro-batches."""
         against = self.kind in ("pooled", "correlated", "shared")
         return self.kind if against else "independent"
-
-    @property
-    def as_assumed(self) -> "Case":
-        """The same descent with losses as the bound assumes them."""
-        return self._replace(kind="independent")
 
     @property
     def loss_probability(self) -> np.ndarray:
@@ -149,12 +129,7 @@ def grid(
 
 def extensions(rounds: int) -> list[Case]:
     """A server with momentum, its steps in the end as long, and clusters that sit out."""
-    combinations = [
-        (problem, loss, count)
-        for problem in ("quadratic", "logistic")
-        for loss in (0.0, 0.3, 0.5)
-        for count in (1, 8)
-    ]
+    combinations = list(itertools.product(("quadratic", "logistic"), (0.0, 0.3, 0.5), (1, 8)))
     return [
         Case("momentum", problem, 1, loss, 0.0, count, "equal", longer * rounds, step, momentum)
         for momentum, step, longer in ((0.5, STEP / 4, 2), (0.9, STEP / 100, 10))
@@ -221,16 +196,10 @@ def main(argv: Sequence[str]) -> None:
 def measure(
     cases: Sequence[Case], repeats: int, seed: int, console: Console
 ) -> list[dict[str, Any]]:
-    """Rows of cases; those against the assumptions with the same descent as assumed.
-
-    Args:
-      cases: of one table.
-      repeats: of every descent.
-      seed: of all of them.
-      console: for progress.
-    """
+    """Rows of cases; those against the assumptions with the same descent as assumed."""
     problems = make_problems()
-    assumed = {case: case.as_assumed for case in cases if case.erasing != "independent"}
+    against = [case for case in cases if case.erasing != "independent"]
+    assumed = {case: case._replace(kind="independent") for case in against}
     every = dict.fromkeys([*cases, *assumed.values()])
     traces: dict[Case | None, Trace] = dict(_run(every, problems, repeats, seed, console))
     return [
@@ -301,11 +270,8 @@ def _distance(case: Case, problem: Problem, trace: Trace) -> float:
 def bound(case: Case, problem: Problem, trace: Trace) -> float:
     """The theorem for a case, docs/system-model.md (18) and its like of docs/theory.md.
 
-    Args:
-      case: what was run.
-      problem: its problem.
-      trace: of its repeats, leaves ``[R, ...]``: variance and heterogeneity are the largest
-        that any of them met, where alone the proofs make use of them.
+    Variance and heterogeneity are the largest that any of its repeats met, leaves ``[R, ...]``
+    of the trace: the proofs use them nowhere else.
     """
     at = case.setting
     learning = Learning(
@@ -313,7 +279,7 @@ def bound(case: Case, problem: Problem, trace: Trace) -> float:
         gradient_variance=jnp.max(trace.variance),
         gradient_heterogeneity=jnp.max(trace.heterogeneity),
     )
-    descent = Descent(
+    descent = convergence.Descent(
         smoothness=problem.smoothness,
         start_gap=start_gap(problem, case.weight),
         step_size=at.step_smoothness / problem.smoothness,
@@ -336,37 +302,32 @@ def start_gap(problem: Problem, weight: np.ndarray) -> float:
     return float(first - last)
 
 
-_one_step_bound = jax.jit(one_step_bound)
-_local_steps_bound = jax.jit(local_steps_bound)
-_momentum_bound = jax.jit(momentum_bound)
+_one_step_bound = jax.jit(convergence.one_step_bound)
+_local_steps_bound = jax.jit(convergence.local_steps_bound)
+_momentum_bound = jax.jit(convergence.momentum_bound)
 
 
 @jax.jit
-def _absence_bound(
-    learning: Learning,
-    loss_probability: Array,
-    micro_batches: Array,
-    batch: Array,
-    descent: Descent,
-    present: Array,
-) -> Array:
+def _absence_bound(learning: Learning, loss_probability, micro_batches, batch, descent, present):
     """The bound if the same clusters sat out in all rounds; its mean over rounds is the bound."""
-    bias = absence_bias(learning, present)
-    ratio = jnp.sqrt(absence_bias(learning.replace(gradient_heterogeneity=1.0), present))
+    bias = convergence.absence_bias(learning, present)
+    ratio = jnp.sqrt(
+        convergence.absence_bias(learning.replace(gradient_heterogeneity=1.0), present)
+    )
     participating = learning.replace(
         cluster_weight=participating_weight(learning.cluster_weight, present),
         gradient_heterogeneity=(1.0 + ratio) ** 2 * learning.gradient_heterogeneity,
     )
-    return one_step_bound(participating, loss_probability, micro_batches, batch, descent) + bias
+    return (
+        convergence.one_step_bound(participating, loss_probability, micro_batches, batch, descent)
+        + bias
+    )
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Where the bound holds and its factor over what was measured, by local steps.
 
     It holds if the upper limit of what was measured is below it.
-
-    Args:
-      rows: of the grid.
     """
     summary = {}
     for steps in sorted({row["local_steps"] for row in rows}):
@@ -390,17 +351,12 @@ def _factors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _summary_table(summary: Mapping[str, Any]) -> Table:
+    rows = []
+    for steps, parts in summary.items():
+        for name, part in parts.items():
+            factors = (f"{part[f'factor_{which}']:.1f}" for which in ("median", "min", "max"))
+            rows.append((steps, name, f"{part['holds']} of {part['settings']}", *factors))
     headings = ("local steps", "losses", "holds", "factor, median", "smallest", "largest")
-    rows = [
-        (
-            steps,
-            name,
-            f"{part['holds']} of {part['settings']}",
-            *(f"{part[f'factor_{which}']:.1f}" for which in ("median", "min", "max")),
-        )
-        for steps, parts in summary.items()
-        for name, part in parts.items()
-    ]
     return make_table(headings, rows, left=0, title="bound over measured", **_STYLE)
 
 

@@ -38,19 +38,12 @@ _CLOSE = 1e-10
 
 @struct.dataclass
 class Quadratic:
-    """``F_n(x) = (x - c_n)' A (x - c_n) / 2``, a sample's gradient with normal noise on it.
+    """``F_n(x) = (x - c_n)' A (x - c_n) / 2``, a sample's gradient with normal noise on it."""
 
-    Attributes:
-      curvature: diagonal of ``A``, ``[d]``.
-      centre: ``c_n``, ``[N, d]``.
-      noise: ``sigma^2``; each of the d components has its d-th part.
-      start: where descents begin, ``[d]``.
-    """
-
-    curvature: Array
-    centre: Array
-    noise: Array
-    start: Array
+    curvature: Array  # diagonal of A, [d]
+    centre: Array  # c_n, [N, d]
+    noise: Array  # sigma^2; each of the d components has its d-th part
+    start: Array  # where descents begin, [d]
 
     @property
     def smoothness(self) -> Array:
@@ -86,19 +79,12 @@ class Quadratic:
 
 @struct.dataclass
 class Logistic:
-    """Logistic regression with ridge: the mean over a cluster's points, its own to each.
+    """Logistic regression with ridge: the mean over a cluster's points, its own to each."""
 
-    Attributes:
-      features: ``[N, n, d]``.
-      labels: 0 or 1, ``[N, n]``.
-      ridge: weight of ``|x|^2 / 2``.
-      start: where descents begin, ``[d]``.
-    """
-
-    features: Array
-    labels: Array
-    ridge: Array
-    start: Array
+    features: Array  # [N, n, d]
+    labels: Array  # 0 or 1, [N, n]
+    ridge: Array  # weight of |x|^2 / 2
+    start: Array  # where descents begin, [d]
 
     @property
     def smoothness(self) -> Array:
@@ -115,9 +101,8 @@ class Logistic:
     def gradients(self, x: Array) -> Array:
         """``grad F_n [N, d]``, each cluster at its own point ``[N, d]``."""
         residual = self._residuals(x)
-        return jnp.einsum("np,npd->nd", residual, self.features) / residual.shape[1] + (
-            self.ridge * x
-        )
+        data = jnp.einsum("np,npd->nd", residual, self.features) / residual.shape[1]
+        return data + self.ridge * x
 
     def variances(self, x: Array) -> Array:
         """Variance of a sample's gradient, ``[N]``, each cluster at its own ``[N, d]``."""
@@ -161,12 +146,7 @@ Problem = Quadratic | Logistic
 
 
 def make_quadratic(noise: float = 32.0, start_gap: float = 1.0) -> Quadratic:
-    """Curvatures from 1/4 to 1, ``zeta^2 = 1`` for equal weights.
-
-    Args:
-      noise: ``sigma^2``.
-      start_gap: ``F_0 - F*`` for equal weights.
-    """
+    """Curvatures from 1/4 to 1; ``zeta^2 = 1``, ``F_0 - F* = start_gap`` for equal weights."""
     rng = np.random.default_rng(0)
     curvature = np.geomspace(0.25, 1.0, DIMENSIONS)
     centre = rng.normal(size=(CLUSTERS, DIMENSIONS))
@@ -199,40 +179,23 @@ def make_problems() -> dict[str, Problem]:
 
 @struct.dataclass
 class Setting:
-    """What differs between descents on a problem; array values all.
+    """What differs between descents on a problem; array values all."""
 
-    Attributes:
-      loss_probability: ``P_n [N]``.
-      micro_batches: ``M_n [N]``.
-      weight: ``w_n [N]``.
-      step_smoothness: ``eta L_s``.
-      momentum: of the server's heavy ball.
-      present: who takes part, ``[S, N]``: row t modulo S in round t.
-    """
-
-    loss_probability: Array
-    micro_batches: Array
-    weight: Array
-    step_smoothness: Array
-    momentum: Array
-    present: Array
+    loss_probability: Array  # P_n [N]
+    micro_batches: Array  # M_n [N]
+    weight: Array  # w_n [N]
+    step_smoothness: Array  # eta L_s
+    momentum: Array  # of the server's heavy ball
+    present: Array  # who takes part, [S, N]: row t modulo S in round t
 
 
 class Trace(NamedTuple):
-    """What a descent met.
+    """What a descent met; gradients are at the clusters' weighted mean before a local step."""
 
-    Attributes:
-      squared_gradient: mean over rounds and local steps of ``|grad F|^2`` at the clusters'
-        weighted mean before the step.
-      variance: largest variance of a sample's gradient, at any cluster's own point.
-      heterogeneity: largest ``|grad F_n - grad F|^2`` of a cluster, at the weighted mean.
-      end: mean of the server's points over the second half of the rounds, ``[d]``.
-    """
-
-    squared_gradient: Array
-    variance: Array
-    heterogeneity: Array
-    end: Array
+    squared_gradient: Array  # mean over rounds and local steps of |grad F|^2
+    variance: Array  # largest of a sample's gradient, at any cluster's own point
+    heterogeneity: Array  # largest |grad F_n - grad F|^2 of a cluster
+    end: Array  # mean of the server's points over the second half of the rounds, [d]
 
 
 @partial(
@@ -254,14 +217,10 @@ def descend_all(
     Args:
       problem: where.
       settings: leaves ``[S, ...]``.
-      keys: ``[S, R]``, one a descent.
-      rounds: ``T``, an array value.
-      local_steps: ``H``, an array value.
+      keys: ``[S, R]``, one a descent; the leaves of the trace are ``[S, R, ...]``.
+      rounds, local_steps: ``T`` and ``H``.
       erasing: "independent" as the bound assumes; "pooled" for a mean over all survivors;
         "correlated" where one draw takes a cluster's round, "shared" the round of all (static).
-
-    Returns:
-      Leaves ``[S, R, ...]``.
     """
     one = partial(_descend, rounds=rounds, local_steps=local_steps, erasing=erasing)
     return jax.vmap(jax.vmap(one, (None, None, 0)), (None, 0, 0))(problem, settings, keys)
@@ -271,14 +230,23 @@ def _descend(
     problem: Problem, setting: Setting, key: Array, rounds: Array, local_steps: Array, erasing: str
 ) -> Trace:
     """One descent from the problem's start."""
+    step_size = setting.step_smoothness / problem.smoothness
 
     def one_round(step, carry):
         x, velocity, trace = carry
-        round_key = jax.random.fold_in(key, step)
-        moved, trace = _local_steps(problem, setting, round_key, x, trace, local_steps, erasing)
-        weight = participating_weight(
-            setting.weight, setting.present[step % setting.present.shape[0]]
-        )
+        erasure_key, data_key = jax.random.split(jax.random.fold_in(key, step))
+
+        def one_step(step, carry):
+            points, trace = carry  # of the clusters, [N, d]
+            trace = _accumulate(problem, setting.weight, points, trace)
+            weights = _example_weights(setting, erasure_key, step, erasing)
+            key = jax.random.fold_in(data_key, step)
+            return points - step_size * problem.sampled_gradients(key, points, weights), trace
+
+        everywhere = jnp.tile(x[None], (setting.weight.shape[0], 1))
+        moved, trace = jax.lax.fori_loop(0, local_steps, one_step, (everywhere, trace))
+        present = setting.present[step % setting.present.shape[0]]
+        weight = participating_weight(setting.weight, present)
         velocity = setting.momentum * velocity + x - weight @ moved
         x = x - velocity
         return x, velocity, trace._replace(end=trace.end + x * (step >= rounds // 2))
@@ -290,30 +258,6 @@ def _descend(
         squared_gradient=trace.squared_gradient / (rounds * local_steps),
         end=trace.end / (rounds - rounds // 2),
     )
-
-
-def _local_steps(
-    problem: Problem,
-    setting: Setting,
-    round_key: Array,
-    x: Array,
-    trace: Trace,
-    local_steps: Array,
-    erasing: str,
-) -> tuple[Array, Trace]:
-    """Points of the clusters after a round's local steps, ``[N, d]``, and the trace."""
-    step_size = setting.step_smoothness / problem.smoothness
-    erasure_key, data_key = jax.random.split(round_key)
-
-    def one_step(step, carry):
-        x, trace = carry
-        trace = _accumulate(problem, setting.weight, x, trace)
-        weights = _example_weights(setting, erasure_key, step, erasing)
-        key = jax.random.fold_in(data_key, step)
-        return x - step_size * problem.sampled_gradients(key, x, weights), trace
-
-    everywhere = jnp.tile(x[None], (setting.weight.shape[0], 1))
-    return jax.lax.fori_loop(0, local_steps, one_step, (everywhere, trace))
 
 
 def _accumulate(problem: Problem, weight: Array, x: Array, trace: Trace) -> Trace:

@@ -21,11 +21,7 @@ from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.config.files import read_config
 from collapipe_jax.files.results import Results, as_columns
 from collapipe_jax.statistics import mean_interval
-from collapipe_jax.training.central import (
-    central_learner,
-    central_round,
-    initial_central_state,
-)
+from collapipe_jax.training.central import central_learner, central_round, initial_central_state
 from collapipe_jax.training.loop import train
 from experiments.studies.seeds import experiments_of_seeds
 

@@ -9,6 +9,7 @@ ends with the same bytes.
 """
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,23 +41,9 @@ from collapipe_jax.files.realisations import (
 )
 from collapipe_jax.files.results import Results, Variable, as_columns
 from collapipe_jax.policies.registry import POLICIES, make_policy
-from collapipe_jax.simulation.constraints import (
-    DIVERGENCE_LIMIT,
-    ENERGY_LIMIT,
-    QUEUE_LIMIT,
-    constraints_met,
-    drift_constant,
-    floors_bind,
-    mean_backlog,
-    network_groups,
-    sample_path_excess,
-)
+from collapipe_jax.simulation import constraints
 from collapipe_jax.simulation.environment import draw_system, observed_problems
-from collapipe_jax.simulation.montecarlo import (
-    chunk_rows,
-    policy_options,
-    run_policies,
-)
+from collapipe_jax.simulation.montecarlo import chunk_rows, policy_options, run_policies
 from collapipe_jax.simulation.reducers import time_means
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
@@ -125,26 +112,19 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
 
 @jax.jit
 def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Array, Array]:
-    """The problem of a network at mean gains, its clusters that can run, and their floors.
-
-    Args:
-      key: of the realisation.
-      params: what the network is drawn from.
-    """
+    """The problem of a network at mean gains, its clusters that can run, and their floors."""
     problem = draw_system(key, params).mean_problem
     floor = control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0]
     return problem, can_run(problem), floor
 
 
-def _least_final_queues(
-    keys: Array, params: SystemParams, options: Mapping[str, Any]
-) -> np.ndarray:
+def _least_final_queues(keys: Array, params: SystemParams, options: Mapping) -> np.ndarray:
     """Final queues that no policy can avoid in any of the networks, ``[R, N]``."""
     queues = []
     for start in chunk_parts("", options).values():
         rows = chunk_rows(start, options["chunk"], options["realisations"])
         problems = _channels(keys[rows], params, options["rounds"])
-        queues.append(backlog_lower_bound(problems, DIVERGENCE_LIMIT))
+        queues.append(backlog_lower_bound(problems, constraints.DIVERGENCE_LIMIT))
     return np.concatenate(queues)[: options["realisations"]]
 
 
@@ -157,23 +137,23 @@ def _channels(keys: Array, params: SystemParams, rounds: int) -> RoundProblem:
 
 def summarise(result: Realisations) -> dict[str, Any]:
     """Constraints, latency and queues of every case, as plain values for a JSON file."""
-    groups = network_groups(result)
+    groups = constraints.network_groups(result)
     return {
         "rounds": result.rounds,
         "realisations": result.settings["options"]["realisations"],
         "limits": {
-            "energy_over_budget": ENERGY_LIMIT,
-            "final_energy_queue_over_rounds": QUEUE_LIMIT,
-            "divergence_over_target": DIVERGENCE_LIMIT,
+            "energy_over_budget": constraints.ENERGY_LIMIT,
+            "final_energy_queue_over_rounds": constraints.QUEUE_LIMIT,
+            "divergence_over_target": constraints.DIVERGENCE_LIMIT,
         },
         "networks": {name: int(members.sum()) for name, members in groups.items()}
-        | {"floors_checked": floors_bind(result)},
+        | {"floors_checked": constraints.floors_bind(result)},
         "cases": [_case(case, groups, result.rounds) for case in result.cases],
     }
 
 
 def _case(case: Case, groups: Mapping[str, np.ndarray], rounds: int) -> dict[str, Any]:
-    excess = sample_path_excess(case.values, rounds)
+    excess = constraints.sample_path_excess(case.values, rounds)
     rounding = rounds * float(np.finfo(np.float32).eps)  # of so many additions
     return {
         "policy": case.policy,
@@ -190,7 +170,7 @@ def _group(
     if not members.any():
         return None
     values = select(values, members)
-    met = constraints_met(values, rounds)
+    met = constraints.constraints_met(values, rounds)
     return {
         "realisations": int(members.sum()),
         "mean_latency_s": mean_interval(values["mean_latency_s"]),
@@ -201,8 +181,8 @@ def _group(
         "final_divergence_queue_over_rounds": _spread(values["final_divergence_queue"] / rounds),
         "share_met": {name: float(kept.mean()) for name, kept in met.items()},
         "constraints_met": bool(met["all"].all()),
-        "mean_backlog": mean_interval(mean_backlog(values)),
-        "drift_constant": mean_interval(drift_constant(values)),
+        "mean_backlog": mean_interval(constraints.mean_backlog(values)),
+        "drift_constant": mean_interval(constraints.drift_constant(values)),
         "absent_share": float(values["absent_rounds"].mean() / rounds),
     }
 
@@ -223,18 +203,17 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     )
     if not networks["floors_checked"]:
         caption += " Floors at mean gains do not bind where devices come and go."
-    return make_table(
-        ("policy", "V", "nets", "latency\n/reference", *_WORST, "met"),
-        [
-            _row(case, group)
-            for case in _without_repeats(summary["cases"])
-            for group in GROUPS
-            if case[group] is not None
-        ],
-        title=f"{summary['realisations']} networks, {summary['rounds']} rounds",
-        caption=caption,
-        **COMPACT,
-    )
+    rows = []
+    for case, group in itertools.product(_without_repeats(summary["cases"]), GROUPS):
+        values, mark = case[group], "*" if group == "below_floors" else ""
+        if values is not None:
+            sizes = case["policy"], case["v"], f"{values['realisations']}{mark}"
+            worst = (f"{values[key]['worst']:.3g}" for key in _WORST.values())
+            met = f"{100 * values['share_met']['all']:.0f} %"
+            rows.append((*sizes, interval_text(values["latency_over_reference"]), *worst, met))
+    headings = ("policy", "V", "nets", "latency\n/reference", *_WORST, "met")
+    title = f"{summary['realisations']} networks, {summary['rounds']} rounds"
+    return make_table(headings, rows, title=title, caption=caption, **COMPACT)
 
 
 def _without_repeats(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -245,18 +224,6 @@ def _without_repeats(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         alike = all({**case, "v": own[0]["v"]} == own[0] for case in own)
         kept += [{**own[0], "v": "any"}] if alike and len(own) > 1 else own
     return kept
-
-
-def _row(case: Mapping[str, Any], group: str) -> list[str]:
-    values = case[group]
-    return [
-        case["policy"],
-        case["v"],
-        f"{values['realisations']}{'*' if group == 'below_floors' else ''}",
-        interval_text(values["latency_over_reference"]),
-        *(f"{values[key]['worst']:.3g}" for key in _WORST.values()),
-        f"{100 * values['share_met']['all']:.0f} %",
-    ]
 
 
 if __name__ == "__main__":

@@ -45,17 +45,11 @@ LAST_SHARE = 0.25
 
 
 class Setting(NamedTuple):
-    """What one run differs in from another of its seed.
+    """What one run differs in from another of its seed."""
 
-    Attributes:
-      micro_batches: ``M`` of all clusters.
-      stages: devices that hold blocks, in every cluster.
-      activity: part of the time that senders of other clusters interfere.
-    """
-
-    micro_batches: int = 2
-    stages: int = 2
-    activity: float = 0.5
+    micro_batches: int = 2  # of all clusters
+    stages: int = 2  # devices that hold blocks, in every cluster
+    activity: float = 0.5  # part of the time that senders of other clusters interfere
 
     @property
     def name(self) -> str:
@@ -70,14 +64,9 @@ MEASURES = ("train_loss", "last_score", "divergence")
 
 
 def fixed_pipeline(stages: int, micro_batches: int) -> Policy:
-    """A policy that always decides the same.
+    """A policy that always puts the blocks on the first devices of every cluster.
 
-    Args:
-      stages: devices that hold blocks; the first ones of every cluster.
-      micro_batches: of every cluster.
-
-    Returns:
-      The policy; a cluster sits out where its first devices cannot hold the encoder.
+    A cluster sits out where these cannot hold the encoder.
     """
 
     def decide(key: Array, problem: RoundProblem) -> Decision:
@@ -133,13 +122,9 @@ def settings_of(config: ConfigDict) -> list[Setting]:
 def run_settings(
     experiments: Iterable[Experiment], settings: Sequence[Setting], root: Path, console: Console
 ) -> list[Row]:
-    """Train every experiment under every setting; a row for each run, as :func:`outcome`'s.
+    """Train every experiment, one a seed, under every setting; a row for each run.
 
-    Args:
-      experiments: one a seed; all settings share its corpus and model.
-      settings: what to train under.
-      root: where the runs' folders go.
-      console: for progress.
+    All settings share its corpus and model. Folders of the runs go below the root.
     """
     rows = []
     for experiment in experiments:
@@ -166,21 +151,12 @@ def with_setting(built: Experiment, setting: Setting) -> Experiment:
 
 
 def outcome(record: RunRecord) -> Row:
-    """Measures of convergence of a run.
-
-    Args:
-      record: of the run.
-
-    Returns:
-      Its mean ``divergence``, ``erased`` share of samples and ``latency_s``, its
-      ``train_loss`` over the last rounds, the ``last_score``, and every round's ``score``, nan
-      without evaluation, and ``simulated_time_s``.
-    """
+    """Measures of convergence of a run; its score is nan in rounds without evaluation."""
     history = record.history
     last = max(1, round(LAST_SHARE * len(history["train_loss"])))
     return {
         "divergence": float(history["divergence"].mean()),
-        "erased": float(history["erased_fraction"].mean()),
+        "erased": float(history["erased_fraction"].mean()),  # share of samples
         "latency_s": float(history["latency_s"].mean()),
         "train_loss": float(history["train_loss"][-last:].mean()),
         "last_score": float(history["score"][-1]),
@@ -223,15 +199,11 @@ def rank_agreement(rows: Sequence[Row]) -> Interval:
 
 def steps_table(steps: Sequence[dict[str, Any]]) -> Table:
     """One row for every two values that are compared."""
-    rows = [
-        (
-            step["axis"],
-            *(f"{step[key]:g}" for key in ("from", "to")),
-            *(interval_text(step[key], "{:+.2f}") for key in ("train_loss", "last_score")),
-            f"{100 * step['divergence_rises']:.0f} %",
-        )
-        for step in steps
-    ]
+    rows = []
+    for step in steps:
+        changes = (interval_text(step[key], "{:+.2f}") for key in ("train_loss", "last_score"))
+        rises = f"{100 * step['divergence_rises']:.0f} %"
+        rows.append((step["axis"], f"{step['from']:g}", f"{step['to']:g}", *changes, rises))
     headings = ("", "from", "to", "training loss", "score", "seeds in which divergence rises")
     title = "From one value to another, mean and 95 % interval over seeds"
     return make_table(headings, rows, title=title)

@@ -109,9 +109,8 @@ def race(
       policies: their names; the first sets the time.
       root: where the folders go: ``NAME``, and ``NAME_x2_seed1`` for twice the rates and seed 1.
       console: for progress and the table.
-      rates: multiples of the local learning rates; the best run of a policy by its last
-        validation score, of equals the first, is the one that is compared. Chosen on the first
-        seed, kept on the others.
+      rates: multiples of the local learning rates. The first seed chooses the best of a policy
+        by the last validation score, of equals the first.
       seeds: number of seeds, from that of ``config`` on.
       equal_time: whether all policies have the same simulated time instead of the same rounds.
 
@@ -141,20 +140,13 @@ def race(
 
 @dataclasses.dataclass
 class _Course:
-    """What all runs of a race have alike.
-
-    Attributes:
-      config: of all runs but for policy, rates, seed and, in equal time, rounds.
-      root: where their folders go.
-      console: for progress.
-      clock: policy that sets the simulated time of all; None where rounds are alike instead.
-      optimizers: by way of learning, rate and rounds; one object is compiled once.
-    """
+    """What all runs of a race have alike."""
 
     config: ConfigDict
     root: Path
     console: Console
-    clock: str | None
+    clock: str | None  # policy that sets the simulated time; None where rounds are alike instead
+    # By way of learning, rate and rounds; one object is compiled once.
     optimizers: dict[tuple[bool, float, int], Optimizers] = dataclasses.field(default_factory=dict)
 
     def train(self, pairs: Sequence[tuple[str, float]], seed: int) -> list[Run]:
@@ -211,12 +203,9 @@ class _Course:
         lasting_s = round_latencies_s(experiments[self.clock])
         time_s = sum(itertools.islice(lasting_s, rounds[self.clock]))
         if not 0.0 < time_s < math.inf:
-            raise InputError(
-                "--policies",
-                self.clock,
-                f"the first one sets the time, and its rounds take {time_s} s",
-                "Put another policy first, or choose --equal=rounds",
-            )
+            problem = f"the first one sets the time, and its rounds take {time_s} s"
+            remedy = "Put another policy first, or choose --equal=rounds"
+            raise InputError("--policies", self.clock, problem, remedy)
         others = [name for name in experiments if name != self.clock]
         return rounds | {name: rounds_within(experiments[name], time_s) for name in others}
 
@@ -246,9 +235,7 @@ def _spread_over(config: ConfigDict, rounds: int) -> None:
 def race_table(runs: Sequence[Run], with_rates: bool = False) -> Table:
     """Policies side by side, test scores first; means over seeds with their intervals.
 
-    Args:
-      runs: of every policy as many as there are seeds.
-      with_rates: whether the rates that each policy learnt with have a row.
+    Every policy has as many runs as there are seeds.
     """
     teams: dict[str, list[Run]] = {}
     for run in runs:
@@ -298,16 +285,17 @@ def _time_to_score(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
     goals, cells = [], []
     for runs in zip(*teams.values(), strict=True):
         goals.append(TARGET * max(run.last_score for run in runs))
-        cells.append([_first_reached(run, goals[-1]) for run in runs])
+        times_s = (
+            run.record.history["simulated_time_s"][run.record.history["score"] >= goals[-1]]
+            for run in runs
+        )
+        known = np.isfinite(goals[-1])
+        cells.append(
+            [f"{time_s[0]:.0f}" if time_s.size and known else "never" for time_s in times_s]
+        )
     goal = ", ".join(f"{goal:.1f}" if np.isfinite(goal) else "not finite" for goal in goals)
     label = f"evaluated at {goal} or above first after, s"
     return {label: [", ".join(team) for team in zip(*cells, strict=True)]}
-
-
-def _first_reached(run: Run, goal: float) -> str:
-    reached = np.flatnonzero(run.record.history["score"] >= goal)
-    time_s = run.record.history["simulated_time_s"]
-    return f"{time_s[reached[0]]:.0f}" if reached.size and np.isfinite(goal) else "never"
 
 
 if __name__ == "__main__":

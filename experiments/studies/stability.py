@@ -41,8 +41,7 @@ from collapipe_jax.simulation.montecarlo import Case, realisation_keys, run_case
 from collapipe_jax.simulation.reducers import limit_use
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
-from experiments.benchmarks.solver.networks import in_double, pick
-from experiments.benchmarks.solver.rows import judge
+from experiments.benchmarks.solver.networks import in_double, judge, pick
 
 V = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 PRICES = (0.3, 1.0, 3.0, 10.0, 30.0)
@@ -125,7 +124,13 @@ def solver_gaps(
     # Golden ratio: rounds are spread evenly, however many are searched.
     when = (rounds * ((number + 1) * 0.6180339887 % 1.0)).astype(int)
     problems, decisions = _some_rounds(keys[network], when, params, policy, rounds)
-    return np.array([_gap(*pick((problems, decisions), place)) for place in number])
+    gaps = []
+    with jax.enable_x64(True):
+        for place in number:
+            problem, decision = in_double(pick((problems, decisions), place))
+            bound = exhaustive(problem, decision).lower_bound
+            gaps.append(float(judge(problem, decision).objective) - bound)
+    return np.array(gaps)
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "rounds"))
@@ -134,14 +139,6 @@ def _some_rounds(key: Array, when: Array, params: SystemParams, policy: Policy, 
     """Of every network one round's problem, and the decision."""
     problem = pick(observed_problems(key, params, policy, rounds), when)
     return problem, policy(key, problem)
-
-
-def _gap(problem: RoundProblem, decision: Decision) -> float:
-    """(P2) above a lower bound of its least."""
-    with jax.enable_x64(True):
-        problem, decision = in_double(problem), in_double(decision)
-        objective = float(judge(problem, decision).objective)
-        return objective - exhaustive(problem, decision).lower_bound
 
 
 def bound_loops(results: Results) -> dict[float, dict[str, np.ndarray]]:
@@ -215,18 +212,15 @@ def _backlog_bound(v: float, loop: Loop, other: Loop, left: np.ndarray) -> np.nd
 def summarise(row: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Means over networks with intervals, and in how many networks each bound holds."""
     bounded = np.isfinite(row["backlog_bound"])
-    backlog, backlog_bound = row["backlog"][bounded], row["backlog_bound"][bounded]
+    names = ("latency", "latency_bound", "drift_constant", "solver_gap")
+    values = {name: row[name] for name in names}
+    values |= {name: row[name][bounded] for name in ("backlog", "backlog_bound")}
     return {
-        "latency": mean_interval(row["latency"]),
-        "latency_bound": mean_interval(row["latency_bound"]),
+        **{name: mean_interval(each) for name, each in values.items()},
         "latency_holds": int(np.sum(row["latency"] <= row["latency_bound"])),
-        "backlog": mean_interval(backlog),
-        "backlog_bound": mean_interval(backlog_bound),
-        "backlog_holds": int(np.sum(backlog <= backlog_bound)),
+        "backlog_holds": int(np.sum(values["backlog"] <= values["backlog_bound"])),
         "with_slack": int(np.sum(bounded)),
         "networks": len(row["latency"]),
-        "drift_constant": mean_interval(row["drift_constant"]),
-        "solver_gap": mean_interval(row["solver_gap"]),
         "worst_use": float(row["use"].max()),
         "sample_path_excess": float(row["sample_path_excess"].max()),
     }
@@ -234,17 +228,13 @@ def summarise(row: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def table(summaries: Mapping[float, Mapping[str, Any]]) -> Table:
     """One row for every V."""
-    rows = [
-        (
-            f"{v:g}",
-            *(interval_text(one[name]) for name in ("latency", "latency_bound")),
-            f"{one['latency_holds']} of {one['networks']}",
-            *(interval_text(one[name]) for name in ("backlog", "backlog_bound")),
-            f"{one['backlog_holds']} of {one['with_slack']}",
-            *(interval_text(one[name]) for name in ("drift_constant", "solver_gap")),
-        )
-        for v, one in summaries.items()
-    ]
+    rows = []
+    for v, one in summaries.items():
+        names = ("latency", "latency_bound", "backlog", "backlog_bound", "drift_constant")
+        *bounded, gap = (interval_text(one[name]) for name in (*names, "solver_gap"))
+        bounded.insert(2, f"{one['latency_holds']} of {one['networks']}")
+        bounded.insert(5, f"{one['backlog_holds']} of {one['with_slack']}")
+        rows.append((f"{v:g}", *bounded, gap))
     headings = ("V", "latency", "bound", "holds", "backlog", "bound", "holds", "B", "C")
     return make_table(headings, rows, title="Means over networks, with 95 % intervals")
 

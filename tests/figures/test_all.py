@@ -65,7 +65,8 @@ def test_all_figures_in_both_formats(tmp_path, monkeypatch, capsys):
     }
     for workdir, record in runs.items():
         open_workdir(workdir, {"policy": {"name": record.policy}}, resume=False)
-    monkeypatch.setattr(all_figures, "load_run", runs.get)
+    modules = all_figures._BY_EXPERIMENT["run"][1]
+    monkeypatch.setitem(all_figures._BY_EXPERIMENT, "run", (runs.get, modules))
     out = tmp_path / "out"
     arguments = [*(f"--workdir={workdir}" for workdir in runs), f"--out={out}"]
     assert run_reporting_errors(all_figures.main, arguments) == 0
@@ -167,7 +168,8 @@ def test_an_option_of_another_figure_is_told(name, option, capsys):
 
 def test_a_chosen_round_of_several_runs_is_drawn_in_the_first_folder(tmp_path, monkeypatch):
     runs = {str(tmp_path / name): make_record(name, rounds=4) for name in "ab"}
-    monkeypatch.setattr(all_figures, "load_run", runs.get)
+    modules = all_figures._BY_EXPERIMENT["run"][1]
+    monkeypatch.setitem(all_figures._BY_EXPERIMENT, "run", (runs.get, modules))
     drawn = []
     monkeypatch.setattr(gantt, "draw", lambda records, **given: drawn.append((records, given)))
     monkeypatch.setattr(style, "save", lambda figure, folder, name: [folder / f"{name}.pdf"])

@@ -11,7 +11,6 @@ state figures from others. With ``--allocation-steps=12,8,24 --candidates=2
 """
 
 import functools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,27 +20,19 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.allocation.allocate import allocate
-from collapipe_jax.command_line import require_positive, run_reporting_errors
+from collapipe_jax.command_line import (
+    make_parser,
+    make_table,
+    require_positive,
+    run_reporting_errors,
+)
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.exhaustive import exhaustive
-from experiments.benchmarks.solver.networks import (
-    SMALL_SHAPES,
-    NetworkShape,
-    in_double,
-    sample_problems,
-)
-from experiments.benchmarks.solver.options import add_search_options, search_config
-from experiments.benchmarks.solver.rows import (
-    judge,
-    network_parser,
-    run_networks,
-    split_by_loss,
-    spread,
-    spread_table,
-    write_summary,
-)
+from experiments.benchmarks.solver import networks
+from experiments.benchmarks.solver.options import SEARCH_OPTIONS, search_config
 from experiments.benchmarks.timing import timed
 
 _ALLOCATION_STEPS = 500
@@ -50,35 +41,29 @@ _WORST = 10
 
 def main(argv: Sequence[str]) -> None:
     """Compare on random networks, print and write the summary."""
-    parser = network_parser(__doc__, "runs/gap", networks=200, seed=1000)
-    add_search_options(parser)
-    options = parser.parse_args(argv)
+    own = {"networks": 200, "seed": 1000, "workdir": "runs/gap"}
+    options = make_parser(__doc__, **own, **SEARCH_OPTIONS).parse_args(argv)
     require_positive(networks=options.networks)
     config = search_config(options)
     console, workdir = Console(), Path(options.workdir)
     settings = {"seed": options.seed, **config._asdict()}
     settings["allocation_steps"] = list(config.allocation_steps)  # as JSON has them
-    rows = run_networks(
-        workdir / "gap.jsonl",
-        options.networks,
-        settings,
-        SMALL_SHAPES,
-        functools.partial(_cases, config),
-        lambda case: _compare(*case),
-        console,
-    )
+    draw, shapes = functools.partial(_cases, config), networks.SMALL_SHAPES
+    path, count = workdir / "gap.jsonl", options.networks
+    rows = networks.run_networks(path, count, settings, shapes, draw, _compare, console)
     report = {**settings, "networks": options.networks, **summarise(rows)}
     for name in ("usable", "heavy_loss"):
         if report[name]["networks"]:
             title = f"{name.replace('_', ' ')}, seed {options.seed}"
-            console.print(spread_table(title, report[name]))
+            console.print(networks.spread_table(title, report[name]))
     console.print(_worst_table(report["worst"]))
-    write_summary(workdir, report, console)
+    write_json(workdir / "summary.json", report)
+    console.print(f"written: {workdir / 'summary.json'}")
 
 
-def _cases(config, seed: int, count: int, shape: NetworkShape) -> tuple[RoundProblem, Decision]:
+def _cases(config, seed: int, count: int, shape: networks.NetworkShape) -> tuple:
     """Problems and decisions of ``dssra``, stacked."""
-    problems = sample_problems(seed, count, shape)
+    problems = networks.sample_problems(seed, count, shape)
     decide = jax.jit(jax.vmap(functools.partial(dssra, config=config)))
     return problems, jax.device_get(decide(problems).decision)
 
@@ -89,8 +74,8 @@ _allocate = jax.jit(functools.partial(allocate, steps=_ALLOCATION_STEPS))
 def _compare(problem: RoundProblem, decided: Decision) -> dict:
     """Both decisions for a network, evaluated in double precision."""
     with jax.enable_x64(True):
-        problem, decided = in_double(problem), in_double(decided)
-        ours = judge(problem, decided)
+        problem, decided = networks.in_double(problem), networks.in_double(decided)
+        ours = networks.judge(problem, decided)
         search_s, best = timed(lambda: exhaustive(problem, decided))
         return {
             "dssra": float(ours.objective),
@@ -98,7 +83,7 @@ def _compare(problem: RoundProblem, decided: Decision) -> dict:
             "dssra_tuned": float(_allocate(problem, decided).objective),
             "exhaustive": best.objective,
             "lower_bound": best.lower_bound,
-            "loss": float(judge(problem, best.decision).loss),
+            "loss": float(networks.judge(problem, best.decision).loss),
             "partitions": best.partitions,
             "solved": best.solved,
             "search_s": search_s,
@@ -115,12 +100,8 @@ def _partition(decision: Decision) -> dict:
 
 
 def summarise(rows: Sequence[dict]) -> dict:
-    """Gaps of ``dssra``, networks with heavy losses apart, and the worst cases.
-
-    Args:
-      rows: lines of gap.jsonl.
-    """
-    usable, heavy = split_by_loss(rows)
+    """Gaps of ``dssra``, networks with heavy losses apart, and the worst cases."""
+    usable, heavy = networks.split_by_loss(rows)
     worst = sorted(rows, key=lambda row: -_gap(row))[:_WORST]
     return {
         "usable": _summary(usable),
@@ -143,10 +124,12 @@ def _summary(rows: Sequence[dict]) -> dict:
         return {"networks": 0}
     return {
         "networks": len(rows),
-        "gap": spread([_gap(row) for row in rows]),
-        "gap_of_partition": spread([_partition_gap(row) for row in rows]),
-        "left_by_search": spread([1.0 - row["lower_bound"] / row["exhaustive"] for row in rows]),
-        "search_s": spread([row["search_s"] for row in rows]),
+        "gap": networks.spread([_gap(row) for row in rows]),
+        "gap_of_partition": networks.spread([_partition_gap(row) for row in rows]),
+        "left_by_search": networks.spread(
+            [1.0 - row["lower_bound"] / row["exhaustive"] for row in rows]
+        ),
+        "search_s": networks.spread([row["search_s"] for row in rows]),
         "solved": sum(row["solved"] for row in rows) / sum(row["partitions"] for row in rows),
         "other_partition": sum(row["dssra_partition"] != row["best_partition"] for row in rows),
         "infeasible": sum(not row["feasible"] for row in rows),
@@ -154,18 +137,15 @@ def _summary(rows: Sequence[dict]) -> dict:
 
 
 def _worst_table(rows: Sequence[dict]) -> Table:
-    table = Table(title="largest gaps", title_justify="left")
-    for heading in ("network", "gap", "of partition"):
-        table.add_column(heading, justify="right")
-    for heading in ("dssra", "best"):
-        table.add_column(heading)
+    cells = []
     for row in rows:
         partitions = row["dssra_partition"], row["best_partition"]
-        texts = [f"{each['segments']} x {each['micro_batches']}" for each in partitions]
+        texts = (f"{each['segments']} x {each['micro_batches']}" for each in partitions)
         gaps = f"{row['gap']:.1e}", f"{row['partition_gap']:.1e}"
-        table.add_row(str(row["network"]), *gaps, *texts)
-    return table
+        cells.append((*texts, str(row["network"]), *gaps))
+    headings = ("dssra", "best", "network", "gap", "of partition")
+    return make_table(headings, cells, left=2, title="largest gaps")
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

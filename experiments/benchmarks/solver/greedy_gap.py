@@ -9,8 +9,8 @@ are apart. One line for every network in DIR/greedy_gap.jsonl, from which a kill
 the summary is printed and in DIR/summary.json.
 """
 
+import functools
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,29 +22,16 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from collapipe_jax.command_line import require_positive, run_reporting_errors
+from collapipe_jax.command_line import make_parser, require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision, active_nodes
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.greedy import greedy
-from experiments.benchmarks.solver.networks import (
-    MIXED_SHAPES,
-    NetworkShape,
-    in_double,
-    sample_problems,
-)
+from experiments.benchmarks.solver import networks
 from experiments.benchmarks.solver.outside_scipy import evaluate_compiled, solve_with_scipy
-from experiments.benchmarks.solver.rows import (
-    HEAVY_LOSS,
-    network_parser,
-    run_networks,
-    split_by_loss,
-    spread,
-    spread_table,
-    write_summary,
-)
 
 _MICRO_BATCHES = 8
 _POWER = 0.1  # of the full one, at which the static pipeline sets the budgets
@@ -54,31 +41,25 @@ _BINDS = 0.99  # of a budget
 
 def main(argv: Sequence[str]) -> None:
     """Compare on random networks, print and write the summary."""
-    parser = network_parser(__doc__, "runs/greedy_gap", networks=112, seed=0)
-    parser.add_argument("--starts", type=int, default=3, help="of SLSQP")
-    options = parser.parse_args(argv)
+    own = {"networks": 112, "seed": 0, "workdir": "runs/greedy_gap", "starts": (3, "of SLSQP")}
+    options = make_parser(__doc__, **own).parse_args(argv)
     require_positive(networks=options.networks, starts=options.starts)
     console, workdir = Console(), Path(options.workdir)
     settings = {"seed": options.seed, "starts": options.starts}
-    rows = run_networks(
-        workdir / "greedy_gap.jsonl",
-        options.networks,
-        settings,
-        MIXED_SHAPES,
-        _cases,
-        lambda case: _compare(*case, options.starts),
-        console,
-    )
+    path, shapes = workdir / "greedy_gap.jsonl", networks.MIXED_SHAPES
+    measure = functools.partial(_compare, starts=options.starts)
+    rows = networks.run_networks(path, options.networks, settings, shapes, _cases, measure, console)
     report = {**settings, **summarise(rows)}
     for name, summary in report["summary"].items():
-        console.print(spread_table(f"relative differences, {name}", summary))
+        console.print(networks.spread_table(f"relative differences, {name}", summary))
     console.print(f"caps out of reach: {report['caps_out_of_reach']} of {report['networks']}")
-    write_summary(workdir, report, console)
+    write_json(workdir / "summary.json", report)
+    console.print(f"written: {workdir / 'summary.json'}")
 
 
-def _cases(seed: int, count: int, shape: NetworkShape) -> tuple[RoundProblem, Decision]:
+def _cases(seed: int, count: int, shape: networks.NetworkShape) -> tuple[RoundProblem, Decision]:
     """Problems with tight budgets and no energy queues, and decisions of greedy, stacked."""
-    problems = jax.jit(jax.vmap(with_tight_budgets))(sample_problems(seed, count, shape))
+    problems = jax.jit(jax.vmap(with_tight_budgets))(networks.sample_problems(seed, count, shape))
     return problems, jax.jit(jax.vmap(lambda problem: greedy(problem).decision))(problems)
 
 
@@ -95,8 +76,8 @@ def with_tight_budgets(problem: RoundProblem) -> RoundProblem:
 def _compare(problem: RoundProblem, decision: Decision, starts: int) -> dict:
     """Greedy and SLSQP on one network, under the same caps up to greedy's rounding."""
     with jax.enable_x64(True):
-        wide = in_double(problem)
-        cost = evaluate_compiled(wide, in_double(decision))
+        wide = networks.in_double(problem)
+        cost = evaluate_compiled(wide, networks.in_double(decision))
         budget_j = wide.control.energy_budget_j
         use = np.asarray(cost.energy_j / budget_j)[np.asarray(active_nodes(decision.segments))]
         kept_j = jnp.maximum(budget_j, cost.energy_j)
@@ -121,8 +102,8 @@ def summarise(rows: Sequence[dict]) -> dict:
     kept = [row for row in rows if row["slsqp"] is not None]
     if not kept:
         raise InputError("--networks", len(rows), "no caps that can be kept", "Give more")
-    names = "usable", f"loss above {HEAVY_LOSS}"
-    groups = zip(names, split_by_loss(kept), strict=True)
+    names = "usable", f"loss above {networks.HEAVY_LOSS}"
+    groups = zip(names, networks.split_by_loss(kept), strict=True)
     return {
         "networks": len(rows),
         "caps_out_of_reach": len(rows) - len(kept),
@@ -133,10 +114,10 @@ def summarise(rows: Sequence[dict]) -> dict:
 def _summary(rows: Sequence[dict]) -> dict:
     return {
         "networks": len(rows),
-        "greedy_over_slsqp": spread([row["greedy"] / row["slsqp"] - 1.0 for row in rows]),
+        "greedy_over_slsqp": networks.spread([row["greedy"] / row["slsqp"] - 1.0 for row in rows]),
         "nodes_at_their_caps": float(np.mean([row["binding"] for row in rows])),
     }
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

@@ -1,25 +1,44 @@
-"""Random networks on which the solver is measured: hard, but not hopeless.
+"""Random networks on which the solver is measured, and what is measured, network by network.
 
-Drawn from the default configuration and then made harder: memory that forces splits, queues
-of all lengths, Rayleigh fading, and outage thresholds at which losses matter.
+Networks are hard, but not hopeless. They are drawn from the default configuration and then made
+harder: memory that forces splits, queues of all lengths, Rayleigh fading, and outage thresholds
+at which losses matter. Results are on file, one line each, from which a killed run goes on.
 """
 
-from typing import NamedTuple
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
 
+from collapipe_jax.command_line import make_table
 from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.evaluate import evaluate
+from collapipe_jax.cost.feasibility import is_feasible
+from collapipe_jax.cost.problem import Control, RoundProblem
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.atomic import write_text
 from collapipe_jax.simulation.environment import Environment, initial_state, observe
+from collapipe_jax.simulation.montecarlo import realisation_keys
 from collapipe_jax.simulation.system import SystemParams, sample_system
 from collapipe_jax.units import db_to_linear
 from configs import default
 
 _BATCH = 32
 _CHOICES = (1, 2, 4, 8, 16, 32)
+
+
+HEAVY_LOSS = 0.9
+"""Loss of a micro-batch above which no decision serves a network; such ones are apart."""
 
 
 class NetworkShape(NamedTuple):
@@ -41,29 +60,16 @@ LARGE_SHAPE = NetworkShape(4, 5, 12)
 
 
 def sample_problems(seed: int, count: int, shape: NetworkShape) -> RoundProblem:
-    """Random problems of one shape.
-
-    Args:
-      seed: of the whole stack; problem ``i`` does not depend on ``count``.
-      count: how many.
-      shape: their shape.
-
-    Returns:
-      Every leaf with a leading axis of ``count``.
-    """
-    params = _params(shape)
-    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(count))
-    return jax.jit(jax.vmap(lambda key: _sample_problem(key, params)))(keys)
-
-
-def _params(shape: NetworkShape) -> SystemParams:
+    """Random problems of one shape, stacked; problem ``i`` does not depend on ``count``."""
     config = default.get_config()
     config.network.clusters, config.network.devices = shape.clusters, shape.devices
     config.model.encoder_blocks = shape.blocks
     config.training.update({"batch": _BATCH, "micro_batch_choices": _CHOICES})
     config.devices.memory_share = 1.0  # the static pipeline, its latency the unit, always fits
     config.dynamics.update({"d2e_rician_factor": 0.0, "d2d_rician_factor": 0.0})
-    return build_system_params(config)
+    params = build_system_params(config)
+    keys = realisation_keys(seed, count)
+    return jax.jit(jax.vmap(lambda key: _sample_problem(key, params)))(keys)
 
 
 def _sample_problem(key: Array, params: SystemParams) -> RoundProblem:
@@ -71,10 +77,12 @@ def _sample_problem(key: Array, params: SystemParams) -> RoundProblem:
     system_key, state_key, memory_key, queue_key, radio_key = jax.random.split(key, 5)
     system = sample_system(system_key, params)
     problem = observe(Environment(system, initial_state(state_key, system), state_key))
+    # Between the most robust format and 16-QAM's.
+    threshold_db = jax.random.uniform(radio_key, minval=-6.7, maxval=8.0)
     return problem.replace(
         compute=problem.compute.replace(memory_bytes=_tight_memory(memory_key, problem)),
-        control=_with_queues(queue_key, problem).control,
-        radio=_with_losses(radio_key, problem).radio,
+        control=_with_queues(queue_key, problem.control),
+        radio=problem.radio.replace(outage_threshold=db_to_linear(threshold_db)),
     )
 
 
@@ -90,23 +98,14 @@ def _tight_memory(key: Array, problem: RoundProblem) -> Array:
     return 1.001 * (blocks * block_bytes + work.batch * work.block_working_bytes)
 
 
-def _with_queues(key: Array, problem: RoundProblem) -> RoundProblem:
+def _with_queues(key: Array, control: Control) -> Control:
     """Energy queues over three decades, a quarter of them empty, and one of divergence."""
-    control = problem.control
     scale_key, length_key, empty_key, divergence_key = jax.random.split(key, 4)
     scale = 10.0 ** jax.random.uniform(scale_key, minval=-1.0, maxval=2.0)
     energy = scale * jax.random.exponential(length_key, control.energy_queue.shape)
     energy = jnp.where(jax.random.bernoulli(empty_key, 0.25, energy.shape), 0.0, energy)
     divergence = 10.0 ** jax.random.uniform(divergence_key, minval=-1.0, maxval=1.5)
-    return problem.replace(
-        control=control.replace(energy_queue=energy, divergence_queue=divergence)
-    )
-
-
-def _with_losses(key: Array, problem: RoundProblem) -> RoundProblem:
-    """An outage threshold between the most robust format and 16-QAM's."""
-    threshold_db = jax.random.uniform(key, minval=-6.7, maxval=8.0)
-    return problem.replace(radio=problem.radio.replace(outage_threshold=db_to_linear(threshold_db)))
+    return control.replace(energy_queue=energy, divergence_queue=divergence)
 
 
 def pick(tree, index: int):
@@ -122,3 +121,107 @@ def in_double(tree):
         return jnp.asarray(leaf.astype(float) if leaf.dtype.kind == "f" else leaf)
 
     return jax.tree.map(widen, tree)
+
+
+def run_networks(
+    path: Path,
+    networks: int,
+    settings: dict[str, Any],
+    shapes: Sequence[NetworkShape],
+    draw: Callable[[int, int, NetworkShape], tuple],
+    measure: Callable[..., dict],
+    console: Console,
+) -> list[dict]:
+    """Measure the networks that are not on file yet.
+
+    Args:
+      path: of the lines; its folder is made.
+      networks: how many in all, shapes taking turns.
+      settings: all that the rows depend on, by the names of their options; has a ``seed``.
+      shapes: of the networks.
+      draw: arguments of ``measure`` for all networks of a shape, stacked, from a seed, their
+        number and the shape.
+      measure: the row of one of them.
+      console: for progress.
+
+    Returns:
+      The rows, by number.
+
+    Raises:
+      InputError: if the file was written with other settings.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = _rows_on_file(path, settings)
+    with (
+        path.open("a", encoding="utf-8") as stream,
+        Progress(console=console, transient=True) as progress,
+    ):
+        done = sum(number < networks for number in rows)
+        task = progress.add_task("networks", total=networks, completed=done)
+        for place, shape in enumerate(shapes):
+            numbers = range(place, networks, len(shapes))
+            missing = [number for number in numbers if number not in rows]
+            drawn = draw(settings["seed"] + place, len(numbers), shape) if missing else None
+            for number in missing:
+                row = {"network": number, **settings, "shape": list(shape)}
+                rows[number] = row | measure(*pick(drawn, numbers.index(number)))
+                stream.write(json.dumps(rows[number]) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())  # a kill cannot lose the line afterwards
+                progress.advance(task)
+    return [rows[number] for number in sorted(rows) if number < networks]
+
+
+def _rows_on_file(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
+    """Networks on file, by number; a line cut off by a kill is dropped."""
+    rows = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        for name, value in settings.items():
+            if row.get(name) != value:
+                problem = f"{path} was written with {row.get(name)}"
+                key = f"--{name.replace('_', '-')}"
+                raise InputError(key, value, problem, "Give another --workdir")
+        rows[row["network"]] = row
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows.values()))
+    return rows
+
+
+class Judgement(NamedTuple):
+    """Objective of a decision, largest loss of a micro-batch, and feasibility."""
+
+    objective: Array
+    loss: Array
+    feasible: Array
+
+
+@jax.jit
+def judge(problem: RoundProblem, decision: Decision) -> Judgement:
+    """Judge a decision."""
+    cost = evaluate(problem, decision)
+    return Judgement(cost.objective, jnp.max(cost.loss_probability), is_feasible(problem, decision))
+
+
+def split_by_loss(rows: Sequence[dict]) -> tuple[list[dict], list[dict]]:
+    """Rows whose loss is at most :data:`HEAVY_LOSS`, and the others."""
+    light = [row for row in rows if row["loss"] <= HEAVY_LOSS]
+    return light, [row for row in rows if row["loss"] > HEAVY_LOSS]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, 95th percentile and maximum."""
+    middle, high = np.quantile(values, (0.5, 0.95))
+    return {"median": float(middle), "p95": float(high), "max": float(np.max(values))}
+
+
+def spread_table(title: str, summary: dict[str, Any]) -> Table:
+    """Table of spreads by name; a single number is in the first column."""
+    rows = []
+    for key, value in summary.items():
+        numbers = value.values() if isinstance(value, dict) else [value]
+        texts = (f"{x:.1e}" if isinstance(x, float) else str(x) for x in numbers)
+        rows.append((key.replace("_", " "), *texts))
+    return make_table(("", "median", "95 %", "largest"), rows, title=title)

@@ -12,7 +12,7 @@ until the bound meets an objective.
 import contextlib
 import functools
 import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,11 +32,7 @@ from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import round_terms
 from collapipe_jax.errors import InputError
-from collapipe_jax.network.channel import (
-    sinr_at_hazard,
-    transport_block_hazard,
-    unlimited_efficiency,
-)
+from collapipe_jax.network import channel
 from experiments.benchmarks.solver.networks import in_double
 from experiments.benchmarks.solver.outside_scipy import (
     OutsideSolution,
@@ -59,12 +55,7 @@ _TOLERANCE = 1e-9  # of Clarabel
 
 
 class OutsideBound(NamedTuple):
-    """Result of CVXPY.
-
-    Attributes:
-      lower_bound: of the objective over shares and powers, for this partition.
-      solution: the best point met, or the decision itself.
-    """
+    """Lower bound of the objective for a partition, and the best point met."""
 
     lower_bound: float
     solution: OutsideSolution
@@ -82,7 +73,7 @@ def lower_bound_with_cvxpy(
       problem: one round of one network.
       decision: the partition; the first tangents touch at its shares and powers, which must
         be positive where used.
-      rounds: at most so many, each with new tangents.
+      rounds: of new tangents, at most.
 
     Raises:
       InputError: if CVXPY or Clarabel is missing.
@@ -97,21 +88,16 @@ def lower_bound_with_cvxpy(
         objective = float(evaluate_compiled(problem, decision).objective)
         best = OutsideBound(-np.inf, OutsideSolution(decision, objective))
         for _ in range(rounds):
-            conic = _conic_program(problem, fixed, best.solution, points)
-            bound = conic.constant + best.solution.objective * _dual_value(conic.program)
+            bound, logs, points = _solve(problem, fixed, best.solution, points)
             best = best._replace(lower_bound=max(bound, best.lower_bound))
-            if conic.log_sinr.value is None:  # the solver failed
+            if logs is None:  # the solver failed
                 break
-            logs = jax.tree.map(lambda place, z=conic.point.value: z[place], conic.logs)
             found = decision_at(problem, fixed, decision, logs)
             objective = float(evaluate_compiled(problem, found).objective)
             if objective < best.solution.objective:
                 best = best._replace(solution=OutsideSolution(found, objective))
             if best.lower_bound >= (1.0 - _CLOSE) * best.solution.objective:
                 break
-            points = _Points(
-                [*points.log_sinr, conic.log_sinr.value], [*points.hazard, conic.hazard.value]
-            )
     return best
 
 
@@ -158,40 +144,24 @@ def _first_points(problem: RoundProblem, fixed: FixedPartition, decision: Decisi
 
 
 class _Point(NamedTuple):
-    """Variables of the program, their times in units of those of a known decision.
+    """Variables of the program, their times in units of those of a known decision."""
 
-    Attributes:
-      logs: of shares, and of powers over their maxima.
-      log_noise: noise and interference over noise, ``[P, N]``.
-      log_bit_hz_s: time of a bit on a hertz, of messages.
-      bit_s: time of a bit, of messages and of downlinks.
-      longest_s: stage of either flow, ``[2, N]``.
-    """
-
-    logs: Allocation
-    log_noise: Array
-    log_bit_hz_s: Messages
-    bit_s: tuple[Messages, Array]
-    longest_s: Array
+    logs: Allocation  # of shares, and of powers over their maxima
+    log_noise: Array  # noise and interference over noise, [P, N]
+    log_bit_hz_s: Messages  # time of a bit on a hertz
+    bit_s: tuple[Messages, Array]  # time of a bit, of messages and of downlinks
+    longest_s: Array  # stage of either flow, [2, N]
 
 
 class _Rows(NamedTuple):
-    """Affine functions of a :class:`_Point`.
-
-    Attributes:
-      log_sinr: of messages.
-      log_bit_s: time of a bit, of messages and of downlinks.
-      log_power: of messages' senders, over their maxima.
-      stages_s: of either flow, ``[2, P + 2, N]``.
-      latency_s, energy_cost: of clusters, the latter at full power, ``[N]``.
-    """
+    """Affine functions of a :class:`_Point`."""
 
     log_sinr: Messages
-    log_bit_s: tuple[Messages, Array]
-    log_power: Messages
-    stages_s: Array
-    latency_s: Array
-    energy_cost: Array
+    log_bit_s: tuple[Messages, Array]  # time of a bit, of messages and of downlinks
+    log_power: Messages  # of the senders, over their maxima
+    stages_s: Array  # of either flow, [2, P + 2, N]
+    latency_s: Array  # of clusters, [N]
+    energy_cost: Array  # of clusters at full power, [N]
 
 
 def _used(fixed: FixedPartition) -> tuple[_Point, _Rows]:
@@ -278,30 +248,17 @@ def _coefficients(problem: RoundProblem, fixed: FixedPartition, decision: Decisi
         return rows(zero), jax.jacobian(rows)(zero), unit_s
 
 
-class _Conic(NamedTuple):
-    """A conic program in units of a known objective, and what its solution is read from.
-
-    Attributes:
-      program: for CVXPY; without the cost that the partition alone sets.
-      constant: that cost.
-      point: a :class:`_Point`, flat.
-      logs: places of shares and powers in it.
-      log_sinr, hazard: of used messages, and of a micro-batch of clusters that take part.
-    """
-
-    program: Any
-    constant: float
-    point: Any
-    logs: Allocation
-    log_sinr: Any
-    hazard: Any
-
-
-def _conic_program(
+def _solve(
     problem: RoundProblem, fixed: FixedPartition, known: OutsideSolution, points: _Points
-) -> _Conic:
+) -> tuple[float, Allocation | None, _Points]:
+    """Solve the conic program, in units of a known objective.
+
+    Returns:
+      A lower bound, the point as logarithms, None if the solver failed, and the tangents with
+      those that touch there.
+    """
     offset, matrix, unit_s = jax.device_get(_coefficients(problem, fixed, known.decision))
-    (used, used_rows), unit = _used(fixed), known.objective
+    (used, used_rows), unit, radio = _used(fixed), known.objective, fixed.radio
     place, row = _places(used), _places(used_rows)
     point, latency = cp.Variable(matrix.shape[1]), cp.Variable()
     sends = used.logs.d2e_share
@@ -310,50 +267,41 @@ def _conic_program(
         return matrix[places] @ point + offset[places]
 
     log_sinr = at(_chosen(row.log_sinr, used_rows.log_sinr))
+    log_bit_hz_s = point[_chosen(place.log_bit_hz_s, used.log_bit_hz_s)]
     bit_s = point[_chosen(place.bit_s, used.bit_s)]
     flow, stage, cluster = np.nonzero(used_rows.stages_s)
+    energy = _energy_cost(matrix, row, place, used.log_bit_hz_s, at, unit)
+    hazard, loss, loss_limits = _loss_cost(fixed, log_sinr, points, unit)
     limits = [
         point[np.setdiff1d(np.arange(point.size), _chosen(place, used))] == 0,
         bit_s >= cp.exp(at(_chosen(row.log_bit_s, used_rows.log_bit_s))),
+        log_bit_hz_s >= -np.log(float(radio.max_spectral_efficiency)),
+        *(log_bit_hz_s >= _tangent(_log_bit_hz_s, radio, x, log_sinr) for x in points.log_sinr),
         point[place.longest_s[flow, cluster]] >= at(row.stages_s[flow, stage, cluster]),
         latency >= at(row.latency_s[sends]),
-        *_efficiency_limits(
-            fixed, point[_chosen(place.log_bit_hz_s, used.log_bit_hz_s)], log_sinr, points
-        ),
         *_allocation_limits(problem, fixed, point, place),
+        *loss_limits,
     ]
-    energy = _energy_cost(matrix, row, place, used.log_bit_hz_s, at, unit)
-    hazard, loss, loss_limits = _loss_cost(fixed, log_sinr, points, unit)
-    program = cp.Problem(
-        cp.Minimize(float(fixed.costs.latency_per_s * unit_s / unit) * latency + energy + loss),
-        limits + loss_limits,
-    )
+    latency_cost = float(fixed.costs.latency_per_s * unit_s / unit) * latency
+    value = _dual_value(cp.Problem(cp.Minimize(latency_cost + energy + loss), limits))
     constant = fixed.costs.divergence * fixed.divergence.lossless + fixed.switching_cost
-    constant = float(jnp.sum(constant) + np.sum(offset[row.energy_cost]))
-    return _Conic(program, constant, point, place.logs, log_sinr, hazard)
-
-
-def _efficiency_limits(fixed: FixedPartition, log_bit_hz_s, log_sinr, points: _Points) -> list:
-    """Times of a bit on a hertz: not below the ceiling's, nor below those of the SINRs."""
-    ceiling = np.log(float(fixed.radio.max_spectral_efficiency))
-    return [log_bit_hz_s >= -ceiling] + [
-        log_bit_hz_s >= _tangent(_log_bit_hz_s, fixed.radio, touching, log_sinr)
-        for touching in points.log_sinr
-    ]
+    bound = float(jnp.sum(constant) + np.sum(offset[row.energy_cost])) + unit * value
+    if log_sinr.value is None:
+        return bound, None, points
+    logs = jax.tree.map(lambda places: point.value[places], place.logs)
+    return bound, logs, _Points([*points.log_sinr, log_sinr.value], [*points.hazard, hazard.value])
 
 
 def _allocation_limits(problem: RoundProblem, fixed: FixedPartition, point, place) -> list:
     """Bands and powers, and noise with interference, at least, over noise."""
     active, radio = np.asarray(fixed.active), fixed.radio
     logs, sends = place.logs, active[0]
+    bands = [logs.d2e_share[sends]]
+    bands += [logs.d2d_share[active[:, n], n] for n in np.flatnonzero(sends)]
     limits = [
         point[logs.d2d_power[active]] <= 0,
         point[logs.d2e_power[sends]] <= 0,
-        cp.sum(cp.exp(point[logs.d2e_share[sends]])) <= 1,
-        *(
-            cp.sum(cp.exp(point[logs.d2d_share[active[:, n], n]])) <= 1
-            for n in np.flatnonzero(sends)
-        ),
+        *(cp.sum(cp.exp(point[band])) <= 1 for band in bands),
     ]
     full_w = np.asarray(problem.radio.d2d_power_max_w).T
     noise_w = float(radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz)
@@ -414,15 +362,15 @@ def _loss_cost(fixed: FixedPartition, log_sinr, points: _Points, unit: float) ->
 
 
 def _log_sinr(radio, hazard: np.ndarray) -> np.ndarray:
-    return np.log(np.asarray(sinr_at_hazard(radio, jnp.asarray(hazard))))
+    return np.log(np.asarray(channel.sinr_at_hazard(radio, jnp.asarray(hazard))))
 
 
 def _log_bit_hz_s(radio, log_sinr):
-    return -jnp.log(unlimited_efficiency(jnp.exp(log_sinr), radio))
+    return -jnp.log(channel.unlimited_efficiency(jnp.exp(log_sinr), radio))
 
 
 def _log_sinr_hazard(radio, log_sinr):
-    return transport_block_hazard(radio, jnp.exp(log_sinr))
+    return channel.transport_block_hazard(radio, jnp.exp(log_sinr))
 
 
 def _excess(radio, hazard):

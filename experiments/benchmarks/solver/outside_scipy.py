@@ -51,22 +51,15 @@ evaluate_compiled = jax.jit(evaluate)
 
 
 def solve_with_scipy(
-    problem: RoundProblem,
-    decision: Decision,
-    starts: int = 1,
-    capped: bool = False,
+    problem: RoundProblem, decision: Decision, starts: int = 1, capped: bool = False
 ) -> OutsideSolution:
-    """Shares and powers by SciPy, the best of several starts.
+    """The best shares and powers of several starts, never worse than the decision.
 
     Args:
       problem: one round of one network.
-      decision: the partition, and the first start.
-      starts: number; those after the first are the decision's shares and powers, perturbed
-        at random.
+      decision: the partition, and the first start; the others are perturbed at random.
+      starts: number.
       capped: no node may spend more than its budget; the decision must keep that.
-
-    Returns:
-      The best point, never worse than the decision.
     """
     with jax.enable_x64(True):
         problem, decision = in_double(problem), in_double(decision)
@@ -96,14 +89,7 @@ def fix(problem: RoundProblem, decision: Decision) -> FixedPartition:
 def decision_at(
     problem: RoundProblem, fixed: FixedPartition, decision: Decision, logs: Allocation
 ) -> Decision:
-    """The decision at a point that may leave the limits by a little, brought inside.
-
-    Args:
-      problem: one round of one network.
-      fixed: its partition.
-      decision: with this partition.
-      logs: logarithms of shares, and of powers over their maxima.
-    """
+    """The decision at logarithms that may leave the limits by a little, brought inside."""
     segments, micro_batches = decision.segments, decision.micro_batches
     inside = jax.tree.map(lambda leaf: jnp.minimum(leaf, 0.0), logs)
     with jax.numpy_rank_promotion("allow"):
@@ -117,12 +103,7 @@ def decision_at(
 
 
 class Maxima(NamedTuple):
-    """One number for every maximum.
-
-    Attributes:
-      forward, backward: longest stage of either flow, ``[N]``.
-      latency: of the round.
-    """
+    """A number for the longest stage of either flow, ``[N]``, and for the round's latency."""
 
     forward: Array
     backward: Array
@@ -134,21 +115,6 @@ class Point(NamedTuple):
 
     logs: Allocation
     maxima: Maxima
-
-
-class Constraints(NamedTuple):
-    """Left sides of constraints of the form ``g >= 0``.
-
-    Attributes:
-      d2d_band, d2e_band: remaining part of a band, ``[N]`` and scalar.
-      maxima: logarithm of a maximum over each of its entries.
-      energy: logarithm of a node's budget over its energy, ``[P, N]``; of use with caps.
-    """
-
-    d2d_band: Array
-    d2e_band: Array
-    maxima: Maxima
-    energy: Array
 
 
 class Program(NamedTuple):
@@ -200,11 +166,12 @@ def program(problem: RoundProblem, fixed: FixedPartition, flat: Array) -> Progra
         budget_j = jnp.swapaxes(problem.control.energy_budget_j, 0, 1)
         d2d_share = jnp.where(fixed.active, allocation.d2d_share, 0.0)
         d2e_share = jnp.where(fixed.active[0], allocation.d2e_share, 0.0)
-        constraints = Constraints(
-            d2d_band=1.0 - jnp.sum(d2d_share, axis=0),
-            d2e_band=1.0 - jnp.sum(d2e_share),
-            maxima=Maxima(**rule.slack),
-            energy=_log(budget_j) - _log(node_energy_j(fixed, terms.message_j)),
+        constraints = (  # each 0 or more
+            1.0 - jnp.sum(d2d_share, axis=0),  # remaining part of the bands, [N]
+            1.0 - jnp.sum(d2e_share),
+            Maxima(**rule.slack),  # logarithm of a maximum over each of its entries
+            _log(budget_j)
+            - _log(node_energy_j(fixed, terms.message_j)),  # [P, N]; of use with caps
         )
     # The logarithm is convex too, and has slopes of one size on any link.
     return Program(jnp.log(objective), ravel_pytree(constraints)[0])
@@ -239,7 +206,7 @@ def used_entries(fixed: FixedPartition, capped: bool) -> tuple[np.ndarray, np.nd
     stages = waits & np.concatenate([active, [sends, sends]])
     point = Point(Allocation(active, active, sends, sends), Maxima(waits, waits, always))
     entries = Maxima(stages, stages, sends)
-    constraints = Constraints(sends, always, entries, active & capped)
+    constraints = sends, always, entries, active & capped
     return tuple(np.asarray(ravel_pytree(tree)[0]) for tree in (point, constraints))
 
 
@@ -248,9 +215,8 @@ def _minimise(
 ) -> Allocation:
     """One run of SLSQP in the variables that the partition uses."""
     variables, constraints = used_entries(fixed, capped)
-    unravel = ravel_pytree(_template(fixed))[1]
-    limits = Allocation(0.0, 0.0, 0.0, 0.0), Maxima(_RANGE, _RANGE, _RANGE)
-    upper = jax.tree.map(jnp.add, _template(fixed), Point(*limits))
+    zero = _template(fixed)
+    upper = zero._replace(maxima=jax.tree.map(lambda leaf: leaf + _RANGE, zero.maxima))
     upper = np.asarray(ravel_pytree(upper)[0])[variables]
     lower = np.full_like(upper, -_RANGE)
     first = np.asarray(point_of(problem, fixed, start))[variables]
@@ -283,7 +249,7 @@ def _minimise(
             method="SLSQP",
             options=_OPTIONS,
         )
-    return unravel(jnp.asarray(full(found.x))).logs
+    return ravel_pytree(zero)[1](jnp.asarray(full(found.x))).logs
 
 
 def _perturbed(rng: np.random.Generator, problem: RoundProblem, decision: Decision) -> Decision:

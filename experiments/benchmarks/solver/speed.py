@@ -11,9 +11,7 @@ devices or blocks grow.
 
 import argparse
 import functools
-import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,21 +25,26 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.allocation.allocate import Solution
-from collapipe_jax.command_line import require_positive, run_reporting_errors
-from collapipe_jax.cost.evaluate import evaluate
+from collapipe_jax.command_line import (
+    make_parser,
+    make_table,
+    require_positive,
+    run_reporting_errors,
+)
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.atomic import write_json
 from collapipe_jax.partition.joint_search import SearchConfig
 from collapipe_jax.policies.dssra import dssra
 from experiments.benchmarks.solver.networks import LARGE_SHAPE, in_double, pick, sample_problems
-from experiments.benchmarks.solver.options import add_search_options, search_config
+from experiments.benchmarks.solver.options import SEARCH_OPTIONS, search_config
 from experiments.benchmarks.solver.outside_cvxpy import lower_bound_with_cvxpy
-from experiments.benchmarks.solver.outside_scipy import solve_with_scipy
+from experiments.benchmarks.solver.outside_scipy import evaluate_compiled, solve_with_scipy
 from experiments.benchmarks.timing import timed
 
 _REPEATS = 3
+_OF = {"mean": np.mean, "worst": np.max}
 _SIZES = {"clusters": (2, 4, 8), "devices": (3, 5, 10), "blocks": (6, 12, 24)}
 
 
@@ -74,24 +77,23 @@ def main(argv: Sequence[str]) -> None:
         report["sweep"] = _sweep(options, config)
         console.print(_sizes(report["sweep"]))
     if options.out:
-        write_text(Path(options.out), json.dumps(report, indent=1) + "\n")
+        write_json(Path(options.out), report)
         console.print(f"written: {options.out}")
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = make_parser(
+        __doc__,
+        networks=2048,
+        batch=(256, "networks at a time on a device, to bound memory"),
+        scipy_networks=8,
+        cvxpy_networks=8,
+        sweep_networks=(512, "for every size; 0 for no sweep"),
+        cpu_devices=os.cpu_count(),
+        seed=0,
+        out=(None, "where to write the figures as JSON"),
+        **SEARCH_OPTIONS,
     )
-    number = functools.partial(parser.add_argument, type=int)
-    number("--networks", default=2048)
-    number("--batch", default=256, help="networks at a time on a device, to bound memory")
-    number("--scipy-networks", default=8)
-    number("--cvxpy-networks", default=8)
-    number("--sweep-networks", default=512, help="for every size; 0 for no sweep")
-    number("--cpu-devices", default=os.cpu_count())
-    number("--seed", default=0)
-    parser.add_argument("--out", help="where to write the figures as JSON")
-    add_search_options(parser)
     options = parser.parse_args(argv)
     names = "networks", "batch", "scipy_networks", "cvxpy_networks", "cpu_devices"
     require_positive(**{name: getattr(options, name) for name in names})
@@ -103,16 +105,10 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def time_dssra(problems: RoundProblem, batch: int, config: SearchConfig) -> tuple[dict, Solution]:
-    """Time ``dssra`` on all devices.
-
-    Args:
-      problems: stacked; as many as devices, or a multiple.
-      batch: networks at a time on a device.
-      config: how much to search.
+    """Time ``dssra`` on all devices; ``batch`` networks at a time on each.
 
     Returns:
-      Compile time, median of the timed runs and what follows from it; the solutions,
-      stacked.
+      Compile time, times of the runs and what follows from their median; the solutions, stacked.
     """
     mesh = jax.make_mesh((len(jax.devices()),), ("realisation",))
     along = PartitionSpec("realisation")
@@ -143,40 +139,35 @@ def _rates(count: int, run_s: float) -> dict:
 def _time_outside(problems: RoundProblem, solution: Solution, options) -> dict:
     """Outside solvers on the first networks, with the partitions of ``dssra``."""
 
-    def slsqp(problem, start):
-        return solve_with_scipy(problem, start).objective
-
     def clarabel(problem, start):
         found = lower_bound_with_cvxpy(problem, start)
         return found.solution.objective, found.lower_bound
 
+    def slsqp(problem, start):
+        return solve_with_scipy(problem, start).objective
+
     compare = functools.partial(_compare, jax.device_get(problems), solution)
-    scipy, _ = compare(options.scipy_networks, slsqp)
-    cvxpy, ours_over = compare(options.cvxpy_networks, clarabel)
-    cvxpy["ours_over_bound_least"] = float(np.min(ours_over[:, 1]))
-    return {"SciPy SLSQP": scipy, "CVXPY, Clarabel": cvxpy}
+    return {
+        "SciPy SLSQP": compare(options.scipy_networks, slsqp),
+        "CVXPY, Clarabel": compare(options.cvxpy_networks, clarabel),
+    }
 
 
-def _compare(
-    problems: RoundProblem, solution: Solution, count: int, solve: Callable
-) -> tuple[dict, np.ndarray]:
+def _compare(problems: RoundProblem, solution: Solution, count: int, solve: Callable) -> dict:
     """Decisions a second of an outside solver, and our objectives over its answers."""
     cases, ours = [], []
     for index in range(count):
         problem, decision = pick((problems, solution.decision), index)
-        cases.append(
-            (problem, with_equal_allocation(problem, decision.segments, decision.micro_batches))
-        )
+        start = with_equal_allocation(problem, decision.segments, decision.micro_batches)
+        cases.append((problem, start))
         with jax.enable_x64(True):
-            ours.append(float(jax.jit(evaluate)(*in_double((problem, decision))).objective))
+            ours.append(float(evaluate_compiled(*in_double((problem, decision))).objective))
     solve(*cases[0])  # compiles
     run_s, theirs = timed(lambda: [solve(*case) for case in cases])
-    over = np.asarray(ours)[:, None] / np.asarray(theirs).reshape(count, -1) - 1.0
-    return {
-        **_rates(count, run_s),
-        "ours_over_theirs_mean": float(np.mean(over[:, 0])),
-        "ours_over_theirs_worst": float(np.max(over[:, 0])),
-    }, over
+    objective, *bound = np.asarray(ours) / np.asarray(theirs).reshape(count, -1).T - 1.0
+    row = _rates(count, run_s)
+    row |= {f"ours_over_theirs_{name}": float(of(objective)) for name, of in _OF.items()}
+    return row | ({"ours_over_bound_least": float(np.min(bound))} if bound else {})
 
 
 def _sweep(options: argparse.Namespace, config: SearchConfig) -> list[dict]:
@@ -195,27 +186,23 @@ def _sweep(options: argparse.Namespace, config: SearchConfig) -> list[dict]:
 def _comparison(report: dict) -> Table:
     ours = report["dssra"]
     devices = f"{report['devices']} x {report['device']}"
-    table = Table(title=f"{devices}, compiled in {ours['compile_s']:.0f} s")
-    table.add_column("solver")
-    for heading in ("networks", "decisions/s", "ratio", "dssra's objective, mean", "worst"):
-        table.add_column(heading, justify="right")
-    table.add_row("dssra", str(ours["networks"]), f"{ours['decisions_per_s']:.3g}", "", "", "")
+    rows = [("dssra", str(ours["networks"]), f"{ours['decisions_per_s']:.3g}", "", "", "")]
     for name, row in report["outside"].items():
-        over = (f"{row[f'ours_over_theirs_{which}']:+.1e}" for which in ("mean", "worst"))
+        over = (f"{row[f'ours_over_theirs_{which}']:+.1e}" for which in _OF)
         rates = f"{row['decisions_per_s']:.3g}", f"{row['speedup']:.0f}"
-        table.add_row(name, str(row["networks"]), *rates, *over)
-    return table
+        rows.append((name, str(row["networks"]), *rates, *over))
+    headings = ("solver", "networks", "decisions/s", "ratio", "dssra's objective, mean", "worst")
+    return make_table(headings, rows, title=f"{devices}, compiled in {ours['compile_s']:.0f} s")
 
 
 def _sizes(rows: list[dict]) -> Table:
-    table = Table(title="dssra by size")
-    for heading in ("grows", "clusters", "devices", "blocks", "ms/decision", "compile, s"):
-        table.add_column(heading, justify="left" if heading == "grows" else "right")
+    cells = []
     for row in rows:
         times = f"{row['ms_per_decision']:.3g}", f"{row['compile_s']:.0f}"
-        table.add_row(row["grows"], *(str(size) for size in row["shape"].values()), *times)
-    return table
+        cells.append((row["grows"], *map(str, row["shape"].values()), *times))
+    headings = ("grows", "clusters", "devices", "blocks", "ms/decision", "compile, s")
+    return make_table(headings, cells, title="dssra by size")
 
 
 if __name__ == "__main__":
-    sys.exit(run_reporting_errors(main, sys.argv[1:]))
+    raise SystemExit(run_reporting_errors(main))

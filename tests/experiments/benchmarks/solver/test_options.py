@@ -1,16 +1,13 @@
-import argparse
-
 import pytest
 
+from collapipe_jax.command_line import make_parser
 from collapipe_jax.errors import InputError
 from collapipe_jax.partition.joint_search import SearchConfig
-from experiments.benchmarks.solver.options import add_search_options, search_config
+from experiments.benchmarks.solver.options import SEARCH_OPTIONS, search_config
 
 
 def given(*arguments):
-    parser = argparse.ArgumentParser()
-    add_search_options(parser)
-    return search_config(parser.parse_args(arguments))
+    return search_config(make_parser(None, **SEARCH_OPTIONS).parse_args(arguments))
 
 
 def test_the_default_and_every_option():

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from collapipe_jax.errors import InputError
-from experiments.benchmarks.solver.networks import NetworkShape
-from experiments.benchmarks.solver.rows import (
+from experiments.benchmarks.solver.networks import (
+    NetworkShape,
     run_networks,
     split_by_loss,
     spread,
@@ -21,14 +21,14 @@ SETTINGS = {"seed": 7, "starts": 2}
 
 
 def draw(seed, count, shape):
-    return {"drawn": seed * 100 + np.arange(count), "blocks": np.full(count, shape.blocks)}
+    return seed * 100 + np.arange(count), np.full(count, shape.blocks)
 
 
 def run(path, networks, settings=SETTINGS, measured=None):
-    def measure(case):
+    def measure(drawn, blocks):
         if measured is not None:
-            measured.append(int(case["drawn"]))
-        return {name: int(value) for name, value in case.items()}
+            measured.append(int(drawn))
+        return {"drawn": int(drawn), "blocks": int(blocks)}
 
     console = Console(file=io.StringIO())
     return run_networks(path, networks, settings, SHAPES, draw, measure, console)
