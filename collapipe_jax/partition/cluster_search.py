@@ -239,13 +239,13 @@ def _fill(
 ) -> ClusterCandidates:
     """Cheapest segments of sets under several ceilings."""
     blocks, active = problem.workload.blocks, sets.active[1:]
-    comes_first = _fill_order(
+    comes_first = fill_order(
         fusion_barrier(step.latency_per_s * linear.block_s + linear.block_cost)
     )
 
     def fill(best, limit_s):
         limit = jnp.floor(jnp.maximum(limit_s / step.block_s, 1.0) + 1e-4)
-        segments = _fill_in_order(comes_first, jnp.minimum(limit, capacity), active, blocks)
+        segments = fill_in_order(comes_first, jnp.minimum(limit, capacity), active, blocks)
         cost = _partition_cost(problem, coupling, linear, step, segments)
         cost = jnp.where(sum_nodes(segments) == blocks, cost, jnp.inf)
         wins = cost < best[1]
@@ -283,14 +283,22 @@ def _partition_cost(problem, coupling, linear: _LinearCosts, step: StepCosts, se
     return fusion_barrier(jnp.minimum(jnp.nan_to_num(cost, nan=jnp.inf), _LARGEST_COST))
 
 
-def fill_segments(unit_cost: Array, capacity: Array, active: Array, blocks: int) -> Array:
+def fill_order(unit_cost: Array) -> Array:
+    """1 where the second device is filled before the first, ``[K, K, ...]``."""
+    order = jnp.arange(unit_cost.shape[0])
+    first = (order[None] < order[:, None]).reshape(-1, len(order), *[1] * (unit_cost.ndim - 1))
+    mine, other = unit_cost[:, None], unit_cost[None]
+    return ((other < mine) | ((other == mine) & first)).astype(unit_cost.dtype)
+
+
+def fill_in_order(comes_first: Array, capacity: Array, active: Array, blocks: int) -> Array:
     """Cheapest segments of a cluster when every block costs the same on a device.
 
     Every active device gets one block, and the rest goes to the cheapest devices first:
     optimal, since blocks of one device are alike.
 
     Args:
-      unit_cost: ``[K, ...]``.
+      comes_first: as :func:`fill_order` returns it.
       capacity: ``[K, ...]``.
       active: ``[K, ...]``.
       blocks: ``L``.
@@ -299,19 +307,6 @@ def fill_segments(unit_cost: Array, capacity: Array, active: Array, blocks: int)
       ``[K, ...]``, whole numbers; zeros where the active devices cannot hold the blocks,
       or are more than there are blocks.
     """
-    return _fill_in_order(_fill_order(unit_cost), capacity, active, blocks)
-
-
-def _fill_order(unit_cost: Array) -> Array:
-    """1 where the second device is filled before the first, ``[K, K, ...]``."""
-    order = jnp.arange(unit_cost.shape[0])
-    first = (order[None] < order[:, None]).reshape(-1, len(order), *[1] * (unit_cost.ndim - 1))
-    mine, other = unit_cost[:, None], unit_cost[None]
-    return ((other < mine) | ((other == mine) & first)).astype(unit_cost.dtype)
-
-
-def _fill_in_order(comes_first: Array, capacity: Array, active: Array, blocks: int) -> Array:
-    """:func:`fill_segments` with the order of the devices known."""
     room = fusion_barrier(jnp.where(active, capacity - 1.0, 0.0))
     rest = blocks - sum_nodes(active.astype(room.dtype))
     before = sum(comes_first[:, k] * room[k] for k in range(room.shape[0]))

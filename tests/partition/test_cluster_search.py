@@ -17,7 +17,7 @@ from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.partition import cluster_search
-from collapipe_jax.partition.cluster_search import fill_segments, search_clusters
+from collapipe_jax.partition.cluster_search import fill_in_order, fill_order, search_clusters
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")
 BLOCKS, DEVICES, KEPT = 5, 3, 8
@@ -28,7 +28,7 @@ def compositions(blocks, devices):
     return np.array([row for row in rows if sum(row) == blocks])
 
 
-fill = jax.jit(lambda *arguments: fill_segments(*arguments, BLOCKS))
+fill = jax.jit(lambda cost, *held: fill_in_order(fill_order(cost), *held, BLOCKS))
 
 
 @given(
