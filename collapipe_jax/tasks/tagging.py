@@ -7,15 +7,14 @@ from typing import Any, ClassVar
 from collapipe_jax.models.bert_heads import LabelledBatch
 from collapipe_jax.models.layers import Params
 from collapipe_jax.tasks import bert
-from collapipe_jax.tasks.objective import held_out_loss
-from collapipe_jax.tasks.scores import Score, memorised_tag_baseline, span_f1, span_recall
+from collapipe_jax.tasks.scores import memorised_tags, span_f1, span_recall
 from collapipe_jax.tasks.tagging_data import TaggedText, TaggingData, load_tagging, word_tags
-from collapipe_jax.tasks.task import Config, Task
+from collapipe_jax.tasks.task import Config, Task, held_out_loss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tagging(bert.BertObjective):
-    """The objective of finding entities; attributes as in ``BertObjective``."""
+    """The objective of finding entities."""
 
     headline: ClassVar[str] = "test_span_f1"
     baseline: ClassVar[str] = "test_span_f1_memorised"
@@ -31,24 +30,24 @@ class Tagging(bert.BertObjective):
     def validation_score(self, params: Params) -> float:
         """Span F1."""
         text = self.data.validation_text
-        return _span_f1(text, self._tags(params, self.data.validation, text)).value
+        return span_f1(text.sentences, self._tags(params, self.data.validation, text)).value
 
     def baseline_score(self) -> float:
         """Span F1 of each word's most frequent tag in training."""
-        return self._memorised(self.data.validation_text).value
+        return self._memorised(self.data.validation_text)
 
     def test(self, params: Params) -> dict[str, Any]:
         """Span F1 of the model and of memorised tags, recall of new entities, and the loss.
 
         The majority class of all words finds no span: its F1 is 0.
         """
-        data = self.data
+        data, sentences = self.data, self.data.test_text.sentences
         predicted = self._tags(params, data.test, data.test_text)
-        score = _span_f1(data.test_text, predicted)
-        recall = span_recall(data.train_text.sentences, data.test_text.sentences, predicted)
+        score = span_f1(sentences, predicted)
+        recall = span_recall(data.train_text.sentences, sentences, predicted)
         return {
             "test_span_f1": score.value,
-            "test_span_f1_memorised": self._memorised(data.test_text).value,
+            "test_span_f1_memorised": self._memorised(data.test_text),
             "test_recall_of_seen": recall.seen,
             "test_recall_of_unseen": recall.unseen,
             "span_f1_signature": score.signature,
@@ -58,13 +57,9 @@ class Tagging(bert.BertObjective):
     def _tags(self, params: Params, arrays: LabelledBatch, text: TaggedText) -> list[list[str]]:
         return word_tags(self.data.labels, arrays, text, self.predict(params, arrays))
 
-    def _memorised(self, text: TaggedText) -> Score:
-        train, test = (zip(*part.sentences, strict=True) for part in (self.data.train_text, text))
-        return memorised_tag_baseline(*train, *test)
-
-
-def _span_f1(text: TaggedText, predicted: list[list[str]]) -> Score:
-    return span_f1([sentence.tags for sentence in text.sentences], predicted)
+    def _memorised(self, text: TaggedText) -> float:
+        tags = memorised_tags(self.data.train_text.sentences, text.sentences)
+        return span_f1(text.sentences, tags).value
 
 
 TAGGING = Task(

@@ -1,18 +1,29 @@
-"""Data of tagging: sentences, windows of subwords, and tags put back on words."""
+"""Data of tagging: CoNLL files, windows of subwords, and tags put back on words."""
 
-from collections import Counter
+import re
+import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert_heads import UNLABELLED, LabelledBatch
 from collapipe_jax.models.config import PAD_ID
-from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence, entity_type, read_conll
-from collapipe_jax.tasks.corpora import CorpusName, check_labels, resolve_corpus
+from collapipe_jax.tasks.corpora import TextFile
 from collapipe_jax.tasks.sampling import seeded_generator
-from collapipe_jax.tasks.subwords import WordPiece, check_length, make_wordpiece, pad_rows
+from collapipe_jax.tasks.subwords import WordPiece, make_wordpiece, pad_rows
+
+OUTSIDE = "O"
+
+_BLANKS = " \t\r"
+_BIO_TAG = re.compile(r"O|[BI]-\S+")
+
+
+class TaggedSentence(NamedTuple):
+    """Words and their tags, one each: ``O``, or ``B-`` and ``I-`` with a type of entity."""
+
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...]
 
 
 class TaggedSets(NamedTuple):
@@ -37,7 +48,6 @@ class TaggingData(NamedTuple):
     Attributes:
       wordpiece: the vocabulary.
       labels: names of the tags, ``O`` first.
-      entity_types: names of the types of entity.
       train, validation, test: windows of subwords, NumPy leaves ``[n, S]``. A word's label
         belongs to its first subword alone.
       train_text, validation_text, test_text: the sentences.
@@ -47,7 +57,6 @@ class TaggingData(NamedTuple):
 
     wordpiece: WordPiece
     labels: tuple[str, ...]
-    entity_types: tuple[str, ...]
     train: LabelledBatch
     validation: LabelledBatch
     test: LabelledBatch
@@ -58,16 +67,7 @@ class TaggingData(NamedTuple):
 
 
 def load_tagging(
-    *,
-    train: CorpusName,
-    validation: CorpusName,
-    test: CorpusName,
-    vocabulary: CorpusName,
-    vocabulary_size: int,
-    length: int,
-    samples: int,
-    seed: int,
-    lowercase: bool = True,
+    *, vocabulary: str, vocabulary_size: int, length: int, lowercase: bool = True, **files: Any
 ) -> TaggingData:
     """Read CoNLL files and turn them into arrays; a deterministic function.
 
@@ -76,63 +76,89 @@ def load_tagging(
     its own and keeps its first pieces.
 
     Args:
-      train, validation, test, samples, seed: as in ``read_tagged``.
       vocabulary, vocabulary_size, lowercase: as in ``make_wordpiece``.
-      length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included.
-
-    Raises:
-      InputError: on what these functions refuse.
+      length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3.
+      **files: arguments of ``read_tagged``.
     """
-    check_length(length)
-    sets = read_tagged(train=train, validation=validation, test=test, samples=samples, seed=seed)
+    sets = read_tagged(**files)
     lines = [" ".join(sentence.tokens) for sentence in sets.train]
     wordpiece = make_wordpiece(vocabulary, lines, vocabulary_size, lowercase)
     parts = {}
     for name in ("train", "validation", "test"):
         arrays, text = _windows(wordpiece, getattr(sets, name), sets.labels, length)
         parts |= {name: arrays, f"{name}_text": text}
-    types = tuple(entity_type(label) for label in sets.labels if label.startswith("B-"))
+    types = [entity_type(label) for label in sets.labels if label.startswith("B-")]
     sentence_keys = np.array([_key(sentence, types) for sentence in sets.train], dtype=np.int32)
-    return TaggingData(
-        wordpiece=wordpiece,
-        labels=sets.labels,
-        entity_types=types,
-        split_keys=sentence_keys[parts["train_text"].sentence_of_window],
-        **parts,
-    )
+    keys = sentence_keys[parts["train_text"].sentence_of_window]
+    return TaggingData(wordpiece=wordpiece, labels=sets.labels, split_keys=keys, **parts)
 
 
 def read_tagged(
-    *, train: CorpusName, validation: CorpusName, test: CorpusName, samples: int, seed: int
+    *, train: str, validation: str, test: str, samples: int = 0, seed: int
 ) -> TaggedSets:
     """Read the training, validation and test sentences, each set in the order of its file.
 
     Args:
-      train: file as in ``read_conll``, found as in ``resolve_corpus``. It alone determines the
-        types of entity, each with a ``B-`` and an ``I-`` tag.
-      validation, test: files.
+      train: name of a file as in ``read_conll``. It alone determines the types of entity, each
+        with a ``B-`` and an ``I-`` tag.
+      validation, test: names of files.
       samples: most sentences to train on, drawn at random; 0 takes all.
-      seed: of this draw, from 0.
+      seed: of this draw.
 
     Raises:
-      InputError: a missing or broken file, a number out of its range, or a type of entity in
-        validation or test that training lacks.
+      InputError: a missing or broken file, or a type of entity in validation or test that
+        training lacks.
     """
-    if samples < 0:
-        raise InputError("task.samples", samples, "a negative number", "Use 0 for all")
-    rng = seeded_generator(seed)
-    whole = _read("task.train", train)
+    whole = read_conll(TextFile("task.train", train))
     types = sorted({entity_type(tag) for sentence in whole for tag in sentence.tags} - {""})
     labels = (OUTSIDE, *(f"{mark}-{name}" for name in types for mark in "BI"))
-    validation_text, test_text = _read("task.validation", validation), _read("task.test", test)
-    for key, path, text in (
-        ("task.validation", validation, validation_text),
-        ("task.test", test, test_text),
-    ):
-        check_labels(key, path, (tag for sentence in text for tag in sentence.tags), labels)
-    order = rng.permutation(len(whole))
+    held_out = []
+    for file in (TextFile("task.validation", validation), TextFile("task.test", test)):
+        held_out.append(read_conll(file))
+        file.check_labels((tag for sentence in held_out[-1] for tag in sentence.tags), labels)
+    order = seeded_generator(seed).permutation(len(whole))
     drawn = [whole[i] for i in np.sort(order[:samples] if samples else order)]
-    return TaggedSets(labels, drawn, validation_text, test_text)
+    return TaggedSets(labels, drawn, *held_out)
+
+
+def read_conll(file: TextFile) -> list[TaggedSentence]:
+    """Sentences of a file with a word a line, its first column the word, its last the tag.
+
+    Tabs separate columns, or blanks in lines without a tab. A line of white space ends a
+    sentence, and so does a line that starts with ``-DOCSTART-``. Tags are in the scheme BIO
+    (also IOB2): an entity begins with ``B-`` and continues with ``I-`` of the same type.
+
+    Returns:
+      The sentences in file order, none of them empty.
+
+    Raises:
+      InputError: an unreadable file, a line of one column, another tag, an ``I-`` that
+        continues no entity of its type (refused, not repaired: a file in another scheme would
+        change its entities), or a file without words.
+
+    Source: Ramshaw and Marcus, Text chunking using transformation-based learning (1995); Tjong
+    Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003).
+    """
+    sentences: list[TaggedSentence] = []
+    tokens: list[str] = []
+    tags: list[str] = []
+    for number, line in enumerate([*file.lines(), ""], start=1):
+        if line.strip() and not line.startswith("-DOCSTART-"):
+            token, tag = _columns(file, number, line)
+            _check_tag(file, number, tag, previous=tags[-1] if tags else OUTSIDE)
+            tokens.append(token)
+            tags.append(tag)
+        elif tokens:
+            sentences.append(TaggedSentence(tuple(tokens), tuple(tags)))
+            tokens, tags = [], []
+    if not sentences:
+        raise file.error("the file holds no word", "Give a file with sentences")
+    return sentences
+
+
+def entity_type(tag: str) -> str:
+    """Type of entity that a tag names; empty for ``O``."""
+    return tag.partition("-")[2]
 
 
 def word_tags(
@@ -145,35 +171,51 @@ def word_tags(
       arrays: n windows; their labels mark where words begin.
       text: the sentences that the windows were cut from.
       predicted: numbers of tags ``[n, S]``; read only where ``arrays`` has labels.
-
-    Raises:
-      InputError: predictions of another shape, or numbers that name no tag.
     """
-    if predicted.shape != arrays.labels.shape:
-        problem = f"the windows have the shape {arrays.labels.shape}"
-        raise InputError("predicted", predicted.shape, problem, "Predict a tag for every place")
     tags: list[list[str]] = [[] for _ in text.sentences]
-    for sentence, row, scored in zip(
-        text.sentence_of_window, predicted, arrays.labels != UNLABELLED, strict=True
-    ):
-        numbers = row[scored]
-        if not np.all((numbers >= 0) & (numbers < len(labels))):
-            problem = f"there are only {len(labels)} tags"
-            raise InputError("predicted", numbers.tolist(), problem, "Use numbers from 0 of tags")
-        tags[sentence] += [labels[number] for number in numbers]
+    scored = arrays.labels != UNLABELLED
+    for window, sentence in enumerate(text.sentence_of_window):
+        tags[sentence] += [labels[number] for number in predicted[window, scored[window]]]
     return tags
 
 
-def _read(key: str, path: CorpusName) -> list[TaggedSentence]:
-    return read_conll(resolve_corpus(path, key), key)
+def cut_at_words(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """First word and end of consecutive windows of words, each as long as possible.
+
+    Args:
+      sizes: pieces of each word, from 1 to ``room``.
+      room: most pieces of a window.
+    """
+    windows, start, used = [], 0, 0
+    for word, size in enumerate(sizes):
+        if used + size > room:
+            windows.append((start, word))
+            start, used = word, 0
+        used += size
+    return [*windows, (start, len(sizes))]
+
+
+def _columns(file: TextFile, number: int, line: str) -> tuple[str, str]:
+    # not split(): a word may hold a no-break space
+    columns = re.split("\t+" if "\t" in line else " +", line.strip(_BLANKS))
+    if len(columns) < 2:
+        problem = f"line {number} has one column"
+        raise file.error(problem, "Write a word a line as word<TAB>tag")
+    return columns[0].strip(_BLANKS), columns[-1].strip(_BLANKS)
+
+
+def _check_tag(file: TextFile, number: int, tag: str, previous: str) -> None:
+    if not _BIO_TAG.fullmatch(tag):
+        problem = f"line {number} has the tag {tag!r}, which is none of O, B-type and I-type"
+        raise file.error(problem, "Write tags in the scheme BIO (IOB2)")
+    if tag.startswith("I-") and entity_type(previous) != entity_type(tag):
+        problem = f"line {number} has {tag} after {previous}, an entity that nothing began"
+        raise file.error(problem, "Convert the tags to the scheme BIO (IOB2)")
 
 
 def _key(sentence: TaggedSentence, types: Sequence[str]) -> int:
-    counts = Counter(entity_type(tag) for tag in sentence.tags if tag.startswith("B-"))
-    if not counts:
-        return 0
-    # the most frequent type; of equals, the first of the types
-    return 1 + max(range(len(types)), key=lambda i: (counts[types[i]], -i))
+    kinds = sorted(entity_type(tag) for tag in sentence.tags if tag.startswith("B-"))
+    return 1 + types.index(statistics.mode(kinds)) if kinds else 0
 
 
 def _windows(
@@ -195,19 +237,3 @@ def _windows(
             owners.append(owner)
     arrays = LabelledBatch(pad_rows(ids, length, PAD_ID), pad_rows(numbers, length, UNLABELLED))
     return arrays, TaggedText(tuple(sentences), np.array(owners, dtype=np.int32))
-
-
-def cut_at_words(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """First word and end of consecutive windows of words, each as long as possible.
-
-    Args:
-      sizes: pieces of each word, from 1 to ``room``.
-      room: most pieces of a window.
-    """
-    windows, start, used = [], 0, 0
-    for word, size in enumerate(sizes):
-        if used + size > room:
-            windows.append((start, word))
-            start, used = word, 0
-        used += size
-    return [*windows, (start, len(sizes))]

@@ -9,15 +9,14 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.cost import model_counts
-from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.errors import under_keys
 from collapipe_jax.models.config import Ids, TransformerConfig, encoder_sizes
 from collapipe_jax.models.decoding import beam_search, greedy_decode
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
-from collapipe_jax.tasks.objective import Objective, held_out_loss, in_batches
-from collapipe_jax.tasks.scores import Score, bleu, copy_baseline
+from collapipe_jax.tasks.scores import Score, bleu
 from collapipe_jax.tasks.subwords import BpeTokenizer
-from collapipe_jax.tasks.task import Config, ModelCounts, Task
+from collapipe_jax.tasks.task import Config, ModelCounts, Objective, Task, held_out_loss, in_batches
 from collapipe_jax.tasks.translation_data import (
     ParallelSentences,
     TranslationData,
@@ -27,13 +26,7 @@ from collapipe_jax.tasks.translation_data import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Translation(Objective):
-    """The objective of translating.
-
-    Attributes:
-      model, data, headline, baseline: as in ``Objective``.
-      beams: width of the beam search on the test set.
-      length_penalty: of the beam search.
-    """
+    """The objective of translating, with the settings of the beam search on the test set."""
 
     headline: ClassVar[str] = "test_bleu_greedy"
     baseline: ClassVar[str] = "test_bleu_copy"
@@ -49,7 +42,7 @@ class Translation(Objective):
 
     def baseline_score(self) -> float:
         """BLEU of copying the source."""
-        return copy_baseline(*self.data.validation_text).value
+        return bleu(*self.data.validation_text).value
 
     def test(self, params: Params) -> dict[str, Any]:
         """BLEU of greedy search, of beam search if there are several beams, and of copying."""
@@ -57,11 +50,11 @@ class Translation(Objective):
         greedy = self._score(params, data.test, data.test_text)
         scores = {"test_bleu_greedy": greedy.value}
         if self.beams > 1:
-            beam = self._score(params, data.test, data.test_text, self.beams, self.length_penalty)
+            beam = self._score(params, data.test, data.test_text, self.beams)
             scores["test_bleu_beam"] = beam.value
         return {
             **scores,
-            "test_bleu_copy": copy_baseline(*data.test_text).value,
+            "test_bleu_copy": bleu(*data.test_text).value,
             "bleu_signature": greedy.signature,
             "test_loss": held_out_loss(params, self.model, data.test),
             "dropped_pairs": data.dropped,
@@ -69,19 +62,14 @@ class Translation(Objective):
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the tokenizer."""
-        self.data.tokenizer.save(Path(folder) / "tokenizer.json")
+        self.data.tokenizer.model.save(str(Path(folder) / "tokenizer.json"))
 
     def _score(
-        self,
-        params: Params,
-        arrays: TranslationBatch,
-        text: ParallelSentences,
-        beams: int = 1,
-        length_penalty: float = 0.0,
+        self, params: Params, arrays: TranslationBatch, text: ParallelSentences, beams: int = 1
     ) -> Score:
-        sizes, tokenizer = self.model.sizes, self.data.tokenizer
-        hypotheses = translate(params, sizes, tokenizer, arrays.source_ids, beams, length_penalty)
-        return bleu(hypotheses, text.references)
+        sizes, ids = self.model.sizes, arrays.source_ids
+        said = translate(params, sizes, self.data.tokenizer, ids, beams, self.length_penalty)
+        return bleu(said, text.references)
 
 
 def translate(
@@ -129,16 +117,8 @@ def make_objective(config: Config) -> Translation:
 
 def load_data(config: Config) -> TranslationData:
     """Parallel text of the configuration, tokenised and split."""
-    task = config["task"]
-    files = tuple(task["corpus"].split("|"))
-    if len(files) > 2:
-        raise InputError("task.corpus", task["corpus"], "more than two files", "Give one, or A|B")
-    keys = ("pairs", "validation_pairs", "test_pairs", "reverse", *_SIZES)
-    return load_translation(
-        corpus=files if len(files) == 2 else task["corpus"],
-        seed=config["seed"],
-        **{key: task[key] for key in keys},
-    )
+    keys = ("corpus", "pairs", "validation_pairs", "test_pairs", "reverse", *_SIZES)
+    return load_translation(seed=config["seed"], **{key: config["task"][key] for key in keys})
 
 
 def count_work(config: Config) -> ModelCounts:

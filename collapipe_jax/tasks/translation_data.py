@@ -1,7 +1,8 @@
-"""Data of translation: a corpus, its sets, the joint vocabulary and padded arrays."""
+"""Data of translation: parallel text, its sets, the joint vocabulary and padded arrays."""
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,18 +10,35 @@ import numpy as np
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID
 from collapipe_jax.models.transformer import TranslationBatch
-from collapipe_jax.tasks.corpora import CorpusName, resolve_corpus
-from collapipe_jax.tasks.parallel_text import (
-    Pair,
-    ParallelText,
-    read_parallel_text,
-    split_by_group,
-)
+from collapipe_jax.tasks.corpora import TextFile
+from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import BpeTokenizer, pad_rows, train_bpe
 from collapipe_jax.tasks.synthetic import generate_parallel_text
 
 SYNTHETIC = "synthetic"
 MAX_LABELS = 8
+
+Pair = tuple[str, str]
+
+_APOSTROPHES = "\u2018\u2019\u201a\u201b\u02bc\u00b4`"
+_QUOTES = "\u201c\u201d\u201e\u201f\u00ab\u00bb"
+_INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+_REPLACEMENTS = str.maketrans(
+    {
+        **dict.fromkeys(_APOSTROPHES, "'"),
+        **dict.fromkeys(_QUOTES, '"'),
+        **dict.fromkeys(_INVISIBLE, None),
+        "\u2581": "_",  # the tokenizer's mark of a space
+    }
+)
+
+
+class SourceSplit(NamedTuple):
+    """Disjoint sets of sentence pairs ``(source, target)``, without a source in two of them."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
 
 
 class ParallelSentences(NamedTuple):
@@ -54,8 +72,8 @@ class TranslationData(NamedTuple):
 
 def load_translation(
     *,
-    corpus: CorpusName | tuple[CorpusName, CorpusName],
-    pairs: int | None,
+    corpus: str,
+    pairs: int,
     validation_pairs: int,
     test_pairs: int,
     vocabulary_size: int,
@@ -66,56 +84,133 @@ def load_translation(
 ) -> TranslationData:
     """Read or generate a corpus and turn it into arrays; a deterministic function.
 
-    The sets share no source sentence, not even up to case and punctuation; validation and test
-    hold one reference a source. The vocabulary is learnt from the training text alone. A pair
-    that does not fit the lengths is dropped and counted, never cut.
+    The vocabulary is learnt from the training text alone. A pair that does not fit the lengths is
+    dropped and counted, never cut.
 
     Args:
-      corpus: ``"synthetic"``, a file as in ``resolve_corpus``, or two aligned files.
-      pairs: random part of the corpus for all three sets; None takes all of a file.
+      corpus: ``"synthetic"``, or files as in ``read_parallel_text``.
+      pairs: random part of the corpus for all three sets.
       validation_pairs, test_pairs: sizes of these sets, from 1.
       vocabulary_size: upper limit of the joint vocabulary.
       source_length: ids of a source, its end id included, from 2.
       target_length: ids that the decoder predicts, the end id included, from 2.
-      seed: of the synthetic text and of the split, from 0.
+      seed: of the synthetic text and of the split.
       reverse: translate from the second column to the first, and split by the second.
 
     Raises:
       InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
         leave a set empty.
     """
-    _check_sizes(pairs, validation_pairs, test_pairs, source_length, target_length)
-    text = _read(corpus, pairs, seed)
-    if reverse:
-        text = text._replace(pairs=[(target, source) for source, target in text.pairs])
-    train_pairs = None if pairs is None else pairs - validation_pairs - test_pairs
-    sizes = (train_pairs, validation_pairs, test_pairs)
-    split = split_by_group(text.pairs, source_key, sizes, seed)
-    tokenizer = train_bpe((line for pair in split.train for line in pair), vocabulary_size)
     lengths = (source_length, target_length)
-    train, _ = _arrays(tokenizer, split.train, lengths, "training")
-    validation, validation_text = _arrays(tokenizer, split.validation, lengths, "validation")
-    test, test_text = _arrays(tokenizer, split.test, lengths, "test")
+    for key, length in zip(("source_length", "target_length"), lengths, strict=True):
+        if length < 2:
+            problem = "no room for a token beside the end id"
+            raise InputError(f"task.{key}", length, problem, "Use 2 or more")
+    held_out = validation_pairs + test_pairs
+    if pairs <= held_out:
+        problem = f"validation and test take {held_out} of them, none are left to train on"
+        remedy = "Raise it, or lower task.validation_pairs and task.test_pairs"
+        raise InputError("task.pairs", pairs, problem, remedy)
+    if corpus == SYNTHETIC:
+        text, empty_lines = generate_parallel_text(seed, pairs), 0
+    else:
+        text, empty_lines = read_parallel_text(corpus)
+    if reverse:
+        text = [(target, source) for source, target in text]
+    split = split_by_source(text, (pairs - held_out, validation_pairs, test_pairs), seed)
+    tokenizer = train_bpe((line for pair in split.train for line in pair), vocabulary_size)
+    arrays, texts, dropped = {}, {}, {"empty": empty_lines}
+    for name, chosen in split._asdict().items():
+        arrays[name], texts[name] = _arrays(tokenizer, chosen, lengths, name)
+        dropped[name] = len(chosen) - len(arrays[name].source_ids)
     return TranslationData(
         tokenizer=tokenizer,
-        train=train,
-        validation=validation,
-        test=test,
-        validation_text=validation_text,
-        test_text=test_text,
-        split_keys=length_labels(np.sum(train.source_ids != PAD_ID, axis=1)),
-        dropped={
-            "empty": text.empty_lines,
-            "train": len(split.train) - len(train.source_ids),
-            "validation": len(split.validation) - len(validation.source_ids),
-            "test": len(split.test) - len(test.source_ids),
-        },
+        **arrays,
+        validation_text=texts["validation"],
+        test_text=texts["test"],
+        split_keys=length_labels(np.sum(arrays["train"].source_ids != PAD_ID, axis=1)),
+        dropped=dropped,
     )
 
 
-def source_key(pair: Pair) -> str:
-    """Source sentence without case and punctuation, or as it is without any letter."""
-    return " ".join(re.findall(r"\w+", pair[0].casefold())) or pair[0]
+def read_parallel_text(corpus: str) -> tuple[list[Pair], int]:
+    """Normalised sentence pairs in file order, and the number of those left out.
+
+    Pairs with an empty side and blank lines are left out.
+
+    Args:
+      corpus: a file with a pair a line, source and target in its first two columns (further
+        columns are ignored), between tabs; or ``A|B``, two files aligned line by line.
+
+    Raises:
+      InputError: an unreadable file, more than two files, a line without a tab, or two files
+        with different numbers of lines.
+    """
+    files = [TextFile("task.corpus", name) for name in corpus.split("|")]
+    if len(files) > 2:
+        raise InputError("task.corpus", corpus, "more than two files", "Give one, or A|B")
+    rows = _tabbed_rows(files[0]) if len(files) == 1 else _aligned_rows(corpus, *files)
+    pairs = [(normalise(source), normalise(target)) for source, target in rows]
+    kept = [pair for pair in pairs if all(pair)]
+    return kept, len(pairs) - len(kept)
+
+
+def normalise(text: str) -> str:
+    """Text in one spelling: equal sentences become equal strings.
+
+    Unicode NFC. Every run of white space becomes one plain space, at the ends none.
+    Typographic apostrophes (accents used as such too) and quotation marks become ASCII ones;
+    soft hyphens and zero-width characters vanish. The function is idempotent.
+    """
+    # before and after NFC: removed characters may separate what composes, and a few
+    # characters compose into replaced ones
+    text = unicodedata.normalize("NFC", text.translate(_REPLACEMENTS)).translate(_REPLACEMENTS)
+    return " ".join(text.split())
+
+
+def split_by_source(pairs: Sequence[Pair], sizes: tuple[int, int, int], seed: int) -> SourceSplit:
+    """Random train, validation and test sets that share no source, by ``source_key``.
+
+    In a many-to-many corpus a source has several translations, and a split by pairs would
+    test on sources seen in training. Sources are shuffled and assigned to test, then validation,
+    then training. Validation and test take the first pair of each of their sources: one
+    reference a source, the usual single-reference BLEU. Training takes every pair of its sources.
+
+    Args:
+      pairs: the corpus.
+      sizes: pairs wanted for (train, validation, test).
+      seed: of the shuffle.
+
+    Raises:
+      InputError: a corpus too small for the sizes.
+    """
+    train_size, validation_size, test_size = sizes
+    pairs_of: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        pairs_of.setdefault(source_key(pair[0]), []).append(pair)
+    members = list(pairs_of.values())
+    held_out = validation_size + test_size
+    if len(members) <= held_out:
+        problem = (
+            f"the corpus has {len(members)} distinct source sentences, too few to hold out "
+            f"{validation_size} for validation and {test_size} for test"
+        )
+        remedy = "Lower task.validation_pairs or task.test_pairs, or use a larger corpus"
+        raise InputError("task.validation_pairs", validation_size, problem, remedy)
+    order = seeded_generator(seed).permutation(len(members))
+    test = [members[g][0] for g in order[:test_size]]
+    validation = [members[g][0] for g in order[test_size:held_out]]
+    train = [pair for g in order[held_out:] for pair in members[g]]
+    if train_size > len(train):
+        problem = f"the corpus has only {len(train)} pairs for training"
+        remedy = "Lower task.pairs, or validation and test"
+        raise InputError("task.pairs, less validation and test", train_size, problem, remedy)
+    return SourceSplit(train[:train_size], validation, test)
+
+
+def source_key(source: str) -> str:
+    """A sentence without case and punctuation, or as it is without any letter."""
+    return " ".join(re.findall(r"\w+", source.casefold())) or source
 
 
 def length_labels(lengths: np.ndarray) -> np.ndarray:
@@ -130,18 +225,22 @@ def length_labels(lengths: np.ndarray) -> np.ndarray:
     return labels.astype(np.int32)
 
 
-def _read(
-    corpus: CorpusName | tuple[CorpusName, CorpusName], pairs: int | None, seed: int
-) -> ParallelText:
-    if corpus == SYNTHETIC:
-        if pairs is None:
-            remedy = "Say how many, e.g. 20000"
-            raise InputError("task.pairs", pairs, "synthetic text has no natural size", remedy)
-        return ParallelText(generate_parallel_text(seed, pairs), empty_lines=0)
-    if isinstance(corpus, tuple):
-        source, target = corpus
-        return read_parallel_text((resolve_corpus(source), resolve_corpus(target)))
-    return read_parallel_text(resolve_corpus(corpus))
+def _tabbed_rows(file: TextFile) -> Iterable[Pair]:
+    for number, line in enumerate(file.lines(), start=1):
+        columns = line.split("\t")
+        if len(columns) < 2 and line.strip():
+            remedy = "Write one pair a line as source<TAB>target, or give two aligned files"
+            raise file.error(f"line {number} has no tab between source and target", remedy)
+        yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
+
+
+def _aligned_rows(corpus: str, source: TextFile, target: TextFile) -> Iterable[Pair]:
+    sources, targets = source.lines(), target.lines()
+    if len(sources) != len(targets):
+        problem = f"the files have {len(sources)} and {len(targets)} lines"
+        remedy = "Give two files whose lines translate each other one by one"
+        raise InputError("task.corpus", corpus, problem, remedy)
+    return zip(sources, targets, strict=True)
 
 
 def _arrays(
@@ -157,26 +256,10 @@ def _arrays(
         if len(sources[i]) < lengths[0] and len(targets[i]) < lengths[1]
     ]
     if not fits:
-        problem = f"none of the {len(pairs)} {name} pairs fits these numbers of tokens"
+        problem = f"none of the {len(pairs)} pairs for {name} fits these numbers of tokens"
         remedy = "Raise them or task.vocabulary_size"
         raise InputError("(task.source_length, task.target_length)", lengths, problem, remedy)
     source_ids = pad_rows([[*sources[i], EOS_ID] for i in fits], lengths[0], PAD_ID)
     target_ids = pad_rows([[BOS_ID, *targets[i], EOS_ID] for i in fits], lengths[1] + 1, PAD_ID)
     kept = ParallelSentences(tuple(pairs[i][0] for i in fits), tuple(pairs[i][1] for i in fits))
     return TranslationBatch(source_ids, target_ids), kept
-
-
-def _check_sizes(
-    pairs: int | None, validation: int, test: int, source_length: int, target_length: int
-) -> None:
-    for key, value in (("validation_pairs", validation), ("test_pairs", test)):
-        if value < 1:
-            raise InputError(f"task.{key}", value, "the set would be empty", "Use 1 or more")
-    for key, value in (("source_length", source_length), ("target_length", target_length)):
-        if value < 2:
-            problem = "no room for a token beside the end id"
-            raise InputError(f"task.{key}", value, problem, "Use 2 or more")
-    if pairs is not None and pairs <= validation + test:
-        problem = f"validation and test take {validation + test} of them, none are left to train on"
-        remedy = "Raise it, or lower task.validation_pairs and task.test_pairs"
-        raise InputError("task.pairs", pairs, problem, remedy)
