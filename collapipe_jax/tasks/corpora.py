@@ -1,13 +1,33 @@
-"""Files of corpora: where they are, and their text."""
+"""Files of corpora and what they hold: text, sentences with tags, sets with labels."""
 
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from collapipe_jax.errors import InputError
 
 DATA_VARIABLE = "COLLAPIPE_DATA"
+OUTSIDE = "O"
+"""Tag of a word that is part of no entity."""
+
+Entry = TypeVar("Entry")
+
+
+class TaggedSentence(NamedTuple):
+    """Words and their tags, one each: ``O``, or ``B-`` and ``I-`` with a type of entity."""
+
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+class LabelledSets(NamedTuple, Generic[Entry]):
+    """Training, validation and test entries; ``labels`` are the classes, or the tags."""
+
+    labels: tuple[str, ...]
+    train: list[Entry]
+    validation: list[Entry]
+    test: list[Entry]
 
 
 class TextFile(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.tagging_data import OUTSIDE, TaggedSentence
+from collapipe_jax.tasks.corpora import OUTSIDE, TaggedSentence
 
 Labels = Sequence[int] | np.ndarray
 
@@ -84,24 +84,16 @@ def memorised_tags(
     return [[best.get(word, OUTSIDE) for word in sentence.tokens] for sentence in test]
 
 
-class SpanRecall(NamedTuple):
-    """Share of the true entities that are predicted, in percent; None where there are none.
-
-    Attributes:
-      seen: of those whose words are an entity of their type in training too.
-      unseen: of all others.
-    """
-
-    seen: float | None
-    unseen: float | None
-
-
 def span_recall(
     train: Sequence[TaggedSentence],
     test: Sequence[TaggedSentence],
     predicted_tags: Sequence[Sequence[str]],
-) -> SpanRecall:
-    """Recall of entities seen in training, and of others; tags as in ``span_f1``."""
+) -> list[float | None]:
+    """Recall of true entities seen in training, and of all others; tags as in ``span_f1``.
+
+    Seen are those whose words are an entity of their type in training too. Shares are in
+    percent, None where there are no such entities.
+    """
     from seqeval.metrics.sequence_labeling import get_entities
 
     known = {
@@ -117,8 +109,7 @@ def span_recall(
             kind, first, last = entity
             part = seen if (kind, sentence.tokens[first : last + 1]) in known else unseen
             part.append(entity in predicted)
-    shares = (100.0 * sum(part) / len(part) if part else None for part in (seen, unseen))
-    return SpanRecall(*shares)
+    return [100.0 * sum(part) / len(part) if part else None for part in (seen, unseen)]
 
 
 def accuracy(true_labels: Labels, predicted_labels: Labels) -> Score:

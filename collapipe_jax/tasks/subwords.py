@@ -63,9 +63,6 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
     Source: Sennrich, Haddow and Birch, Neural machine translation of rare words with subword
     units (ACL 2016).
     """
-    if vocabulary_size <= len(BPE_SPECIALS):
-        problem = f"no room beside the {len(BPE_SPECIALS)} special tokens"
-        raise InputError("task.vocabulary_size", vocabulary_size, problem, "Use 100 or more")
     model = tokenizers.Tokenizer(models.BPE(unk_token=BPE_SPECIALS[UNK_ID]))
     model.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -27,7 +27,8 @@ from collapipe_jax.command_line import (
     run_reporting_errors,
 )
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.classification_data import LabelledSets, read_sets
+from collapipe_jax.tasks.classification import read_sets
+from collapipe_jax.tasks.corpora import OUTSIDE, LabelledSets, TaggedSentence
 from collapipe_jax.tasks.scores import (
     Score,
     accuracy,
@@ -37,7 +38,7 @@ from collapipe_jax.tasks.scores import (
     span_f1,
     span_recall,
 )
-from collapipe_jax.tasks.tagging_data import OUTSIDE, TaggedSentence, TaggedSets, read_tagged
+from collapipe_jax.tasks.tagging import read_tagged
 from experiments.benchmarks.timing import timed
 
 CLASSIFICATION = {
@@ -152,7 +153,7 @@ def class_scores(sets: LabelledSets) -> dict[str, Callable[[], tuple[Score, ...]
     }
 
 
-def tag_scores(sets: TaggedSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
+def tag_scores(sets: LabelledSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
     """Test span F1, and recall of entities seen in training and not, by method.
 
     Each is computed when it is called.

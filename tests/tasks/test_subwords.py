@@ -20,7 +20,7 @@ from collapipe_jax.tasks.subwords import (
     train_wordpiece,
 )
 from collapipe_jax.tasks.synthetic import generate_parallel_text
-from collapipe_jax.tasks.translation_data import normalise
+from collapipe_jax.tasks.translation import normalise
 
 PIECES = [*SPECIAL_PIECES, "un", "##aff", "##able", "##a", "run", "runn", "##ing", "!", "[", "]"]
 PIECES += ["cls", "caf", "##e", "\u6f22", "\u5b57", "a"]
@@ -285,7 +285,7 @@ def test_a_small_corpus_yields_a_smaller_vocabulary():
 @pytest.mark.parametrize(
     ("lines", "size", "message"),
     [
-        (["abc"], 4, r"task\.vocabulary_size = 4: no room beside the 4 special"),
+        (["abc"], 4, r"task\.vocabulary_size = 4: the characters of the corpus alone take 8"),
         (["abcdefgh"], 10, r"the characters of the corpus alone take 13. Use 13 or more"),
         ([], 100, "no text to learn it from"),
     ],

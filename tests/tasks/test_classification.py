@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.classification_data import (
+from collapipe_jax.tasks.classification import (
     load_classification,
     read_domains,
     read_labelled_text,

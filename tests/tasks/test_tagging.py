@@ -9,7 +9,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.corpora import TextFile
 from collapipe_jax.tasks.scores import memorised_tags, span_f1
 from collapipe_jax.tasks.subwords import SPECIAL_PIECES
-from collapipe_jax.tasks.tagging_data import (
+from collapipe_jax.tasks.tagging import (
     TaggedSentence,
     cut_at_words,
     load_tagging,
