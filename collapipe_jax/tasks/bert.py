@@ -18,6 +18,7 @@ from collapipe_jax.models.bert_heads import BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import load_bert, save_bert
+from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
 from collapipe_jax.tasks.task import Config, ModelCounts, Objective, in_batches
 
 _FILES = ("train", "validation", "test", "vocabulary")
@@ -83,7 +84,7 @@ class BertObjective(Objective):
     @classmethod
     @abc.abstractmethod
     def load_data(cls, config: Config) -> Any:
-        """Samples of the configuration as subwords."""
+        """Read the files of the configuration into arrays; a deterministic function."""
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> LabelledBatch:
         """Training texts, with random segmentation where there is piece dropout."""
@@ -131,8 +132,11 @@ _predict = jax.jit(predict, static_argnums=0)
 def make_sizes(config: Config) -> BertConfig:
     """Sizes of BERT without its head."""
     task = config["task"]
-    ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
-    with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
+    keys = {
+        "model.vocabulary_size": "task.vocabulary_size",
+        "model.positions": "task.source_length",
+    }
+    with under_keys(keys):
         return BertConfig(
             vocabulary_size=task["vocabulary_size"],
             positions=task["source_length"],
@@ -157,19 +161,21 @@ def count_work(config: Config, *, pools: bool) -> ModelCounts:
     )
 
 
-def data_settings(config: Config) -> dict[str, Any]:
-    """Arguments that both loaders of data take from the configuration."""
-    task = config["task"]
-    keys = ("train", "validation", "test", "samples", "vocabulary_size", "lowercase")
+def reading_settings(config: Config) -> dict[str, Any]:
+    """Arguments that ``read_tagged`` and ``read_sets`` share."""
+    keys = ("train", "validation", "test", "samples")
+    return {"seed": config["seed"], **{key: config["task"][key] for key in keys}}
+
+
+def make_wordpiece(config: Config, lines: Sequence[str]) -> WordPiece:
+    """The vocabulary on file, or one learnt from the lines where there is none."""
+    task, pretrained = config["task"], config["model"]["pretrained"]
     vocabulary = task["vocabulary"]
-    if config["model"]["pretrained"] and not vocabulary:
-        vocabulary = str(Path(config["model"]["pretrained"]) / "vocab.txt")
-    return {
-        **{key: task[key] for key in keys},
-        "vocabulary": vocabulary,
-        "length": task["source_length"],
-        "seed": config["seed"],
-    }
+    if pretrained and not vocabulary:
+        vocabulary = str(Path(pretrained) / "vocab.txt")
+    if vocabulary:
+        return WordPiece.from_file(vocabulary, task["lowercase"])
+    return train_wordpiece(lines, task["vocabulary_size"], task["lowercase"])
 
 
 def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Params]:

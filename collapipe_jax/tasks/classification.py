@@ -19,7 +19,7 @@ from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.corpora import LabelledSets, TextFile
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.scores import accuracy, macro_f1, majority_class
-from collapipe_jax.tasks.subwords import WordPiece, make_wordpiece
+from collapipe_jax.tasks.subwords import WordPiece
 from collapipe_jax.tasks.task import Config, Task, held_out_loss
 
 TEXT_COLUMN = "text"
@@ -40,7 +40,6 @@ class ClassificationData(NamedTuple):
     """Arrays, vocabulary and classes of a classification task.
 
     Attributes:
-      wordpiece: the vocabulary.
       labels: names of the classes, sorted.
       train, validation, test: texts and their classes, NumPy leaves ``[n, ...]``.
       split_keys: domain of every training text, or its class without domains, ``[n]`` int32.
@@ -54,40 +53,6 @@ class ClassificationData(NamedTuple):
     test: LabelledBatch
     split_keys: np.ndarray
     cut: dict[str, int]
-
-
-def load_classification(
-    *,
-    domains: str,
-    vocabulary: str,
-    vocabulary_size: int,
-    length: int,
-    lowercase: bool = True,
-    **files: Any,
-) -> ClassificationData:
-    """Read labelled texts and turn them into arrays; a deterministic function.
-
-    Args:
-      domains: name of a file as in ``read_domains``, or empty.
-      vocabulary, vocabulary_size, lowercase: as in ``make_wordpiece``.
-      length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included; longer texts are cut and counted.
-      **files: arguments of ``read_sets``.
-    """
-    sets = read_sets(**files)
-    texts = [entry.text for entry in sets.train]
-    wordpiece = make_wordpiece(vocabulary, texts, vocabulary_size, lowercase)
-    arrays, cut = {}, {}
-    for name in ("train", "validation", "test"):
-        entries: list[LabelledText] = getattr(sets, name)
-        token_ids, cut[name] = wordpiece.encode_texts([entry.text for entry in entries], length)
-        classes = np.searchsorted(sets.labels, [entry.label for entry in entries])
-        arrays[name] = LabelledBatch(token_ids, classes.astype(np.int32))
-    keys = arrays["train"].labels
-    if domains:
-        keys = _domain_of_class(TextFile("task.domains", domains), sets.labels)[keys]
-    return ClassificationData(
-        wordpiece=wordpiece, labels=sets.labels, split_keys=keys, cut=cut, **arrays
-    )
 
 
 def read_sets(
@@ -267,21 +232,6 @@ def _column(file: TextFile, header: list[str], names: Sequence[str]) -> int:
 
 
 def _json_rows(file: TextFile, split: str) -> Iterable[tuple[str, str, str]]:
-    entry: Any
-    for number, entry in enumerate(_json_entries(file, split), start=1):
-        if isinstance(entry, dict):
-            labels = [entry[name] for name in LABEL_COLUMNS if name in entry]
-            entry = [entry.get(TEXT_COLUMN), *labels[:1]]
-        if not (
-            isinstance(entry, list) and len(entry) == 2 and all(isinstance(e, str) for e in entry)
-        ):
-            problem = f"entry {number} is no text with a label"
-            remedy = 'Write entries as ["text", "label"] or {"text": "...", "label": "..."}'
-            raise file.error(problem, remedy)
-        yield f"entry {number}", entry[0], entry[1]
-
-
-def _json_entries(file: TextFile, split: str) -> list:
     content = _read_json(file)
     if isinstance(content, dict):
         if split not in content:
@@ -292,7 +242,18 @@ def _json_entries(file: TextFile, split: str) -> list:
         raise file.error(f"the file has no splits, so no {split!r}", f"Leave out #{split}")
     if not isinstance(content, list):
         raise file.error("no JSON list of entries", _FORMS)
-    return content
+    entry: Any
+    for number, entry in enumerate(content, start=1):
+        if isinstance(entry, dict):
+            labels = [entry[name] for name in LABEL_COLUMNS if name in entry]
+            entry = [entry.get(TEXT_COLUMN), *labels[:1]]
+        if not (
+            isinstance(entry, list) and len(entry) == 2 and all(isinstance(e, str) for e in entry)
+        ):
+            problem = f"entry {number} is no text with a label"
+            remedy = 'Write entries as ["text", "label"] or {"text": "...", "label": "..."}'
+            raise file.error(problem, remedy)
+        yield f"entry {number}", entry[0], entry[1]
 
 
 def _read_json(file: TextFile) -> Any:
@@ -315,10 +276,25 @@ class Classification(bert.BertObjective):
 
     @classmethod
     def load_data(cls, config: Config) -> ClassificationData:
-        """Labelled texts of the configuration as subwords."""
-        task = config["task"]
-        own = {key: task[key] for key in ("domains", "validation_samples")}
-        return load_classification(**bert.data_settings(config), **own)
+        """Read labelled texts and turn them into arrays; a deterministic function.
+
+        A text longer than a row is cut and counted.
+        """
+        task, settings = config["task"], bert.reading_settings(config)
+        sets = read_sets(**settings, validation_samples=task["validation_samples"])
+        wordpiece = bert.make_wordpiece(config, [entry.text for entry in sets.train])
+        arrays, cut = {}, {}
+        for name in ("train", "validation", "test"):
+            texts, classes = zip(*getattr(sets, name), strict=True)
+            ids, cut[name] = wordpiece.encode_texts(texts, task["source_length"])
+            numbers = np.searchsorted(sets.labels, classes)
+            arrays[name] = LabelledBatch(ids, numbers.astype(np.int32))
+        keys = arrays["train"].labels
+        if task["domains"]:
+            keys = _domain_of_class(TextFile("task.domains", task["domains"]), sets.labels)[keys]
+        return ClassificationData(
+            wordpiece=wordpiece, labels=sets.labels, split_keys=keys, cut=cut, **arrays
+        )
 
     def validation_score(self, params: Params) -> float:
         """Accuracy."""

@@ -82,8 +82,7 @@ def fetch(corpus: Corpus, folder: Path, console: Console, newer: bool = False) -
       corpus: what to download.
       folder: where to; made where missing.
       console: for messages and progress.
-      newer: take what is served today where the publisher replaces files in place, and keep
-        what is there of these.
+      newer: take or keep any version of a file that the publisher replaces in place.
 
     Raises:
       InputError: without a connection, on one that breaks, on a server that refuses, or on a
@@ -101,14 +100,19 @@ def fetch(corpus: Corpus, folder: Path, console: Console, newer: bool = False) -
         if path.exists():
             console.print(f"not as published, fetched again: {path}", soft_wrap=True)
         what = f"its {file.member}" if file.member else "it"
-        by_hand = f"Try again, or download it in another way and save {what} as {path}"
+        remedy = f"Try again, or download it in another way and save {what} as {path}"
         if file.url not in downloads:
-            downloads[file.url] = _download(file.url, console, by_hand)
-        content = _member(file, downloads[file.url], by_hand)
-        if _digest(content) != file.sha256 and not any_version:
-            raise _other_digest(file, _digest(content), by_hand)
+            downloads[file.url] = _download(file.url, console, remedy)
+        content = _member(file, downloads[file.url], remedy)
+        digest = _digest(content)
+        if digest != file.sha256 and not any_version:
+            problem = f"{file.name} has sha256 {digest}, not {file.sha256}, and was not kept"
+            if file.replaced_upstream:
+                problem += "; the publisher replaces it by newer versions"
+                remedy = "Take today's version with --newer; its scores do not compare with others"
+            raise InputError("url", file.url, problem, remedy)
         write_bytes(path, content)
-        console.print(f"fetched: {path} (sha256 {_digest(content)})", soft_wrap=True)
+        console.print(f"fetched: {path} (sha256 {digest})", soft_wrap=True)
 
 
 def _digest(content: bytes) -> str:
@@ -153,11 +157,3 @@ def _member(file: CorpusFile, content: bytes, remedy: str) -> bytes:
     except (zipfile.BadZipFile, KeyError) as error:
         problem = f"not an archive that holds {file.member}"
         raise InputError("url", file.url, problem, remedy) from error
-
-
-def _other_digest(file: CorpusFile, digest: str, remedy: str) -> InputError:
-    problem = f"{file.name} has sha256 {digest}, not {file.sha256}, and was not kept"
-    if file.replaced_upstream:
-        problem += "; the publisher replaces it by newer versions"
-        remedy = "Take today's version with --newer; its scores do not compare with others"
-    return InputError("url", file.url, problem, remedy)

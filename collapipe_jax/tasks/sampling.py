@@ -25,19 +25,18 @@ def split_samples(
     """Indices of the samples of each cluster, by the named scheme.
 
     Args:
-      seed: the split is a function of it and the other arguments.
+      seed: the split is a function of the arguments.
       scheme: ``"iid"``, ``"dirichlet"`` or ``"natural"``, the functions below.
       labels: label or group of every sample, integers ``[n]``.
       clusters: N.
-      concentration: skew of ``"dirichlet"``, from 0.001.
+      concentration: of ``"dirichlet"``, from 0.001.
       minimum: least number of samples in a cluster.
 
     Returns:
       N increasing index arrays that partition ``range(n)``.
 
     Raises:
-      InputError: an unknown scheme, a concentration out of its range, fewer samples than
-        ``minimum`` each, or groups that do not fit.
+      InputError: an unknown scheme, or numbers or groups that do not fit.
     """
     if len(labels) < clusters * minimum:
         problem = f"{len(labels)} samples cannot give each cluster {minimum}"
@@ -142,9 +141,7 @@ def sample_round(
     Args:
       seed: from 0, below 2**64.
       cluster_indices: samples of each cluster, N non-empty integer arrays.
-      round_index: t, from 0.
-      local_steps: H.
-      batch: B.
+      round_index, local_steps, batch: t from 0, H and B.
     """
     count = local_steps * batch
     drawn = []

@@ -27,9 +27,6 @@ class BpeTokenizer:
     Subwords never cross a space or join a punctuation mark. Spaces are part of the subwords, so a
     decoded sentence is plain text, ready for BLEU. Normalised text of known characters comes back
     unchanged; others become the unknown id and are lost.
-
-    Attributes:
-      model: the tokenizer of the library.
     """
 
     def __init__(self, model: tokenizers.Tokenizer):
@@ -64,12 +61,9 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
     units (ACL 2016).
     """
     model = tokenizers.Tokenizer(models.BPE(unk_token=BPE_SPECIALS[UNK_ID]))
-    model.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Metaspace(prepend_scheme="always"),
-            pre_tokenizers.Punctuation(behavior="isolated"),
-        ]
-    )
+    spaces = pre_tokenizers.Metaspace(prepend_scheme="always")
+    marks = pre_tokenizers.Punctuation(behavior="isolated")
+    model.pre_tokenizer = pre_tokenizers.Sequence([spaces, marks])
     model.decoder = decoders.Metaspace(prepend_scheme="always")
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
@@ -142,7 +136,7 @@ class WordPiece:
     def drop_pieces(
         self, token_ids: np.ndarray, labels: np.ndarray, rate: float, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Segment texts anew, skipping pieces of the vocabulary at random.
+        """Ids and labels of texts segmented anew, skipping pieces of the vocabulary at random.
 
         A vocabulary learnt from a small corpus holds most of its words whole, so training hardly
         meets the pieces that new words fall into. Random cuts of known words train these pieces.
@@ -154,9 +148,6 @@ class WordPiece:
             its label.
           rate: probability in [0, 1] of skipping a match; single characters are never skipped.
           rng: decides which pieces are skipped.
-
-        Returns:
-          Ids and labels in the shape of ``token_ids``.
 
         Source: Hiraoka, MaxMatch-Dropout: subword regularization for WordPiece (COLING 2022).
         """
@@ -194,15 +185,6 @@ class WordPiece:
             found.append(match)
             start, prefix = end, CONTINUES
         return found
-
-
-def make_wordpiece(
-    vocabulary: str, lines: Sequence[str], vocabulary_size: int, lowercase: bool
-) -> WordPiece:
-    """Read a vocabulary from a file, or learn one from lines where none is named."""
-    if vocabulary:
-        return WordPiece.from_file(vocabulary, lowercase)
-    return train_wordpiece(lines, vocabulary_size, lowercase)
 
 
 def train_wordpiece(

@@ -16,7 +16,7 @@ from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.corpora import OUTSIDE, LabelledSets, TaggedSentence, TextFile
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.scores import memorised_tags, span_f1, span_recall
-from collapipe_jax.tasks.subwords import WordPiece, make_wordpiece, pad_rows
+from collapipe_jax.tasks.subwords import WordPiece, pad_rows
 from collapipe_jax.tasks.task import Config, Task, held_out_loss
 
 _BLANKS = " \t\r"
@@ -34,11 +34,9 @@ class TaggingData(NamedTuple):
     """Arrays, vocabulary and tags of a tagging task.
 
     Attributes:
-      wordpiece: the vocabulary.
       labels: names of the tags, ``O`` first.
       train, validation, test: windows of subwords, NumPy leaves ``[n, S]``. A word's label
         belongs to its first subword alone.
-      train_text, validation_text, test_text: the sentences.
       split_keys: of every training window, ``[n]`` int32: 0 where its sentence has no entity,
         else 1 + the number of the type that most of its entities have (of equals, the first).
     """
@@ -52,33 +50,6 @@ class TaggingData(NamedTuple):
     validation_text: TaggedText
     test_text: TaggedText
     split_keys: np.ndarray
-
-
-def load_tagging(
-    *, vocabulary: str, vocabulary_size: int, length: int, lowercase: bool = True, **files: Any
-) -> TaggingData:
-    """Read CoNLL files and turn them into arrays; a deterministic function.
-
-    A sentence longer than a row is cut into consecutive windows between words, so every word
-    is in one window and scored once. A word of more pieces than a row holds has a window of
-    its own and keeps its first pieces.
-
-    Args:
-      vocabulary, vocabulary_size, lowercase: as in ``make_wordpiece``.
-      length: S, ids of a row, ``[CLS]`` and ``[SEP]`` included, from 3.
-      **files: arguments of ``read_tagged``.
-    """
-    sets = read_tagged(**files)
-    lines = [" ".join(sentence.tokens) for sentence in sets.train]
-    wordpiece = make_wordpiece(vocabulary, lines, vocabulary_size, lowercase)
-    parts = {}
-    for name in ("train", "validation", "test"):
-        arrays, text = _windows(wordpiece, getattr(sets, name), sets.labels, length)
-        parts |= {name: arrays, f"{name}_text": text}
-    types = [entity_type(label) for label in sets.labels if label.startswith("B-")]
-    sentence_keys = np.array([_key(sentence, types) for sentence in sets.train], dtype=np.int32)
-    keys = sentence_keys[parts["train_text"].sentence_of_window]
-    return TaggingData(wordpiece=wordpiece, labels=sets.labels, split_keys=keys, **parts)
 
 
 def read_tagged(
@@ -202,6 +173,7 @@ def _check_tag(file: TextFile, number: int, tag: str, previous: str) -> None:
 
 
 def _key(sentence: TaggedSentence, types: Sequence[str]) -> int:
+    # Sorted, so that of equally frequent types the first counts.
     kinds = sorted(entity_type(tag) for tag in sentence.tags if tag.startswith("B-"))
     return 1 + types.index(statistics.mode(kinds)) if kinds else 0
 
@@ -239,8 +211,22 @@ class Tagging(bert.BertObjective):
 
     @classmethod
     def load_data(cls, config: Config) -> TaggingData:
-        """Tagged sentences of the configuration in windows of subwords."""
-        return load_tagging(**bert.data_settings(config))
+        """Read CoNLL files and turn them into arrays; a deterministic function.
+
+        A sentence longer than a row is cut into consecutive windows between words, so every word
+        is in one window and scored once. A word of more pieces than a row holds has a window of
+        its own and keeps its first pieces.
+        """
+        sets, length = read_tagged(**bert.reading_settings(config)), config["task"]["source_length"]
+        wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
+        parts = {}
+        for name in ("train", "validation", "test"):
+            arrays, text = _windows(wordpiece, getattr(sets, name), sets.labels, length)
+            parts |= {name: arrays, f"{name}_text": text}
+        types = [entity_type(label) for label in sets.labels if label.startswith("B-")]
+        keys = np.array([_key(sentence, types) for sentence in sets.train], dtype=np.int32)
+        keys = keys[parts["train_text"].sentence_of_window]
+        return TaggingData(wordpiece=wordpiece, labels=sets.labels, split_keys=keys, **parts)
 
     def validation_score(self, params: Params) -> float:
         """Span F1."""

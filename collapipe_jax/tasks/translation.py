@@ -68,7 +68,6 @@ class TranslationData(NamedTuple):
     """Arrays and vocabulary of a translation task.
 
     Attributes:
-      tokenizer: the joint vocabulary.
       train, validation, test: padded token ids, NumPy leaves ``[n, ...]``: tokens and end of
         the source; begin, tokens and end of the target.
       validation_text, test_text: the sentences, row by row.
@@ -86,69 +85,6 @@ class TranslationData(NamedTuple):
     dropped: dict[str, int]
 
 
-def load_translation(
-    *,
-    corpus: str,
-    pairs: int,
-    validation_pairs: int,
-    test_pairs: int,
-    vocabulary_size: int,
-    source_length: int,
-    target_length: int,
-    seed: int,
-    reverse: bool = False,
-) -> TranslationData:
-    """Read or generate a corpus and turn it into arrays; a deterministic function.
-
-    The vocabulary is learnt from the training text alone. A pair that does not fit the lengths is
-    dropped and counted, never cut.
-
-    Args:
-      corpus: ``"synthetic"``, or files as in ``read_parallel_text``.
-      pairs: random part of the corpus for all three sets.
-      validation_pairs, test_pairs: sizes of these sets, from 1.
-      vocabulary_size: upper limit of the joint vocabulary.
-      source_length: ids of a source, its end id included, from 2.
-      target_length: ids that the decoder predicts, the end id included, from 2.
-      seed: of the synthetic text and of the split.
-      reverse: translate from the second column to the first, and split by the second.
-
-    Raises:
-      InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
-        leave a set empty.
-    """
-    lengths = (source_length, target_length)
-    for key, length in zip(("source_length", "target_length"), lengths, strict=True):
-        if length < 2:
-            problem = "no room for a token beside the end id"
-            raise InputError(f"task.{key}", length, problem, "Use 2 or more")
-    held_out = validation_pairs + test_pairs
-    if pairs <= held_out:
-        problem = f"validation and test take {held_out} of them, none are left to train on"
-        remedy = "Raise it, or lower task.validation_pairs and task.test_pairs"
-        raise InputError("task.pairs", pairs, problem, remedy)
-    if corpus == SYNTHETIC:
-        text, empty_lines = generate_parallel_text(seed, pairs), 0
-    else:
-        text, empty_lines = read_parallel_text(corpus)
-    if reverse:
-        text = [(target, source) for source, target in text]
-    split = split_by_source(text, (pairs - held_out, validation_pairs, test_pairs), seed)
-    tokenizer = train_bpe((line for pair in split.train for line in pair), vocabulary_size)
-    arrays, texts, dropped = {}, {}, {"empty": empty_lines}
-    for name, chosen in split._asdict().items():
-        arrays[name], texts[name] = _arrays(tokenizer, chosen, lengths, name)
-        dropped[name] = len(chosen) - len(arrays[name].source_ids)
-    return TranslationData(
-        tokenizer=tokenizer,
-        **arrays,
-        validation_text=texts["validation"],
-        test_text=texts["test"],
-        split_keys=length_labels(np.sum(arrays["train"].source_ids != PAD_ID, axis=1)),
-        dropped=dropped,
-    )
-
-
 def read_parallel_text(corpus: str) -> tuple[list[Pair], int]:
     """Normalised sentence pairs in file order, and the number of those left out.
 
@@ -159,8 +95,7 @@ def read_parallel_text(corpus: str) -> tuple[list[Pair], int]:
         columns are ignored), between tabs; or ``A|B``, two files aligned line by line.
 
     Raises:
-      InputError: an unreadable file, more than two files, a line without a tab, or two files
-        with different numbers of lines.
+      InputError: an unreadable file, a line without a tab, or files that are not aligned.
     """
     files = [TextFile("task.corpus", name) for name in corpus.split("|")]
     if len(files) > 2:
@@ -293,6 +228,57 @@ class Translation(Objective):
     beams: int
     length_penalty: float
 
+    @classmethod
+    def from_config(cls, config: Config) -> "Translation":
+        """Read or generate the corpus."""
+        options = {key: config["evaluation"][key] for key in ("beams", "length_penalty")}
+        return cls(model=Translator(make_sizes(config)), data=cls.load_data(config), **options)
+
+    @classmethod
+    def load_data(cls, config: Config) -> TranslationData:
+        """Read or generate a corpus and turn it into arrays; a deterministic function.
+
+        The vocabulary is learnt from the training text alone. Lengths include the end id. A pair
+        that does not fit them is dropped and counted, never cut.
+
+        Raises:
+          InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
+            leave a set empty.
+        """
+        task, seed = config["task"], config["seed"]
+        lengths = {key: task[key] for key in ("source_length", "target_length")}
+        for key, length in lengths.items():
+            if length < 2:
+                problem = "no room for a token beside the end id"
+                raise InputError(f"task.{key}", length, problem, "Use 2 or more")
+        pairs, held_out = task["pairs"], task["validation_pairs"] + task["test_pairs"]
+        if pairs <= held_out:
+            problem = f"validation and test take {held_out} of them, none are left to train on"
+            remedy = "Raise it, or lower task.validation_pairs and task.test_pairs"
+            raise InputError("task.pairs", pairs, problem, remedy)
+        if task["corpus"] == SYNTHETIC:
+            text, empty_lines = generate_parallel_text(seed, pairs), 0
+        else:
+            text, empty_lines = read_parallel_text(task["corpus"])
+        if task["reverse"]:
+            text = [(target, source) for source, target in text]
+        sizes = (pairs - held_out, task["validation_pairs"], task["test_pairs"])
+        split = split_by_source(text, sizes, seed)
+        lines = (line for pair in split.train for line in pair)
+        tokenizer = train_bpe(lines, task["vocabulary_size"])
+        arrays, texts, dropped = {}, {}, {"empty": empty_lines}
+        for name, chosen in split._asdict().items():
+            arrays[name], texts[name] = _arrays(tokenizer, chosen, tuple(lengths.values()), name)
+            dropped[name] = len(chosen) - len(arrays[name].source_ids)
+        return TranslationData(
+            tokenizer=tokenizer,
+            **arrays,
+            validation_text=texts["validation"],
+            test_text=texts["test"],
+            split_keys=length_labels(np.sum(arrays["train"].source_ids != PAD_ID, axis=1)),
+            dropped=dropped,
+        )
+
     def validation_score(self, params: Params) -> float:
         """BLEU of greedy translations."""
         said = self.translate(params, self.data.validation.source_ids)
@@ -350,28 +336,11 @@ def make_sizes(config: Config) -> TransformerConfig:
         )
 
 
-def make_objective(config: Config) -> Translation:
-    """Read or generate the corpus."""
-    return Translation(
-        model=Translator(make_sizes(config)),
-        data=load_data(config),
-        beams=config["evaluation"]["beams"],
-        length_penalty=config["evaluation"]["length_penalty"],
-    )
-
-
-def load_data(config: Config) -> TranslationData:
-    """Parallel text of the configuration, tokenised and split."""
-    keys = ("corpus", "pairs", "validation_pairs", "test_pairs", "reverse", *_SIZES)
-    return load_translation(seed=config["seed"], **{key: config["task"][key] for key in keys})
-
-
 def count_work(config: Config) -> ModelCounts:
     """Table of tokens in front of the encoder, decoder with tied weights behind it."""
     task, model = config["task"], config["model"]
     vocabulary_size, source, target = (task[key] for key in _SIZES)
-    width, inner = model["width"], model["feed_forward_width"]
-    blocks = model["decoder_blocks"]
+    width, inner, blocks = (model[k] for k in ("width", "feed_forward_width", "decoder_blocks"))
     return ModelCounts(
         sequence=source,
         target_tokens=target,
@@ -393,7 +362,7 @@ def count_work(config: Config) -> ModelCounts:
 TRANSLATION = Task(
     score_name="BLEU",
     make_sizes=make_sizes,
-    make_objective=make_objective,
+    make_objective=Translation.from_config,
     count_work=count_work,
     reads=frozenset({"task.reverse"}),
 )

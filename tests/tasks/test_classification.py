@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.classification import (
-    load_classification,
+    Classification,
     read_domains,
     read_labelled_text,
     split_name,
@@ -34,6 +34,12 @@ def files(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
     (tmp_path / "domains.json").write_text(json.dumps(DOMAINS), encoding="utf-8")
     return tmp_path
+
+
+def load_classification(length, seed, **task):
+    task = {"samples": 0, "validation_samples": 0, "lowercase": True, **task}
+    task["source_length"] = length
+    return Classification.load_data({"seed": seed, "model": {"pretrained": ""}, "task": task})
 
 
 def load(folder, **changes):

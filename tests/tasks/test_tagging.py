@@ -11,8 +11,8 @@ from collapipe_jax.tasks.scores import memorised_tags, span_f1
 from collapipe_jax.tasks.subwords import SPECIAL_PIECES
 from collapipe_jax.tasks.tagging import (
     TaggedSentence,
+    Tagging,
     cut_at_words,
-    load_tagging,
     read_conll,
     word_tags,
 )
@@ -34,6 +34,11 @@ def files(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     return tmp_path
+
+
+def load_tagging(length, seed, lowercase=True, **task):
+    task = {"lowercase": lowercase, "source_length": length, **task}
+    return Tagging.load_data({"seed": seed, "model": {"pretrained": ""}, "task": task})
 
 
 def load(folder, **changes):

@@ -28,7 +28,6 @@ from collapipe_jax.tasks.translation import (
     MAX_LABELS,
     Translation,
     length_labels,
-    load_translation,
     normalise,
     read_parallel_text,
     source_key,
@@ -50,6 +49,10 @@ CONFIG = TransformerConfig(
 MODEL = Translator(CONFIG)
 BATCH = 4
 FIRST = slice(0, 2 * BATCH + 3)  # two full batches and a rest
+
+
+def load_translation(seed, reverse=False, **task):
+    return Translation.load_data({"seed": seed, "task": {"reverse": reverse, **task}})
 
 
 @pytest.fixture(scope="module")
