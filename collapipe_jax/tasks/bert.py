@@ -132,11 +132,8 @@ _predict = jax.jit(predict, static_argnums=0)
 def make_sizes(config: Config) -> BertConfig:
     """Sizes of BERT without its head."""
     task = config["task"]
-    keys = {
-        "model.vocabulary_size": "task.vocabulary_size",
-        "model.positions": "task.source_length",
-    }
-    with under_keys(keys):
+    ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
+    with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
         return BertConfig(
             vocabulary_size=task["vocabulary_size"],
             positions=task["source_length"],

@@ -67,9 +67,8 @@ def read_sets(
     """Read the training, validation and test texts, each set in the order of its file.
 
     Args:
-      train: name of a file as in ``read_labelled_text``. It alone determines the classes.
+      train, test: names of files; ``train`` alone determines the classes.
       validation: name of a file; empty takes ``validation_samples`` from ``train``.
-      test: name of a file.
       seed: of the draws below.
       samples: most texts to train on, drawn by ``stratified_draw``; 0 takes all.
       validation_samples: texts taken from ``train``, drawn likewise and before the others;
