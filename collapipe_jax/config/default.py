@@ -23,8 +23,8 @@ from collapipe_jax.pipeline.execution import BACKENDS
 from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.quantity import Quantity, Struct, quantities
 from collapipe_jax.simulation.system import ControlParams, RadioParams
-from collapipe_jax.tasks.cluster_split import SCHEMES
 from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.tasks.sampling import SCHEMES
 from collapipe_jax.units import linear_name, unit_of
 
 Config = Any

@@ -22,10 +22,9 @@ from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.policies.registry import Policy, make_policy, policy_entry
 from collapipe_jax.simulation.system import EdgeSystem
-from collapipe_jax.tasks.cluster_split import split_samples
-from collapipe_jax.tasks.objective import Objective
 from collapipe_jax.tasks.registry import TASKS
-from collapipe_jax.tasks.task import Task
+from collapipe_jax.tasks.sampling import split_samples
+from collapipe_jax.tasks.task import Objective, Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

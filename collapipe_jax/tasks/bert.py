@@ -18,20 +18,14 @@ from collapipe_jax.models.bert_heads import BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import load_bert, save_bert
-from collapipe_jax.tasks.objective import Objective, in_batches
-from collapipe_jax.tasks.piece_dropout import PieceDropout
-from collapipe_jax.tasks.task import Config, ModelCounts
+from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
+from collapipe_jax.tasks.task import Config, ModelCounts, Objective, in_batches
 
+_FILES = ("train", "validation", "test", "vocabulary")
 READS = frozenset(
     {
         "model.pretrained",
-        "task.labels",
-        "task.piece_dropout",
-        "task.samples",
-        "task.test",
-        "task.train",
-        "task.validation",
-        "task.vocabulary",
+        *(f"task.{key}" for key in ("labels", "piece_dropout", "samples", *_FILES)),
     }
 )
 NEEDS = {
@@ -46,16 +40,16 @@ class BertObjective(Objective):
     """The objective of BERT with a head.
 
     Attributes:
-      model, data, headline, baseline: as in ``Objective``.
+      pools: whether a text has one label instead of one a token.
       pretrained: parameters of BERT to start from, as of ``load_bert``, or None.
-      piece_dropout: random segmentation of training words, or None.
+      piece_dropout: rate as in ``WordPiece.drop_pieces``, in training.
     """
 
     pools: ClassVar[bool]
 
     model: BertWithHead
     pretrained: Params | None = None
-    piece_dropout: PieceDropout | None = None
+    piece_dropout: float = 0.0
 
     @classmethod
     def from_config(cls, config: Config) -> "BertObjective":
@@ -64,10 +58,17 @@ class BertObjective(Objective):
         sizes, pretrained = make_sizes(config), None
         if model["pretrained"]:
             sizes, pretrained = _load_pretrained(model["pretrained"], sizes)
+        if task["source_length"] < 3:
+            problem = "no room for a piece between [CLS] and [SEP]"
+            raise InputError("task.source_length", task["source_length"], problem, "Use 3 or more")
         data = cls.load_data(config)
-        _check_labels(task["labels"], data.labels)
-        _check_vocabulary(task["vocabulary_size"], data.wordpiece.vocabulary_size)
-        rate = task["piece_dropout"]
+        if task["labels"] != (found := len(data.labels)):
+            names = ", ".join(data.labels[:5]) + (", ..." if found > 5 else "")
+            problem = f"the corpus has {found}: {names}"
+            raise InputError("task.labels", task["labels"], problem, f"Set it to {found}")
+        if (entries := task["vocabulary_size"]) < (found := len(data.wordpiece.pieces)):
+            problem = f"the vocabulary has {found}"
+            raise InputError("task.vocabulary_size", entries, problem, f"Set it to {found}")
         return cls(
             model=BertWithHead(
                 sizes=sizes,
@@ -77,31 +78,35 @@ class BertObjective(Objective):
             ),
             data=data,
             pretrained=pretrained,
-            piece_dropout=PieceDropout(data.wordpiece.pieces, rate) if rate else None,
+            piece_dropout=task["piece_dropout"],
         )
 
     @classmethod
     @abc.abstractmethod
     def load_data(cls, config: Config) -> Any:
-        """Samples of the configuration as subwords."""
+        """Read the files of the configuration into arrays; a deterministic function."""
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> LabelledBatch:
         """Training texts, with random segmentation where there is piece dropout."""
-        batch = super().draw(rows, seed)
-        if self.piece_dropout is None:
-            return batch
-        rng = np.random.Generator(np.random.Philox(seed))
-        if self.pools:
-            return batch._replace(token_ids=self.piece_dropout(batch.token_ids, None, rng)[0])
-        return LabelledBatch(*self.piece_dropout(batch.token_ids, batch.labels, rng))
+        ids, labels = super().draw(rows, seed)
+        if self.piece_dropout:
+            rng = np.random.Generator(np.random.Philox(seed))
+            marks = np.zeros_like(ids) if self.pools else labels
+            ids, marks = self.data.wordpiece.drop_pieces(ids, marks, self.piece_dropout, rng)
+            labels = labels if self.pools else marks
+        return LabelledBatch(ids, labels)
 
     def starting_params(self, fresh: Params) -> Params:
-        """Pretrained parameters where there are any; the head is fresh."""
-        return start_from(self.pretrained, fresh)
+        """Pretrained parameters where there are any, else fresh ones; the head is always fresh."""
+        if self.pretrained is None:
+            return fresh
+        body = {name: self.pretrained[name] for name in ("embedding", "encoder")}
+        decoder = {name: self.pretrained.get(name, part) for name, part in fresh["decoder"].items()}
+        return body | {"decoder": decoder}
 
     def predict(self, params: Params, arrays: LabelledBatch) -> np.ndarray:
         """Likeliest labels of all samples: ``[n, S]`` of tokens, or ``[n]`` of texts."""
-        return in_batches(functools.partial(_predict, params, model=self.model), arrays)
+        return in_batches(functools.partial(_predict, self.model, params), arrays)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``vocab.txt`` and ``labels.txt``, one name a line, in order."""
@@ -121,20 +126,7 @@ class BertObjective(Objective):
         save_bert(folder, sizes, body, vocabulary=pieces.pieces, lowercase=pieces.lowercase)
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _predict(params, batch, *, model):
-    return predict(model, params, batch)
-
-
-def start_from(pretrained: Params | None, fresh: Params) -> Params:
-    """Pretrained parameters where there are any, else fresh ones; the head is always fresh."""
-    if pretrained is None:
-        return fresh
-    decoder = dict(fresh["decoder"])
-    if "pooler" in decoder and "pooler" in pretrained:
-        decoder["pooler"] = pretrained["pooler"]
-    body = {name: pretrained[name] for name in ("embedding", "encoder")}
-    return body | {"decoder": decoder}
+_predict = jax.jit(predict, static_argnums=0)
 
 
 def make_sizes(config: Config) -> BertConfig:
@@ -166,19 +158,21 @@ def count_work(config: Config, *, pools: bool) -> ModelCounts:
     )
 
 
-def data_settings(config: Config) -> dict[str, Any]:
-    """Arguments that both loaders of data take from the configuration."""
-    task = config["task"]
-    keys = ("train", "validation", "test", "samples", "vocabulary_size", "lowercase")
+def reading_settings(config: Config) -> dict[str, Any]:
+    """Arguments that ``read_tagged`` and ``read_sets`` share."""
+    keys = ("train", "validation", "test", "samples")
+    return {"seed": config["seed"], **{key: config["task"][key] for key in keys}}
+
+
+def make_wordpiece(config: Config, lines: Sequence[str]) -> WordPiece:
+    """The vocabulary on file, or one learnt from the lines where there is none."""
+    task, pretrained = config["task"], config["model"]["pretrained"]
     vocabulary = task["vocabulary"]
-    if config["model"]["pretrained"] and not vocabulary:
-        vocabulary = str(Path(config["model"]["pretrained"]) / "vocab.txt")
-    return {
-        **{key: task[key] for key in keys},
-        "vocabulary": vocabulary,
-        "length": task["source_length"],
-        "seed": config["seed"],
-    }
+    if pretrained and not vocabulary:
+        vocabulary = str(Path(pretrained) / "vocab.txt")
+    if vocabulary:
+        return WordPiece.from_file(vocabulary, task["lowercase"])
+    return train_wordpiece(lines, task["vocabulary_size"], task["lowercase"])
 
 
 def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Params]:
@@ -197,16 +191,3 @@ def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Pa
         raise InputError("task.source_length", wanted.positions, problem, remedy)
     chosen = ("dropout_rate", "rematerialise", "compute_dtype")
     return dataclasses.replace(found, **{key: getattr(wanted, key) for key in chosen}), params
-
-
-def _check_labels(stated: int, found: Sequence[str]) -> None:
-    if stated != len(found):
-        names = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
-        problem = f"the corpus has {len(found)}: {names}"
-        raise InputError("task.labels", stated, problem, f"Set it to {len(found)}")
-
-
-def _check_vocabulary(stated: int, found: int) -> None:
-    if found > stated:
-        problem = f"the vocabulary has {found}"
-        raise InputError("task.vocabulary_size", stated, problem, f"Set it to {found}")

@@ -3,8 +3,7 @@
 import dataclasses
 import functools
 import hashlib
-import shutil
-import tempfile
+import io
 import tomllib
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from urllib3.exceptions import ReadTimeoutError
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import partial_path
+from collapipe_jax.files.atomic import write_bytes
 
 _REGISTRY = Path(__file__).with_name("public_corpora.toml")
 _TIMEOUT_S = 30.0
@@ -45,14 +44,7 @@ class CorpusFile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """A corpus or vocabulary, in a folder of its own.
-
-    Attributes:
-      title: what it is.
-      licence: under which terms it may be used.
-      citation: whom to name.
-      files: all that belongs to it, its licence included.
-    """
+    """A corpus or vocabulary with its licence, in a folder of its own."""
 
     title: str
     licence: str
@@ -90,8 +82,7 @@ def fetch(corpus: Corpus, folder: Path, console: Console, newer: bool = False) -
       corpus: what to download.
       folder: where to; made where missing.
       console: for messages and progress.
-      newer: take what is served today where the publisher replaces files in place, and keep
-        what is there of these.
+      newer: take or keep any version of a file that the publisher replaces in place.
 
     Raises:
       InputError: without a connection, on one that breaks, on a server that refuses, or on a
@@ -99,74 +90,51 @@ def fetch(corpus: Corpus, folder: Path, console: Console, newer: bool = False) -
       OSError: where the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted: dict[str, list[CorpusFile]] = {}
+    downloads: dict[str, bytes] = {}
     for file in corpus.files:
         path = folder / file.name
-        if _is_good(path, file, newer):
+        any_version = newer and file.replaced_upstream
+        if path.is_file() and (any_version or _digest(path.read_bytes()) == file.sha256):
             console.print(f"already there: {path}", soft_wrap=True)
             continue
         if path.exists():
             console.print(f"not as published, fetched again: {path}", soft_wrap=True)
-        wanted.setdefault(file.url, []).append(file)
-    for url, files in wanted.items():
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
-            fresh = Path(scratch) / "download"
-            _transfer(url, fresh, console, _by_hand(files[0], folder))
-            for file in files:
-                _keep(fresh, file, folder, console, newer)
+        what = f"its {file.member}" if file.member else "it"
+        remedy = f"Try again, or download it in another way and save {what} as {path}"
+        if file.url not in downloads:
+            downloads[file.url] = _download(file.url, console, remedy)
+        content = _member(file, downloads[file.url], remedy)
+        digest = _digest(content)
+        if digest != file.sha256 and not any_version:
+            problem = f"{file.name} has sha256 {digest}, not {file.sha256}, and was not kept"
+            if file.replaced_upstream:
+                problem += "; the publisher replaces it by newer versions"
+                remedy = "Take today's version with --newer; its scores do not compare with others"
+            raise InputError("url", file.url, problem, remedy)
+        write_bytes(path, content)
+        console.print(f"fetched: {path} (sha256 {digest})", soft_wrap=True)
 
 
-def _is_good(path: Path, file: CorpusFile, newer: bool) -> bool:
-    if not path.is_file():
-        return False
-    return (newer and file.replaced_upstream) or _digest(path) == file.sha256
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
-def _by_hand(file: CorpusFile, folder: Path) -> str:
-    what = f"its {file.member}" if file.member else "it"
-    return f"Try again, or download it in another way and save {what} as {folder / file.name}"
-
-
-def _keep(fresh: Path, file: CorpusFile, folder: Path, console: Console, newer: bool) -> None:
-    """Put a file in its place if it is what was published."""
-    if file.member:
-        fresh = _extract(fresh, file, folder)
-    digest = _digest(fresh)
-    if digest != file.sha256 and not (newer and file.replaced_upstream):
-        raise _other_digest(file, digest, folder)
-    path = folder / file.name
-    arriving = partial_path(path)  # a copy beside it has the usual permissions
-    try:
-        shutil.copyfile(fresh, arriving)
-        arriving.replace(path)
-    finally:
-        arriving.unlink(missing_ok=True)
-    console.print(f"fetched: {path} (sha256 {digest})", soft_wrap=True)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _transfer(url: str, path: Path, console: Console, remedy: str) -> None:
-    """Bytes of the address to a path, with a progress bar."""
+def _download(url: str, console: Console, remedy: str) -> bytes:
+    """What stands under the address, with a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     bar = Progress(*columns, TransferSpeedColumn(), console=console, transient=True)
+    content = bytearray()
     try:
-        with (
-            requests.get(url, stream=True, timeout=_TIMEOUT_S, headers=_HEADERS) as answer,
-            path.open("wb") as stream,
-            bar,
-        ):
+        with requests.get(url, stream=True, timeout=_TIMEOUT_S, headers=_HEADERS) as answer, bar:
             answer.raise_for_status()
             size = int(answer.headers.get("content-length", 0)) or None
             task = bar.add_task(url.rpartition("/")[2], total=size)
             for chunk in answer.iter_content(1 << 14):
-                stream.write(chunk)
+                content += chunk
                 bar.advance(task, len(chunk))
     except requests.exceptions.RequestException as error:
         raise InputError("url", url, _problem(error), remedy) from error
+    return bytes(content)
 
 
 def _problem(error: requests.exceptions.RequestException) -> str:
@@ -180,19 +148,12 @@ def _problem(error: requests.exceptions.RequestException) -> str:
     return "the server cannot be reached; is there a connection to the internet?"
 
 
-def _extract(archive: Path, file: CorpusFile, folder: Path) -> Path:
+def _member(file: CorpusFile, content: bytes, remedy: str) -> bytes:
+    """The file out of what was downloaded."""
+    if not file.member:
+        return content
     try:
-        with zipfile.ZipFile(archive) as content:
-            return Path(content.extract(file.member, archive.parent / "content"))
+        return zipfile.ZipFile(io.BytesIO(content)).read(file.member)
     except (zipfile.BadZipFile, KeyError) as error:
         problem = f"not an archive that holds {file.member}"
-        raise InputError("url", file.url, problem, _by_hand(file, folder)) from error
-
-
-def _other_digest(file: CorpusFile, digest: str, folder: Path) -> InputError:
-    remedy = _by_hand(file, folder)
-    problem = f"{file.name} has sha256 {digest}, not {file.sha256}, and was not kept"
-    if file.replaced_upstream:
-        problem += "; the publisher replaces it by newer versions"
-        remedy = "Take today's version with --newer; its scores do not compare with others"
-    return InputError("url", file.url, problem, remedy)
+        raise InputError("url", file.url, problem, remedy) from error

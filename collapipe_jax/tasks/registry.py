@@ -10,4 +10,4 @@ TASKS: dict[str, Task] = {
     "tagging": TAGGING,
     "classification": CLASSIFICATION,
 }
-"""A new task is one file with its ``Task`` and one entry here."""
+"""A new task is one file with its ``Task``, and one entry here."""

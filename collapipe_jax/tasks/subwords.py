@@ -1,9 +1,9 @@
 """Subword vocabularies: byte-pair encoding of parallel text, and WordPiece as BERT uses it."""
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import tokenizers
@@ -11,13 +11,13 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
+from collapipe_jax.models.bert_heads import UNLABELLED
 from collapipe_jax.models.config import EOS_ID, PAD_ID, UNK_ID
-from collapipe_jax.tasks.corpora import CorpusName, read_lines, resolve_corpus
+from collapipe_jax.tasks.corpora import TextFile
 
 BPE_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
 PAD, UNKNOWN, CLASSIFY, SEPARATE = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-LONGEST_WORD = 100  # characters; a longer word is unknown, as in BERT
 CONTINUES = "##"
 
 
@@ -25,57 +25,23 @@ class BpeTokenizer:
     """Text to subword ids and back; ids 0 to 3 are padding, begin, end and unknown.
 
     Subwords never cross a space or join a punctuation mark. Spaces are part of the subwords, so a
-    decoded sentence is plain text, ready for BLEU. Normalised text (``parallel_text.normalise``) of
-    known characters comes back unchanged; others become the unknown id and are lost.
+    decoded sentence is plain text, ready for BLEU. Normalised text of known characters comes back
+    unchanged; others become the unknown id and are lost.
     """
 
     def __init__(self, model: tokenizers.Tokenizer):
         # a sentence that spells out "</s>" is text, not the end of a sentence
         model.encode_special_tokens = True
-        self._model = model
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of ids, the special ones included."""
-        return self._model.get_vocab_size()
+        self.model = model
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Subword ids of each text, without begin, end or padding; empty for empty text."""
-        encodings = self._model.encode_batch(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        return _ids(self.model, texts)
 
     def decode_batch(self, ids: np.ndarray | Sequence[Sequence[int]]) -> list[str]:
         """Plain text of rows of ids, up to the first end id, without special and unknown ids."""
-        return self._model.decode_batch([self._words(row) for row in ids])
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the vocabulary as one JSON file; its directory must exist."""
-        self._model.save(str(path))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "BpeTokenizer":
-        """Read the file that ``save`` wrote.
-
-        Raises:
-          InputError: no such file, or no vocabulary with these special ids.
-        """
-        problem = "no such file"
-        if Path(path).is_file():
-            problem = "not a vocabulary of this package"
-            # the library raises a bare Exception for any malformed file
-            try:
-                model = tokenizers.Tokenizer.from_file(str(path))
-            except Exception as error:
-                raise _unreadable(path, problem) from error
-            if all(model.token_to_id(token) == i for i, token in enumerate(BPE_SPECIALS)):
-                return cls(model)
-        raise _unreadable(path, problem)
-
-    def _words(self, row: np.ndarray | Sequence[int]) -> list[int]:
-        ids = [int(i) for i in row]
-        if EOS_ID in ids:
-            ids = ids[: ids.index(EOS_ID)]
-        return [i for i in ids if UNK_ID < i < self.vocabulary_size]
+        rows = [itertools.takewhile(lambda i: i != EOS_ID, np.asarray(row).tolist()) for row in ids]
+        return self.model.decode_batch([list(row) for row in rows])
 
 
 def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
@@ -94,16 +60,10 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
     Source: Sennrich, Haddow and Birch, Neural machine translation of rare words with subword
     units (ACL 2016).
     """
-    if vocabulary_size <= len(BPE_SPECIALS):
-        problem = f"no room beside the {len(BPE_SPECIALS)} special tokens"
-        raise InputError("task.vocabulary_size", vocabulary_size, problem, "Use 100 or more")
     model = tokenizers.Tokenizer(models.BPE(unk_token=BPE_SPECIALS[UNK_ID]))
-    model.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Metaspace(prepend_scheme="always"),
-            pre_tokenizers.Punctuation(behavior="isolated"),
-        ]
-    )
+    spaces = pre_tokenizers.Metaspace(prepend_scheme="always")
+    marks = pre_tokenizers.Punctuation(behavior="isolated")
+    model.pre_tokenizer = pre_tokenizers.Sequence([spaces, marks])
     model.decoder = decoders.Metaspace(prepend_scheme="always")
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
@@ -114,13 +74,6 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
     model.train_from_iterator(lines, trainer)
     _check_size(model.get_vocab_size(), len(BPE_SPECIALS), vocabulary_size)
     return BpeTokenizer(model)
-
-
-class EncodedTexts(NamedTuple):
-    """Token ids ``[n, length]`` int32, and the number of cut texts."""
-
-    token_ids: np.ndarray
-    cut: int
 
 
 class WordPiece:
@@ -138,94 +91,106 @@ class WordPiece:
     def __init__(self, pieces: Sequence[str], lowercase: bool = True):
         self.pieces = tuple(pieces)
         self.lowercase = lowercase
-        self._model = _wordpiece_model({piece: i for i, piece in enumerate(self.pieces)}, lowercase)
-        self._unknown_id, self._classify_id, self._separate_id = (
-            self.pieces.index(token) for token in (UNKNOWN, CLASSIFY, SEPARATE)
-        )
+        self._number = {piece: number for number, piece in enumerate(self.pieces)}
+        self._model = _wordpiece_model(self._number, lowercase)
 
     @classmethod
-    def from_file(
-        cls, path: CorpusName, lowercase: bool = True, key: str = "task.vocabulary"
-    ) -> "WordPiece":
-        """Read a vocabulary, one piece a line, its id the number of the line from 0.
-
-        Args:
-          path: UTF-8 file, ``vocab.txt`` of BERT.
-          lowercase: whether the vocabulary is of lowercase text without accents.
-          key: key of the file in the configuration, for errors.
+    def from_file(cls, name: str, lowercase: bool = True) -> "WordPiece":
+        """Read ``vocab.txt`` of BERT, one piece a line, its id the number of the line from 0.
 
         Raises:
           InputError: an unreadable file, an empty or repeated piece, a missing special piece
             (``[PAD]`` must be the first), or pieces of the other case, with which most words would
             silently become unknown.
         """
-        pieces = [line.rstrip("\r") for line in read_lines(path, key)]
-        _check_pieces(pieces, path, key)
-        _check_case(pieces, path, lowercase)
+        file = TextFile("task.vocabulary", name)
+        pieces = [line.rstrip("\r") for line in file.lines()]
+        _check_pieces(file, pieces)
+        _check_case(name, pieces, lowercase)
         return cls(pieces, lowercase)
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of ids, the special ones included."""
-        return len(self.pieces)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the vocabulary for ``from_file``; its directory must exist."""
         write_text(Path(path), "".join(f"{piece}\n" for piece in self.pieces))
 
-    def encode_texts(self, texts: Sequence[str], length: int) -> EncodedTexts:
-        """Ids of texts with ``[CLS]``, ``[SEP]`` and padding; long ones are cut and counted."""
-        check_length(length)
-        rows = [encoding.ids for encoding in self._encodings(texts)]
-        room = length - 2
+    def encode_texts(self, texts: Sequence[str], length: int) -> tuple[np.ndarray, int]:
+        """Ids of texts ``[n, length]`` int32, and the number of those that are cut to it.
+
+        Each has ``[CLS]`` before it, ``[SEP]`` behind it, and padding.
+        """
+        rows, room = _ids(self._model, texts), length - 2
         token_ids = pad_rows([self.enclose(row[:room]) for row in rows], length, PAD_ID)
-        return EncodedTexts(token_ids, sum(len(row) > room for row in rows))
+        return token_ids, sum(len(row) > room for row in rows)
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Ids of the pieces of each word; a word without pieces is the unknown id.
 
         Words are the annotator's, and may fall into several by BERT's rules.
         """
-        return [encoding.ids or [self._unknown_id] for encoding in self._encodings(words)]
+        return [ids or [self._number[UNKNOWN]] for ids in _ids(self._model, words)]
 
     def enclose(self, ids: Sequence[int]) -> list[int]:
         """The ids between those of ``[CLS]`` and ``[SEP]``."""
-        return [self._classify_id, *ids, self._separate_id]
+        return [self._number[CLASSIFY], *ids, self._number[SEPARATE]]
 
-    def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
-        return self._model.encode_batch(list(texts), add_special_tokens=False)
+    def drop_pieces(
+        self, token_ids: np.ndarray, labels: np.ndarray, rate: float, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and labels of texts segmented anew, skipping pieces of the vocabulary at random.
 
+        A vocabulary learnt from a small corpus holds most of its words whole, so training hardly
+        meets the pieces that new words fall into. Random cuts of known words train these pieces.
+        A text that gets too long loses its end, except the closing piece.
 
-def make_wordpiece(
-    vocabulary: CorpusName, lines: Iterable[str], vocabulary_size: int, lowercase: bool
-) -> WordPiece:
-    """Read a vocabulary, or learn one where no file is named.
+        Args:
+          token_ids: ``[..., S]`` int32 as made above, padded behind.
+          labels: of every piece ``[..., S]``. The first of the pieces that one is cut into keeps
+            its label.
+          rate: probability in [0, 1] of skipping a match; single characters are never skipped.
+          rng: decides which pieces are skipped.
 
-    Args:
-      vocabulary: file as in ``WordPiece.from_file``, or empty.
-      lines: training texts.
-      vocabulary_size: upper limit on a learnt vocabulary.
-      lowercase: whether case and accents are ignored; as the vocabulary was made.
-    """
-    if vocabulary:
-        return WordPiece.from_file(resolve_corpus(vocabulary, "task.vocabulary"), lowercase)
-    return train_wordpiece(lines, vocabulary_size, lowercase)
+        Source: Hiraoka, MaxMatch-Dropout: subword regularization for WordPiece (COLING 2022).
+        """
+        length = token_ids.shape[-1]
+        ids, marks = [], []
+        for row, own in zip(token_ids.reshape(-1, length), labels.reshape(-1, length), strict=True):
+            *text, closing = row[row != PAD_ID]
+            found, marked = [], []
+            for number, label in zip(text, own, strict=False):
+                cut = self._cut(number, rate, rng)
+                found += cut
+                marked += [label] + [UNLABELLED] * (len(cut) - 1)
+            ids.append([*found[: length - 1], closing])
+            marks.append(marked[: length - 1])
+        return (
+            pad_rows(ids, length, PAD_ID).reshape(token_ids.shape),
+            pad_rows(marks, length, UNLABELLED).reshape(token_ids.shape),
+        )
+
+    def _cut(self, number: int, rate: float, rng: np.random.Generator) -> list[int]:
+        """The longest piece that is not skipped, then the longest that continues from there."""
+        piece = self.pieces[number]
+        if piece.startswith("[") and piece.endswith("]"):  # special ones are no text
+            return [number]
+        text = piece.removeprefix(CONTINUES)
+        prefix = piece[: len(piece) - len(text)]
+        found, start = [], 0
+        while start < len(text):
+            for end in range(len(text), start, -1):
+                match = self._number.get(prefix + text[start:end])
+                if match is not None and (end == start + 1 or rng.random() >= rate):
+                    break
+            else:  # the vocabulary lacks this character
+                return [number]
+            found.append(match)
+            start, prefix = end, CONTINUES
+        return found
 
 
 def train_wordpiece(
-    lines: Iterable[str], vocabulary_size: int, lowercase: bool = True
+    lines: Sequence[str], vocabulary_size: int, lowercase: bool = True
 ) -> WordPiece:
-    """Learn a vocabulary as ``train_bpe`` does; a deterministic function of the lines.
-
-    Args:
-      lines: training texts.
-      vocabulary_size: upper limit on the ids, the four special ones included.
-      lowercase: lowercase and strip accents first.
-
-    Raises:
-      InputError: a vocabulary too small for the characters, or no text at all.
-    """
-    lines = list(lines)
+    """Learn a vocabulary from training texts; arguments and errors as of ``train_bpe``."""
     model = _wordpiece_model({UNKNOWN: 0}, lowercase)
     endings = _continuing_characters(model, lines)
     # The trainer numbers continuing characters in the order of a hash map that differs from
@@ -235,20 +200,12 @@ def train_wordpiece(
         vocab_size=vocabulary_size,
         min_frequency=2,
         special_tokens=fixed,
-        continuing_subword_prefix=CONTINUES,
         show_progress=False,
     )
     model.train_from_iterator(lines, trainer)
     ids = model.get_vocab()
     _check_size(len(ids), len(SPECIAL_PIECES), vocabulary_size)
     return WordPiece(sorted(ids, key=ids.__getitem__), lowercase)
-
-
-def check_length(length: int) -> None:
-    """Refuse, by an ``InputError``, rows without room for a piece."""
-    if length < 3:
-        problem = "no room for a piece between [CLS] and [SEP]"
-        raise InputError("task.source_length", length, problem, "Use 3 or more")
 
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int, filling: int) -> np.ndarray:
@@ -259,14 +216,14 @@ def pad_rows(rows: Sequence[Sequence[int]], length: int, filling: int) -> np.nda
     return padded
 
 
+def _ids(model: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    encodings = model.encode_batch(list(texts), add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
+
+
 def _wordpiece_model(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.Tokenizer:
-    pieces = models.WordPiece(
-        vocabulary,
-        unk_token=UNKNOWN,
-        continuing_subword_prefix=CONTINUES,
-        max_input_chars_per_word=LONGEST_WORD,
-    )
-    model = tokenizers.Tokenizer(pieces)
+    """As BERT has it, where words of more than 100 characters are unknown."""
+    model = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN))
     model.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     model.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return model
@@ -292,33 +249,28 @@ def _check_size(size: int, specials: int, wanted: int) -> None:
         raise InputError("task.vocabulary_size", wanted, problem, remedy)
 
 
-def _check_pieces(pieces: Sequence[str], path: CorpusName, key: str) -> None:
+def _check_pieces(file: TextFile, pieces: Sequence[str]) -> None:
     remedy = "Give the vocab.txt of a BERT model, one piece a line"
     first_at: dict[str, int] = {}
     for number, piece in enumerate(pieces, start=1):
-        earlier = first_at.setdefault(piece, number)
-        if not piece or earlier != number:
-            repeats = f"line {number} repeats line {earlier}"
-            problem = repeats if piece else f"line {number} is empty"
-            raise InputError(key, str(path), problem, remedy)
+        if not piece:
+            raise file.error(f"line {number} is empty", remedy)
+        if (earlier := first_at.setdefault(piece, number)) != number:
+            raise file.error(f"line {number} repeats line {earlier}", remedy)
     missing = [token for token in SPECIAL_PIECES if token not in first_at]
     if missing:
-        raise InputError(key, str(path), f"it lacks {', '.join(missing)}", remedy)
+        raise file.error(f"it lacks {', '.join(missing)}", remedy)
     if first_at[PAD] != PAD_ID + 1:
         problem = f"{PAD} stands in line {first_at[PAD]}, and padding must have id {PAD_ID}"
-        raise InputError(key, str(path), problem, f"Put {PAD} in the first line")
+        raise file.error(problem, f"Put {PAD} in the first line")
 
 
-def _check_case(pieces: Sequence[str], path: CorpusName, lowercase: bool) -> None:
+def _check_case(name: str, pieces: Sequence[str], lowercase: bool) -> None:
     own = [piece for piece in pieces if piece not in SPECIAL_PIECES and piece[0] != "["]
     capitals = [piece for piece in own if piece != piece.lower()]
     if lowercase and capitals:
-        problem = f"{path} has capitals, as in {capitals[0]!r}, which lowercase text never meets"
+        problem = f"{name} has capitals, as in {capitals[0]!r}, which lowercase text never meets"
         raise InputError("task.lowercase", True, problem, "Use False with this vocabulary")
     if not lowercase and not capitals and any(piece.islower() for piece in own):
-        problem = f"{path} has no capitals, so that every word with one would be unknown"
+        problem = f"{name} has no capitals, so that every word with one would be unknown"
         raise InputError("task.lowercase", False, problem, "Use True with this vocabulary")
-
-
-def _unreadable(path: str | os.PathLike[str], problem: str) -> InputError:
-    return InputError("tokenizer", str(path), problem, "Give a file that save() wrote")

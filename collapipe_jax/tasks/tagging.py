@@ -1,21 +1,207 @@
-"""Tagging of entities: BERT with a head at every token, scored by span F1."""
+"""Tagging of entities: CoNLL files, BERT with a head at every token, scored by span F1."""
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+import re
+import statistics
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
-from collapipe_jax.models.bert_heads import LabelledBatch
+import numpy as np
+
+from collapipe_jax.models.bert_heads import UNLABELLED, LabelledBatch
+from collapipe_jax.models.config import PAD_ID
 from collapipe_jax.models.layers import Params
 from collapipe_jax.tasks import bert
-from collapipe_jax.tasks.objective import held_out_loss
-from collapipe_jax.tasks.scores import Score, memorised_tag_baseline, span_f1, span_recall
-from collapipe_jax.tasks.tagging_data import TaggedText, TaggingData, load_tagging, word_tags
-from collapipe_jax.tasks.task import Config, Task
+from collapipe_jax.tasks.corpora import OUTSIDE, LabelledSets, TaggedSentence, TextFile
+from collapipe_jax.tasks.sampling import seeded_generator
+from collapipe_jax.tasks.scores import memorised_tags, span_f1, span_recall
+from collapipe_jax.tasks.subwords import WordPiece, pad_rows
+from collapipe_jax.tasks.task import Config, Task, held_out_loss
+
+_BLANKS = " \t\r"
+_BIO_TAG = re.compile(r"O|[BI]-\S+")
+
+
+class TaggedText(NamedTuple):
+    """The sentences of a set, and for each window ``[n]`` the number of its sentence."""
+
+    sentences: tuple[TaggedSentence, ...]
+    sentence_of_window: np.ndarray
+
+
+class TaggingData(NamedTuple):
+    """Arrays, vocabulary and tags of a tagging task.
+
+    Attributes:
+      labels: names of the tags, ``O`` first.
+      train, validation, test: windows of subwords, NumPy leaves ``[n, S]``. A word's label
+        belongs to its first subword alone.
+      split_keys: of every training window, ``[n]`` int32: 0 where its sentence has no entity,
+        else 1 + the number of the type that most of its entities have (of equals, the first).
+    """
+
+    wordpiece: WordPiece
+    labels: tuple[str, ...]
+    train: LabelledBatch
+    validation: LabelledBatch
+    test: LabelledBatch
+    train_text: TaggedText
+    validation_text: TaggedText
+    test_text: TaggedText
+    split_keys: np.ndarray
+
+
+def read_tagged(
+    *, train: str, validation: str, test: str, samples: int = 0, seed: int
+) -> LabelledSets[TaggedSentence]:
+    """Read the training, validation and test sentences, each set in the order of its file.
+
+    Args:
+      train: name of a file as in ``read_conll``. It alone determines the types of entity, each
+        with a ``B-`` and an ``I-`` tag.
+      validation, test: names of files.
+      samples: most sentences to train on, drawn at random; 0 takes all.
+      seed: of this draw.
+
+    Raises:
+      InputError: a missing or broken file, or a type of entity in validation or test that
+        training lacks.
+    """
+    whole = read_conll(TextFile("task.train", train))
+    types = sorted({entity_type(tag) for sentence in whole for tag in sentence.tags} - {""})
+    labels = (OUTSIDE, *(f"{mark}-{name}" for name in types for mark in "BI"))
+    held_out = []
+    for file in (TextFile("task.validation", validation), TextFile("task.test", test)):
+        held_out.append(read_conll(file))
+        file.check_labels((tag for sentence in held_out[-1] for tag in sentence.tags), labels)
+    order = seeded_generator(seed).permutation(len(whole))
+    drawn = [whole[i] for i in np.sort(order[:samples] if samples else order)]
+    return LabelledSets(labels, drawn, *held_out)
+
+
+def read_conll(file: TextFile) -> list[TaggedSentence]:
+    """Sentences of a file with a word a line, its first column the word, its last the tag.
+
+    Tabs separate columns, or blanks in lines without a tab. A line of white space ends a
+    sentence, and so does a line that starts with ``-DOCSTART-``. Tags are in the scheme BIO
+    (also IOB2): an entity begins with ``B-`` and continues with ``I-`` of the same type.
+
+    Returns:
+      The sentences in file order, none of them empty.
+
+    Raises:
+      InputError: an unreadable file, a line of one column, another tag, an ``I-`` that
+        continues no entity of its type (refused, not repaired: a file in another scheme would
+        change its entities), or a file without words.
+
+    Source: Ramshaw and Marcus, Text chunking using transformation-based learning (1995); Tjong
+    Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003).
+    """
+    sentences: list[TaggedSentence] = []
+    tokens: list[str] = []
+    tags: list[str] = []
+    for number, line in enumerate([*file.lines(), ""], start=1):
+        if line.strip() and not line.startswith("-DOCSTART-"):
+            token, tag = _columns(file, number, line)
+            _check_tag(file, number, tag, previous=tags[-1] if tags else OUTSIDE)
+            tokens.append(token)
+            tags.append(tag)
+        elif tokens:
+            sentences.append(TaggedSentence(tuple(tokens), tuple(tags)))
+            tokens, tags = [], []
+    if not sentences:
+        raise file.error("the file holds no word", "Give a file with sentences")
+    return sentences
+
+
+def entity_type(tag: str) -> str:
+    """Type of entity that a tag names; empty for ``O``."""
+    return tag.partition("-")[2]
+
+
+def word_tags(
+    labels: Sequence[str], arrays: LabelledBatch, text: TaggedText, predicted: np.ndarray
+) -> list[list[str]]:
+    """Tags of the words of all sentences, from predictions for subwords.
+
+    Args:
+      labels: names of the tags.
+      arrays: n windows; their labels mark where words begin.
+      text: the sentences that the windows were cut from.
+      predicted: numbers of tags ``[n, S]``; read only where ``arrays`` has labels.
+    """
+    tags: list[list[str]] = [[] for _ in text.sentences]
+    scored = arrays.labels != UNLABELLED
+    for window, sentence in enumerate(text.sentence_of_window):
+        tags[sentence] += [labels[number] for number in predicted[window, scored[window]]]
+    return tags
+
+
+def cut_at_words(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """First word and end of consecutive windows of words, each as long as possible.
+
+    Args:
+      sizes: pieces of each word, from 1 to ``room``.
+      room: most pieces of a window.
+    """
+    windows, start, used = [], 0, 0
+    for word, size in enumerate(sizes):
+        if used + size > room:
+            windows.append((start, word))
+            start, used = word, 0
+        used += size
+    return [*windows, (start, len(sizes))]
+
+
+def _columns(file: TextFile, number: int, line: str) -> tuple[str, str]:
+    # not split(): a word may hold a no-break space
+    columns = re.split("\t+" if "\t" in line else " +", line.strip(_BLANKS))
+    if len(columns) < 2:
+        problem = f"line {number} has one column"
+        raise file.error(problem, "Write a word a line as word<TAB>tag")
+    return columns[0].strip(_BLANKS), columns[-1].strip(_BLANKS)
+
+
+def _check_tag(file: TextFile, number: int, tag: str, previous: str) -> None:
+    if not _BIO_TAG.fullmatch(tag):
+        problem = f"line {number} has the tag {tag!r}, which is none of O, B-type and I-type"
+        raise file.error(problem, "Write tags in the scheme BIO (IOB2)")
+    if tag.startswith("I-") and entity_type(previous) != entity_type(tag):
+        problem = f"line {number} has {tag} after {previous}, an entity that nothing began"
+        raise file.error(problem, "Convert the tags to the scheme BIO (IOB2)")
+
+
+def _key(sentence: TaggedSentence, types: Sequence[str]) -> int:
+    # Sorted, so that of equally frequent types the first counts.
+    kinds = sorted(entity_type(tag) for tag in sentence.tags if tag.startswith("B-"))
+    return 1 + types.index(statistics.mode(kinds)) if kinds else 0
+
+
+def _windows(
+    wordpiece: WordPiece, sentences: Sequence[TaggedSentence], labels: Sequence[str], length: int
+) -> tuple[LabelledBatch, TaggedText]:
+    """Padded windows of all sentences."""
+    words = list(dict.fromkeys(word for sentence in sentences for word in sentence.tokens))
+    pieces_of = dict(zip(words, wordpiece.encode_words(words), strict=True))
+    number_of = {label: number for number, label in enumerate(labels)}
+    ids, numbers, owners = [], [], []
+    for owner, sentence in enumerate(sentences):
+        pieces = [pieces_of[word][: length - 2] for word in sentence.tokens]
+        for start, stop in cut_at_words([len(p) for p in pieces], length - 2):
+            ids.append(wordpiece.enclose([i for p in pieces[start:stop] for i in p]))
+            row = [UNLABELLED]  # [CLS]
+            for word_pieces, tag in zip(pieces[start:stop], sentence.tags[start:stop], strict=True):
+                row += [number_of[tag]] + [UNLABELLED] * (len(word_pieces) - 1)
+            numbers.append(row)
+            owners.append(owner)
+    arrays = LabelledBatch(pad_rows(ids, length, PAD_ID), pad_rows(numbers, length, UNLABELLED))
+    return arrays, TaggedText(tuple(sentences), np.array(owners, dtype=np.int32))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tagging(bert.BertObjective):
-    """The objective of finding entities; attributes as in ``BertObjective``."""
+    """The objective of finding entities."""
 
     headline: ClassVar[str] = "test_span_f1"
     baseline: ClassVar[str] = "test_span_f1_memorised"
@@ -25,32 +211,46 @@ class Tagging(bert.BertObjective):
 
     @classmethod
     def load_data(cls, config: Config) -> TaggingData:
-        """Tagged sentences of the configuration in windows of subwords."""
-        return load_tagging(**bert.data_settings(config))
+        """Read CoNLL files and turn them into arrays; a deterministic function.
+
+        A sentence longer than a row is cut into consecutive windows between words, so every word
+        is in one window and scored once. A word of more pieces than a row holds has a window of
+        its own and keeps its first pieces.
+        """
+        sets, length = read_tagged(**bert.reading_settings(config)), config["task"]["source_length"]
+        wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
+        parts = {}
+        for name in ("train", "validation", "test"):
+            arrays, text = _windows(wordpiece, getattr(sets, name), sets.labels, length)
+            parts |= {name: arrays, f"{name}_text": text}
+        types = [entity_type(label) for label in sets.labels if label.startswith("B-")]
+        keys = np.array([_key(sentence, types) for sentence in sets.train], dtype=np.int32)
+        keys = keys[parts["train_text"].sentence_of_window]
+        return TaggingData(wordpiece=wordpiece, labels=sets.labels, split_keys=keys, **parts)
 
     def validation_score(self, params: Params) -> float:
         """Span F1."""
         text = self.data.validation_text
-        return _span_f1(text, self._tags(params, self.data.validation, text)).value
+        return span_f1(text.sentences, self._tags(params, self.data.validation, text)).value
 
     def baseline_score(self) -> float:
         """Span F1 of each word's most frequent tag in training."""
-        return self._memorised(self.data.validation_text).value
+        return self._memorised(self.data.validation_text)
 
     def test(self, params: Params) -> dict[str, Any]:
         """Span F1 of the model and of memorised tags, recall of new entities, and the loss.
 
         The majority class of all words finds no span: its F1 is 0.
         """
-        data = self.data
+        data, sentences = self.data, self.data.test_text.sentences
         predicted = self._tags(params, data.test, data.test_text)
-        score = _span_f1(data.test_text, predicted)
-        recall = span_recall(data.train_text.sentences, data.test_text.sentences, predicted)
+        score = span_f1(sentences, predicted)
+        seen, unseen = span_recall(data.train_text.sentences, sentences, predicted)
         return {
             "test_span_f1": score.value,
-            "test_span_f1_memorised": self._memorised(data.test_text).value,
-            "test_recall_of_seen": recall.seen,
-            "test_recall_of_unseen": recall.unseen,
+            "test_span_f1_memorised": self._memorised(data.test_text),
+            "test_recall_of_seen": seen,
+            "test_recall_of_unseen": unseen,
             "span_f1_signature": score.signature,
             "test_loss": held_out_loss(params, self.model, data.test),
         }
@@ -58,13 +258,9 @@ class Tagging(bert.BertObjective):
     def _tags(self, params: Params, arrays: LabelledBatch, text: TaggedText) -> list[list[str]]:
         return word_tags(self.data.labels, arrays, text, self.predict(params, arrays))
 
-    def _memorised(self, text: TaggedText) -> Score:
-        train, test = (zip(*part.sentences, strict=True) for part in (self.data.train_text, text))
-        return memorised_tag_baseline(*train, *test)
-
-
-def _span_f1(text: TaggedText, predicted: list[list[str]]) -> Score:
-    return span_f1([sentence.tags for sentence in text.sentences], predicted)
+    def _memorised(self, text: TaggedText) -> float:
+        tags = memorised_tags(self.data.train_text.sentences, text.sentences)
+        return span_f1(text.sentences, tags).value
 
 
 TAGGING = Task(

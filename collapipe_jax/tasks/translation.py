@@ -1,39 +1,224 @@
-"""Translation: an encoder-decoder on parallel text, scored by BLEU."""
+"""Translation: parallel text, an encoder-decoder, scored by BLEU."""
 
 import dataclasses
 import os
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jax import Array
 
 from collapipe_jax.cost import model_counts
 from collapipe_jax.errors import InputError, under_keys
-from collapipe_jax.models.config import Ids, TransformerConfig, encoder_sizes
+from collapipe_jax.models.config import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    Ids,
+    TransformerConfig,
+    encoder_sizes,
+)
 from collapipe_jax.models.decoding import beam_search, greedy_decode
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
-from collapipe_jax.tasks.objective import Objective, held_out_loss, in_batches
-from collapipe_jax.tasks.scores import Score, bleu, copy_baseline
-from collapipe_jax.tasks.subwords import BpeTokenizer
-from collapipe_jax.tasks.task import Config, ModelCounts, Task
-from collapipe_jax.tasks.translation_data import (
-    ParallelSentences,
-    TranslationData,
-    load_translation,
+from collapipe_jax.tasks.corpora import TextFile
+from collapipe_jax.tasks.sampling import seeded_generator
+from collapipe_jax.tasks.scores import bleu
+from collapipe_jax.tasks.subwords import BpeTokenizer, pad_rows, train_bpe
+from collapipe_jax.tasks.synthetic import generate_parallel_text
+from collapipe_jax.tasks.task import Config, ModelCounts, Objective, Task, held_out_loss, in_batches
+
+SYNTHETIC = "synthetic"
+MAX_LABELS = 8
+
+Pair = tuple[str, str]
+
+_APOSTROPHES = "\u2018\u2019\u201a\u201b\u02bc\u00b4`"
+_QUOTES = "\u201c\u201d\u201e\u201f\u00ab\u00bb"
+_INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+_REPLACEMENTS = str.maketrans(
+    {
+        **dict.fromkeys(_APOSTROPHES, "'"),
+        **dict.fromkeys(_QUOTES, '"'),
+        **dict.fromkeys(_INVISIBLE, None),
+        "\u2581": "_",  # the tokenizer's mark of a space
+    }
 )
+
+
+class SourceSplit(NamedTuple):
+    """Disjoint sets of sentence pairs ``(source, target)``, without a source in two of them."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
+
+
+class ParallelSentences(NamedTuple):
+    """The n sentence pairs of a set, normalised."""
+
+    sources: tuple[str, ...]
+    references: tuple[str, ...]
+
+
+class TranslationData(NamedTuple):
+    """Arrays and vocabulary of a translation task.
+
+    Attributes:
+      train, validation, test: padded token ids, NumPy leaves ``[n, ...]``: tokens and end of
+        the source; begin, tokens and end of the target.
+      validation_text, test_text: the sentences, row by row.
+      split_keys: class of every training source by length, see ``length_labels``, ``[n]``.
+      dropped: number of pairs left out: empty ones, and too long ones by set.
+    """
+
+    tokenizer: BpeTokenizer
+    train: TranslationBatch
+    validation: TranslationBatch
+    test: TranslationBatch
+    validation_text: ParallelSentences
+    test_text: ParallelSentences
+    split_keys: np.ndarray
+    dropped: dict[str, int]
+
+
+def read_parallel_text(corpus: str) -> tuple[list[Pair], int]:
+    """Normalised sentence pairs in file order, and the number of those left out.
+
+    Pairs with an empty side and blank lines are left out.
+
+    Args:
+      corpus: a file with a pair a line, source and target in its first two columns (further
+        columns are ignored), between tabs; or ``A|B``, two files aligned line by line.
+
+    Raises:
+      InputError: an unreadable file, a line without a tab, or files that are not aligned.
+    """
+    files = [TextFile("task.corpus", name) for name in corpus.split("|")]
+    if len(files) > 2:
+        raise InputError("task.corpus", corpus, "more than two files", "Give one, or A|B")
+    rows = _tabbed_rows(files[0]) if len(files) == 1 else _aligned_rows(corpus, *files)
+    pairs = [(normalise(source), normalise(target)) for source, target in rows]
+    kept = [pair for pair in pairs if all(pair)]
+    return kept, len(pairs) - len(kept)
+
+
+def normalise(text: str) -> str:
+    """Text in one spelling: equal sentences become equal strings.
+
+    Unicode NFC. Every run of white space becomes one plain space, at the ends none.
+    Typographic apostrophes (accents used as such too) and quotation marks become ASCII ones;
+    soft hyphens and zero-width characters vanish. The function is idempotent.
+    """
+    # before and after NFC: removed characters may separate what composes, and a few
+    # characters compose into replaced ones
+    text = unicodedata.normalize("NFC", text.translate(_REPLACEMENTS)).translate(_REPLACEMENTS)
+    return " ".join(text.split())
+
+
+def split_by_source(pairs: Sequence[Pair], sizes: tuple[int, int, int], seed: int) -> SourceSplit:
+    """Random train, validation and test sets that share no source, by ``source_key``.
+
+    In a many-to-many corpus a source has several translations, and a split by pairs would
+    test on sources seen in training. Sources are shuffled and assigned to test, then validation,
+    then training. Validation and test take the first pair of each of their sources: one
+    reference a source, the usual single-reference BLEU. Training takes every pair of its sources.
+
+    Args:
+      pairs: the corpus.
+      sizes: pairs wanted for (train, validation, test).
+      seed: of the shuffle.
+
+    Raises:
+      InputError: a corpus too small for the sizes.
+    """
+    train_size, validation_size, test_size = sizes
+    pairs_of: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        pairs_of.setdefault(source_key(pair[0]), []).append(pair)
+    members = list(pairs_of.values())
+    held_out = validation_size + test_size
+    if len(members) <= held_out:
+        problem = (
+            f"the corpus has {len(members)} distinct source sentences, too few to hold out "
+            f"{validation_size} for validation and {test_size} for test"
+        )
+        remedy = "Lower task.validation_pairs or task.test_pairs, or use a larger corpus"
+        raise InputError("task.validation_pairs", validation_size, problem, remedy)
+    order = seeded_generator(seed).permutation(len(members))
+    test = [members[g][0] for g in order[:test_size]]
+    validation = [members[g][0] for g in order[test_size:held_out]]
+    train = [pair for g in order[held_out:] for pair in members[g]]
+    if train_size > len(train):
+        problem = f"the corpus has only {len(train)} pairs for training"
+        remedy = "Lower task.pairs, or validation and test"
+        raise InputError("task.pairs, less validation and test", train_size, problem, remedy)
+    return SourceSplit(train[:train_size], validation, test)
+
+
+def source_key(source: str) -> str:
+    """A sentence without case and punctuation, or as it is without any letter."""
+    return " ".join(re.findall(r"\w+", source.casefold())) or source
+
+
+def length_labels(lengths: np.ndarray) -> np.ndarray:
+    """Classes 0, 1, ... ``[n]`` of samples by length ``[n]``, short sentences first, without gaps.
+
+    The bounds are the quantiles of the lengths, 8 classes of about equal size. Samples of equal
+    length share a class, so where few lengths occur neighbouring classes merge: mostly 5 to 8
+    remain, at least 1.
+    """
+    bounds = np.quantile(lengths, np.arange(1, MAX_LABELS) / MAX_LABELS, method="lower")
+    _, labels = np.unique(np.searchsorted(bounds, lengths, side="left"), return_inverse=True)
+    return labels.astype(np.int32)
+
+
+def _tabbed_rows(file: TextFile) -> Iterable[Pair]:
+    for number, line in enumerate(file.lines(), start=1):
+        columns = line.split("\t")
+        if len(columns) < 2 and line.strip():
+            remedy = "Write one pair a line as source<TAB>target, or give two aligned files"
+            raise file.error(f"line {number} has no tab between source and target", remedy)
+        yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
+
+
+def _aligned_rows(corpus: str, source: TextFile, target: TextFile) -> Iterable[Pair]:
+    sources, targets = source.lines(), target.lines()
+    if len(sources) != len(targets):
+        problem = f"the files have {len(sources)} and {len(targets)} lines"
+        remedy = "Give two files whose lines translate each other one by one"
+        raise InputError("task.corpus", corpus, problem, remedy)
+    return zip(sources, targets, strict=True)
+
+
+def _arrays(
+    tokenizer: BpeTokenizer, pairs: Sequence[Pair], lengths: tuple[int, int], name: str
+) -> tuple[TranslationBatch, ParallelSentences]:
+    """Padded ids of the pairs that fit, and these pairs."""
+    sources = tokenizer.encode_batch([source for source, _ in pairs])
+    targets = tokenizer.encode_batch([target for _, target in pairs])
+    # Both lengths include the end id; begin has the extra place of the target.
+    fits = [
+        i
+        for i in range(len(pairs))
+        if len(sources[i]) < lengths[0] and len(targets[i]) < lengths[1]
+    ]
+    if not fits:
+        problem = f"none of the {len(pairs)} pairs for {name} fits these numbers of tokens"
+        remedy = "Raise them or task.vocabulary_size"
+        raise InputError("(task.source_length, task.target_length)", lengths, problem, remedy)
+    source_ids = pad_rows([[*sources[i], EOS_ID] for i in fits], lengths[0], PAD_ID)
+    target_ids = pad_rows([[BOS_ID, *targets[i], EOS_ID] for i in fits], lengths[1] + 1, PAD_ID)
+    kept = ParallelSentences(tuple(pairs[i][0] for i in fits), tuple(pairs[i][1] for i in fits))
+    return TranslationBatch(source_ids, target_ids), kept
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Translation(Objective):
-    """The objective of translating.
-
-    Attributes:
-      model, data, headline, baseline: as in ``Objective``.
-      beams: width of the beam search on the test set.
-      length_penalty: of the beam search.
-    """
+    """The objective of translating, with the settings of the beam search on the test set."""
 
     headline: ClassVar[str] = "test_bleu_greedy"
     baseline: ClassVar[str] = "test_bleu_copy"
@@ -43,25 +228,78 @@ class Translation(Objective):
     beams: int
     length_penalty: float
 
+    @classmethod
+    def from_config(cls, config: Config) -> "Translation":
+        """Read or generate the corpus."""
+        options = {key: config["evaluation"][key] for key in ("beams", "length_penalty")}
+        return cls(model=Translator(make_sizes(config)), data=cls.load_data(config), **options)
+
+    @classmethod
+    def load_data(cls, config: Config) -> TranslationData:
+        """Read or generate a corpus and turn it into arrays; a deterministic function.
+
+        The vocabulary is learnt from the training text alone. Lengths include the end id. A pair
+        that does not fit them is dropped and counted, never cut.
+
+        Raises:
+          InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
+            leave a set empty.
+        """
+        task, seed = config["task"], config["seed"]
+        lengths = {key: task[key] for key in ("source_length", "target_length")}
+        for key, length in lengths.items():
+            if length < 2:
+                problem = "no room for a token beside the end id"
+                raise InputError(f"task.{key}", length, problem, "Use 2 or more")
+        pairs, held_out = task["pairs"], task["validation_pairs"] + task["test_pairs"]
+        if pairs <= held_out:
+            problem = f"validation and test take {held_out} of them, none are left to train on"
+            remedy = "Raise it, or lower task.validation_pairs and task.test_pairs"
+            raise InputError("task.pairs", pairs, problem, remedy)
+        if task["corpus"] == SYNTHETIC:
+            text, empty_lines = generate_parallel_text(seed, pairs), 0
+        else:
+            text, empty_lines = read_parallel_text(task["corpus"])
+        if task["reverse"]:
+            text = [(target, source) for source, target in text]
+        sizes = (pairs - held_out, task["validation_pairs"], task["test_pairs"])
+        split = split_by_source(text, sizes, seed)
+        lines = (line for pair in split.train for line in pair)
+        tokenizer = train_bpe(lines, task["vocabulary_size"])
+        arrays, texts, dropped = {}, {}, {"empty": empty_lines}
+        for name, chosen in split._asdict().items():
+            arrays[name], texts[name] = _arrays(tokenizer, chosen, tuple(lengths.values()), name)
+            dropped[name] = len(chosen) - len(arrays[name].source_ids)
+        return TranslationData(
+            tokenizer=tokenizer,
+            **arrays,
+            validation_text=texts["validation"],
+            test_text=texts["test"],
+            split_keys=length_labels(np.sum(arrays["train"].source_ids != PAD_ID, axis=1)),
+            dropped=dropped,
+        )
+
     def validation_score(self, params: Params) -> float:
         """BLEU of greedy translations."""
-        return self._score(params, self.data.validation, self.data.validation_text).value
+        said = self.translate(params, self.data.validation.source_ids)
+        return bleu(said, self.data.validation_text.references).value
 
     def baseline_score(self) -> float:
         """BLEU of copying the source."""
-        return copy_baseline(*self.data.validation_text).value
+        return bleu(*self.data.validation_text).value
 
     def test(self, params: Params) -> dict[str, Any]:
         """BLEU of greedy search, of beam search if there are several beams, and of copying."""
         data = self.data
-        greedy = self._score(params, data.test, data.test_text)
+        sources, references = data.test.source_ids, data.test_text.references
+        greedy = bleu(self.translate(params, sources), references)
         scores = {"test_bleu_greedy": greedy.value}
         if self.beams > 1:
-            beam = self._score(params, data.test, data.test_text, self.beams, self.length_penalty)
-            scores["test_bleu_beam"] = beam.value
+            said = self.translate(params, sources, self.beams)
+            scores["test_bleu_beam"] = bleu(said, references).value
         return {
             **scores,
-            "test_bleu_copy": copy_baseline(*data.test_text).value,
+            "test_bleu_copy": bleu(*data.test_text).value,
             "bleu_signature": greedy.signature,
             "test_loss": held_out_loss(params, self.model, data.test),
             "dropped_pairs": data.dropped,
@@ -69,37 +307,18 @@ class Translation(Objective):
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the tokenizer."""
-        self.data.tokenizer.save(Path(folder) / "tokenizer.json")
+        self.data.tokenizer.model.save(str(Path(folder) / "tokenizer.json"))
 
-    def _score(
-        self,
-        params: Params,
-        arrays: TranslationBatch,
-        text: ParallelSentences,
-        beams: int = 1,
-        length_penalty: float = 0.0,
-    ) -> Score:
-        sizes, tokenizer = self.model.sizes, self.data.tokenizer
-        hypotheses = translate(params, sizes, tokenizer, arrays.source_ids, beams, length_penalty)
-        return bleu(hypotheses, text.references)
+    def translate(self, params: Params, source_ids: np.ndarray, beams: int = 1) -> list[str]:
+        """Translations of sources ``[n, source_length]``, greedy for one beam."""
+        sizes, options = self.model.sizes, {"length_penalty": self.length_penalty, "beams": beams}
 
+        def decode(ids: Ids) -> Array:
+            if beams == 1:
+                return greedy_decode(params, sizes, ids)
+            return beam_search(params, sizes, ids, **options)[0]
 
-def translate(
-    params: Params,
-    config: TransformerConfig,
-    tokenizer: BpeTokenizer,
-    source_ids: np.ndarray,
-    beams: int = 1,
-    length_penalty: float = 0.0,
-) -> list[str]:
-    """Translations of sources ``[n, source_length]``, greedy for one beam."""
-
-    def decode(ids: Ids) -> Array:
-        if beams == 1:
-            return greedy_decode(params, config, ids)
-        return beam_search(params, config, ids, beams=beams, length_penalty=length_penalty)[0]
-
-    return tokenizer.decode_batch(in_batches(decode, source_ids))
+        return self.data.tokenizer.decode_batch(in_batches(decode, source_ids))
 
 
 _SIZES = ("vocabulary_size", "source_length", "target_length")
@@ -117,44 +336,20 @@ def make_sizes(config: Config) -> TransformerConfig:
         )
 
 
-def make_objective(config: Config) -> Translation:
-    """Read or generate the corpus."""
-    return Translation(
-        model=Translator(make_sizes(config)),
-        data=load_data(config),
-        beams=config["evaluation"]["beams"],
-        length_penalty=config["evaluation"]["length_penalty"],
-    )
-
-
-def load_data(config: Config) -> TranslationData:
-    """Parallel text of the configuration, tokenised and split."""
-    task = config["task"]
-    files = tuple(task["corpus"].split("|"))
-    if len(files) > 2:
-        raise InputError("task.corpus", task["corpus"], "more than two files", "Give one, or A|B")
-    keys = ("pairs", "validation_pairs", "test_pairs", "reverse", *_SIZES)
-    return load_translation(
-        corpus=files if len(files) == 2 else task["corpus"],
-        seed=config["seed"],
-        **{key: task[key] for key in keys},
-    )
-
-
 def count_work(config: Config) -> ModelCounts:
     """Table of tokens in front of the encoder, decoder with tied weights behind it."""
     task, model = config["task"], config["model"]
-    vocabulary_size, width = task["vocabulary_size"], model["width"]
-    inner, blocks = model["feed_forward_width"], model["decoder_blocks"]
+    vocabulary_size, source, target = (task[key] for key in _SIZES)
+    width, inner, blocks = (model[k] for k in ("width", "feed_forward_width", "decoder_blocks"))
     return ModelCounts(
-        sequence=task["source_length"],
-        target_tokens=task["target_length"],
+        sequence=source,
+        target_tokens=target,
         embedding_parameters=model_counts.embedding_parameters(vocabulary_size, width),
         decoder_parameters=model_counts.decoder_parameters(vocabulary_size, width, inner, blocks),
-        embed_flops=model_counts.embedding_flops(task["source_length"], width),
+        embed_flops=model_counts.embedding_flops(source, width),
         decoder_flops=model_counts.decoder_flops(
-            source_length=task["source_length"],
-            target_length=task["target_length"],
+            source_length=source,
+            target_length=target,
             width=width,
             feed_forward_width=inner,
             blocks=blocks,
@@ -167,7 +362,7 @@ def count_work(config: Config) -> ModelCounts:
 TRANSLATION = Task(
     score_name="BLEU",
     make_sizes=make_sizes,
-    make_objective=make_objective,
+    make_objective=Translation.from_config,
     count_work=count_work,
     reads=frozenset({"task.reverse"}),
 )

@@ -9,7 +9,7 @@ from collapipe_jax import hosts
 from collapipe_jax.files.atomic import write_json, write_text
 from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run, open_workdir
 from collapipe_jax.models.layers import Params
-from collapipe_jax.tasks.objective import Objective
+from collapipe_jax.tasks.task import Objective
 from collapipe_jax.training.history import History, Metrics, metrics_line
 
 _State = TypeVar("_State")

@@ -27,18 +27,18 @@ from collapipe_jax.command_line import (
     run_reporting_errors,
 )
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.classification_data import LabelledSets, read_sets
-from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence
+from collapipe_jax.tasks.classification import read_sets
+from collapipe_jax.tasks.corpora import OUTSIDE, LabelledSets, TaggedSentence
 from collapipe_jax.tasks.scores import (
     Score,
     accuracy,
     macro_f1,
-    majority_class_baseline,
+    majority_class,
     memorised_tags,
     span_f1,
     span_recall,
 )
-from collapipe_jax.tasks.tagging_data import TaggedSets, read_tagged
+from collapipe_jax.tasks.tagging import read_tagged
 from experiments.benchmarks.timing import timed
 
 
@@ -84,8 +84,9 @@ def main(argv: Sequence[str]) -> None:
     parser = make_parser(__doc__, samples=samples, seed=seed)
     parser.add_argument("--corpora", nargs="+", choices=known, default=known)
     options = parser.parse_args(argv)
-    if options.samples < 0:
-        raise InputError("--samples", options.samples, "a negative number", "Use 0 or more")
+    for name in ("samples", "seed"):
+        if (number := getattr(options, name)) < 0:
+            raise InputError(f"--{name}", number, "a negative number", "Use 0 or more")
     console, rows = console_for_tables(_WIDTH), []
     sizes = (0, options.samples) if options.samples else (0,)
     for name, samples in itertools.product(options.corpora, sizes):
@@ -119,25 +120,26 @@ def class_scores(sets: LabelledSets) -> dict[str, Callable[[], tuple[Score, ...]
         train = features.fit_transform(texts[0])
         validation, test = features.transform(texts[1]), features.transform(texts[2])
         model = fit(train, classes[0], lambda m: m.score(validation, classes[1]))
-        predicted = model.predict(test)
+        return scores(model.predict(test))
+
+    def scores(predicted: np.ndarray) -> tuple[Score, ...]:
         return accuracy(classes[2], predicted), macro_f1(classes[2], predicted)
 
     return {
-        "majority class": lambda: tuple(majority_class_baseline(classes[0], classes[2])),
+        "majority class": lambda: scores(majority_class(classes[0], len(classes[2]))),
         "TF-IDF, logistic regression": lambda: judged(_logistic_regression),
         "TF-IDF, linear SVM": lambda: judged(_linear_svm),
     }
 
 
-def tag_scores(sets: TaggedSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
+def tag_scores(sets: LabelledSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
     """Test span F1, and recall of entities seen in training and not, by method, when called."""
     tags = [[sentence.tags for sentence in part] for part in sets[1:]]
-    words = [[sentence.tokens for sentence in part] for part in sets[1:]]
 
     def judged(found: Sequence[Sequence[str]]) -> tuple[Score, ...]:
         recall = span_recall(sets.train, sets.test, found)
         shares = [np.nan if share is None else share for share in recall]
-        return span_f1(tags[2], found), *(Score(share, "recall of entities") for share in shares)
+        return span_f1(sets.test, found), *(Score(share, "recall of entities") for share in shares)
 
     def linear() -> tuple[Score, ...]:
         features = CountVectorizer(analyzer=list, binary=True, dtype=np.float32)
@@ -147,14 +149,14 @@ def tag_scores(sets: TaggedSets) -> dict[str, Callable[[], tuple[Score, ...]]]:
         flat = [tag for sentence in tags[0] for tag in sentence]
 
         def judge(model: SGDClassifier) -> float:
-            return span_f1(tags[1], _by_sentence(tags[1], model.predict(validation))).value
+            return span_f1(sets.validation, _by_sentence(tags[1], model.predict(validation))).value
 
         model = _averaged_svm(train, flat, judge)
         return judged(_by_sentence(tags[2], model.predict(test)))
 
     return {
-        "O everywhere": lambda: judged([[OUTSIDE] * len(sentence) for sentence in words[2]]),
-        "memorised tag of the word": lambda: judged(memorised_tags(words[0], tags[0], words[2])),
+        "O everywhere": lambda: judged([[OUTSIDE] * len(sentence) for sentence in tags[2]]),
+        "memorised tag of the word": lambda: judged(memorised_tags(sets.train, sets.test)),
         "word features, linear SVM": linear,
     }
 

@@ -10,8 +10,10 @@ from collapipe_jax.config import checks as config_checks
 from collapipe_jax.config import experiment as build
 from collapipe_jax.config import system as build_system
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks import classification, tagging, translation
+from collapipe_jax.tasks.classification import Classification
 from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.tasks.tagging import Tagging
+from collapipe_jax.tasks.translation import Translation
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +29,8 @@ def no_work(monkeypatch):
         raise AssertionError("work has started")
 
     monkeypatch.setattr(build_system, "sample_system", work)
-    for module in (translation, tagging, classification):
-        monkeypatch.setattr(module, f"load_{module.__name__.rpartition('.')[2]}", work)
+    for objective in (Translation, Tagging, Classification):
+        monkeypatch.setattr(objective, "load_data", work)
 
 
 def refusal(config) -> InputError:

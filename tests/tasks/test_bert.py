@@ -12,8 +12,8 @@ from support import tiny_corpora, tiny_run
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.pretrained import load_bert, save_bert
-from collapipe_jax.tasks.bert import start_from
 from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.tasks.tagging import Tagging
 from collapipe_jax.training.loop import initial_run_state, round_batches, train
 
 LABELS = {"tagging": 5, "classification": 2}
@@ -94,8 +94,18 @@ def test_a_wrong_number_of_labels_is_corrected(config):
         build_experiment(config)
 
 
+def test_a_row_without_room_for_a_piece_is_refused(config):
+    config.task.source_length = 2
+    with pytest.raises(InputError, match=r"task\.source_length = 2: no room"):
+        build_experiment(config)
+
+
 def test_a_head_and_a_missing_pooler_stay_fresh():
     fresh = {"embedding": 1, "encoder": 2, "decoder": {"pooler": 3, "head": 4}}
+
+    def start_from(pretrained, fresh):
+        return Tagging(model=None, data=None, pretrained=pretrained).starting_params(fresh)
+
     assert start_from(None, fresh) is fresh
     body = {"embedding": 5, "encoder": 6}
     assert start_from(body, fresh) == body | {"decoder": {"pooler": 3, "head": 4}}

@@ -14,9 +14,8 @@ from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert_heads import BertWithHead, LabelledBatch, predict
 from collapipe_jax.tasks import bert
-from collapipe_jax.tasks.objective import Objective
 from collapipe_jax.tasks.registry import TASKS
-from collapipe_jax.tasks.task import Task
+from collapipe_jax.tasks.task import Objective, Task
 from collapipe_jax.training.loop import train
 
 

@@ -1,10 +1,162 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.sampling import permutation_of_epoch, sample_round
+from collapipe_jax.tasks.sampling import (
+    permutation_of_epoch,
+    sample_round,
+    split_dirichlet,
+    split_iid,
+    split_natural,
+    split_samples,
+)
+
+
+def assert_partition(parts, count, minimum):
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(count))
+    for part in parts:
+        assert len(part) >= minimum
+        assert np.all(np.diff(part) > 0)
+
+
+@given(st.integers(0, 10), st.integers(1, 8), st.integers(1, 4), st.integers(0, 60))
+def test_iid_partitions_evenly(seed, clusters, minimum, extra):
+    count = clusters * minimum + extra
+    parts = split_iid(seed, count, clusters)
+    assert_partition(parts, count, minimum)
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(
+    st.integers(0, 10),
+    st.integers(1, 8),
+    st.integers(1, 4),
+    st.lists(st.integers(-2, 5), max_size=80),
+    st.sampled_from([0.001, 0.05, 1.0, 100.0, 1e9]),
+)
+def test_dirichlet_partitions_and_leaves_no_cluster_short(seed, clusters, minimum, labels, alpha):
+    labels = np.array(labels + [0] * clusters * minimum)
+    parts = split_dirichlet(seed, labels, clusters, alpha, minimum)
+    assert_partition(parts, len(labels), minimum)
+
+
+def label_shares(parts, labels):
+    """Share of each label held by each cluster, [N, labels]."""
+    counts = np.array([np.bincount(labels[p], minlength=labels.max() + 1) for p in parts])
+    return counts / counts.sum(axis=0)
+
+
+def test_concentration_sets_the_skew():
+    labels = np.repeat(np.arange(6), 500)
+    skew = {
+        alpha: np.mean(
+            [label_shares(split_dirichlet(s, labels, 4, alpha), labels).max(0) for s in range(20)]
+        )
+        for alpha in (0.01, 1.0, 1e6)
+    }
+    assert skew[0.01] > 0.9  # each label almost whole in one cluster
+    assert skew[0.01] > skew[1.0] > skew[1e6]
+    assert skew[1e6] == pytest.approx(0.25, abs=0.005)
+
+
+def test_shares_have_the_mean_and_variance_of_the_dirichlet_law():
+    # share of one cluster: mean 1/N, variance (1/N)(1 - 1/N) / (N alpha + 1)
+    labels = np.repeat(np.arange(1000), 100)
+    shares = label_shares(split_dirichlet(0, labels, 4, 0.5), labels)
+    assert shares.mean(axis=1) == pytest.approx(0.25, abs=0.03)
+    assert shares.var(axis=1) == pytest.approx(0.25 * 0.75 / 3, rel=0.15)
+
+
+def test_samples_of_a_label_are_dealt_at_random():
+    # by index order the first cluster would hold the first samples
+    parts = split_dirichlet(0, np.zeros(1000, int), 2, 1e6)
+    assert 400 < np.median(parts[0]) < 600
+
+
+def test_seeds_matter_and_repeat():
+    labels = np.arange(200) % 5
+    one, again, other = (split_dirichlet(seed, labels, 3, 0.5) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
+    assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@given(
+    st.integers(0, 10),
+    st.integers(1, 3),
+    st.lists(st.integers(1, 30), min_size=3, max_size=6),
+)
+def test_natural_keeps_groups_whole_and_within_grahams_bound(seed, clusters, sizes):
+    groups = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    parts = split_natural(seed, groups, clusters)
+    assert_partition(parts, len(groups), 1)
+    assert sum(len(np.unique(groups[part])) for part in parts) == len(sizes)
+    layouts = itertools.product(range(clusters), repeat=len(sizes))
+    best = min(max(np.bincount(owners, weights=sizes)) for owners in layouts)
+    assert max(len(part) for part in parts) <= best * (4 / 3 - 1 / (3 * clusters)) + 1e-9
+
+
+def test_natural_puts_the_largest_group_first():
+    # sizes 6 5 4 3 2 on two clusters: 6 | 5, 6 | 5 4, 6 3 | 5 4, then 2 on either
+    groups = np.repeat([4, 2, 7, 1, 9], [6, 5, 4, 3, 2])
+    for seed in range(5):
+        parts = [set(groups[part].tolist()) - {9} for part in split_natural(seed, groups, 2)]
+        assert sorted(map(sorted, parts)) == [[1, 4], [2, 7]]
+
+
+def test_natural_breaks_ties_by_seed():
+    groups = np.repeat(np.arange(6), 10)
+    splits = {tuple(tuple(p) for p in split_natural(seed, groups, 3)) for seed in range(20)}
+    assert len(splits) > 10
+    assert all(len(part) == 20 for split in splits for part in split)
+    # the larger of two groups goes to either cluster
+    owners = {len(split_natural(seed, np.array([0, 0, 1]), 2)[0]) for seed in range(20)}
+    assert owners == {1, 2}
+
+
+def test_natural_refuses_what_whole_groups_cannot_serve():
+    with pytest.raises(InputError, match=r"network\.clusters = 3: 2 groups cannot go whole"):
+        split_natural(0, np.array([0, 0, 1, 1]), 3)
+    with pytest.raises(InputError, match="leave a cluster with 1 samples, fewer than 2"):
+        split_natural(0, np.array([0, 0, 0, 1]), 2, 2)
+
+
+def test_schemes_by_name():
+    labels = np.arange(100) % 5
+    for scheme, expected in (
+        ("iid", split_iid(3, 100, 4)),
+        ("dirichlet", split_dirichlet(3, labels, 4, 0.1, 2)),
+        ("natural", split_natural(3, labels, 4, 2)),
+    ):
+        parts = split_samples(3, scheme, labels, 4, 0.1, 2)
+        assert all(np.array_equal(a, b) for a, b in zip(parts, expected, strict=True))
+    message = r"task\.split = 'even': .* Use one of iid, dirichlet, natural"
+    with pytest.raises(InputError, match=message):
+        split_samples(3, "even", labels, 4, 0.1)
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "natural"])
+@pytest.mark.parametrize(
+    ("count", "clusters", "minimum", "message"),
+    [
+        (5, 6, 1, r"network\.clusters = 6: 5 samples cannot give each cluster 1"),
+        (5, 2, 3, "5 samples cannot give each cluster 3"),
+    ],
+)
+def test_impossible_splits(scheme, count, clusters, minimum, message):
+    with pytest.raises(InputError, match=message):
+        split_samples(0, scheme, np.zeros(count, int), clusters, 1.0, minimum)
+
+
+@pytest.mark.parametrize("concentration", [0.0, 1e-9])
+def test_impossible_concentrations(concentration):
+    with pytest.raises(InputError, match=r"task\.concentration = "):
+        split_dirichlet(0, np.zeros(10, int), 2, concentration)
+
 
 CLUSTERS = (np.array([4, 8, 15, 16, 23]), np.array([0, 1]), np.arange(100, 137))
 
@@ -67,19 +219,3 @@ def test_orders_are_uniform():
 def test_a_cluster_keeps_its_stream_when_others_change():
     alone = sample_round(2, CLUSTERS[:1], 1, 2, 3)
     assert np.array_equal(sample_round(2, CLUSTERS, 1, 2, 3)[:, :1], alone)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((-1, CLUSTERS, 0, 1, 1), r"seed = -1"),
-        ((2**64, CLUSTERS, 0, 1, 1), r"seed"),
-        ((0, CLUSTERS, -1, 1, 1), "round_index = -1"),
-        ((0, CLUSTERS, 0, 0, 1), r"training\.local_steps = 0"),
-        ((0, CLUSTERS, 0, 1, 0), r"training\.batch = 0"),
-        ((0, (*CLUSTERS, np.array([], int)), 0, 1, 1), "cluster = 3: the cluster has no samples"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, message):
-    with pytest.raises(InputError, match=message):
-        sample_round(*arguments)

@@ -1,7 +1,7 @@
 from support import tiny_corpora
 
-from collapipe_jax.tasks.classification_data import read_sets
-from collapipe_jax.tasks.tagging_data import read_tagged
+from collapipe_jax.tasks.classification import read_sets
+from collapipe_jax.tasks.tagging import read_tagged
 from experiments.benchmarks.linear_baselines import class_scores, tag_scores
 
 

@@ -1,3 +1,4 @@
+import csv
 import json
 import os
 import string
@@ -8,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.classification_data import load_classification, stratified_draw
+from collapipe_jax.tasks.classification import (
+    Classification,
+    read_domains,
+    read_labelled_text,
+    split_name,
+    stratified_draw,
+)
+from collapipe_jax.tasks.corpora import TextFile
 from collapipe_jax.tasks.subwords import SPECIAL_PIECES
 
 CLASSES = {"light on": 12, "pay bill": 8, "block card": 4}
@@ -28,13 +36,19 @@ def files(tmp_path):
     return tmp_path
 
 
+def load_classification(length, seed, **task):
+    task = {"samples": 0, "validation_samples": 0, "lowercase": True, **task}
+    task["source_length"] = length
+    return Classification.load_data({"seed": seed, "model": {"pretrained": ""}, "task": task})
+
+
 def load(folder, **changes):
     arguments = {
         "train": f"{folder}/data.json#train",
         "validation": f"{folder}/data.json#val",
         "test": f"{folder}/data.json#test",
         "domains": "",
-        "vocabulary": folder / "vocab.txt",
+        "vocabulary": f"{folder}/vocab.txt",
         "vocabulary_size": 0,
         "length": 32,
         "seed": 0,
@@ -81,9 +95,7 @@ def test_a_vocabulary_is_learnt_from_the_training_texts_alone(files):
 
 def test_keys_are_classes_or_domains(files):
     assert np.array_equal(load(files).split_keys, load(files).train.labels)
-    assert load(files).key_names == load(files).labels
-    data = load(files, domains=files / "domains.json")
-    assert data.key_names == ("bank", "home")
+    data = load(files, domains=f"{files}/domains.json")
     assert data.split_keys.tolist() == [1] * 12 + [0] * 12
     assert data.split_keys.dtype == np.int32
 
@@ -135,9 +147,6 @@ def test_a_stratified_draw_is_random_within_labels_and_in_its_ties():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"length": 2}, r"task\.source_length = 2: no room"),
-        ({"samples": -1}, r"task\.samples = -1"),
-        ({"seed": -1}, r"seed = -1"),
         ({"validation": ""}, r"task\.validation_samples = 0: there is no task\.validation"),
         ({"validation_samples": 3}, r"validation_samples = 3: task\.validation names a file"),
         ({"validation": "", "validation_samples": 24}, "none would be left to train on"),
@@ -157,17 +166,17 @@ def test_a_class_that_training_lacks_is_refused(files):
     (files / "new.csv").write_text("text,label\nhello,greeting\nx,pay bill\n", encoding="utf-8")
     for key in ("validation", "test"):
         with pytest.raises(InputError, match=f"task.{key} = .*training has no 'greeting'"):
-            load(files, **{key: files / "new.csv"})
+            load(files, **{key: f"{files}/new.csv"})
 
 
 def test_a_class_without_a_domain_is_refused(files):
     (files / "domains.json").write_text('{"home": ["light on"]}', encoding="utf-8")
     with pytest.raises(InputError, match="2 classes have no domain, the first 'block card'"):
-        load(files, domains=files / "domains.json")
+        load(files, domains=f"{files}/domains.json")
 
 
 @pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
-def test_the_real_corpora():
+def test_the_real_corpora_in_arrays():
     bert = {"vocabulary": "vocab_bert/bert-base-uncased-vocab.txt", "vocabulary_size": 0}
     file = "cls_clinc150/data_full.json"
     data = load_classification(
@@ -197,3 +206,119 @@ def test_the_real_corpora():
     share = np.bincount(data.validation.labels) / np.bincount(data.train.labels)
     assert np.all(np.abs(share - 1 / 9) < 0.04)
     assert np.all(np.bincount(data.test.labels) == 40)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def one(name, content):
+        path = tmp_path / name
+        text = content if isinstance(content, str) else json.dumps(content)
+        path.write_text(text, encoding="utf-8", newline="")
+        return str(path)
+
+    return one
+
+
+def read(name, key="task.test"):
+    return read_labelled_text(TextFile(key, name))
+
+
+def domains_in(name):
+    return read_domains(TextFile("task.domains", name))
+
+
+def test_quoted_line_breaks_quotes_and_commas(write):
+    path = write(
+        "a.csv", 'text,category\r\n"Where,\r\n is ""it""?",lost\r\n\r\nHi  there ,greet\r\n'
+    )
+    assert read(path) == [('Where, is "it"?', "lost"), ("Hi there", "greet")]
+
+
+def test_columns_go_by_name(write):
+    path = write("a.tsv", "id\tlabel\ttext\tquery\n1\tx\tone, two\teins\n")
+    assert read(path) == [("one, two", "x")]
+    both = write("b.csv", "label,text,category\n1,one,x\n")
+    assert read(both) == [("one", "x")]
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8")).filter(str.strip), min_size=1, max_size=6))
+def test_what_the_csv_module_writes_is_read(tmp_path_factory, texts):
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("text", "label"), *((text, "x") for text in texts)])
+    assert read(str(path)) == [(" ".join(text.split()), "x") for text in texts]
+
+
+def test_json_lists_of_pairs_and_of_objects(write):
+    pairs = write("a.json", [["one", "x"], ["two", "y"]])
+    objects = [{"text": "one", "label": "x"}, {"text": "two", "category": "y", "id": 3}]
+    assert read(pairs) == read(write("b.json", objects))
+    assert read(pairs) == [("one", "x"), ("two", "y")]
+
+
+def test_splits_go_by_name(write):
+    path = write("a.json", {"train": [["one", "x"]], "val": [["two", "y"]]})
+    assert read(f"{path}#val") == [("two", "y")]
+    assert split_name("a/b.json#val") == ("a/b.json", "val")
+    assert split_name("a#b/c.json") == ("a#b/c.json", "")
+    assert split_name("a.csv#val") == ("a.csv#val", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "text,intent\na,b\n", "no column category or label among text, intent"),
+        ("a.csv", "", "no column text among none"),
+        ("a.csv", 'text,label\na,b\n\n"c\nd",e,f\n', "line 4 has 3 columns, the header 2"),
+        ("a.csv", 'text,label\n"a\nb",x\n ,y\n', "line 4 has no text"),
+        ("a.csv", "text,label\na,\n", "line 2 has no label"),
+        ("a.csv", "text,label\n", "it holds no entry"),
+        ("a.txt", "text,label\n", r"\.txt is no known form"),
+        ("a.json", "[", "not JSON .Expecting value"),
+        ("a.json", "3", "no JSON list of entries"),
+        ("a.json", [["a", "b", "c"]], "entry 1 is no text with a label"),
+        ("a.json", [["a", "b"], {"text": "a"}], "entry 2 is no text with a label"),
+        ("a.json", [["a", 3]], "entry 1 is no text with a label"),
+        ("a.json", [["a", ""]], "entry 1 has no label"),
+        ("a.json#val", {"train": [], "test": []}, "no split 'val' among train, test"),
+        ("a.json", {"train": []}, "no split '' among train.*Name one as FILE.json#SPLIT"),
+        ("a.json#val", [["a", "b"]], "the file has no splits, so no 'val'"),
+    ],
+)
+def test_broken_files_are_named_with_the_place(write, name, content, message):
+    path, mark, split = name.partition("#")
+    with pytest.raises(InputError, match=message) as caught:
+        read(f"{write(path, content)}{mark}{split}")
+    assert caught.value.key == "task.test"
+    assert path in str(caught.value.value)
+
+
+def test_unreadable_files_keep_their_own_message(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        read(f"{tmp_path}/no.json")
+    (tmp_path / "a.json").write_bytes(b'[["\xfc", "x"]]')
+    with pytest.raises(InputError, match="line 1 holds bytes that are not UTF-8"):
+        read(f"{tmp_path}/a.json")
+
+
+def test_domains_map_labels(write):
+    path = write("d.json", {"bank": ["pay", "freeze"], "home": ["light"]})
+    assert domains_in(path) == {"pay": "bank", "freeze": "bank", "light": "home"}
+    with pytest.raises(InputError, match="'pay' stands in 'bank' and in 'home'"):
+        domains_in(write("d.json", {"bank": ["pay"], "home": ["pay"]}))
+    for wrong in ([], {"bank": "pay"}, {"bank": [3]}):
+        with pytest.raises(InputError, match=r"task\.domains = .*no JSON object of lists"):
+            domains_in(write("d.json", wrong))
+
+
+@pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
+def test_the_real_corpora_have_the_sizes_of_their_papers():
+    sizes = {"train": 15000, "val": 3000, "test": 4500, "oos_test": 1000}
+    file = "cls_clinc150/data_full.json"
+    for split, size in sizes.items():
+        assert len(read(f"{file}#{split}")) == size
+    train = read("cls_banking77/train.csv")
+    assert (len(train), len({entry.label for entry in train})) == (10003, 77)
+    assert not any(set("\r\n\t") & set(entry.text) for entry in train)
+    domain_of = domains_in("cls_clinc150/domains.json")
+    assert (len(domain_of), len(set(domain_of.values()))) == (150, 10)

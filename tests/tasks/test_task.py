@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from collapipe_jax.tasks.objective import in_batches
+from collapipe_jax.tasks.task import in_batches
 
 
 @pytest.mark.parametrize("count", [1, 99, 100, 101, 250])
