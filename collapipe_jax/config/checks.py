@@ -11,7 +11,7 @@ from collapipe_jax.config.default import KEYS, RENAMED
 from collapipe_jax.config.keys import Key
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.pipeline.execution import check_backend
-from collapipe_jax.pipeline.micro_batches import check_micro_batches
+from collapipe_jax.pipeline.slots import check_micro_batches
 from collapipe_jax.quantity import Quantity
 from collapipe_jax.tasks.registry import TASKS
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import LabelledBatch
+from collapipe_jax.models.bert import LabelledBatch
 from collapipe_jax.tasks.corpora import CorpusName, check_labels, resolve_corpus
 from collapipe_jax.tasks.labelled_text import (
     LabelledText,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import UNLABELLED
+from collapipe_jax.models.bert import UNLABELLED
 from collapipe_jax.models.config import PAD_ID
 from collapipe_jax.tasks.subwords import CONTINUES, pad_rows
 

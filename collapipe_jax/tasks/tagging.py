@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from typing import Any, ClassVar
 
-from collapipe_jax.models.bert_heads import LabelledBatch
+from collapipe_jax.models.bert import LabelledBatch
 from collapipe_jax.models.layers import Params
 from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.objective import held_out_loss

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import UNLABELLED, LabelledBatch
+from collapipe_jax.models.bert import UNLABELLED, LabelledBatch
 from collapipe_jax.models.config import PAD_ID
 from collapipe_jax.tasks.conll import OUTSIDE, TaggedSentence, entity_type, read_conll
 from collapipe_jax.tasks.corpora import CorpusName, check_labels, resolve_corpus

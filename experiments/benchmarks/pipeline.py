@@ -137,7 +137,7 @@ def step_on_one_device(config: EncoderConfig) -> Callable:
     return step
 
 
-def step_on_a_mesh(config: EncoderConfig, mesh: Mesh, shape: Shape, schedule: str) -> Callable:
+def step_on_a_mesh(config: EncoderConfig, shape: Shape, schedule: str) -> Callable:
     """The same step with a device per stage, by a schedule."""
 
     @functools.partial(jax.jit, donate_argnums=0)
@@ -153,7 +153,6 @@ def step_on_a_mesh(config: EncoderConfig, mesh: Mesh, shape: Shape, schedule: st
             batch.segments,
             batch.weights,
             micro_batches=shape.micro_batches,
-            mesh=mesh,
         )
         return _descend(gradients.slots, moments, slots), gradients.x
 
@@ -183,8 +182,8 @@ def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: S
         capacity = config.encoder_blocks // shape.stages
         segments = jnp.full((1, shape.stages), capacity)
         if mesh is not None:
-            slots = gather_slots(params, segments[0], capacity)
-            params = jax.tree.map(lambda leaf: leaf[None], slots)
+            stacks = jax.tree.map(lambda leaf: leaf[None], params)
+            params = gather_slots(stacks, segments, capacity)
         x = jax.random.normal(key, (1, shape.batch, shape.sequence, config.width))
         mask = jnp.ones(x.shape[:3], bool)
         return (params, _OPTIMIZER.init(params)), Batch(x, mask, jnp.cos(x), segments)
@@ -226,7 +225,7 @@ def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> i
         step, mesh = step_on_one_device(config), None
     else:
         mesh = make_pipeline_mesh(1, shape.stages)
-        step = step_on_a_mesh(config, mesh, shape, schedule)
+        step = step_on_a_mesh(config, shape, schedule)
     lowered = step.lower(*lay_out(True, mesh, config, shape))
     found = lowered.compile(compiler_options=_QUICK).memory_analysis()
     sizes = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
@@ -265,7 +264,7 @@ def measure_cpu_seconds(config: EncoderConfig, shape: Shape, repeats: int) -> di
 
     works = {"sequential": keep_running(step_on_one_device(config), None)}
     for name in SCHEDULES:
-        works[name] = keep_running(step_on_a_mesh(config, mesh, shape, name), mesh)
+        works[name] = keep_running(step_on_a_mesh(config, shape, name), mesh)
     return in_turns(works, repeats, time.process_time)
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import UNLABELLED
+from collapipe_jax.models.bert import UNLABELLED
 from collapipe_jax.models.config import PAD_ID
 from collapipe_jax.tasks.piece_dropout import PieceDropout
 from collapipe_jax.tasks.subwords import SPECIAL_PIECES

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import LabelledBatch
+from collapipe_jax.models.bert import LabelledBatch
 from collapipe_jax.tasks.scores import memorised_tag_baseline, span_f1
 from collapipe_jax.tasks.subwords import SPECIAL_PIECES
 from collapipe_jax.tasks.tagging_data import (
