@@ -187,7 +187,7 @@ class DataParallelLearner:
             jax.random.split(erasure_key, shares.size), 1, 1, loss_probability
         )[:, 0]
         own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[rows.ids], batch)
-        dropout_key = dropout_key if self.model.encoder.dropout_rate > 0.0 else None
+        dropout_key = dropout_key if self.model.sizes.dropout_rate > 0.0 else None
 
         loss = functools.partial(_client_loss, model=self.model, dropout_key=dropout_key)
         gradients, (loss_sum, token_count) = jax.vmap(jax.grad(loss, has_aux=True))(

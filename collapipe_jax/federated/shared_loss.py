@@ -41,19 +41,14 @@ def shared_loss(
       The scalar, and ``(loss_sum [N], token_count [N])`` without erasure weights.
     """
     clusters, batch_size = example_weights.shape
-    key = dropout_key if model.encoder.dropout_rate > 0.0 else None
+    key = dropout_key if model.sizes.dropout_rate > 0.0 else None
     ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
-
-    def embed(client: Params, batch: Batch, ids: Array) -> tuple[Array, Array]:
-        return model.embed(client["embedding"], batch, example_keys(key, ids))
-
-    x, mask = jax.vmap(embed)(clients, batch, ids)
-    encoded = encode_clusters(
-        clients["encoder"], model.encoder, x, mask, segments, key, ids, execution
-    )
+    keys = jax.vmap(example_keys, in_axes=(None, 0))(key, ids)
+    x, mask = jax.vmap(model.embed)(clients["embedding"], batch, keys)
+    encoded = encode_clusters(clients["encoder"], model.sizes, x, mask, segments, keys, execution)
     encoded = _scale_gradient(encoded, 1.0 / jnp.where(shares > 0.0, shares, 1.0))
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (encoded, batch, ids))
-    losses, tokens = model.losses(decoder, flat[0], flat[1], example_keys(key, flat[2]))
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (encoded, batch, keys))
+    losses, tokens = model.losses(decoder, *flat)
     losses, tokens = losses.reshape(ids.shape), tokens.reshape(ids.shape)
     cluster_loss = loss_per_token(losses, tokens, example_weights)
     return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))

@@ -6,7 +6,5 @@ Arguments that recur in this room:
   the parts of the control unit, of the devices, and of the edge server.
 - ``config``: sizes, hashable and so static under jit.
 - ``x``: activations ``[B, S, h]``; ``mask``: ``[B, S]``, True on real tokens.
-- ``dropout_key``: scalar random key, or None for a deterministic pass.
-- ``example_ids``: ``[B]`` numbers of the examples in the mini-batch; ``0 .. B - 1`` when None.
 - ``keys``: ``[B]`` random keys of the examples (``example_keys``), or None for no dropout.
 """

@@ -1,8 +1,11 @@
 """BERT (Devlin et al. 1810.04805), cut between control unit, devices and edge server.
 
 ``embed_bert`` runs on the control unit, ``encoder.encode`` on the devices, ``pool`` and a head
-on the edge server. Parameters are ``{"embedding", "encoder", "pooler"}``.
+for tagging or classification on the edge server.
 """
+
+import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,25 +13,38 @@ from flax import nnx
 from jax import Array
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.config import BertConfig
+from collapipe_jax.models.config import PAD_ID, BertConfig, Ids
+from collapipe_jax.models.cross_entropy import summed_cross_entropy
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import (
     Norm,
     Params,
+    add_bias,
     bind,
     dropout,
-    example_keys,
-    initial_weights,
+    init_linear,
+    init_norm,
     layer_keys,
 )
+from collapipe_jax.models.split_model import SplitModel
+
+UNLABELLED = -1
+"""Label of a token that is not scored."""
+
+
+class LabelledBatch(NamedTuple):
+    """Texts with a label at every scored token, or one a text; int32."""
+
+    token_ids: Ids  # [B, S], 0 where padded
+    labels: Ids  # [B, S] or [B], UNLABELLED where nothing is scored
 
 
 def init_bert(key: Array, config: BertConfig) -> Params:
     """Fresh parameters of BERT.
 
     Returns:
-      ``{"embedding", "encoder", "pooler"}``: tables ``word [V, h]``, ``position [P, h]`` and
-      ``token_type [T, h]`` with their norm, the blocks ``[L, ...]``, and the pooler.
+      ``{"embedding", "encoder", "pooler"}``, the first with tables ``word [V, h]``,
+      ``position [P, h]`` and ``token_type [T, h]``, and their norm.
     """
     tables_key, encoder_key, pooler_key = jax.random.split(key, 3)
     rows = {
@@ -39,24 +55,13 @@ def init_bert(key: Array, config: BertConfig) -> Params:
     # The inputs of a table's row are the width's numbers, not the rows: with a deviation of
     # 0 in the configuration, LeCun's law would favour the shortest table.
     law = nnx.initializers.truncated_normal(config.initial_deviation or config.width**-0.5)
-    tables = {
-        name: law(table_key, (count, config.width))
-        for (name, count), table_key in zip(
-            rows.items(), jax.random.split(tables_key, 3), strict=True
-        )
-    }
-    norm = {"scale": jnp.ones(config.width), "bias": jnp.zeros(config.width)}
+    keys = jax.random.split(tables_key, 3)
+    tables = {name: law(k, (rows[name], config.width)) for name, k in zip(rows, keys, strict=True)}
     return {
-        "embedding": {**tables, "norm": norm},
+        "embedding": {**tables, "norm": init_norm(config)},
         "encoder": init_encoder(encoder_key, config),
-        "pooler": init_pooler(pooler_key, config),
+        "pooler": init_linear(pooler_key, config.width, config.width, config),
     }
-
-
-def init_pooler(key: Array, config: BertConfig) -> Params:
-    """Fresh parameters of the pooler, ``{"kernel": [h, h], "bias": [h]}``."""
-    kernel = initial_weights(config)(key, (config.width, config.width))
-    return {"kernel": kernel, "bias": jnp.zeros(config.width)}
 
 
 def embed_bert(
@@ -66,18 +71,14 @@ def embed_bert(
     token_types: Array | None = None,
     keys: Array | None = None,
 ) -> Array:
-    """Input of the first block: word, position and token type, summed, normed, dropped.
+    """Input ``[B, S, h]`` of the first block: three embeddings, summed, normed, dropped.
 
     Args:
       embedding_params: tables ``word``, ``position`` and ``token_type``, and ``norm``.
       config: sizes.
       token_ids: ``[B, S]``; a number outside the vocabulary is clamped to its end.
       token_types: ``[B, S]``, clamped likewise; all 0 when None.
-      keys: the embedding draws as layer ``L``, next to the blocks ``0 .. L - 1``; a head's
-        dropout takes layers from ``L + 1`` on.
-
-    Returns:
-      ``[B, S, h]``, of the tables' type.
+      keys: the embedding draws as layer ``L``, next to the blocks ``0 .. L - 1``.
 
     Raises:
       InputError: if ``S`` exceeds the number of positions.
@@ -99,7 +100,7 @@ def embed_bert(
 
 def pool(pooler_params: Params, hidden: Array) -> Array:
     """One vector ``[B, h]`` a text: a linear map and tanh of the first token's hidden state."""
-    return jnp.tanh(hidden[:, 0] @ pooler_params["kernel"] + pooler_params["bias"][None])
+    return jnp.tanh(add_bias(hidden[:, 0] @ pooler_params["kernel"], pooler_params["bias"]))
 
 
 def bert_encode(
@@ -108,20 +109,67 @@ def bert_encode(
     token_ids: Array,
     mask: Array,
     token_types: Array | None,
-    *,
-    dropout_key: Array | None = None,
-    example_ids: Array | None = None,
+    keys: Array | None = None,
 ) -> tuple[Array, Array | None]:
-    """The whole of BERT on one device.
+    """The whole of BERT on one device; arguments and errors as in ``embed_bert``.
 
     Returns:
       ``(hidden [B, S, h], pooled [B, h])``; ``pooled`` is None for parameters without "pooler".
-
-    Raises:
-      InputError: if ``S`` exceeds the number of positions.
     """
-    ids = jnp.arange(token_ids.shape[0]) if example_ids is None else example_ids
-    keys = example_keys(dropout_key, ids)
     x = embed_bert(params["embedding"], config, token_ids, token_types, keys)
-    hidden = encode(params["encoder"], config, x, mask, dropout_key, ids)
+    hidden = encode(params["encoder"], config, x, mask, keys)
     return hidden, pool(params["pooler"], hidden) if "pooler" in params else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertWithHead(SplitModel):
+    """BERT, dropout and a linear map; batches are ``LabelledBatch``."""
+
+    sizes: BertConfig
+    labels: int
+    pools: bool  # whether the head labels the pooled text instead of every token
+    label_smoothing: float = 0.0  # share in [0, 1) of the target's mass spread over the labels
+
+    @property
+    def unsmoothed(self) -> "BertWithHead":
+        """The same model, its loss without label smoothing."""
+        return dataclasses.replace(self, label_smoothing=0.0)
+
+    def init(self, key: Array) -> Params:
+        """Fresh parameters; head and pooler are the decoder."""
+        body_key, head_key = jax.random.split(key)
+        body = init_bert(body_key, self.sizes)
+        pooler = body.pop("pooler")
+        decoder = {"head": init_linear(head_key, self.sizes.width, self.labels, self.sizes)}
+        return body | {"decoder": decoder | ({"pooler": pooler} if self.pools else {})}
+
+    def embed(
+        self, embedding_params: Params, batch: LabelledBatch, keys: Array | None
+    ) -> tuple[Array, Array]:
+        """Embedded tokens and their mask; all texts are of one type."""
+        x = embed_bert(embedding_params, self.sizes, batch.token_ids, None, keys)
+        return x, batch.token_ids != PAD_ID
+
+    def scores(self, decoder_params: Params, encoded: Array, keys: Array | None = None) -> Array:
+        """Logits ``[B, S, labels]`` or ``[B, labels]`` from hidden states ``[B, S, h]``."""
+        x = pool(decoder_params["pooler"], encoded) if self.pools else encoded
+        # The head draws as the layer after the embedding's.
+        keys = layer_keys(keys, self.sizes.encoder_blocks + 1)
+        head, x = decoder_params["head"], dropout(x, keys, 0, self.sizes.dropout_rate)
+        return add_bias(x @ head["kernel"], head["bias"])
+
+    def losses(
+        self, decoder_params: Params, encoded: Array, batch: LabelledBatch, keys: Array | None
+    ) -> tuple[Array, Array]:
+        """Cross entropy in nats summed over the scored labels, and their number ``[B]``."""
+        scored = batch.labels != UNLABELLED
+        targets = jnp.where(scored, batch.labels, 0)
+        scores = self.scores(decoder_params, encoded, keys)
+        return summed_cross_entropy(scores, targets, scored, self.label_smoothing)
+
+
+def predict(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:
+    """Likeliest label of every token ``[B, S]``, or of every text ``[B]``."""
+    x, mask = model.embed(params["embedding"], batch, None)
+    encoded = encode(params["encoder"], model.sizes, x, mask)
+    return model.scores(params["decoder"], encoded).argmax(-1)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from collapipe_jax.errors import InputError
@@ -11,9 +12,13 @@ Ids = Any
 
 PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
 
-NORMS = ("pre", "post")
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 DTYPES = ("float32", "bfloat16")
+"""Types of products."""
+_KNOWN = {
+    "norm": ("pre", "post"),
+    "activation": ("gelu", "gelu_tanh", "relu"),
+    "compute_dtype": DTYPES,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,10 +63,9 @@ class EncoderConfig:
             value = getattr(self, field.name)
             if field.type is int and not (type(value) is int and value >= 1):
                 _reject(field.name, value, "is no positive integer", "Give at least 1")
-            if field.type is float and not 0.0 <= value < 1.0:
-                _reject(field.name, value, "is outside [0, 1)", "Give a share below 1")
-        names = {"norm": NORMS, "activation": ACTIVATIONS, "compute_dtype": DTYPES}
-        for name, known in names.items():
+            if field.type is float and not (isinstance(value, Real) and 0.0 <= float(value) < 1.0):
+                _reject(field.name, value, "is no number in [0, 1)", "Give a share below 1")
+        for name, known in _KNOWN.items():
             if getattr(self, name) not in known:
                 _reject(name, getattr(self, name), "is unknown", f"Choose among {', '.join(known)}")
         if self.width % self.heads:
@@ -73,23 +77,16 @@ class EncoderConfig:
 class TransformerConfig(EncoderConfig):
     """Sizes of an encoder-decoder for translation.
 
-    Attributes:
-      vocabulary_size: entries of the vocabulary, special tokens included.
-      decoder_blocks: blocks of the decoder.
-      source_length: tokens of a source sentence, padding included.
-      target_length: tokens of a target sentence, end included and start not.
-      label_smoothing: share in [0, 1) of the target's mass spread over the vocabulary.
-
     Raises:
       InputError: as ``EncoderConfig``, and on an odd width, a vocabulary without room for the
         special tokens, or post-norm.
     """
 
-    vocabulary_size: int
+    vocabulary_size: int  # special tokens included
     decoder_blocks: int
-    source_length: int
-    target_length: int
-    label_smoothing: float = 0.0
+    source_length: int  # tokens, padding included
+    target_length: int  # tokens, end included and start not
+    label_smoothing: float = 0.0  # share of the target's mass spread over the vocabulary
 
     def __post_init__(self) -> None:
         if self.width % 2:
@@ -104,20 +101,11 @@ class TransformerConfig(EncoderConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig(EncoderConfig):
-    """Sizes of BERT (Devlin et al. 1810.04805) with its published defaults.
-
-    Attributes:
-      vocabulary_size: entries of the WordPiece vocabulary.
-      positions: longest text in tokens, each position with a learned embedding.
-      token_types: types of text in one sequence, each with a learned embedding.
-
-    Raises:
-      InputError: as ``EncoderConfig``.
-    """
+    """Sizes of BERT (Devlin et al. 1810.04805) with its published defaults."""
 
     vocabulary_size: int
-    positions: int = 512
-    token_types: int = 2
+    positions: int = 512  # longest text in tokens
+    token_types: int = 2  # types of text in one sequence
     norm: str = "post"
     norm_epsilon: float = 1e-12
     activation: str = "gelu"

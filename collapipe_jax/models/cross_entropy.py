@@ -42,3 +42,11 @@ def _backward(smoothing: float, residual: _Residual, cotangent: Array) -> tuple:
 
 cross_entropy = jax.custom_vjp(_cross_entropy, nondiff_argnums=(2,))
 cross_entropy.defvjp(_forward, _backward)
+
+
+def summed_cross_entropy(
+    scores: Array, targets: Array, scored: Array, smoothing: float
+) -> tuple[Array, Array]:
+    """``cross_entropy`` of an example summed over what is scored, and its number, both ``[B]``."""
+    losses, axes = cross_entropy(scores, targets, smoothing), tuple(range(1, scored.ndim))
+    return jnp.where(scored, losses, 0.0).sum(axes), scored.sum(axes).astype(losses.dtype)

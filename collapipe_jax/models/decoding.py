@@ -9,82 +9,25 @@ from jax import Array
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID, TransformerConfig
-from collapipe_jax.models.layers import Params, bind
-from collapipe_jax.models.transformer import DecoderBlock, embed, layer_norm, logits, source_memory
-
-
-class _Cache(NamedTuple):
-    """Projected keys and values of every decoder block, ``Q`` hypotheses at once."""
-
-    key: Array  # [decoder_blocks, Q, T, h]
-    value: Array  # [decoder_blocks, Q, T, h]
-    memory_key: Array  # [decoder_blocks, Q, S, h]
-    memory_value: Array  # [decoder_blocks, Q, S, h]
-
-
-class _Greedy(NamedTuple):
-    """Carry of the greedy search."""
-
-    position: Array  # []
-    ids: Array  # [B, T]
-    last: Array  # [B]
-    finished: Array  # [B] bool
-    cache: _Cache
+from collapipe_jax.models.layers import Norm, Params, bind
+from collapipe_jax.models.transformer import DecoderBlock, embed, logits, source_memory
 
 
 class _Beams(NamedTuple):
-    """Carry of the beam search, W hypotheses an example."""
+    """Carry of the beam search, W hypotheses an example, ``Q = B W`` in all."""
 
-    position: Array  # []
-    ids: Array  # [B, W, T]
+    position: Array  # [] of the last token
+    ids: Array  # [B, W, T + 1], from the start token on
     total: Array  # [B, W] log-probability
-    length: Array  # [B, W] tokens, end included
+    length: Array  # [B, W] tokens, end included and start not
     finished: Array  # [B, W] bool
-    cache: _Cache  # Q = B W
+    keys: Array  # [decoder_blocks, Q, T, h], of all tokens but the last
+    values: Array  # [decoder_blocks, Q, T, h]
 
 
-@functools.partial(jax.jit, static_argnames=("config", "max_length"))
-def greedy_decode(
-    params: Params, config: TransformerConfig, source_ids: Array, max_length: int | None = None
-) -> Array:
-    """Greedy search: the likeliest next token until the end token.
-
-    Args:
-      params, config: of the model.
-      source_ids: ``[B, S]``.
-      max_length: ``T``, most tokens, end included (static); ``config.target_length`` when None.
-
-    Returns:
-      ``[B, T]`` int32 without a start token: tokens, an end token, then padding. A sentence that
-      never ends has no end token.
-    """
-    length = config.target_length if max_length is None else max_length
-    batch, mask = source_ids.shape[0], source_ids != PAD_ID
-
-    def continues(state: _Greedy) -> Array:
-        return (state.position < length) & ~state.finished.all()
-
-    def body(state: _Greedy) -> _Greedy:
-        cache, scores = _next_scores(
-            params["decoder"], config, state.cache, mask, state.last, state.position
-        )
-        token = jnp.where(state.finished, PAD_ID, scores.argmax(-1).astype(jnp.int32))
-        return _Greedy(
-            position=state.position + 1,
-            ids=state.ids.at[:, state.position].set(token),
-            last=token,
-            finished=state.finished | (token == EOS_ID),
-            cache=cache,
-        )
-
-    start = _Greedy(
-        position=jnp.int32(0),
-        ids=jnp.full((batch, length), PAD_ID, jnp.int32),
-        last=jnp.full(batch, BOS_ID, jnp.int32),
-        finished=jnp.zeros(batch, bool),
-        cache=_start_cache(params, config, source_ids, length, 1),
-    )
-    return jax.lax.while_loop(continues, body, start).ids
+def greedy_decode(params: Params, config: TransformerConfig, source_ids: Array) -> Array:
+    """Greedy search: the likeliest next token until the end token; as ``beam_search``."""
+    return _beam_search(params, config, source_ids, jnp.float32(0.0), 1)[0]
 
 
 def beam_search(
@@ -94,7 +37,6 @@ def beam_search(
     *,
     beams: int = 4,
     length_penalty: float = 0.6,
-    max_length: int | None = None,
 ) -> tuple[Array, Array]:
     """Beam search; exact once the beams hold every hypothesis.
 
@@ -103,12 +45,15 @@ def beam_search(
     An example is done when no open hypothesis can still overtake its best one.
 
     Args:
-      params, config, source_ids, max_length: as for ``greedy_decode``.
+      params, config: of the model.
+      source_ids: ``[B, S]``.
       beams: ``W``, hypotheses kept for an example (static).
       length_penalty: ``a`` >= 0 (an array value); 0 ranks by log-probability alone.
 
     Returns:
-      ``(ids [B, T] int32, score [B])`` of the best hypothesis of each example.
+      ``(ids [B, T] int32, score [B])`` of the best hypothesis of each example, ``T`` of the
+      configuration: tokens without a start token, an end token, then padding. A sentence that
+      never ends has no end token.
 
     Raises:
       InputError: on fewer than 1 beam or a negative penalty.
@@ -119,21 +64,19 @@ def beam_search(
         raise InputError(
             "evaluation.length_penalty", length_penalty, "is negative", "Give 0 or more"
         )
-    length = config.target_length if max_length is None else max_length
-    return _beam_search(params, config, source_ids, jnp.float32(length_penalty), beams, length)
+    return _beam_search(params, config, source_ids, jnp.float32(length_penalty), beams)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "beams", "length"))
+@functools.partial(jax.jit, static_argnames=("config", "beams"))
 def _beam_search(
     params: Params,
     config: TransformerConfig,
     source_ids: Array,
     length_penalty: Array,
     beams: int,
-    length: int,
 ) -> tuple[Array, Array]:
-    batch = source_ids.shape[0]
-    mask = jnp.repeat(source_ids != PAD_ID, beams, axis=0)
+    batch, length = len(source_ids), config.target_length
+    memory = _project_memory(params, config, source_ids, beams)
 
     def continues(state: _Beams) -> Array:
         score = state.total / _penalty(state.length, length_penalty)
@@ -144,28 +87,25 @@ def _beam_search(
         return (state.position < length) & (bound > best_done).any()
 
     def body(state: _Beams) -> _Beams:
-        last = jnp.where(
-            state.position == 0, BOS_ID, state.ids[:, :, jnp.maximum(state.position - 1, 0)]
-        )
-        cache, scores = _next_scores(
-            params["decoder"], config, state.cache, mask, last.reshape(-1), state.position
-        )
+        keys, values, scores = _next_scores(params["decoder"], config, memory, state)
         log_p = jax.nn.log_softmax(scores).reshape(batch, beams, -1)
-        return _keep_best(state, cache, log_p, length_penalty)
+        return _keep_best(state._replace(keys=keys, values=values), log_p, length_penalty)
 
+    empty = jnp.zeros((config.decoder_blocks, batch * beams, length, config.width))
     start = _Beams(
         position=jnp.int32(0),
-        ids=jnp.full((batch, beams, length), PAD_ID, jnp.int32),
+        ids=jnp.full((batch, beams, length + 1), PAD_ID, jnp.int32).at[:, :, 0].set(BOS_ID),
         # One hypothesis to start from: copies of it would fill the beam.
         total=jnp.where(jnp.arange(beams)[None] == 0, jnp.zeros((batch, 1)), -jnp.inf),
         length=jnp.zeros((batch, beams), jnp.int32),
         finished=jnp.zeros((batch, beams), bool),
-        cache=_start_cache(params, config, source_ids, length, beams),
+        keys=empty,
+        values=empty,
     )
     end = jax.lax.while_loop(continues, body, start)
     score = end.total / _penalty(end.length, length_penalty)
     best = score.argmax(1)[:, None]
-    ids = jnp.take_along_axis(end.ids, best[:, :, None], axis=1)[:, 0]
+    ids = jnp.take_along_axis(end.ids, best[:, :, None], axis=1)[:, 0, 1:]
     return ids, jnp.take_along_axis(score, best, axis=1)[:, 0]
 
 
@@ -173,7 +113,7 @@ def _penalty(length: Array, strength: Array) -> Array:
     return ((5.0 + length) / 6.0) ** strength
 
 
-def _keep_best(state: _Beams, cache: _Cache, log_p: Array, length_penalty: Array) -> _Beams:
+def _keep_best(state: _Beams, log_p: Array, length_penalty: Array) -> _Beams:
     """Extend every hypothesis by every token, ``log_p [B, W, V]``, and keep W of them."""
     batch, beams, vocabulary_size = log_p.shape
     stay = jnp.where(jnp.arange(vocabulary_size) == PAD_ID, 0.0, -jnp.inf)[None, None]
@@ -186,61 +126,57 @@ def _keep_best(state: _Beams, cache: _Cache, log_p: Array, length_penalty: Array
     rows = (jnp.arange(batch)[:, None] * beams + parent).reshape(-1)
     return _Beams(
         position=state.position + 1,
-        ids=ids.at[:, :, state.position].set(token),
+        ids=ids.at[:, :, state.position + 1].set(token),
         total=jnp.take_along_axis(total.reshape(batch, -1), chosen, axis=1),
         length=jnp.take_along_axis(length, parent, axis=1),
         finished=jnp.take_along_axis(state.finished, parent, axis=1) | (token == EOS_ID),
-        # The memory's rows are the same for all hypotheses of an example.
-        cache=cache._replace(key=cache.key[:, rows], value=cache.value[:, rows]),
+        keys=state.keys[:, rows],
+        values=state.values[:, rows],
     )
 
 
-def _start_cache(
-    params: Params, config: TransformerConfig, source_ids: Array, length: int, beams: int
-) -> _Cache:
-    """Encode the source and project it once for every decoder block."""
-    decoder = params["decoder"]
+def _project_memory(
+    params: Params, config: TransformerConfig, source_ids: Array, beams: int
+) -> tuple[Array, Array, Array]:
+    """The encoded source for each hypothesis, projected once for every decoder block.
+
+    Returns:
+      Keys and values ``[decoder_blocks, Q, S, h]``, and where they may be read ``[Q, 1, S]``.
+    """
+    decoder, mask = params["decoder"], source_ids != PAD_ID
     memory = source_memory(params, config, source_ids)
-    memory = layer_norm(decoder["memory_norm"], memory)
-
-    def project(block: Params) -> tuple[Array, Array]:
-        attention = bind(DecoderBlock, config, block).memory_attention
-        return attention.key(memory), attention.value(memory)
-
-    keys, values = jax.lax.map(project, decoder["blocks"])
-    rows = source_ids.shape[0] * beams
-    empty = jnp.zeros((config.decoder_blocks, rows, length, config.width), memory.dtype)
-    return _Cache(empty, empty, jnp.repeat(keys, beams, axis=1), jnp.repeat(values, beams, axis=1))
+    memory = bind(Norm, config, decoder["memory_norm"])(memory)
+    projected = jax.lax.map(
+        lambda block: bind(DecoderBlock, config, block).memory_attention.project(memory),
+        decoder["blocks"],
+    )
+    keys, values = (jnp.repeat(array, beams, axis=1) for array in projected)
+    return keys, values, jnp.repeat(mask, beams, axis=0)[:, None, :]
 
 
 def _next_scores(
-    decoder_params: Params,
-    config: TransformerConfig,
-    cache: _Cache,
-    memory_mask: Array,
-    tokens: Array,
-    position: Array,
-) -> tuple[_Cache, Array]:
-    """Scores ``[Q, V]`` of the token after ``tokens [Q]``, which stand at ``position []``."""
-    seen = (jnp.arange(cache.key.shape[2]) <= position)[None, None, :]
-    x = embed(decoder_params["embedding"], config, tokens[:, None], position)
+    decoder_params: Params, config: TransformerConfig, memory: tuple, state: _Beams
+) -> tuple[Array, Array, Array]:
+    """Keys and values with those of the last tokens, and scores ``[Q, V]`` of the next ones."""
+    position, (memory_keys, memory_values, memory_mask) = state.position, memory
+    seen = (jnp.arange(config.target_length) <= position)[None, None, :]
+    last = state.ids[:, :, position].reshape(-1, 1)
+    x = embed(decoder_params["embedding"], config, last, position)
 
-    def block(x: Array, layer: tuple[Params, _Cache]) -> tuple[Array, tuple]:
-        params, own = layer
+    def block(x: Array, layer: tuple) -> tuple[Array, tuple[Array, Array]]:
+        params, key, value, memory_key, memory_value = layer
         module = bind(DecoderBlock, config, params)
         normed = module.attention_norm(x)
-        key = own.key.at[:, position].set(module.attention.key(normed)[:, 0])
-        value = own.value.at[:, position].set(module.attention.value(normed)[:, 0])
-        x = x + module.attention.attend(normed, key, value, seen)
-        x = x + module.memory_attention.attend(
-            module.memory_attention_norm(x),
-            own.memory_key,
-            own.memory_value,
-            memory_mask[:, None, :],
-        )
+        own_key, own_value = module.attention.project(normed)
+        key = key.at[:, position].set(own_key[:, 0])
+        value = value.at[:, position].set(own_value[:, 0])
+        x = x + module.attention(normed, key, value, seen)
+        normed = module.memory_attention_norm(x)
+        x = x + module.memory_attention(normed, memory_key, memory_value, memory_mask)
         return x + module.feed_forward(module.feed_forward_norm(x)), (key, value)
 
-    x, (keys, values) = jax.lax.scan(block, x, (decoder_params["blocks"], cache))
-    scores = logits(decoder_params, layer_norm(decoder_params["norm"], x)[:, 0])
+    layers = decoder_params["blocks"], state.keys, state.values, memory_keys, memory_values
+    x, (keys, values) = jax.lax.scan(block, x, layers)
+    scores = logits(decoder_params, bind(Norm, config, decoder_params["norm"])(x)[:, 0])
     never = (jnp.arange(scores.shape[-1]) == PAD_ID) | (jnp.arange(scores.shape[-1]) == BOS_ID)
-    return cache._replace(key=keys, value=values), jnp.where(never[None], -jnp.inf, scores)
+    return keys, values, jnp.where(never[None], -jnp.inf, scores)

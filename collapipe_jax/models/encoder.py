@@ -4,25 +4,21 @@ Every parameter leaf is stacked ``[L, ...]``, so that any run of consecutive blo
 a slice and the whole encoder is one ``jax.lax.scan``.
 """
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import (
-    UNROLLED_BLOCKS,
     Attention,
     FeedForward,
     Norm,
     Params,
     bind,
     dropout,
-    example_keys,
     init_stack,
     layer_keys,
-    narrow_dtype,
-    narrowed,
+    run_stack,
 )
 
 
@@ -40,7 +36,9 @@ class EncoderBlock(nnx.Module):
         """Map ``x [B, S, h]`` to ``[B, S, h]``."""
 
         def attend(x: Array) -> Array:
-            return dropout(self.attention(x, x, mask[:, None, :], keys, site=0), keys, 1, self.rate)
+            source = self.attention.project(x)
+            y = self.attention(x, *source, mask[:, None, :], keys, site=0)
+            return dropout(y, keys, 1, self.rate)
 
         def feed_forward(x: Array) -> Array:
             return dropout(self.feed_forward(x), keys, 2, self.rate)
@@ -64,48 +62,23 @@ def init_encoder(key: Array, config: EncoderConfig) -> Params:
 def encoder_block(
     block_params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None = None
 ) -> Array:
-    """One block of the encoder, ``[B, S, h]`` to ``[B, S, h]``.
+    """One block of the encoder, its parameters without the axis ``L``, its own ``layer_keys``.
 
-    Args:
-      block_params: parameters of one block, without the axis ``L``.
-      config: sizes.
-      x: activations.
-      mask: an example without any real token gets finite values.
-      keys: keys of the examples in this layer.
+    An example without any real token gets finite values.
     """
     return bind(EncoderBlock, config, block_params)(x, mask, keys)
 
 
 def encode(
-    encoder_params: Params,
-    config: EncoderConfig,
-    x: Array,
-    mask: Array,
-    dropout_key: Array | None = None,
-    example_ids: Array | None = None,
+    encoder_params: Params, config: EncoderConfig, x: Array, mask: Array, keys: Array | None = None
 ) -> Array:
-    """The whole encoder as one scan over its blocks.
+    """The whole encoder as one scan over its blocks, before any final norm; of x's type.
 
-    Dropout depends on (layer, number of the example) only. A micro-batch with its
-    ``example_ids`` therefore gives what the whole mini-batch would, wherever the stack is cut.
-
-    Args:
-      encoder_params: every leaf ``[L, ...]``.
-      config: with ``rematerialise`` a block keeps only its input for the backward pass.
-      x, mask, dropout_key, example_ids: as in ``models``.
-
-    Returns:
-      Activations ``[B, S, h]`` of x's type, before any final norm.
+    Dropout depends on (layer, key of the example) only. A micro-batch with its keys
+    therefore gives what the whole mini-batch would, wherever the stack is cut.
     """
-    ids = jnp.arange(x.shape[0]) if example_ids is None else example_ids
-    keys = example_keys(dropout_key, ids)
 
-    def body(x: Array, block: tuple[Params, Array]) -> tuple[Array, None]:
-        params, layer = block
-        return encoder_block(params, config, x, mask, layer_keys(keys, layer)), None
+    def run_block(x: Array, params: Params, layer: Array) -> Array:
+        return encoder_block(params, config, x, mask, layer_keys(keys, layer))
 
-    step = jax.checkpoint(body, prevent_cse=False) if config.rematerialise else body
-    blocks = (encoder_params, jnp.arange(config.encoder_blocks))
-    unroll = min(UNROLLED_BLOCKS, config.encoder_blocks)
-    start = narrowed(x, narrow_dtype(config))
-    return jax.lax.scan(step, start, blocks, unroll=unroll)[0].astype(x.dtype)
+    return run_stack(run_block, config, encoder_params, jnp.arange(config.encoder_blocks), x)

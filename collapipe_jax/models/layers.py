@@ -1,12 +1,8 @@
-"""Layers of encoder and decoder, and their binding to plain parameters.
-
-Parameters are nested dictionaries of arrays; ``bind`` turns one block's dictionary into a
-callable Flax module within one traced call.
-"""
+"""Layers of encoder and decoder, and their binding to plain parameters."""
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +13,16 @@ from jax.ad_checkpoint import checkpoint_name
 from collapipe_jax.models.config import EncoderConfig
 
 Params = dict[str, Any]
-Block = TypeVar("Block", bound=nnx.Module)
 
-LINEAR_OUTPUT = "linear_output"
-"""Name of the outputs of linear maps in policies of ``jax.checkpoint``."""
+PRODUCT = "product"
+"""Name of the outputs of matrix products in policies of ``jax.checkpoint``."""
 
 # Finite, so that a row without any real token gets equal weights instead of 0 / 0.
 _BLOCKED_SCORE = -1e9
 
 # Blocks that a scan over a stack writes out per turn. A loop stacks what the backward
 # pass needs, copy by copy. Deep stacks keep a loop, so compilation stays short.
-UNROLLED_BLOCKS = 4
+_UNROLLED_BLOCKS = 4
 
 
 def example_keys(dropout_key: Array | None, example_ids: Array) -> Array | None:
@@ -83,57 +78,52 @@ class Linear(nnx.Linear):
     bias: nnx.Param
 
     def __init__(self, inputs: int, outputs: int, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.narrow = narrow_dtype(config)
-        super().__init__(
-            inputs, outputs, dtype=self.narrow, kernel_init=initial_weights(config), rngs=rngs
-        )
+        self.config = config
+        super().__init__(inputs, outputs, kernel_init=initial_weights(config), rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
         """Map ``[..., inputs]`` to ``[..., outputs]``."""
-        parts = self.promote_dtype((x, self.kernel[...], self.bias[...]), dtype=self.narrow)
-        x, kernel, bias = parts
-        wide = None if self.narrow is None else jnp.float32
-        lift = (1,) * (x.ndim - 1) + (-1,)
-        product = _matrix_product(x, kernel, wide) + bias.reshape(lift)
-        return checkpoint_name(narrowed(product, self.narrow), LINEAR_OUTPUT)
+        parts = x, self.kernel[...], self.bias[...]
+        x, kernel, bias = (narrowed(part, self.config) for part in parts)
+        product = add_bias(_matrix_product(x, kernel), bias)
+        return checkpoint_name(narrowed(product, self.config), PRODUCT)
 
 
-def _matrix_product_value(x: Array, kernel: Array, wide: jnp.dtype | None) -> Array:
+@jax.custom_vjp
+def _matrix_product(x: Array, kernel: Array) -> Array:
     """``x [..., i]`` times ``kernel [i, o]``, in reverse mode only.
 
     XLA compiles the automatic gradient of the kernel on CPUs to a product of two transposed
     matrices, which takes twice as long as the one below.
     """
-    last = (((x.ndim - 1,), (0,)), ((), ()))
-    return jax.lax.dot_general(x, kernel, last, preferred_element_type=wide)
+    return _product(x, kernel, ((x.ndim - 1,), (0,)))
 
 
-def _matrix_product_forward(
-    x: Array, kernel: Array, wide: jnp.dtype | None
-) -> tuple[Array, tuple[Array, Array]]:
-    return _matrix_product_value(x, kernel, wide), (x, kernel)
-
-
-def _matrix_product_backward(
-    wide: jnp.dtype | None, kept: tuple[Array, Array], gradient: Array
-) -> tuple[Array, Array]:
+def _matrix_product_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     x, kernel = kept
     # Exact: where the layer computes in 16 bits, its output left with as many.
     gradient = gradient.astype(x.dtype)
-    outputs = (((x.ndim - 1,), (1,)), ((), ()))
-    to_x = jax.lax.dot_general(gradient, kernel, outputs, preferred_element_type=wide)
+    to_x = _product(gradient, kernel, ((x.ndim - 1,), (1,)))
     if x.shape[-1] > gradient.shape[-1]:
         # With one axis to sum over, XLA reads `x` as it lies; with more it first writes a
         # transposed copy, of a wide input at a higher price than the faster product saves.
         x, gradient = (each.reshape(-1, each.shape[-1]) for each in (x, gradient))
     outer = range(x.ndim - 1)
-    places = ((outer, outer), ((), ()))
-    to_kernel = jax.lax.dot_general(x, gradient, places, preferred_element_type=wide)
-    return to_x.astype(x.dtype), to_kernel.astype(kernel.dtype)
+    return to_x.astype(x.dtype), _product(x, gradient, (outer, outer)).astype(kernel.dtype)
 
 
-_matrix_product = jax.custom_vjp(_matrix_product_value, nondiff_argnums=(2,))
-_matrix_product.defvjp(_matrix_product_forward, _matrix_product_backward)
+def _product(a: Array, b: Array, summed: tuple) -> Array:
+    """Product over these axes, summed in 32 bits at least."""
+    wide = jnp.promote_types(a.dtype, jnp.float32)
+    return jax.lax.dot_general(a, b, (summed, ((), ())), preferred_element_type=wide)
+
+
+_matrix_product.defvjp(lambda *given: (_matrix_product(*given), given), _matrix_product_backward)
+
+
+def add_bias(x: Array, bias: Array) -> Array:
+    """``x [..., h]`` plus ``bias [h]``."""
+    return x + bias.reshape((1,) * (x.ndim - 1) + (-1,))
 
 
 def initial_weights(config: EncoderConfig) -> nnx.Initializer:
@@ -143,14 +133,20 @@ def initial_weights(config: EncoderConfig) -> nnx.Initializer:
     return nnx.initializers.truncated_normal(config.initial_deviation)
 
 
-def narrow_dtype(config: EncoderConfig) -> jnp.dtype | None:
-    """The 16-bit type of activations between layers, or None for their own."""
-    return None if config.compute_dtype == "float32" else jnp.dtype(config.compute_dtype)
+def init_linear(key: Array, inputs: int, outputs: int, config: EncoderConfig) -> Params:
+    """Fresh parameters of a linear map, ``{"kernel": [inputs, outputs], "bias": [outputs]}``."""
+    kernel = initial_weights(config)(key, (inputs, outputs))
+    return {"kernel": kernel, "bias": jnp.zeros(outputs)}
 
 
-def narrowed(x: Array, dtype: jnp.dtype | None) -> Array:
-    """``x`` in that type; unchanged for None."""
-    return x if dtype is None else x.astype(dtype)
+def init_norm(config: EncoderConfig) -> Params:
+    """Fresh parameters of a ``Norm``."""
+    return {"scale": jnp.ones(config.width), "bias": jnp.zeros(config.width)}
+
+
+def narrowed(x: Array, config: EncoderConfig) -> Array:
+    """``x`` in 16 bits where the layers compute in as many; unchanged elsewhere."""
+    return x if config.compute_dtype == "float32" else x.astype(config.compute_dtype)
 
 
 class Norm(nnx.LayerNorm):
@@ -168,21 +164,17 @@ class Attention(nnx.Module):
     """Multi-head attention with biases: ``4 h^2 + 4 h`` parameters."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        width = config.width
-        self.heads, self.rate = config.heads, config.dropout_rate
-        self.narrow = narrow_dtype(config)
+        width, self.config = config.width, config
         self.query = Linear(width, width, config, rngs=rngs)
         self.key = Linear(width, width, config, rngs=rngs)
         self.value = Linear(width, width, config, rngs=rngs)
         self.out = Linear(width, width, config, rngs=rngs)
 
-    def __call__(
-        self, x: Array, source: Array, allowed: Array, keys: Array | None = None, site: int = 0
-    ) -> Array:
-        """Attend from ``x [B, Q, h]`` to ``source [B, S, h]`` where ``allowed [B, 1 | Q, S]``."""
-        return self.attend(x, self.key(source), self.value(source), allowed, keys, site)
+    def project(self, source: Array) -> tuple[Array, Array]:
+        """Keys and values ``[B, S, h]`` of a source ``[B, S, h]``."""
+        return self.key(source), self.value(source)
 
-    def attend(
+    def __call__(
         self,
         x: Array,
         key: Array,
@@ -191,13 +183,14 @@ class Attention(nnx.Module):
         keys: Array | None = None,
         site: int = 0,
     ) -> Array:
-        """As ``__call__``, with keys and values ``[B, S, h]`` already projected."""
-        query = self._heads(self.query(x)) * (x.shape[-1] // self.heads) ** -0.5
-        scores = self._product("bnqd,bnsd->bnqs", query, self._heads(key))
+        """Attend from ``x [B, Q, h]`` to keys and values where ``allowed [B, 1 | Q, S]``."""
+        config = self.config
+        query = self._heads(self.query(x)) * (x.shape[-1] // config.heads) ** -0.5
+        scores = _einsum("bnqd,bnsd->bnqs", query, self._heads(key))
         bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
-        weights = jax.nn.softmax(scores + bias)
-        weights = narrowed(dropout(weights, keys, site, self.rate), self.narrow)
-        mixed = self._product("bnqs,bnsd->bnqd", weights, self._heads(value))
+        weights = dropout(jax.nn.softmax(scores + bias), keys, site, config.dropout_rate)
+        mixed = _einsum("bnqs,bnsd->bnqd", narrowed(weights, config), self._heads(value))
+        mixed = checkpoint_name(narrowed(mixed, config), PRODUCT)
         return self.out(jnp.swapaxes(mixed, 1, 2).reshape(x.shape))
 
     def _heads(self, x: Array) -> Array:
@@ -206,11 +199,12 @@ class Attention(nnx.Module):
         With examples and heads first, XLA's CPU backend takes products as they are, which saves a
         third or more of the time of attention's forward pass.
         """
-        return jnp.swapaxes(x.reshape(*x.shape[:-1], self.heads, -1), 1, 2)
+        return jnp.swapaxes(x.reshape(*x.shape[:-1], self.config.heads, -1), 1, 2)
 
-    def _product(self, axes: str, a: Array, b: Array) -> Array:
-        wide = None if self.narrow is None else jnp.float32
-        return jnp.einsum(axes, a, b, preferred_element_type=wide)
+
+def _einsum(axes: str, a: Array, b: Array) -> Array:
+    """``jnp.einsum``, summed in 32 bits at least."""
+    return jnp.einsum(axes, a, b, preferred_element_type=jnp.promote_types(a.dtype, jnp.float32))
 
 
 def gelu(x: Array) -> Array:
@@ -253,15 +247,42 @@ def init_stack(module: Callable[..., Any], key: Array, config: EncoderConfig, de
     return jax.vmap(one)(jax.random.split(key, depth))
 
 
-def bind(module: Callable[..., Block], config: EncoderConfig, params: Params) -> Block:
-    """A block with the parameters ``params`` (one block's, unstacked)."""
-    definition, abstract = _definition(module, config)
-    state = jax.tree.map(lambda leaf: leaf, abstract)
-    nnx.replace_by_pure_dict(state, params)
-    return nnx.merge(definition, state)
+def run_stack(
+    run_block: Callable[[Array, Params, Array], Array],
+    config: EncoderConfig,
+    stack: Params,
+    layers: Array,
+    x: Array,
+) -> Array:
+    """Blocks one after the other as one scan, ``[B, S, h]`` to ``[B, S, h]`` of x's type.
+
+    Args:
+      run_block: function of activations, one block's parameters and its layer's number.
+      config: sizes.
+      stack: every leaf ``[depth, ...]``.
+      layers: numbers ``[depth]`` that tell the blocks' random keys apart.
+      x: activations.
+    """
+
+    def body(x: Array, block: tuple[Params, Array]) -> tuple[Array, None]:
+        return run_block(x, *block), None
+
+    unroll = min(_UNROLLED_BLOCKS, len(layers))
+    start, step = narrowed(x, config), rematerialised(body, config)
+    return jax.lax.scan(step, start, (stack, layers), unroll=unroll)[0].astype(x.dtype)
+
+
+def rematerialised(body: Callable, config: EncoderConfig) -> Callable:
+    """The body of a scan over blocks, computed again backwards where the sizes say so."""
+    return jax.checkpoint(body, prevent_cse=False) if config.rematerialise else body
+
+
+def bind(module: Callable[..., Any], config: EncoderConfig, params: Params) -> Any:
+    """A callable block within one traced call, with one block's parameters, unstacked."""
+    return nnx.merge(_definition(module, config), params)
 
 
 @functools.lru_cache(maxsize=32)
-def _definition(module: Callable[..., Any], config: EncoderConfig) -> tuple[Any, nnx.State]:
-    """The structure of a block and its state without values."""
-    return nnx.split(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))
+def _definition(module: Callable[..., Any], config: EncoderConfig) -> Any:
+    """The structure of a block."""
+    return nnx.split(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))[0]

@@ -1,6 +1,7 @@
 """The interface of all models that the network trains: their cut and their loss."""
 
-from typing import Any, Protocol, runtime_checkable
+import abc
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,49 +15,39 @@ Batch = Any
 """A NamedTuple of arrays whose first axis is the examples, one type a kind of task."""
 
 
-@runtime_checkable
-class SplitModel(Protocol):
+class SplitModel(abc.ABC):
     """A model in three parts; hashable, hence static under jit."""
 
-    @property
-    def encoder(self) -> EncoderConfig:
-        """Sizes of the encoder."""
-        ...
+    sizes: EncoderConfig
 
     @property
+    @abc.abstractmethod
     def unsmoothed(self) -> "SplitModel":
         """The same model, its loss without label smoothing."""
-        ...
 
+    @abc.abstractmethod
     def init(self, key: Array) -> Params:
         """Fresh parameters of all three parts."""
-        ...
 
+    @abc.abstractmethod
     def embed(
         self, embedding_params: Params, batch: Batch, keys: Array | None
     ) -> tuple[Array, Array]:
         """The control unit's part: ``(x [B, S, h], mask [B, S])`` of a batch."""
-        ...
 
+    @abc.abstractmethod
     def losses(
         self, decoder_params: Params, encoded: Array, batch: Batch, keys: Array | None
     ) -> tuple[Array, Array]:
-        """The edge server's part.
+        """The edge server's part, from the encoder's output ``[B, S, h]``.
 
         The loss of a set of examples is ``sum(loss_sum) / sum(count)``: sums do not depend on
         the cut into micro-batches.
-
-        Args:
-          decoder_params: of decoder or head.
-          encoded: the encoder's output ``[B, S, h]``.
-          batch: leaves ``[B, ...]``.
-          keys: as in ``models``.
 
         Returns:
           ``(loss_sum [B], count [B])``: an example's loss in nats summed over its predictions,
           and their number; 0 and 0 where there is none.
         """
-        ...
 
 
 def example_losses(
@@ -71,5 +62,5 @@ def example_losses(
         example_ids = jnp.arange(jax.tree.leaves(batch)[0].shape[0])
     keys = example_keys(dropout_key, example_ids)
     x, mask = model.embed(params["embedding"], batch, keys)
-    encoded = encode(params["encoder"], model.encoder, x, mask, dropout_key, example_ids)
+    encoded = encode(params["encoder"], model.sizes, x, mask, keys)
     return model.losses(params["decoder"], encoded, batch, keys)

@@ -5,9 +5,9 @@ Arguments that recur in this room, besides those of ``models``:
 - ``segments``: blocks per device ``[K]``, or ``[N, K]`` for all clusters, with sum L. They are
   array values: a new partition costs no compilation. A row of zeros is a cluster that does not
   participate; activations pass on unchanged.
-- ``slots``: parameters on the devices, every leaf ``[K, capacity, ...]`` or
-  ``[N, K, capacity, ...]``. The static ``capacity`` is the most blocks of a device.
+- ``slots``: parameters on the devices, every leaf ``[N, K, capacity, ...]``. The static
+  ``capacity`` is the most blocks of a device.
 - ``micro_batches``: ``M``, a divisor of B (static).
-- ``mesh``: from ``make_pipeline_mesh(N, K)``.
-- ``bubble``: content of hops and buffers without a micro-batch; it changes no result.
+
+What an idle tick carries is NaN, as are buffers before they are written: no result reads them.
 """

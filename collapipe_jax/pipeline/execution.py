@@ -5,22 +5,25 @@ may use ``sequential``; ``vmapped`` and ``sharded`` run the partition as a pipel
 device and on one device per stage.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import Mesh
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
-from collapipe_jax.models.encoder import encode
-from collapipe_jax.models.layers import Params
-from collapipe_jax.pipeline.mesh import make_pipeline_mesh
-from collapipe_jax.pipeline.micro_batches import check_micro_batches
-from collapipe_jax.pipeline.sharded import forward_clusters
-from collapipe_jax.pipeline.slots import check_partition, gather_slots, holds
-from collapipe_jax.pipeline.vmapped import forward_vmapped
+from collapipe_jax.models.encoder import encode, encoder_block
+from collapipe_jax.models.layers import Params, layer_keys, narrowed, rematerialised
+from collapipe_jax.pipeline.sharded import forward_sharded
+from collapipe_jax.pipeline.slots import (
+    check_micro_batches,
+    check_partition,
+    cut,
+    gather_slots,
+    holds,
+    segment_layout,
+)
 
 BACKENDS = ("sequential", "vmapped", "sharded")
 
@@ -29,7 +32,8 @@ class Execution(NamedTuple):
     """How the encoder is executed; it changes neither values nor gradients. Static.
 
     Attributes:
-      backend: one of ``BACKENDS``.
+      backend: ``sequential``, one scan over the stack; ``vmapped``, all stages at once under
+        ``jax.vmap``; or ``sharded``, a device per stage.
       micro_batches: number of micro-batches of a pipeline, a divisor of ``B``.
     """
 
@@ -41,80 +45,14 @@ SEQUENTIAL = Execution()
 """One scan over the whole encoder: the fast way to the gradient of every partition."""
 
 
-def forward(
-    encoder_params: Params,
-    config: EncoderConfig,
-    x: Array,
-    mask: Array,
-    segments: Array | None = None,
-    dropout_key: Array | None = None,
-    example_ids: Array | None = None,
-    *,
-    backend: str = "sequential",
-    micro_batches: int = 1,
-    capacity: int | None = None,
-    mesh: Mesh | None = None,
-    bubble: float = 0.0,
-) -> Array:
-    """The encoder's output for one cluster.
-
-    For several clusters take ``jax.vmap`` of this for ``sequential`` and ``vmapped``, and
-    ``forward_clusters`` for ``sharded``.
-
-    Args:
-      encoder_params: every leaf ``[L, ...]``.
-      config, x, mask, dropout_key, example_ids: as in ``models``.
-      segments: ``[K]``; ``sequential`` does not read them.
-      backend: ``sequential``, one scan over the stack; ``vmapped``, all stages at once under
-        ``jax.vmap``; or ``sharded``, a device per stage (static).
-      micro_batches: ``sequential`` does not read them.
-      capacity: L when None. A pipeline's device has room for so many blocks. Under ``jax.jit`` a
-        partition beyond it gives NaN.
-      mesh: for ``sharded``, of 1 cluster by K stages.
-      bubble: as in ``pipeline``.
-
-    Returns:
-      Activations ``[B, S, h]`` of x's type.
-
-    Raises:
-      InputError: on an unknown backend; for a pipeline, on a partition that is missing or
-        does not fit, micro-batches that do not divide B, or a wrong mesh.
-    """
-    check_backend(backend)
-    if backend == "sequential":
-        return encode(encoder_params, config, x, mask, dropout_key, example_ids)
-    segments, capacity = _checked_partition(config, segments, capacity)
-    if backend == "sharded":
-        own: Any = encoder_params, x, mask, segments, example_ids
-        params, x, mask, sizes, ids = jax.tree.map(lambda leaf: leaf[None], own)
-        slots = gather_clusters(params, config, sizes, capacity)
-        rest = mask, sizes, dropout_key, ids
-        options = {"micro_batches": micro_batches, "mesh": mesh, "bubble": bubble}
-        return forward_clusters(slots, config, x, *rest, **options)[0]
-    check_micro_batches(x.shape[0], micro_batches)
-    y = forward_vmapped(
-        gather_slots(encoder_params, segments, capacity),
-        config,
-        x,
-        mask,
-        segments,
-        dropout_key,
-        example_ids,
-        micro_batches=micro_batches,
-        bubble=bubble,
-    )
-    return jnp.where(holds(segments, config.encoder_blocks, capacity), y, jnp.nan)
-
-
 def encode_clusters(
     encoder_params: Params,
     config: EncoderConfig,
     x: Array,
     mask: Array,
-    segments: Array | None,
-    dropout_key: Array | None,
-    example_ids: Array,
-    execution: Execution,
+    segments: Array | None = None,
+    keys: Array | None = None,
+    execution: Execution = SEQUENTIAL,
 ) -> Array:
     """The outputs of all clusters' encoders.
 
@@ -124,48 +62,104 @@ def encode_clusters(
       x: embedded tokens ``[N, B, S, h]``.
       mask: ``[N, B, S]``.
       segments: ``[N, K]``; ``sequential`` does not read them.
-      dropout_key: shared by the clusters.
-      example_ids: ``[N, B]``.
+      keys: ``[N, B]``.
       execution: ``sharded`` needs ``N K`` devices.
 
     Returns:
-      Activations ``[N, B, S, h]`` of x's type.
+      Activations ``[N, B, S, h]`` of x's type. Under ``jax.jit`` a partition that does not fit
+      gives NaN.
 
     Raises:
-      InputError: as ``forward``.
+      InputError: on an unknown backend; for a pipeline, on a partition that is missing or
+        does not fit, micro-batches that do not divide B, or too few devices.
     """
-    backend, count = execution
-    if backend == "sharded":
-        segments, capacity = _checked_partition(config, segments, None)
-        slots = gather_clusters(encoder_params, config, segments, capacity)
-        mesh = make_pipeline_mesh(*segments.shape)
-        rest = mask, segments, dropout_key, example_ids
-        return forward_clusters(slots, config, x, *rest, micro_batches=count, mesh=mesh)
-
-    def one(params: Params, x: Array, mask: Array, segments, ids) -> Array:
-        rest = mask, segments, dropout_key, ids
-        return forward(params, config, x, *rest, backend=backend, micro_batches=count)
-
-    # One batched product for all clusters: neither a loop nor unrolling is faster on a CPU.
-    return jax.vmap(one)(encoder_params, x, mask, segments, example_ids)
+    check_backend(execution.backend)
+    if execution.backend == "sequential":
+        # One batched product for all clusters: neither a loop nor unrolling is faster on a CPU.
+        run = jax.vmap(lambda params, *rest: encode(params, config, *rest))
+        return run(encoder_params, x, mask, keys)
+    if segments is None:
+        raise InputError("segments", None, "is missing", "Give the blocks of every device")
+    slots = gather_slots(encoder_params, segments, config.encoder_blocks)
+    return run_slots(slots, config, x, mask, segments, keys, execution)
 
 
-def gather_clusters(
-    encoder_params: Params,
+def run_slots(
+    slots: Params,
     config: EncoderConfig,
-    segments: Array | None,
-    capacity: int | None = None,
-) -> Params:
-    """Slots ``[N, K, capacity, ...]`` of all clusters, from stacks ``[N, L, ...]``.
+    x: Array,
+    mask: Array,
+    segments: Array,
+    keys: Array | None,
+    execution: Execution,
+) -> Array:
+    """``encode_clusters`` as a pipeline, from slots ``[N, K, capacity, ...]`` already gathered."""
+    fits = check_pipeline(slots, config, x, segments, execution.micro_batches)
+    inputs = slots, x, mask, segments, keys
+    if execution.backend == "sharded":
+        y = forward_sharded(config, execution.micro_batches, *inputs)
+    else:
+        run = jax.vmap(lambda *own: _forward_vmapped(config, execution.micro_batches, *own))
+        y = run(*inputs)
+    return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
-    Its transpose is a scatter, so gradients by the slots flow back into the stack.
+
+def _forward_vmapped(
+    config: EncoderConfig,
+    micro_batches: int,
+    slots: Params,
+    x: Array,
+    mask: Array,
+    segments: Array,
+    keys: Array | None,
+) -> Array:
+    """``run_slots`` for one cluster: all stages at once on one device, by ``jax.vmap``.
+
+    In tick ``t`` stage ``k`` runs micro-batch ``t - k``; then all activations move by one stage. A
+    stage without a micro-batch (a bubble) and a slot without a block compute like the others, and
+    their results are not read.
+    """
+    stages, capacity = jax.tree.leaves(slots)[0].shape[:2]
+    inputs, masks, all_keys = cut((narrowed(x, config), mask, keys), micro_batches)  # [M, b, ...]
+    block_ids, filled = segment_layout(segments, capacity)
+
+    def run_stage(slots: Params, block_ids: Array, filled: Array, x: Array, number: Array) -> Array:
+        mask, keys = jax.tree.map(lambda leaf: leaf[number], (masks, all_keys))
+
+        def slot(x: Array, place: tuple[Params, Array, Array]) -> tuple[Array, None]:
+            params, block_id, is_filled = place
+            y = encoder_block(params, config, x, mask, layer_keys(keys, block_id))
+            return jnp.where(is_filled, y, x), None
+
+        return jax.lax.scan(rematerialised(slot, config), x, (slots, block_ids, filled))[0]
+
+    def tick(hops: Array, time: Array) -> tuple[Array, Array]:
+        numbers = time - jnp.arange(stages)
+        busy = ((numbers >= 0) & (numbers < micro_batches))[:, None, None, None]
+        numbers = jnp.clip(numbers, 0, micro_batches - 1)
+        arrived = jnp.roll(hops, 1, axis=0).at[0].set(inputs[numbers[0]])
+        # Idle stages get real activations: 0 times the gradient of a NaN would be NaN.
+        x = jnp.where(busy, arrived, inputs[:1])
+        hops = jnp.where(busy, jax.vmap(run_stage)(slots, block_ids, filled, x, numbers), jnp.nan)
+        return hops, hops[-1]
+
+    hops = jnp.full((stages, *inputs.shape[1:]), jnp.nan, inputs.dtype)
+    _, left = jax.lax.scan(tick, hops, jnp.arange(micro_batches + stages - 1))
+    return left[stages - 1 :].reshape(x.shape).astype(x.dtype)
+
+
+def check_pipeline(
+    slots: Params, config: EncoderConfig, x: Array, segments: Array, micro_batches: int
+) -> Array:
+    """Whether each cluster's partition fits, ``[N]`` bool; for use under ``jax.jit``.
 
     Raises:
-      InputError: on a partition that is missing or does not fit.
+      InputError: on micro-batches, or a partition of known values, that do not fit.
     """
-    segments, capacity = _checked_partition(config, segments, capacity)
-    gather = jax.vmap(lambda params, sizes: gather_slots(params, sizes, capacity))
-    return gather(encoder_params, segments)
+    capacity = jax.tree.leaves(slots)[0].shape[2]
+    check_partition(segments, config.encoder_blocks, capacity)
+    check_micro_batches(x.shape[1], micro_batches)
+    return jnp.asarray(holds(segments, config.encoder_blocks, capacity))
 
 
 def check_backend(backend: str) -> None:
@@ -173,11 +167,3 @@ def check_backend(backend: str) -> None:
     if backend not in BACKENDS:
         remedy = f"Choose one of {', '.join(BACKENDS)}"
         raise InputError("pipeline.backend", backend, "is unknown", remedy)
-
-
-def _checked_partition(
-    config: EncoderConfig, segments: Array | None, capacity: int | None
-) -> tuple[Array, int]:
-    """A partition that fits the capacity, and the capacity, L by default."""
-    capacity = config.encoder_blocks if capacity is None else capacity
-    return check_partition(segments, config.encoder_blocks, capacity), capacity

@@ -1,13 +1,16 @@
-"""The devices of a pipeline: a mesh of clusters by stages, on one host or several."""
+"""The devices of a pipeline, on one host or several: their mesh, and messages between them."""
 
 import math
+from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from collapipe_jax.errors import InputError
 
 CLUSTER, STAGE = "cluster", "stage"
+ON_CLUSTER, ON_DEVICE = PartitionSpec(CLUSTER), PartitionSpec(CLUSTER, STAGE)
 
 
 def make_pipeline_mesh(clusters: int, stages: int) -> Mesh:
@@ -30,9 +33,23 @@ def make_pipeline_mesh(clusters: int, stages: int) -> Mesh:
     )
 
 
-def check_mesh(mesh: Mesh | None, clusters: int, stages: int) -> None:
-    """Refuse, by an ``InputError``, a mesh that is missing or of other sizes than the pipeline."""
-    shape = None if mesh is None else dict(mesh.shape)
-    if shape != {CLUSTER: clusters, STAGE: stages}:
-        problem = f"is not one of {clusters} clusters by {stages} stages"
-        raise InputError("mesh", shape, problem, f"Give make_pipeline_mesh({clusters}, {stages})")
+def shard(function: Any, shape: tuple[int, ...], in_specs: Any, out_specs: Any) -> Any:
+    """``jax.shard_map`` over clusters by stages without its checks; not differentiable."""
+    mesh = make_pipeline_mesh(*shape)
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
+
+
+def hop(message: Any, direction: int) -> Any:
+    """Inside ``shard``: pass a message to the next stage (1) or the one before (-1), in a ring."""
+    stages = jax.lax.axis_size(STAGE)
+    ring = [(stage, (stage + direction) % stages) for stage in range(stages)]
+    return jax.lax.ppermute(message, STAGE, ring)
+
+
+def from_stage(stage: int, value: Any) -> Any:
+    """Inside ``shard``: the value of one stage (static), on all stages of its cluster."""
+    mine = jax.lax.axis_index(STAGE) == stage
+    only = jax.tree.map(lambda leaf: jnp.where(mine, leaf, jnp.zeros_like(leaf)), value)
+    return jax.lax.psum(only, STAGE)

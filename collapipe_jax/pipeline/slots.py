@@ -1,4 +1,6 @@
-"""Slots: the blocks of a partition on each device, gathered from the stack."""
+"""The work of a mini-batch cut up: blocks in slots of devices, examples in micro-batches."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +28,16 @@ def segment_layout(segments: Array, capacity: int) -> tuple[Array, Array]:
 
 
 def gather_slots(encoder_params: Params, segments: Array, capacity: int) -> Params:
-    """Slots ``[K, capacity, ...]`` of the stack ``[L, ...]``; empty ones repeat block 0."""
-    block_ids, _ = segment_layout(segments, capacity)
-    return jax.tree.map(lambda leaf: leaf[block_ids], encoder_params)
+    """Slots ``[N, K, capacity, ...]`` of stacks ``[N, L, ...]``; empty ones repeat block 0.
+
+    Its transpose is a scatter, so gradients by the slots flow back into the stacks.
+    """
+
+    def gather(stack: Params, sizes: Array) -> Params:
+        block_ids, _ = segment_layout(sizes, capacity)
+        return jax.tree.map(lambda leaf: leaf[block_ids], stack)
+
+    return jax.vmap(gather)(encoder_params, segments)
 
 
 def holds(segments: Array | np.ndarray, blocks: int, capacity: int) -> Array | np.ndarray:
@@ -41,20 +50,17 @@ def holds(segments: Array | np.ndarray, blocks: int, capacity: int) -> Array | n
     return sizes_fit & ((total == blocks) | (total == 0))
 
 
-def check_partition(segments: Array | None, blocks: int, capacity: int) -> Array:
-    """The partition; refuse one that the devices cannot run, where its values are known.
+def check_partition(segments: Array, blocks: int, capacity: int) -> None:
+    """Refuse a partition that the devices cannot run, where its values are known.
 
     Under ``jax.jit`` the sizes are tracers and nothing is checked; the result of a partition that
     does not fit (see ``holds``) is NaN.
 
     Raises:
-      InputError: without segments, or with sizes below 0, above the capacity, or of
-        another sum than L.
+      InputError: on sizes below 0, above the capacity, or of another sum than L.
     """
-    if segments is None:
-        raise InputError("segments", None, "is missing", "Give the blocks of every device")
     if isinstance(segments, Tracer):
-        return segments
+        return
     sizes = np.asarray(segments)
     if not (sizes <= capacity).all():
         problem = f"exceeds the capacity of {capacity} blocks a device"
@@ -64,4 +70,17 @@ def check_partition(segments: Array | None, blocks: int, capacity: int) -> Array
         problem = f"is no partition of {blocks} blocks"
         remedy = "Give sizes from 0 on that sum to the encoder's blocks, or to 0 for no part"
         raise InputError("segments", sizes.tolist(), problem, remedy)
-    return segments
+
+
+def cut(tree: Any, count: int) -> Any:
+    """Leaves ``[B, ...]`` to ``[count, B / count, ...]``, examples in order."""
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), tree
+    )
+
+
+def check_micro_batches(batch: int, count: int) -> None:
+    """Refuse, by an ``InputError``, a number of micro-batches that does not divide B."""
+    if count < 1 or batch % count:
+        problem = f"does not divide the {batch} examples of a mini-batch"
+        raise InputError("micro_batches", count, problem, "Choose a divisor of training.batch")

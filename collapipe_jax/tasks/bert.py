@@ -14,7 +14,7 @@ import numpy as np
 from collapipe_jax.cost import model_counts
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import write_text
-from collapipe_jax.models.bert_heads import BertWithHead, LabelledBatch, predict
+from collapipe_jax.models.bert import BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import load_bert, save_bert

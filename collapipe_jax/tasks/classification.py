@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import LabelledBatch
+from collapipe_jax.models.bert import LabelledBatch
 from collapipe_jax.models.layers import Params
 from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.corpora import LabelledSets, TextFile

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
-from collapipe_jax.models.bert_heads import UNLABELLED
+from collapipe_jax.models.bert import UNLABELLED
 from collapipe_jax.models.config import EOS_ID, PAD_ID, UNK_ID
 from collapipe_jax.tasks.corpora import TextFile
 

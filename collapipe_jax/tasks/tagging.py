@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.models.bert_heads import UNLABELLED, LabelledBatch
+from collapipe_jax.models.bert import UNLABELLED, LabelledBatch
 from collapipe_jax.models.config import PAD_ID
 from collapipe_jax.models.layers import Params
 from collapipe_jax.tasks import bert

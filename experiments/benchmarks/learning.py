@@ -46,7 +46,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.models.bert import bert_encode, init_bert
 from collapipe_jax.models.config import BertConfig
-from collapipe_jax.models.layers import Params
+from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.pretrained import load_bert
 from experiments.benchmarks.timing import in_turns
 
@@ -148,8 +148,9 @@ def make_step(config: BertConfig, params: Params, texts: Texts) -> Callable[[], 
 
     def loss_of(params: Params, key: jax.Array, batch: dict) -> jax.Array:
         inputs = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
-        dropout_key = key if config.dropout_rate else None
-        _, pooled = bert_encode(params, config, *inputs, dropout_key=dropout_key)
+        numbers = jnp.arange(len(batch["labels"]))
+        keys = example_keys(key, numbers) if config.dropout_rate else None
+        _, pooled = bert_encode(params, config, *inputs, keys)
         logits = pooled @ params["head"]["kernel"] + params["head"]["bias"][None]
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
 

@@ -109,16 +109,15 @@ def weighted_sum(head: Params, encoded: jax.Array, weights: jax.Array) -> jax.Ar
     return jnp.vdot(encoded, weights)
 
 
-def make_step(
-    config: EncoderConfig, shape: Shape, schedule: str | None, mesh: Mesh | None
-) -> Callable:
-    """A step by a schedule on a mesh; fused on one device without: one scan, ``jax.grad``, Adam."""
+def make_step(config: EncoderConfig, shape: Shape, schedule: str | None) -> Callable:
+    """A step by a schedule on a mesh, or fused on one device: a scan, ``jax.grad``, Adam."""
 
     def gradients_of(params: Params, batch: Batch) -> tuple[Params, jax.Array]:
         if schedule is not None:
             inputs = batch.x, batch.mask, batch.segments, batch.weights
-            sizes = {"micro_batches": shape.micro_batches, "mesh": mesh}
-            _, found = SCHEDULES[schedule](params, {}, config, weighted_sum, *inputs, **sizes)
+            head: tuple = {}, config, weighted_sum
+            count = shape.micro_batches
+            _, found = SCHEDULES[schedule](params, *head, *inputs, micro_batches=count)
             return found.slots, found.x
         x, mask, weights, _ = (leaf[0] for leaf in batch)
 
@@ -151,8 +150,8 @@ def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: S
         capacity = config.encoder_blocks // shape.stages
         segments = jnp.full((1, shape.stages), capacity)
         if mesh is not None:
-            slots = gather_slots(params, segments[0], capacity)
-            params = jax.tree.map(lambda leaf: leaf[None], slots)
+            stacks = jax.tree.map(lambda leaf: leaf[None], params)
+            params = gather_slots(stacks, segments, capacity)
         x = jax.random.normal(key, (1, shape.batch, shape.sequence, config.width))
         mask = jnp.ones(x.shape[:3], bool)
         return (params, _OPTIMIZER.init(params)), Batch(x, mask, jnp.cos(x), segments)
@@ -179,7 +178,7 @@ def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> i
     ``schedule`` is a key of ``SCHEDULES``, or None for the fused step on one device.
     """
     mesh = None if schedule is None else make_pipeline_mesh(1, shape.stages)
-    step = make_step(config, shape, schedule, mesh)
+    step = make_step(config, shape, schedule)
     lowered = step.lower(*lay_out(True, mesh, config, shape))
     found = lowered.compile(compiler_options=_QUICK).memory_analysis()
     sizes = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
@@ -203,7 +202,7 @@ def measure_cpu_seconds(config: EncoderConfig, shape: Shape, repeats: int) -> di
     """Seconds of CPU of every step of ``sequential`` and of the schedules, in alternation."""
 
     def keep_running(schedule: str | None, mesh: Mesh | None) -> Callable[[], None]:
-        step = make_step(config, shape, schedule, mesh)
+        step = make_step(config, shape, schedule)
         state, batch = lay_out(False, mesh, config, shape)
 
         def run() -> None:

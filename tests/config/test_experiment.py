@@ -305,7 +305,7 @@ def test_experiment_is_saved_as_it_was_given_and_fits_together():
     np.testing.assert_allclose(weight, experiment.cluster_weight, rtol=1e-6)
     assert (
         experiment.system.mean_problem.workload.blocks
-        == experiment.objective.model.encoder.encoder_blocks
+        == experiment.objective.model.sizes.encoder_blocks
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataParallelLearner
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer, scale_group_rates
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
-from collapipe_jax.models.bert_heads import BertWithHead, LabelledBatch
+from collapipe_jax.models.bert import BertWithHead, LabelledBatch
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.split_model import example_losses
 

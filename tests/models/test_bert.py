@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert import bert_encode, embed_bert, init_bert, init_pooler, pool
+from collapipe_jax.models.bert import bert_encode, embed_bert, init_bert, pool
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.encoder import encode
 from collapipe_jax.models.layers import example_keys
@@ -129,8 +129,8 @@ def test_without_a_deviation_the_tables_have_equal_weight():
 def test_the_cut_parts_compute_what_the_whole_does(params):
     keys = example_keys(KEY, jnp.arange(3))
     x = embedded(params["embedding"], CONFIG, IDS, TYPES, keys)
-    hidden = jax.jit(lambda x: encode(params["encoder"], CONFIG, x, MASK, KEY))(x)
-    got, pooled = run(params, CONFIG, IDS, MASK, TYPES, dropout_key=KEY)
+    hidden = jax.jit(lambda x: encode(params["encoder"], CONFIG, x, MASK, keys))(x)
+    got, pooled = run(params, CONFIG, IDS, MASK, TYPES, keys)
     np.testing.assert_allclose(got, hidden, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(pooled, pool(params["pooler"], hidden), rtol=1e-4, atol=1e-5)
 
@@ -161,16 +161,14 @@ def test_padding_changes_no_real_token(params):
 
 def test_dropout_follows_the_example(params):
     """Number and key of an example fix its masks, whatever stands beside it."""
-    whole, pooled = run(params, CONFIG, IDS, MASK, TYPES, dropout_key=KEY)
+    whole, pooled = run(params, CONFIG, IDS, MASK, TYPES, example_keys(KEY, jnp.arange(3)))
     rows = jnp.array([2, 0, 0])
     part, part_pooled = run(
-        params, CONFIG, IDS[rows], MASK[rows], TYPES[rows], dropout_key=KEY, example_ids=rows
+        params, CONFIG, IDS[rows], MASK[rows], TYPES[rows], example_keys(KEY, rows)
     )
     np.testing.assert_allclose(part, whole[rows], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(part_pooled, pooled[rows], rtol=1e-4, atol=1e-5)
-    elsewhere, _ = run(
-        params, CONFIG, IDS, MASK, TYPES, dropout_key=KEY, example_ids=jnp.arange(3) + 7
-    )
+    elsewhere, _ = run(params, CONFIG, IDS, MASK, TYPES, example_keys(KEY, jnp.arange(3) + 7))
     assert not np.allclose(elsewhere, whole, atol=1e-2)
 
 
@@ -192,7 +190,8 @@ def test_gradients_are_finite_and_reach_every_parameter(params, dtype):
     @jax.jit
     @jax.grad
     def gradient_of(params):
-        hidden, pooled = run(params, config, IDS, mask, TYPES, dropout_key=KEY)
+        keys = example_keys(KEY, jnp.arange(3))
+        hidden, pooled = run(params, config, IDS, mask, TYPES, keys)
         return (hidden**3).mean() + (pooled**2).mean()
 
     gradient = gradient_of(params)
@@ -237,5 +236,3 @@ def test_without_a_pooler_nothing_is_pooled(params):
     assert pooled is None
     expected, _ = run(params, CONFIG, IDS, MASK, TYPES)
     np.testing.assert_allclose(hidden, expected, rtol=1e-5, atol=1e-6)
-    shapes = jax.tree.map(jnp.shape, init_pooler(KEY, CONFIG))
-    assert shapes == jax.tree.map(jnp.shape, params["pooler"])

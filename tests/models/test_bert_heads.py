@@ -3,11 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.models.bert import bert_encode
-from collapipe_jax.models.bert_heads import (
+from collapipe_jax.models.bert import (
     UNLABELLED,
     BertWithHead,
     LabelledBatch,
+    bert_encode,
     predict,
 )
 from collapipe_jax.models.config import BertConfig

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import jax
@@ -20,6 +21,7 @@ CONFIG = TransformerConfig(
     source_length=4,
     target_length=3,
 )
+LONGER = dataclasses.replace(CONFIG, target_length=7)
 SOURCE = jnp.array([[4, 5, 3, 4], [5, 5, 0, 0], [3, 0, 0, 0], [0, 0, 0, 0]], jnp.int32)
 LENGTH = 3
 
@@ -71,14 +73,14 @@ def test_greedy_equals_the_uncached_loop_and_stops_at_the_end(seed):
 @pytest.mark.parametrize("penalty", [0.0, 0.6])
 def test_one_beam_is_greedy(penalty):
     params = make_params(1)
-    beam, _ = beam_search(params, CONFIG, SOURCE, beams=1, length_penalty=penalty, max_length=7)
-    np.testing.assert_array_equal(beam, greedy_decode(params, CONFIG, SOURCE, max_length=7))
+    beam, _ = beam_search(params, LONGER, SOURCE, beams=1, length_penalty=penalty)
+    np.testing.assert_array_equal(beam, greedy_decode(params, LONGER, SOURCE))
 
 
 def test_an_end_token_is_followed_by_padding_only():
     ended = 0
     for seed in range(3):
-        for row in np.asarray(beam_search(make_params(seed), CONFIG, SOURCE, max_length=7)[0]):
+        for row in np.asarray(beam_search(make_params(seed), LONGER, SOURCE)[0]):
             assert not np.isin(row, [1]).any()
             if 2 in row:
                 ended += 1

@@ -86,27 +86,30 @@ def test_a_block_equals_the_textbook(params, inputs):
 
 def test_micro_batches_and_block_loop_compute_what_the_scan_does(params, inputs):
     x, mask = inputs
-    key = jax.random.key(7)
-    whole = encode(params, CONFIG, x, mask, key)
+    keys = example_keys(jax.random.key(7), jnp.arange(BATCH))
+    whole = encode(params, CONFIG, x, mask, keys)
     parts = [
-        encode(params, CONFIG, x[rows], mask[rows], key, rows)
+        encode(params, CONFIG, x[rows], mask[rows], keys[rows])
         for rows in (jnp.array([4, 0]), jnp.array([1, 3]), jnp.array([5, 2]))
     ]
     np.testing.assert_allclose(
         jnp.concatenate(parts), whole[jnp.array([4, 0, 1, 3, 5, 2])], rtol=1e-5, atol=1e-6
     )
-    y, keys = x, example_keys(key, jnp.arange(BATCH))
+    y = x
     for layer in range(3):
         block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params)
         y = encoder_block(block, CONFIG, y, mask, layer_keys(keys, layer))
     np.testing.assert_allclose(y, whole, rtol=1e-5, atol=1e-6)
     assert not np.allclose(whole, encode(params, CONFIG, x, mask), atol=1e-2)
-    assert not np.allclose(whole, encode(params, CONFIG, x, mask, jax.random.key(8)), atol=1e-2)
+    others = example_keys(jax.random.key(8), jnp.arange(BATCH))
+    assert not np.allclose(whole, encode(params, CONFIG, x, mask, others), atol=1e-2)
 
 
 def test_rematerialising_changes_neither_value_nor_gradient(params, inputs):
+    keys = example_keys(jax.random.key(2), jnp.arange(BATCH))
+
     def loss(p, config):
-        return (encode(p, config, *inputs, jax.random.key(2)) ** 2).sum()
+        return (encode(p, config, *inputs, keys) ** 2).sum()
 
     value, gradient = jax.value_and_grad(loss)(params, CONFIG)
     remat = dataclasses.replace(CONFIG, rematerialise=True)
@@ -128,10 +131,10 @@ def test_padding_does_not_reach_real_tokens(params, inputs):
 
 def test_an_example_without_tokens_stays_finite(params, inputs):
     x = inputs[0]
-    empty = jnp.zeros((BATCH, 5), bool)
-    value, gradient = jax.value_and_grad(
-        lambda p: (encode(p, CONFIG, x, empty, jax.random.key(0)) ** 2).sum()
-    )(params)
+    empty, keys = jnp.zeros((BATCH, 5), bool), example_keys(jax.random.key(0), jnp.arange(BATCH))
+    value, gradient = jax.value_and_grad(lambda p: (encode(p, CONFIG, x, empty, keys) ** 2).sum())(
+        params
+    )
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 

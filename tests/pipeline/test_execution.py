@@ -13,8 +13,8 @@ from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BertConfig, TransformerConfig
 from collapipe_jax.models.encoder import init_encoder
-from collapipe_jax.pipeline.execution import forward
-from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.models.layers import example_keys
+from collapipe_jax.pipeline.execution import Execution, encode_clusters
 
 SIZES = {"width": 8, "heads": 2, "feed_forward_width": 16, "encoder_blocks": 3, "dropout_rate": 0.2}
 TRANSFORMER = TransformerConfig(
@@ -34,7 +34,7 @@ CONFIGS = {
     ),
 }
 DEVICES, BATCH, LENGTH = 3, 4, 5
-KEY = jax.random.key(5)
+KEYS = example_keys(jax.random.key(5), jnp.arange(BATCH))[None]
 QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 PARTITIONS = [p for p in itertools.product(range(4), repeat=DEVICES) if sum(p) == 3]
 
@@ -42,7 +42,7 @@ PARTITIONS = [p for p in itertools.product(range(4), repeat=DEVICES) if sum(p) =
 @functools.cache
 def problem(name):
     draw = jax.jit(lambda key: init_encoder(key, CONFIGS[name]), compiler_options=QUICK)
-    return draw(jax.random.key(0))
+    return jax.tree.map(lambda leaf: leaf[None], draw(jax.random.key(0)))
 
 
 @functools.partial(
@@ -50,22 +50,11 @@ def problem(name):
 )
 def value_and_gradient(params, x, mask, weights, segments, name, backend, micro_batches=1):
     """Of a loss that weighs examples and entries differently."""
-    mesh = make_pipeline_mesh(1, DEVICES)
 
     def loss(params, x):
-        y = forward(
-            params,
-            CONFIGS[name],
-            x,
-            mask,
-            segments,
-            KEY,
-            backend=backend,
-            micro_batches=micro_batches,
-            mesh=mesh,
-            bubble=float("nan"),
-        )
-        return (weights * jnp.sin(3.0 * y).sum((1, 2))).sum(), y
+        execution = Execution(backend, micro_batches)
+        y = encode_clusters(params, CONFIGS[name], x, mask, segments, KEYS, execution)
+        return (weights * jnp.sin(3.0 * y).sum((2, 3))).sum(), y
 
     return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, x)
 
@@ -76,10 +65,10 @@ def batches(draw):
     seed = draw(st.integers(0, 2**31 - 1))
     lengths = draw(st.lists(st.integers(1, LENGTH), min_size=BATCH, max_size=BATCH))
     erased = draw(st.lists(st.sampled_from([0.0, 1.0, 1.5]), min_size=BATCH, max_size=BATCH))
-    x = jax.random.normal(jax.random.key(seed), (BATCH, LENGTH, 8))
-    mask = jnp.arange(LENGTH)[None] < jnp.array(lengths)[:, None]
+    x = jax.random.normal(jax.random.key(seed), (1, BATCH, LENGTH, 8))
+    mask = jnp.arange(LENGTH)[None, None] < jnp.array(lengths)[None, :, None]
     micro_batches = draw(st.sampled_from([1, 2, 4]))  # fewer and more than stages
-    return x, mask, jnp.array(erased), jnp.array(draw(st.sampled_from(PARTITIONS))), micro_batches
+    return x, mask, jnp.array(erased), jnp.array([draw(st.sampled_from(PARTITIONS))]), micro_batches
 
 
 @pytest.mark.parametrize("name", ["transformer", "bert"])
@@ -114,13 +103,14 @@ def test_backends_agree_in_16_bits_up_to_the_order_of_sums(batch):
 
 def test_wrong_calls_are_named():
     config, params = CONFIGS["transformer"], problem("transformer")
-    x, mask, sizes = jnp.ones((4, 2, 8)), jnp.ones((4, 2), bool), jnp.array([1, 1, 1])
-    for key, arguments in {
-        "pipeline.backend": {"backend": "quantum"},
-        "segments": {"backend": "vmapped"},
-        "micro_batches": {"backend": "vmapped", "segments": sizes, "micro_batches": 3},
-        "mesh": {"backend": "sharded", "segments": sizes, "mesh": make_pipeline_mesh(1, 2)},
-    }.items():
+    x, mask, sizes = jnp.ones((1, 4, 2, 8)), jnp.ones((1, 4, 2), bool), jnp.array([[1, 1, 1]])
+    many = jnp.array([[1, 1, 1] + [0] * len(jax.devices())])
+    for key, segments, execution in (
+        ("pipeline.backend", sizes, Execution("quantum")),
+        ("segments", None, Execution("vmapped")),
+        ("micro_batches", sizes, Execution("vmapped", 3)),
+        ("mesh", many, Execution("sharded")),
+    ):
         with pytest.raises(InputError) as caught:
-            forward(params, config, x, mask, **arguments)
+            encode_clusters(params, config, x, mask, segments, execution=execution)
         assert caught.value.key == key

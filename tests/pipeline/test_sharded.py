@@ -16,9 +16,10 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.federated.aggregation import aggregate
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
-from collapipe_jax.pipeline.execution import forward, gather_clusters
+from collapipe_jax.models.layers import example_keys
+from collapipe_jax.pipeline.execution import Execution, run_slots
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
-from collapipe_jax.pipeline.sharded import forward_clusters
+from collapipe_jax.pipeline.slots import gather_slots
 
 CONFIG = EncoderConfig(
     width=8, heads=2, feed_forward_width=16, encoder_blocks=4, dropout_rate=0.2, rematerialise=True
@@ -26,7 +27,8 @@ CONFIG = EncoderConfig(
 QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 KEY = jax.random.key(3)
 SEGMENTS = jnp.array([[1, 0, 3], [2, 2, 0]])
-IDS = jnp.arange(8).reshape(2, 4)
+KEYS = example_keys(KEY, jnp.arange(8)).reshape(2, 4)
+SHARDED = Execution("sharded", 2)
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +46,12 @@ def problem():
 
 def test_clusters_with_encoders_of_their_own_run_side_by_side(problem):
     """Gradients by the stacks, through slots, equal those of one scan in each cluster."""
-    mesh = make_pipeline_mesh(2, 3)
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def by_pipeline(params, x, mask):
         def loss(params, x):
-            slots = gather_clusters(params, CONFIG, SEGMENTS, capacity=3)
-            rest = CONFIG, x, mask, SEGMENTS, KEY, IDS
-            y = forward_clusters(slots, *rest, micro_batches=2, mesh=mesh, bubble=jnp.nan)
+            slots = gather_slots(params, SEGMENTS, 3)
+            y = run_slots(slots, CONFIG, x, mask, SEGMENTS, KEYS, SHARDED)
             return jnp.sin(3.0 * y).sum()
 
         return jax.value_and_grad(loss, argnums=(0, 1))(params, x)
@@ -59,8 +59,8 @@ def test_clusters_with_encoders_of_their_own_run_side_by_side(problem):
     @functools.partial(jax.jit, compiler_options=QUICK)
     def by_scan(params, x, mask):
         def loss(params, x):
-            run = jax.vmap(lambda p, x, mask, ids: encode(p, CONFIG, x, mask, KEY, ids))
-            return jnp.sin(3.0 * run(params, x, mask, IDS)).sum()
+            run = jax.vmap(lambda params, *rest: encode(params, CONFIG, *rest))
+            return jnp.sin(3.0 * run(params, x, mask, KEYS)).sum()
 
         return jax.value_and_grad(loss, argnums=(0, 1))(params, x)
 
@@ -72,27 +72,22 @@ def test_clusters_with_encoders_of_their_own_run_side_by_side(problem):
 def test_a_device_holds_its_own_segment_alone(problem):
     mesh = make_pipeline_mesh(2, 3)
     spec = NamedSharding(mesh, PartitionSpec("cluster", "stage"))
-    gather = jax.jit(
-        lambda params: gather_clusters(params, CONFIG, SEGMENTS, 3), out_shardings=spec
-    )
+    gather = jax.jit(lambda params: gather_slots(params, SEGMENTS, 3), out_shardings=spec)
     for leaf in jax.tree.leaves(gather(problem[0])):
         assert leaf.shape[:3] == (2, 3, 3)
         assert {shard.data.shape for shard in leaf.addressable_shards} == {(1, 1, *leaf.shape[2:])}
 
 
 def test_a_cluster_whose_partition_does_not_fit_spoils_no_other(problem):
-    mesh = make_pipeline_mesh(2, 3)
-
-    @functools.partial(jax.jit, compiler_options=QUICK)
     def run(params, x, mask, segments):
-        slots = gather_clusters(params, CONFIG, segments, capacity=3)
-        return forward_clusters(slots, CONFIG, x, mask, segments, micro_batches=2, mesh=mesh)
+        slots = gather_slots(params, segments, 3)
+        return run_slots(slots, CONFIG, x, mask, segments, None, SHARDED)
 
-    y = run(*problem, jnp.array([[4, 0, 0], [1, 2, 1]]))
+    y = jax.jit(run, compiler_options=QUICK)(*problem, jnp.array([[4, 0, 0], [1, 2, 1]]))
     assert jnp.isnan(y[0]).all()
     assert jnp.isfinite(y[1]).all()
     with pytest.raises(InputError, match="capacity of 3"):
-        gather_clusters(problem[0], CONFIG, jnp.array([[4, 0, 0], [1, 2, 1]]), capacity=3)
+        run(*problem, jnp.array([[4, 0, 0], [1, 2, 1]]))
 
 
 @functools.partial(jax.jit, compiler_options=QUICK)
@@ -123,11 +118,3 @@ def test_a_mesh_takes_the_devices_in_order_and_refuses_what_they_cannot_fill():
     for shape in ((3, 3), (0, 2)):
         with pytest.raises(InputError, match="does not fit the 8 devices"):
             make_pipeline_mesh(*shape)
-
-
-def test_a_mesh_of_another_size_is_named(problem):
-    params, x, mask = (jax.tree.map(lambda leaf: leaf[0], part) for part in problem)
-    for mesh in (None, make_pipeline_mesh(1, 4), make_pipeline_mesh(2, 3)):
-        with pytest.raises(InputError) as caught:
-            forward(params, CONFIG, x, mask, SEGMENTS[0], backend="sharded", mesh=mesh)
-        assert caught.value.key == "mesh"

@@ -14,8 +14,8 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import init_encoder
 from collapipe_jax.pipeline import passes
-from collapipe_jax.pipeline.execution import forward
-from collapipe_jax.pipeline.mesh import STAGE, make_pipeline_mesh
+from collapipe_jax.pipeline.execution import Execution, encode_clusters, run_slots
+from collapipe_jax.pipeline.mesh import STAGE
 from collapipe_jax.pipeline.slots import gather_slots, segment_layout
 
 layout = jax.jit(segment_layout, static_argnames="capacity")
@@ -27,7 +27,7 @@ QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 @functools.cache
 def parameters():
     draw = jax.jit(lambda key: init_encoder(key, CONFIG), compiler_options=QUICK)
-    return draw(jax.random.key(0))
+    return jax.tree.map(lambda leaf: leaf[None], draw(jax.random.key(0)))
 
 
 @given(st.lists(st.integers(0, 6), min_size=4, max_size=4))
@@ -51,39 +51,40 @@ def test_a_short_layout_keeps_the_heads_of_the_segments(sizes):
 @given(st.sampled_from([p for p in itertools.product(range(4), repeat=3) if sum(p) == 5]))
 def test_slots_hold_a_devices_own_blocks_in_order(sizes):
     stack = {"a": jnp.arange(10.0).reshape(5, 2) + 1.0}
-    slots = gather(stack, jnp.array(sizes), 3)
-    assert slots["a"].shape == (3, 3, 2)
+    stacks = {"a": jnp.stack([stack["a"], -stack["a"]])}
+    both = gather(stacks, jnp.array([sizes, sizes]), 3)["a"]
+    assert both.shape == (2, 3, 3, 2)
+    assert (both[1] == -both[0]).all()
     starts = np.cumsum([0, *sizes[:-1]])
     for device, size in enumerate(sizes):
         own = stack["a"][starts[device] : starts[device] + size]
-        assert (slots["a"][device, :size] == own).all()
+        assert (both[0, device, :size] == own).all()
 
 
 @pytest.mark.parametrize("backend", ["vmapped", "sharded"])
 def test_fifty_partitions_cost_one_compilation(backend):
     """Of five blocks over four devices, a different one in every call."""
-    params, mesh = parameters(), make_pipeline_mesh(1, 4)
-    x, mask = jax.random.normal(jax.random.key(1), (2, 2, 8)), jnp.ones((2, 2), bool)
+    params = parameters()
+    x, mask = jax.random.normal(jax.random.key(1), (1, 2, 2, 8)), jnp.ones((1, 2, 2), bool)
     traces = []
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def run(params, segments):
         traces.append(segments)
-        return forward(
-            params, CONFIG, x, mask, segments, backend=backend, micro_batches=2, mesh=mesh
-        )
+        execution = Execution(backend, 2)
+        return encode_clusters(params, CONFIG, x, mask, segments, execution=execution)
 
     partitions = [p for p in itertools.product(range(6), repeat=4) if sum(p) == 5][:50]
     assert len(partitions) == 50
-    expected = jax.jit(lambda: forward(params, CONFIG, x, mask), compiler_options=QUICK)()
+    expected = jax.jit(lambda: encode_clusters(params, CONFIG, x, mask), compiler_options=QUICK)()
     for sizes in partitions:
-        np.testing.assert_allclose(run(params, jnp.array(sizes)), expected, rtol=0.0, atol=1e-5)
+        np.testing.assert_allclose(run(params, jnp.array([sizes])), expected, rtol=0.0, atol=1e-5)
     assert len(traces) == run._cache_size() == 1
 
 
 def test_a_device_runs_its_own_blocks_alone_and_bubbles_none(monkeypatch):
     """Passes of blocks counted while they run: M times each device's own, forward and backward."""
-    params, mesh, ran = parameters(), make_pipeline_mesh(1, 3), collections.Counter()
+    params, ran = parameters(), collections.Counter()
 
     def counted(run, kind):
         def run_and_count(*arguments):
@@ -95,19 +96,19 @@ def test_a_device_runs_its_own_blocks_alone_and_bubbles_none(monkeypatch):
 
     monkeypatch.setattr(passes, "_block_forward", counted(passes._block_forward, "forward"))
     monkeypatch.setattr(passes, "_block_backward", counted(passes._block_backward, "backward"))
-    x, mask = jax.random.normal(jax.random.key(1), (4, 2, 8)), jnp.ones((4, 2), bool)
+    x, mask = jax.random.normal(jax.random.key(1), (1, 4, 2, 8)), jnp.ones((1, 4, 2), bool)
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def gradient(params, segments):
         def loss(params):
-            rest = CONFIG, x, mask, segments
-            return forward(params, *rest, backend="sharded", micro_batches=4, mesh=mesh).sum()
+            execution = Execution("sharded", 4)
+            return encode_clusters(params, CONFIG, x, mask, segments, execution=execution).sum()
 
         return jax.grad(loss)(params)
 
     for sizes in ([1, 0, 4], [2, 2, 1]):
         ran.clear()
-        jax.block_until_ready(gradient(params, jnp.array(sizes)))
+        jax.block_until_ready(gradient(params, jnp.array([sizes])))
         jax.effects_barrier()
         for kind in ("forward", "backward"):
             assert [ran[kind, stage] for stage in range(3)] == [4 * size for size in sizes]
@@ -115,19 +116,17 @@ def test_a_device_runs_its_own_blocks_alone_and_bubbles_none(monkeypatch):
 
 @pytest.mark.parametrize("backend", ["vmapped", "sharded"])
 def test_a_partition_that_does_not_fit_is_refused_or_gives_nan(backend):
-    params, mesh = parameters(), make_pipeline_mesh(1, 3)
-    x, mask = jnp.ones((2, 2, 8)), jnp.ones((2, 2), bool)
+    x, mask, params = jnp.ones((1, 2, 2, 8)), jnp.ones((1, 2, 2), bool), parameters()
 
     def run(sizes):
-        return forward(
-            params, CONFIG, x, mask, sizes, backend=backend, capacity=3, mesh=mesh, micro_batches=2
-        )
+        slots = gather_slots(params, sizes, 3)
+        return run_slots(slots, CONFIG, x, mask, sizes, None, Execution(backend, 2))
 
     for sizes, problem in (([4, 0, 1], "capacity of 3"), ([3, 0, 1], "no partition of 5")):
         with pytest.raises(InputError, match=problem):
-            run(jnp.array(sizes))
+            run(jnp.array([sizes]))
     compiled = jax.jit(run, compiler_options=QUICK)
-    assert jnp.isnan(compiled(jnp.array([4, 0, 1]))).all()
-    assert jnp.isnan(compiled(jnp.array([3, 0, 1]))).all()
-    assert jnp.isfinite(compiled(jnp.array([3, 0, 2]))).all()
-    assert (compiled(jnp.array([0, 0, 0])) == x).all()  # sits out
+    assert jnp.isnan(compiled(jnp.array([[4, 0, 1]]))).all()
+    assert jnp.isnan(compiled(jnp.array([[3, 0, 1]]))).all()
+    assert jnp.isfinite(compiled(jnp.array([[3, 0, 2]]))).all()
+    assert (compiled(jnp.array([[0, 0, 0]])) == x).all()  # sits out

@@ -12,7 +12,7 @@ from support.changed_keys import changed
 
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import BertWithHead, LabelledBatch, predict
+from collapipe_jax.models.bert import BertWithHead, LabelledBatch, predict
 from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.registry import TASKS
 from collapipe_jax.tasks.task import Objective, Task

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.bert_heads import UNLABELLED
+from collapipe_jax.models.bert import UNLABELLED
 from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from collapipe_jax.tasks.subwords import (
     BPE_SPECIALS,

@@ -16,10 +16,9 @@ from collapipe_jax.cost.timeline import PipelineStages, one_f_one_b_makespan_s
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BertConfig, EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
-from collapipe_jax.pipeline.execution import gather_clusters
-from collapipe_jax.pipeline.mesh import make_pipeline_mesh
-from collapipe_jax.pipeline.one_f_one_b import one_f_one_b, tick_of, ticks
-from collapipe_jax.pipeline.schedules import SCHEDULES
+from collapipe_jax.models.layers import example_keys
+from collapipe_jax.pipeline.schedules import SCHEDULES, one_f_one_b, tick_of, ticks
+from collapipe_jax.pipeline.slots import gather_slots
 
 SIZES = {"width": 8, "heads": 2, "feed_forward_width": 16, "encoder_blocks": 3, "dropout_rate": 0.2}
 CONFIGS = {
@@ -28,11 +27,10 @@ CONFIGS = {
     "bfloat16": EncoderConfig(**SIZES, compute_dtype="bfloat16", rematerialise=True),
 }
 CLUSTERS, DEVICES, BATCH, LENGTH = 2, 3, 4, 5
-KEY = jax.random.key(5)
 QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 PARTITIONS = [p for p in itertools.product(range(4), repeat=DEVICES) if sum(p) == 3]
 MICRO_BATCHES = (2, 4)  # fewer and more than stages
-IDS = jnp.arange(CLUSTERS * BATCH).reshape(CLUSTERS, BATCH)
+KEYS = example_keys(jax.random.key(5), jnp.arange(CLUSTERS * BATCH)).reshape(CLUSTERS, BATCH)
 
 
 def head_loss(head, encoded, weights):
@@ -45,7 +43,7 @@ def head_loss(head, encoded, weights):
 )
 def by_schedule(params, head, x, mask, weights, segments, name, schedule, micro_batches):
     def slots_of(params):
-        return gather_clusters(params, CONFIGS[name], segments)
+        return gather_slots(params, segments, SIZES["encoder_blocks"])
 
     slots, put_back = jax.vjp(slots_of, params)
     losses, gradients = SCHEDULES[schedule](
@@ -57,22 +55,19 @@ def by_schedule(params, head, x, mask, weights, segments, name, schedule, micro_
         mask,
         segments,
         weights,
-        KEY,
-        IDS,
+        KEYS,
         micro_batches=micro_batches,
-        mesh=make_pipeline_mesh(CLUSTERS, DEVICES),
-        bubble=float("nan"),
     )
     return losses, (put_back(gradients.slots)[0], gradients.head, gradients.x)
 
 
 @functools.partial(jax.jit, static_argnames="name", compiler_options=QUICK)
 def by_grad(params, head, x, mask, weights, name):
-    def one(params, head, x, mask, weights, ids):
-        return head_loss(head, encode(params, CONFIGS[name], x, mask, KEY, ids), weights)
+    def one(params, head, x, mask, weights, keys):
+        return head_loss(head, encode(params, CONFIGS[name], x, mask, keys), weights)
 
     each = jax.vmap(jax.value_and_grad(one, argnums=(0, 1, 2)), in_axes=(0, None, 0, 0, 0, 0))
-    return each(params, head, x, mask, weights, IDS)
+    return each(params, head, x, mask, weights, KEYS)
 
 
 @functools.cache
@@ -189,15 +184,16 @@ def one_f_one_b_order(behind, micro_batches):
 
 def test_a_partition_that_does_not_fit_is_refused_or_gives_nan():
     config = EncoderConfig(**(SIZES | {"encoder_blocks": 2}))
-    stack = jax.jit(lambda key: init_encoder(key, config), compiler_options=QUICK)(KEY)
+    stack = jax.jit(lambda key: init_encoder(key, config), compiler_options=QUICK)(
+        jax.random.key(5)
+    )
     params = jax.tree.map(lambda leaf: leaf[None], stack)
     x, mask, weights = jnp.ones((1, 2, 2, 8)), jnp.ones((1, 2, 2), bool), jnp.ones((1, 2))
     slots = jax.tree.map(lambda leaf: leaf[:, :, None], params)  # a block on each device
 
     def run(segments):
-        mesh, head = make_pipeline_mesh(1, 2), {"w": jnp.ones((8, 1))}
-        rest = x, mask, segments, weights
-        return one_f_one_b(slots, head, config, head_loss, *rest, micro_batches=2, mesh=mesh)
+        head, rest = {"w": jnp.ones((8, 1))}, (x, mask, segments, weights)
+        return one_f_one_b(slots, head, config, head_loss, *rest, micro_batches=2)
 
     with pytest.raises(InputError, match="capacity of 1"):
         run(jnp.array([[2, 0]]))
