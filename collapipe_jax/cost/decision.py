@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Num
 
+from collapipe_jax.cost.shapes import ActiveNodes, PerCluster, PerNode
 from collapipe_jax.quantity import Struct, positive, quantity
 
 
@@ -26,33 +27,21 @@ class Decision(Struct):
 
 
 class Allocation(NamedTuple):
-    """Shares and powers, or one number for each of them; nodes first, ``P = K + 1``.
+    """Shares and powers, or one number for each of them."""
 
-    Attributes:
-      d2d_share, d2d_power: ``[P, N, ...]``.
-      d2e_share, d2e_power: ``[N, ...]``.
-    """
-
-    d2d_share: Array
-    d2d_power: Array
-    d2e_share: Array
-    d2e_power: Array
+    d2d_share: PerNode
+    d2d_power: PerNode
+    d2e_share: PerCluster
+    d2e_power: PerCluster
 
 
-def participates(segments: Array) -> Array:
-    """Clusters that take part in the round. ``[..., K] -> [...]``."""
+def participates(segments: Num[Array, "*any K"]) -> Bool[Array, "*any"]:
+    """Clusters that take part in the round."""
     return jnp.sum(segments, axis=-1) > 0
 
 
-def active_nodes(segments: Array) -> Array:
-    """Nodes that compute: devices with blocks, and the control unit of a participating cluster.
-
-    Args:
-      segments: ``[..., K]``.
-
-    Returns:
-      ``[..., K + 1]``, boolean.
-    """
+def active_nodes(segments: Num[Array, "*any K"]) -> Bool[Array, "*any K+1"]:
+    """Nodes that compute: devices with blocks, and the control unit of a participating cluster."""
     return jnp.concatenate([participates(segments)[..., None], segments > 0], axis=-1)
 
 
@@ -67,16 +56,12 @@ def decision_allocation(decision: Decision) -> Allocation:
 
 
 def make_decision(
-    segments: Array, micro_batches: Array, allocation: Allocation, active: Array
+    segments: Num[Array, "N K *batch"],
+    micro_batches: Num[Array, " N *batch"],
+    allocation: Allocation,
+    active: ActiveNodes,
 ) -> Decision:
-    """A decision from its partition and its allocation, 0 where idle.
-
-    Args:
-      segments: whole numbers, ``[N, K, ...]``.
-      micro_batches: whole numbers, ``[N, ...]``.
-      allocation: powers in watts.
-      active: nodes of the partition, ``[P, N, ...]``.
-    """
+    """A decision from its partition and its allocation with powers in watts, 0 where idle."""
     d2d_share = jnp.where(active, allocation.d2d_share, 0.0)
     d2d_power_w = jnp.where(active, allocation.d2d_power, 0.0)
     return Decision(

@@ -1,13 +1,13 @@
 """Energy of the nodes in a round: computing, and time on air."""
 
 import jax.numpy as jnp
-from jax import Array
 
 from collapipe_jax.batching import sum_nodes
 from collapipe_jax.cost.chain import Messages, of_senders, sum_by_sender
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.latency import AirTimes
+from collapipe_jax.cost.shapes import PerCluster, PerNode
 
 
 def message_energy_j(fixed: FixedPartition, allocation: Allocation, air: AirTimes) -> Messages:
@@ -21,8 +21,8 @@ def message_energy_j(fixed: FixedPartition, allocation: Allocation, air: AirTime
     )
 
 
-def energy_cost(fixed: FixedPartition, message_j: Messages) -> Array:
-    """Energy of every cluster at the nodes' unit costs, ``[N, ...]``.
+def energy_cost(fixed: FixedPartition, message_j: Messages) -> PerCluster:
+    """Energy of every cluster at the nodes' unit costs.
 
     Summed by message, which spares the sums by node.
     """
@@ -32,12 +32,12 @@ def energy_cost(fixed: FixedPartition, message_j: Messages) -> Array:
     return hops + moves + cost.uplink * message_j.uplink + fixed.computing_cost
 
 
-def air_energy_j(fixed: FixedPartition, message_j: Messages) -> Array:
-    """Energy on air of every node, 0 where idle, ``[P, N, ...]``."""
+def air_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
+    """Energy on air of every node, 0 where idle."""
     by_node = sum_by_sender(message_j.hop, message_j.move, fixed.active)
     return jnp.where(fixed.active, by_node.at[0].add(message_j.uplink), 0.0)
 
 
-def node_energy_j(fixed: FixedPartition, message_j: Messages) -> Array:
-    """Energy of every node in the round, ``[P, N, ...]``. Source: docs/system-model.md (16)."""
+def node_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
+    """Energy of every node in the round. Source: docs/system-model.md (16)."""
     return fixed.computing_j + air_energy_j(fixed, message_j)

@@ -71,7 +71,6 @@ def decoder_flops(
 
 
 def activation_bytes(
-    *,
     sequence: int,
     width: int,
     feed_forward_width: int,

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from jax import Array
-
 from collapipe_jax.batching import fusion_barrier
 from collapipe_jax.cost.chain import Messages
 from collapipe_jax.cost.decision import Allocation
@@ -20,32 +18,21 @@ from collapipe_jax.cost.latency import (
 )
 from collapipe_jax.cost.links import BitTimes, Links, link_bit_times, round_links
 from collapipe_jax.cost.maximum import MaximumRule, hard_max
+from collapipe_jax.cost.shapes import PerCluster
 
 
 class RoundTerms(NamedTuple):
-    """Terms of a round's cost.
-
-    Attributes:
-      links: quality of the links.
-      bit_time: time on air of a bit.
-      air: time on air of every message.
-      flows: flows of a local step.
-      parts: latency by part.
-      cluster_latency_s: ``[N, ...]``.
-      message_j: energy on air by message.
-      divergence: of every cluster, ``[N, ...]``.
-      cluster_cost: drift of the queues and cost of switching, ``[N, ...]``.
-    """
+    """Terms of a round's cost."""
 
     links: Links
     bit_time: BitTimes
     air: AirTimes
     flows: FlowTimes
     parts: LatencyParts
-    cluster_latency_s: Array
-    message_j: Messages
-    divergence: Array
-    cluster_cost: Array
+    cluster_latency_s: PerCluster
+    message_j: Messages  # energy on air
+    divergence: PerCluster
+    cluster_cost: PerCluster  # drift of the queues and cost of switching
 
 
 def round_terms(
@@ -54,11 +41,11 @@ def round_terms(
     maximum: MaximumRule = hard_max,
     links: Links | None = None,
 ) -> RoundTerms:
-    """Terms of a round at given shares and powers.
+    """Terms of a round at given shares and powers in watts; what is idle counts for nothing.
 
     Args:
       fixed: the partition.
-      allocation: shares, and powers in watts; what is idle counts for nothing.
+      allocation: the shares and powers.
       maximum: how maxima are taken.
       links: quality of the links, where it is known already.
     """
