@@ -45,12 +45,7 @@ def from_previous_active(values: PerNode, active: ActiveNodes) -> PerNode:
 
 
 def gain_to_next(gain: Float[Array, "J J #N *#batch"], active: ActiveNodes) -> PerNode:
-    """Gain from every node to the next active one, at last to node 0.
-
-    Args:
-      gain: from the first node to the second.
-      active: nodes that compute.
-    """
+    """Gain from every node to the next active one, at last to node 0; gains sender first."""
     nodes = active.shape[0]
     order = jnp.arange(nodes).reshape(-1, *[1] * (active.ndim - 1))
     found = jnp.broadcast_to(gain[:, 0], active.shape)

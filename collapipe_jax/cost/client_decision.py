@@ -1,6 +1,5 @@
 """What a data-parallel policy decides: devices that train by themselves."""
 
-from flax import struct
 from jax import Array
 
 from collapipe_jax.quantity import Struct, quantity
@@ -18,10 +17,8 @@ class ClientDecision(Struct):
     client_blocks: Array = quantity("encoder blocks on every client", "L_c", whole=True)
     d2e_share: Array = quantity("share of the D2E band", shape="NK")
     d2e_power_w: Array = quantity("of no effect on a device that is left out", shape="NK")
-    whole_model: bool = struct.field(
-        pytree_node=False,
-        metadata={
-            "meaning": "whether a client holds the decoder too and sends nothing but parameters; "
-            "otherwise the edge server runs the other blocks and the decoder"
-        },
+    whole_model: bool = quantity(
+        "whether a client holds the decoder too and sends nothing but parameters; otherwise the "
+        "edge server runs the other blocks and the decoder",
+        static=True,
     )

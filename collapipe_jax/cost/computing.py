@@ -3,14 +3,12 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Bool, Float, Num
 
 from collapipe_jax.batching import max_nodes, sum_nodes
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.shapes import DeviceBlocks, Participates, PerCluster, PerDevice, PerNode
+from collapipe_jax.cost.shapes import Broadcast, MicroBatches, PerCluster, PerDevice, PerNode
 from collapipe_jax.cost.workload import Workload
-
-_Broadcast = Float[Array, "..."]
 
 
 class PassTimes(NamedTuple):
@@ -31,8 +29,8 @@ class ComputeStages(NamedTuple):
 
 
 def forward_time_s(
-    samples: _Broadcast, flops: _Broadcast, flops_per_s: _Broadcast, overhead_s: _Broadcast
-) -> _Broadcast:
+    samples: Broadcast, flops: Broadcast, flops_per_s: Broadcast, overhead_s: Broadcast
+) -> Broadcast:
     """Time of a micro-batch's forward pass. Source: docs/system-model.md (8). Shapes broadcast."""
     return samples * flops / flops_per_s + overhead_s
 
@@ -40,9 +38,7 @@ def forward_time_s(
 def pass_times(problem: RoundProblem, micro_batches: Num[Array, "..."]) -> PassTimes:
     """Passes of a micro-batch on every node. Source: docs/system-model.md (10).
 
-    Args:
-      problem: one round.
-      micro_batches: ``[N, ...]`` or ``[...]``.
+    Micro-batches are ``[N, ...]``, or ``[...]`` if all clusters have as many.
     """
     work, compute = problem.workload, problem.compute
     samples = work.batch / micro_batches
@@ -57,9 +53,9 @@ def pass_times(problem: RoundProblem, micro_batches: Num[Array, "..."]) -> PassT
 
 def compute_stages(
     problem: RoundProblem,
-    micro_batches: Num[Array, " N *batch"],
-    segments: DeviceBlocks,
-    participates: Participates,
+    micro_batches: MicroBatches,
+    segments: Num[Array, "K N *batch"],
+    participates: Bool[Array, " N *batch"],
 ) -> ComputeStages:
     """Compute stages of a partition."""
     passes, ratio = pass_times(problem, micro_batches), problem.workload.backward_ratio
@@ -75,9 +71,7 @@ def compute_stages(
     )
 
 
-def computing_energy_j(
-    work: Workload, flops: _Broadcast, joules_per_flop: _Broadcast
-) -> _Broadcast:
+def computing_energy_j(work: Workload, flops: Broadcast, joules_per_flop: Broadcast) -> Broadcast:
     """Energy to compute a sample's forward FLOPs, forward and backward, for all of a round.
 
     Shapes broadcast.
@@ -87,7 +81,9 @@ def computing_energy_j(
 
 
 def node_computing_energy_j(
-    problem: RoundProblem, segments: DeviceBlocks, participates: Participates
+    problem: RoundProblem,
+    segments: Num[Array, "K N *batch"],
+    participates: Bool[Array, " N *batch"],
 ) -> PerNode:
     """Energy that every node spends computing in a round."""
     work = problem.workload

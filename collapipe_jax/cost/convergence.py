@@ -108,13 +108,7 @@ def local_steps_bound(learning: Learning, descent: Descent, local_steps: Array |
 
 
 def momentum_bound(learning: Learning, descent: Descent, momentum: Array | float) -> _Scalar:
-    """Bound at one local step and a server with momentum, docs/theory.md (T17).
-
-    Args:
-      learning: weights and constants.
-      descent: ground and steps.
-      momentum: ``beta`` of the server's heavy ball, in ``[0, 1)``.
-    """
+    """Bound at one local step and a server's momentum in ``[0, 1)``, docs/theory.md (T17)."""
     step = descent.step_size / (1.0 - momentum)  # what a gradient moves in the end
     relative = step * descent.smoothness
     divergence = _divergence(learning, descent)

@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Num
 
-from collapipe_jax.cost.shapes import ActiveNodes, PerCluster, PerNode
+from collapipe_jax.cost.shapes import ActiveNodes, MicroBatches, PerCluster, PerNode, Segments
 from collapipe_jax.quantity import Struct, positive, quantity
 
 
@@ -55,20 +56,22 @@ def decision_allocation(decision: Decision) -> Allocation:
     )
 
 
+def fill_idle(allocation: Allocation, active: ActiveNodes, value: float) -> Allocation:
+    """The allocation with one number in the place of all that is idle."""
+    used = Allocation(active, active, active[0], active[0])
+    return jax.tree.map(lambda use, number: jnp.where(use, number, value), used, allocation)
+
+
 def make_decision(
-    segments: Num[Array, "N K *batch"],
-    micro_batches: Num[Array, " N *batch"],
-    allocation: Allocation,
-    active: ActiveNodes,
+    segments: Segments, micro_batches: MicroBatches, allocation: Allocation, active: ActiveNodes
 ) -> Decision:
     """A decision from its partition and its allocation with powers in watts, 0 where idle."""
-    d2d_share = jnp.where(active, allocation.d2d_share, 0.0)
-    d2d_power_w = jnp.where(active, allocation.d2d_power, 0.0)
+    allocation = fill_idle(allocation, active, 0.0)
     return Decision(
         segments=segments.astype(jnp.int32),
         micro_batches=micro_batches.astype(jnp.int32),
-        d2d_share=jnp.swapaxes(d2d_share, 0, 1),
-        d2d_power_w=jnp.swapaxes(d2d_power_w, 0, 1),
-        d2e_share=jnp.where(active[0], allocation.d2e_share, 0.0),
-        d2e_power_w=jnp.where(active[0], allocation.d2e_power, 0.0),
+        d2d_share=jnp.swapaxes(allocation.d2d_share, 0, 1),
+        d2d_power_w=jnp.swapaxes(allocation.d2d_power, 0, 1),
+        d2e_share=allocation.d2e_share,
+        d2e_power_w=allocation.d2e_power,
     )

@@ -6,17 +6,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num
 
-from collapipe_jax.cost.shapes import PerCluster
+from collapipe_jax.cost.shapes import Broadcast, PerCluster
 from collapipe_jax.quantity import Struct, part, quantity
 
 _LINEAR_FROM = 50.0
 
 
 class Drift(Struct):
-    """What local steps add to (19): clusters drift apart between aggregations.
-
-    Source: docs/theory.md (T14).
-    """
+    """What clusters that drift apart between aggregations add to (19), docs/theory.md (T14)."""
 
     spread: Array = quantity("weight of noise that a cluster meets again in its later steps")
     divergence: Array = quantity(
@@ -41,15 +38,9 @@ class Learning(Struct):
 
 
 def local_steps_drift(
-    step_smoothness: float, local_steps: int, gradient_heterogeneity: float
+    step_smoothness: float, local_steps: int, gradient_heterogeneity: Array | float
 ) -> Drift:
-    """Drift of ``H`` local steps, docs/theory.md (T14).
-
-    Args:
-      step_smoothness: ``eta L_s``, at most ``1 / (4 H)``.
-      local_steps: ``H``.
-      gradient_heterogeneity: ``zeta^2``.
-    """
+    """Drift of ``H`` local steps with ``eta L_s <= 1 / (4 H)``, docs/theory.md (T14)."""
     extra = step_smoothness * (local_steps - 1)
     return Drift(
         spread=jnp.asarray(1.5 * extra),
@@ -63,7 +54,7 @@ class ClusterDivergence(NamedTuple):
     lossless: PerCluster  # without any loss
     per_excess: PerCluster  # by the excess of the inverse survival probability
 
-    def at(self, hazard: Float[Array, "..."]) -> Float[Array, "..."]:
+    def at(self, hazard: Broadcast) -> Broadcast:
         """Divergence at the hazard of a micro-batch."""
         return self.lossless + self.per_excess * excess_inverse_survival(hazard)
 
@@ -76,15 +67,11 @@ def cluster_divergence(
 ) -> ClusterDivergence:
     """What every cluster, or client, adds to the divergence of a round.
 
-    Their sum is Gamma of docs/system-model.md, with drift that of docs/theory.md (T14).
+    Weights of the aggregation have sum 1, and are 0 for those that sit out; other numbers
+    broadcast against them. The sum over clusters is Gamma of docs/system-model.md, with drift
+    that of docs/theory.md (T14).
 
     Source: docs/system-model.md (19).
-
-    Args:
-      learning: constants.
-      weight: ``w_n`` of the aggregation, sum 1; 0 for those that sit out.
-      batch: ``B``; broadcasts against the weights.
-      micro_batches: ``M``; broadcasts likewise.
     """
     noise, parts, drift = weight**2, 2.0, 0.0
     if learning.drift is not None:
@@ -96,13 +83,9 @@ def cluster_divergence(
 
 
 def participating_weight(
-    cluster_weight: PerCluster, participates: Bool[Array, " N *batch"]
+    cluster_weight: Float[Array, " N *#batch"], participates: Bool[Array, " N *batch"]
 ) -> PerCluster:
-    """Aggregation weights of the clusters that take part, rescaled to sum 1.
-
-    Returns:
-      0 for the other clusters; all 0 if nobody takes part.
-    """
+    """Aggregation weights of the clusters that take part, rescaled to sum 1; 0 for others."""
     weight = jnp.where(participates, cluster_weight, 0.0)
     total = jnp.sum(weight, axis=0)
     return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1.0), 0.0)

@@ -6,15 +6,14 @@ from jaxtyping import Array, Float
 
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.client_round import evaluate_clients
-from collapipe_jax.cost.decision import Allocation, Decision, decision_allocation
-from collapipe_jax.cost.energy import node_energy_j
+from collapipe_jax.cost.decision import Decision, decision_allocation, fill_idle
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.cost.latency import AirTimes, compute_latency_s, message_time_s
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.objective import drift_plus_penalty
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import Flows, RoundCost
-from collapipe_jax.cost.round_terms import round_terms
+from collapipe_jax.cost.round_terms import node_energy_j, round_terms
 from collapipe_jax.network.channel import loss_probability
 
 
@@ -34,7 +33,8 @@ def evaluate(problem: RoundProblem, decision: Decision | ClientDecision) -> Roun
 
 def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    allocation = _used_allocation(fixed, decision)
+    # At 1 where idle, entries without use stay finite.
+    allocation = fill_idle(decision_allocation(decision), fixed.active, 1.0)
     terms = round_terms(fixed, allocation)
     lacks_band = jnp.any(allocation.d2d_share <= 0, axis=0) | (allocation.d2e_share <= 0)
     hazard = jnp.where(lacks_band, jnp.inf, terms.links.hazard)
@@ -61,14 +61,6 @@ def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:
         objective=jnp.where(useless, jnp.inf, objective),
         absent=~fixed.active[0],
     )
-
-
-def _used_allocation(fixed: FixedPartition, decision: Decision) -> Allocation:
-    """Shares and powers of a decision; 1 where idle, so that unused entries stay finite."""
-    active, participates = fixed.active, fixed.active[0]
-    used = Allocation(active, active, participates, participates)
-    allocation = decision_allocation(decision)
-    return jax.tree.map(lambda where, value: jnp.where(where, value, 1.0), used, allocation)
 
 
 def _flows(fixed: FixedPartition, air: AirTimes, backward_ratio: Float[Array, ""]) -> Flows:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from collapipe_jax.cost.client_decision import ClientDecision
@@ -9,9 +10,12 @@ from collapipe_jax.cost.client_round import client_memory_bytes
 from collapipe_jax.cost.decision import Decision, active_nodes, participates
 from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.shapes import Broadcast
 
 TOLERANCE = 1e-4
 """Relative tolerance on sums, bounds and memory."""
+
+_Flags = dict[str, Bool[Array, ""]]
 
 
 def can_run(problem: RoundProblem) -> Bool[Array, " N"]:
@@ -20,22 +24,15 @@ def can_run(problem: RoundProblem) -> Bool[Array, " N"]:
     return jnp.any(jnp.sum(capacity, axis=-1) >= problem.workload.blocks, axis=0)
 
 
-def usable_blocks(problem: RoundProblem, micro_batches: Num[Array, "..."]) -> Int[Array, "N K"]:
-    """Most blocks that each device can hold with this number of micro-batches.
+def usable_blocks(problem: RoundProblem, micro_batches: Num[ArrayLike, "..."]) -> Int[Array, "N K"]:
+    """Most blocks that each device can hold, 0 on one that is away.
 
-    Args:
-      problem: one round of one network.
-      micro_batches: scalar, or ``[N, 1]`` for a number per cluster.
-
-    Returns:
-      0 on a device that is away.
+    The number of micro-batches is a scalar, or ``[N, 1]`` for a number per cluster.
     """
     return block_capacity(problem.workload, problem.compute.memory_bytes, micro_batches)
 
 
-def violations(
-    problem: RoundProblem, decision: Decision | ClientDecision
-) -> dict[str, Bool[Array, ""]]:
+def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _Flags:
     """Which limits a decision breaks, by name.
 
     On an idle node power is ignored and a D2D share is a violation; the D2E share of a
@@ -60,9 +57,7 @@ def violations(
     }
 
 
-def _client_violations(
-    problem: RoundProblem, decision: ClientDecision
-) -> dict[str, Bool[Array, ""]]:
+def _client_violations(problem: RoundProblem, decision: ClientDecision) -> _Flags:
     """Limits that a data-parallel decision breaks."""
     takes_part = decision.samples > 0
     there = problem.compute.memory_bytes > 0
@@ -91,7 +86,7 @@ def _wrong_rows(problem: RoundProblem, segments: Int[Array, "N K"]) -> Bool[Arra
     return ~(covers | (sits_out & ~can_run(problem)))
 
 
-def _outside(value: Float[Array, "..."], limit: Float[Array, "..."]) -> Bool[Array, "..."]:
+def _outside(value: Broadcast, limit: Broadcast) -> Bool[Array, "..."]:
     """Where a value lies outside ``[0, limit]``."""
     return (value < 0) | (value > limit * (1.0 + TOLERANCE))
 

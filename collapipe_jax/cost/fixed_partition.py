@@ -8,7 +8,6 @@ takes any shares and powers.
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Num
 
 from collapipe_jax.batching import sum_nodes
 from collapipe_jax.cost.chain import Messages, gain_to_next, of_senders
@@ -23,12 +22,14 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.shapes import (
     ActiveNodes,
     CrossGain,
+    MicroBatches,
     PerCluster,
     PerDevice,
     PerHop,
     PerMove,
     PerNode,
     PerRound,
+    Segments,
 )
 from collapipe_jax.cost.switching import switching_cost
 from collapipe_jax.network.channel import Radio, downlink_sinr, transport_block_hazard
@@ -68,16 +69,11 @@ class FixedPartition(Struct):
     divergence: ClusterDivergence = part("of every cluster, by its losses")
     costs: UnitCosts = part("unit costs of the objective")
     switching_cost: PerCluster = part("of leaving the partition of the round before")
-    caps: Any = part(
-        ":class:`.allocation.energy_caps.EnergyCaps`, or None without caps in this round",
-        default=None,
-    )
+    caps: Any = part("the round's caps, see :mod:`.allocation.energy_caps`", default=None)
 
 
 def fix_partition(
-    problem: RoundProblem,
-    segments: Num[Array, "N K *batch"],
-    micro_batches: Num[Array, " N *batch"],
+    problem: RoundProblem, segments: Segments, micro_batches: MicroBatches
 ) -> FixedPartition:
     """Coefficients of a round, with or without batch axes, whose partition is fixed."""
     work, radio, learning = problem.workload, problem.radio, problem.learning

@@ -5,13 +5,12 @@ import operator
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from collapipe_jax.batching import sum_nodes
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.links import BitTimes
 from collapipe_jax.cost.maximum import Maximum, MaximumRule
-from collapipe_jax.cost.shapes import PerCluster, PerHop, PerMove
+from collapipe_jax.cost.shapes import Broadcast, PerCluster, PerHop, PerMove
 from collapipe_jax.cost.timeline import flow_time_s
 
 
@@ -60,9 +59,7 @@ def air_times(fixed: FixedPartition, bit_time: BitTimes) -> AirTimes:
     )
 
 
-def message_time_s(
-    air_s: Float[Array, "..."], overhead_s: Float[Array, "..."]
-) -> Float[Array, "..."]:
+def message_time_s(air_s: Broadcast, overhead_s: Broadcast) -> Broadcast:
     """Time of a message. Source: docs/system-model.md (9). Shapes broadcast."""
     return air_s + overhead_s
 

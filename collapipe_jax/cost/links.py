@@ -40,11 +40,7 @@ class BitTimes(NamedTuple):
 def interference_w(cross_gain: CrossGain, d2d_power_w: PerNode) -> PerNode:
     """Interference at every node from the active nodes of other clusters, whole D2D band.
 
-    Source: docs/system-model.md (1).
-
-    Args:
-      cross_gain: sender to receiver, activity included, 0 inside a cluster.
-      d2d_power_w: 0 on idle nodes.
+    Gains lead from sender to receiver, activity included. Source: docs/system-model.md (1).
     """
     if is_small_batch(cross_gain):
         return jnp.sum(d2d_power_w[:, :, None, None] * cross_gain, axis=(0, 1))
@@ -61,12 +57,9 @@ def active_power_w(fixed: FixedPartition, allocation: Allocation) -> PerNode:
 def round_links(
     fixed: FixedPartition, allocation: Allocation, received_w: PerNode | None = None
 ) -> Links:
-    """Quality of all links at given shares and powers.
+    """Quality of all links at given shares and powers in watts.
 
-    Args:
-      fixed: the partition.
-      allocation: powers in watts.
-      received_w: interference at every node; by default that of ``allocation``.
+    Interference received at every node is by default that of the allocation itself.
     """
     if received_w is None:
         received_w = interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
@@ -122,10 +115,7 @@ def link_sinrs(fixed: FixedPartition, allocation: Allocation, received_w: PerNod
 def link_bit_times(
     fixed: FixedPartition, allocation: Allocation, links: Links, maximum: MaximumRule
 ) -> BitTimes:
-    """Time on air of a bit of every message.
-
-    The ceiling of modulation makes it a maximum of two times.
-    """
+    """Time on air of a bit of every message, the longer by its SINR and by the ceiling."""
     radio = fixed.radio
     d2d_s = 1.0 / radio.d2d_bandwidth_hz
     hop_s = d2d_s / allocation.d2d_share

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from collapipe_jax.batching import max_nodes
-
-_Broadcast = Float[Array, "..."]
+from collapipe_jax.cost.shapes import Broadcast
 
 
 class Maximum(NamedTuple):
@@ -23,21 +22,12 @@ class Maximum(NamedTuple):
 
 @runtime_checkable
 class MaximumRule(Protocol):
-    """How maxima are taken. ``name`` says which one it is, for rules that differ by it."""
+    """How maxima are taken: as they are, where a rule does not say otherwise.
 
-    def pair(self, name: str, first: _Broadcast, second: _Broadcast) -> Maximum:
-        """Of two arrays, element by element."""
-        ...
+    ``name`` says which maximum it is, for rules that differ by it.
+    """
 
-    def over(self, name: str, values: Float[Array, " entries *rest"]) -> Maximum:
-        """Over the first axis."""
-        ...
-
-
-class HardMax:
-    """Maxima as they are."""
-
-    def pair(self, name: str, first: _Broadcast, second: _Broadcast) -> Maximum:
+    def pair(self, name: str, first: Broadcast, second: Broadcast) -> Maximum:
         """Of two arrays, element by element."""
         del name
         return Maximum(jnp.maximum(first, second), None)
@@ -46,6 +36,10 @@ class HardMax:
         """Over the first axis."""
         del name
         return Maximum(max_nodes(values), None)
+
+
+class HardMax(MaximumRule):
+    """Maxima as they are."""
 
 
 hard_max = HardMax()

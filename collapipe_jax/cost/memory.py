@@ -1,8 +1,10 @@
 """Memory of the devices, docs/system-model.md (15)."""
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Num
 
+from collapipe_jax.cost.shapes import Broadcast
 from collapipe_jax.cost.workload import Workload
 
 
@@ -14,12 +16,8 @@ def device_memory_bytes(
 ) -> Float[Array, "N K"]:
     """Memory of every device, 0 where idle. Source: docs/system-model.md (15).
 
-    Args:
-      workload: sizes.
-      segments: blocks of every device.
-      micro_batches: of every cluster.
-      schedule: "gpipe" keeps all micro-batches in flight; "1f1b" keeps ``min(M, S - s)``
-        on the s-th of ``S`` active devices.
+    The schedule "gpipe" keeps all micro-batches in flight; "1f1b" keeps ``min(M, S - s)``
+    on the s-th of ``S`` active devices.
     """
     samples = (workload.batch / micro_batches)[:, None]
     if schedule == "gpipe":
@@ -36,7 +34,7 @@ def device_memory_bytes(
 
 
 def block_capacity(
-    workload: Workload, memory_bytes: Float[Array, "..."], micro_batches: Num[Array, "..."]
+    workload: Workload, memory_bytes: Broadcast, micro_batches: Num[ArrayLike, "..."]
 ) -> Int[Array, "..."]:
     """Most blocks that fit each device, docs/system-model.md (15) solved for delta.
 

@@ -29,10 +29,7 @@ def unit_costs(control: Control) -> UnitCosts:
 def drift_plus_penalty(costs: UnitCosts, latency_s: PerRound, cluster_cost: PerCluster) -> PerRound:
     """Objective of a round. Source: docs/system-model.md (P2).
 
-    Args:
-      costs: unit costs.
-      latency_s: of the round.
-      cluster_cost: drift of the queues, energy and divergence at their unit costs, and the
-        cost of switching.
+    The cost of a cluster is the drift of the queues, its energy and divergence at their unit
+    costs, and the cost of switching.
     """
     return costs.latency_per_s * latency_s + sum_nodes(cluster_cost)

@@ -12,15 +12,11 @@ def static_pipeline(problem: RoundProblem, micro_batches: Int[Array, ""] | int) 
     """A feasible decision: equal split over all devices, equal shares, full power.
 
     The remainder of the split goes to the first devices, and blocks move only where
-    memory forbids. A cluster that cannot hold the encoder with this number of
-    micro-batches takes the largest allowed number, which needs least memory, and sits
-    out if that fails too.
+    memory forbids. The allowed number of micro-batches nearest to the given one is taken.
+    A cluster that cannot hold the encoder with it takes the largest allowed number, which
+    needs least memory, and sits out if that fails too.
 
     Source: docs/system-model.md, section 6.
-
-    Args:
-      problem: one round of one network.
-      micro_batches: the fixed number; the nearest allowed one is taken.
     """
     choices = problem.workload.micro_batch_choices
     wanted = choices[jnp.argmin(jnp.abs(choices - micro_batches))]
@@ -34,12 +30,7 @@ def static_pipeline(problem: RoundProblem, micro_batches: Int[Array, ""] | int) 
 def split_equally(capacity: Int[Array, "N K"], blocks: int) -> Int[Array, "N K"]:
     """Equal split of the blocks, moved to the first devices with room where it must be.
 
-    Args:
-      capacity: most blocks of each device.
-      blocks: ``L``.
-
-    Returns:
-      A row of zeros where the devices cannot hold the blocks together.
+    A cluster gets a row of zeros if the capacity of its devices is less than the blocks.
     """
     devices = capacity.shape[1]
     equal = blocks // devices + (jnp.arange(devices) < blocks % devices)[None]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.shapes import DeviceBlocks, PerCluster
+from collapipe_jax.cost.shapes import PerCluster
 from collapipe_jax.quantity import Struct, quantity, same
 
 
@@ -41,7 +41,9 @@ def moved_encoders(
     return jnp.where(jnp.sum(before, axis=0) > 0, taken, 0.0)
 
 
-def switching_cost(switching: Switching | None, segments: DeviceBlocks, blocks: int) -> PerCluster:
+def switching_cost(
+    switching: Switching | None, segments: Num[Array, "K N *batch"], blocks: int
+) -> PerCluster:
     """Cost of leaving the partition of the round before, by cluster; 0 if there is none."""
     if switching is None:
         return jnp.zeros(segments.shape[1:])

@@ -12,12 +12,8 @@ _Broadcast = Num[Array, "..."]
 def flow_time_s(sum_s: _Broadcast, longest_s: _Broadcast, micro_batches: _Broadcast) -> _Broadcast:
     """Time for micro-batches to flow through stages that hold one at a time.
 
-    Exact for a permutation flow shop. Source: docs/system-model.md (11). Shapes broadcast.
-
-    Args:
-      sum_s: of the times of all stages.
-      longest_s: the longest stage.
-      micro_batches: ``M``, number of jobs.
+    ``sum_s`` is the time of all stages together, ``longest_s`` that of the longest. Exact for
+    a permutation flow shop. Source: docs/system-model.md (11). Shapes broadcast.
     """
     return sum_s + (micro_batches - 1) * longest_s
 

@@ -74,9 +74,6 @@ def encoder_workload(
     """The workload, in plain numbers, of any model whose encoder is a stack of our blocks.
 
     Args:
-      sequence, target_tokens: tokens and targets of a sample.
-      width, heads, feed_forward_width, encoder_blocks: sizes of the encoder.
-      dropout: whether dropout masks are kept.
       rematerialise: recompute a block's activations in the backward pass: only its input
         is kept, and backward costs a forward pass more.
       activation_number_bits, parameter_number_bits: precision on the links.
@@ -85,7 +82,6 @@ def encoder_workload(
         parameter that is trained.
       trained_fraction: share of the parameters that is trained, and so has a gradient and a
         state, and travels; below 1 with adapters (Hu et al. 2106.09685).
-      embedding_parameters, decoder_parameters: numbers of embedding and decoder.
       **others: the other fields of :class:`Workload`.
     """
     number_bytes = 4  # the devices compute in single precision
