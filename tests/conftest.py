@@ -23,7 +23,7 @@ from hypothesis import settings
 
 # Shapes and types of these packages' public functions are checked in every call.
 jaxtyping.install_import_hook(
-    ["collapipe_jax.allocation", "collapipe_jax.federated", "collapipe_jax.network"],
+    ["collapipe_jax." + room for room in ("allocation", "control", "cost", "federated", "network")],
     "beartype.beartype",
 )
 

@@ -23,13 +23,12 @@ from collapipe_jax.allocation.variables import LEAST_LOG_POWER, to_allocation
 from collapipe_jax.batching import sum_nodes
 from collapipe_jax.cost.chain import Messages, at_next_active, sum_by_sender
 from collapipe_jax.cost.decision import Allocation
-from collapipe_jax.cost.energy import air_energy_j, message_energy_j
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.cost.latency import air_times
 from collapipe_jax.cost.links import BitTimes, link_sinrs, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round_terms import RoundTerms, round_terms
+from collapipe_jax.cost.round_terms import RoundTerms, air_energy_j, message_energy_j, round_terms
 
 _STEEPEST = 0.1
 """Excess, as a logarithm, from where a penalty goes on along its tangent. A multiplier then

@@ -1,39 +1,29 @@
 """The chain of active nodes of a cluster, and the messages along it.
 
-A hop leads from an active node to the next one, at last back to the control unit. Arrays
-have nodes first, ``P = K + 1``, clusters next and then any batch axes.
+A hop leads from an active node to the next one, at last back to the control unit.
 """
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float, Num
 
 from collapipe_jax.batching import sum_nodes
+from collapipe_jax.cost.shapes import ActiveNodes, PerCluster, PerHop, PerMove, PerNode
+
+_Broadcast = Num[Array, "#J #N *#batch"]
 
 
 class Messages(NamedTuple):
-    """One number for every kind of message.
+    """One number for every kind of message."""
 
-    Attributes:
-      hop: activations and gradients, the forward and the backward message of a hop, by
-        the node where the hop starts, ``[2, P, N, ...]``.
-      move: parameters, collected from a device and distributed to it, ``[2, K, N, ...]``.
-      uplink: control unit to base station, ``[N, ...]``.
-    """
-
-    hop: Array
-    move: Array
-    uplink: Array
+    hop: PerHop  # activations and gradients
+    move: PerMove
+    uplink: PerCluster  # control unit to base station
 
 
-def at_next_active(values: Array, active: Array) -> Array:
-    """Each node's entry replaced by that of the next active node, at last node 0's.
-
-    Args:
-      values: ``[P, ...]``.
-      active: ``[P, ...]``.
-    """
+def at_next_active(values: _Broadcast, active: ActiveNodes) -> Num[Array, "J N *batch"]:
+    """Each node's entry replaced by that of the next active node, at last node 0's."""
     values = jnp.broadcast_to(values, active.shape)
     found = [values[0]]
     for node in range(active.shape[0] - 1, 0, -1):
@@ -41,14 +31,10 @@ def at_next_active(values: Array, active: Array) -> Array:
     return jnp.stack(found[::-1])
 
 
-def from_previous_active(values: Array, active: Array) -> Array:
+def from_previous_active(values: PerNode, active: ActiveNodes) -> PerNode:
     """Each active node's entry replaced by that of the node whose hop ends at it.
 
     Node 0 gets the last active node's; idle nodes get 0.
-
-    Args:
-      values: ``[P, ...]``.
-      active: ``[P, ...]``.
     """
     last = values[0]
     moved = []
@@ -58,16 +44,8 @@ def from_previous_active(values: Array, active: Array) -> Array:
     return jnp.stack([jnp.where(active[0], last, 0.0), *moved])
 
 
-def gain_to_next(gain: Array, active: Array) -> Array:
-    """Gain from every node to the next active one, at last to node 0.
-
-    Args:
-      gain: from the first node to the second, ``[P, P, ...]``.
-      active: ``[P, ...]``.
-
-    Returns:
-      ``[P, ...]``.
-    """
+def gain_to_next(gain: Float[Array, "J J #N *#batch"], active: ActiveNodes) -> PerNode:
+    """Gain from every node to the next active one, at last to node 0; gains sender first."""
     nodes = active.shape[0]
     order = jnp.arange(nodes).reshape(-1, *[1] * (active.ndim - 1))
     found = jnp.broadcast_to(gain[:, 0], active.shape)
@@ -76,13 +54,8 @@ def gain_to_next(gain: Array, active: Array) -> Array:
     return found
 
 
-def of_senders(by_node: Array, active: Array) -> Messages:
-    """A node's number for every message that it sends over D2D; the uplink gets node 0's.
-
-    Args:
-      by_node: ``[P, N, ...]``.
-      active: ``[P, N, ...]``.
-    """
+def of_senders(by_node: _Broadcast, active: ActiveNodes) -> Messages:
+    """A node's number for every message that it sends over D2D; the uplink gets node 0's."""
     by_node = jnp.broadcast_to(by_node, active.shape)
     return Messages(
         hop=jnp.stack([by_node, at_next_active(by_node, active)]),
@@ -91,21 +64,13 @@ def of_senders(by_node: Array, active: Array) -> Messages:
     )
 
 
-def sum_by_sender(hop: Array, move: Array, active: Array) -> Array:
-    """D2D messages summed by the node that sends them.
-
-    Args:
-      hop, move: as in :class:`Messages`.
-      active: ``[P, N, ...]``.
-
-    Returns:
-      ``[P, N, ...]``.
-    """
+def sum_by_sender(hop: PerHop, move: PerMove, active: ActiveNodes) -> PerNode:
+    """D2D messages summed by the node that sends them."""
     moves = jnp.concatenate([sum_nodes(move[1])[None], move[0]])
     return hop[0] + from_previous_active(hop[1], active) + moves
 
 
-def sum_by_receiver(hop: Array, move: Array, active: Array) -> Array:
-    """D2D messages summed by the node that receives them; see :func:`sum_by_sender`."""
+def sum_by_receiver(hop: PerHop, move: PerMove, active: ActiveNodes) -> PerNode:
+    """D2D messages summed by the node that receives them."""
     moves = jnp.concatenate([sum_nodes(move[0])[None], move[1]])
     return from_previous_active(hop[0], active) + hop[1] + moves

@@ -1,14 +1,15 @@
 """Cost of a round in which devices are clients, docs/system-model.md, section 6.
 
-Every array over clients is ``[N, K]``; entries of a device that is left out are 0.
+Entries of a device that is left out are 0.
 """
 
 import functools
 import operator
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.divergence import cluster_divergence, participating_weight
@@ -26,14 +27,16 @@ from collapipe_jax.network.channel import (
     uplink_sinr,
 )
 
+_PerClient = Float[Array, "N K"]
 
-class ClientLinks(NamedTuple):
-    """SINRs and times of a bit between clients and the base station, ``[N, K]`` each."""
 
-    uplink_sinr: Array
-    uplink_bit_s: Array
-    downlink_sinr: Array
-    downlink_bit_s: Array
+class _Links(NamedTuple):
+    """SINRs and times of a bit between clients and the base station."""
+
+    uplink_sinr: _PerClient
+    uplink_bit_s: _PerClient
+    downlink_sinr: _PerClient
+    downlink_bit_s: _PerClient
 
 
 def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCost:
@@ -41,28 +44,21 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
 
     A client that cannot send makes latency and energies of its cluster, and latency,
     divergence and objective of the round, infinite. A cluster without a client costs
-    nothing.
-
-    Args:
-      problem: one round of one network.
-      decision: who trains on how much.
-
-    Returns:
-      The cost; parts of a cluster's latency are those of its slowest client, energy of
-      control units is 0, and ``flows`` is None.
+    nothing. Parts of a cluster's latency are those of its slowest client, and control units
+    spend no energy.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
     takes_part = decision.samples > 0
-    links = client_links(problem, decision)
-    times = client_times(problem, decision, links)
+    links = _client_links(problem, decision)
+    times = _client_times(problem, decision, links)
     latency_s = functools.reduce(operator.add, times)
     broken = jnp.any(~jnp.isfinite(latency_s), axis=1)
     cluster_latency_s = jnp.where(broken, jnp.inf, jnp.max(latency_s, axis=1))
-    hazard = client_hazard(problem, decision, links)
-    divergence = jnp.where(broken, jnp.inf, client_divergence(problem, decision, hazard))
-    energy_j = client_energy_j(problem, decision, links)
+    hazard = _client_hazard(problem, decision, links)
+    divergence = jnp.where(broken, jnp.inf, _client_divergence(problem, decision, hazard))
+    energy_j = _client_energy_j(problem, decision, links)
     energy_j = jnp.concatenate([jnp.zeros_like(energy_j[:, :1]), energy_j], axis=1)
     energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
     round_s = jnp.max(cluster_latency_s)
@@ -86,8 +82,8 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     )
 
 
-def client_links(problem: RoundProblem, decision: ClientDecision) -> ClientLinks:
-    """SINRs and times of a bit, each client with its own gain and share.
+def _client_links(problem: RoundProblem, decision: ClientDecision) -> _Links:
+    """Links of every client with its own gain and share.
 
     A device that is left out has the whole band, so that its unused entries stay finite.
     """
@@ -96,23 +92,16 @@ def client_links(problem: RoundProblem, decision: ClientDecision) -> ClientLinks
     up = uplink_sinr(radio, decision.d2e_power_w, gain, share)
     down = downlink_sinr(radio, gain)
     band_hz = share * radio.d2e_bandwidth_hz
-    return ClientLinks(
-        uplink_sinr=up,
-        uplink_bit_s=bit_time_s(radio, band_hz, up),
-        downlink_sinr=down,
-        downlink_bit_s=bit_time_s(radio, band_hz, down),
-    )
+    return _Links(up, bit_time_s(radio, band_hz, up), down, bit_time_s(radio, band_hz, down))
 
 
-def client_times(
-    problem: RoundProblem, decision: ClientDecision, links: ClientLinks
-) -> ClientTimes:
+def _client_times(problem: RoundProblem, decision: ClientDecision, links: _Links) -> ClientTimes:
     """Times of every client; their sum is ``T_k`` of docs/system-model.md, section 6."""
     work, compute = problem.workload, problem.compute
     samples, clients = decision.samples, jnp.sum(decision.samples > 0)
-    model_bits = client_model_bits(work, decision)
+    model_bits = _client_model_bits(work, decision)
     passes = (decision.client_blocks + 1) * (1.0 + work.backward_ratio) + decision.whole_model
-    step_s = samples * client_flops(work, decision) / compute.flops_per_s[:, 1:]
+    step_s = samples * _client_flops(work, decision) / compute.flops_per_s[:, 1:]
     step_s = step_s + passes * compute.block_overhead_s
     messages_s = jnp.zeros_like(step_s)
     if not decision.whole_model:
@@ -130,22 +119,18 @@ def client_times(
         messages_s=work.local_steps * messages_s,
         upload_s=model_bits * links.uplink_bit_s,
     )
-    return ClientTimes(*(jnp.where(samples > 0, time_s, 0.0) for time_s in times))
+    return jax.tree.map(lambda time_s: jnp.where(samples > 0, time_s, 0.0), times)
 
 
-def client_flops(work: Workload, decision: ClientDecision) -> Array:
+def _client_flops(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
     """FLOPs of a client on one sample, forward and backward."""
     forward = work.embed_flops + decision.client_blocks * work.block_flops
     both = forward * (1.0 + work.backward_ratio)
     return both + work.decoder_flops if decision.whole_model else both
 
 
-def client_model_bits(work: Workload, decision: ClientDecision) -> Array:
-    """``D`` of docs/system-model.md, section 6: parameters of a client on a link.
-
-    Raises:
-      InputError: if the workload lacks the decoder's.
-    """
+def _client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
+    """``D`` of docs/system-model.md, section 6: parameters of a client on a link."""
     bits = decision.client_blocks * work.block_param_bits + work.embedding_param_bits
     return bits + model_ends(work).decoder_param_bits if decision.whole_model else bits
 
@@ -167,20 +152,20 @@ def model_ends(work: Workload) -> ModelEnds:
     return work.ends
 
 
-def client_energy_j(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> Array:
-    """``E_k`` of docs/system-model.md, section 6. ``[N, K]``."""
+def _client_energy_j(problem: RoundProblem, decision: ClientDecision, links: _Links) -> _PerClient:
+    """``E_k`` of docs/system-model.md, section 6."""
     work, compute = problem.workload, problem.compute
     samples = work.local_steps * decision.samples
-    computing_j = samples * client_flops(work, decision) * compute.joules_per_flop[:, 1:]
-    up_bits = client_model_bits(work, decision)
+    computing_j = samples * _client_flops(work, decision) * compute.joules_per_flop[:, 1:]
+    up_bits = _client_model_bits(work, decision)
     if not decision.whole_model:
         up_bits = up_bits + samples * (work.activation_bits + work.target_bits)
     sending_j = decision.d2e_power_w * up_bits * links.uplink_bit_s
     return jnp.where(decision.samples > 0, computing_j + sending_j, 0.0)
 
 
-def client_memory_bytes(work: Workload, decision: ClientDecision) -> Array:
-    """Memory of every client, for its cluster's largest part of a mini-batch. ``[N, K]``."""
+def client_memory_bytes(work: Workload, decision: ClientDecision) -> _PerClient:
+    """Memory of every client, for its cluster's largest part of a mini-batch."""
     ends, blocks = model_ends(work), decision.client_blocks
     largest = jnp.max(decision.samples, axis=1, keepdims=True)
     memory = blocks * (work.block_static_bytes + largest * work.block_kept_bytes)
@@ -191,7 +176,7 @@ def client_memory_bytes(work: Workload, decision: ClientDecision) -> Array:
     return jnp.where(decision.samples > 0, memory, 0.0)
 
 
-def client_hazard(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> Array:
+def _client_hazard(problem: RoundProblem, decision: ClientDecision, links: _Links) -> _PerClient:
     """Hazard ``Lambda_k`` of a client's one micro-batch: its uplink and its downlink."""
     if decision.whole_model:
         return jnp.zeros(decision.samples.shape)
@@ -203,8 +188,10 @@ def client_hazard(problem: RoundProblem, decision: ClientDecision, links: Client
     return jnp.where(decision.samples > 0, hazard, 0.0)
 
 
-def client_divergence(problem: RoundProblem, decision: ClientDecision, hazard: Array) -> Array:
-    """Divergence of every cluster's clients, ``[N]``: of weight ``w_n B_k / B`` and ``M = 1``."""
+def _client_divergence(
+    problem: RoundProblem, decision: ClientDecision, hazard: _PerClient
+) -> Float[Array, " N"]:
+    """Divergence of every cluster's clients, of weight ``w_n B_k / B`` and ``M = 1``."""
     takes_part = decision.samples > 0
     weight = participating_weight(problem.learning.cluster_weight, jnp.any(takes_part, axis=1))
     weight = weight[:, None] * decision.samples / problem.workload.batch
@@ -213,8 +200,8 @@ def client_divergence(problem: RoundProblem, decision: ClientDecision, hazard: A
     return jnp.sum(jnp.where(takes_part, own, 0.0), axis=1)
 
 
-def _slowest_parts(times: ClientTimes, latency_s: Array) -> LatencyParts:
-    """Parts of the latency of every cluster's slowest client, ``[N]`` each."""
+def _slowest_parts(times: ClientTimes, latency_s: _PerClient) -> LatencyParts:
+    """Parts of the latency of every cluster's slowest client."""
     slowest = jnp.argmax(latency_s, axis=1)[:, None]
     picked = ClientTimes(*(jnp.take_along_axis(part, slowest, axis=1)[:, 0] for part in times))
     nothing = jnp.zeros_like(picked.download_s)

@@ -3,54 +3,42 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float, Num
 
 from collapipe_jax.batching import max_nodes, sum_nodes
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.shapes import Broadcast, MicroBatches, PerCluster, PerDevice, PerNode
 from collapipe_jax.cost.workload import Workload
 
 
 class PassTimes(NamedTuple):
-    """Passes of a micro-batch.
+    """Passes of a micro-batch."""
 
-    Attributes:
-      embed_s: forward, on the control unit, ``[N, ...]``.
-      block_s: forward, of one block on a device, ``[K, N, ...]``.
-      decoder_s: forward and backward, on the edge server, ``[N, ...]``.
-    """
-
-    embed_s: Array
-    block_s: Array
-    decoder_s: Array
+    embed_s: PerCluster  # forward, on the control unit
+    block_s: PerDevice  # forward, of one block
+    decoder_s: PerCluster  # forward and backward, on the edge server
 
 
 class ComputeStages(NamedTuple):
-    """Compute stages of both flows of a local step, 0 where idle.
+    """Compute stages of both flows of a local step, 0 where idle."""
 
-    Attributes:
-      forward_s: of the control unit and the devices, ``[P, N, ...]``.
-      decoder_s: the last stage of the forward flow, ``[N, ...]``.
-      sum_s: of all stages of both flows, ``[N, ...]``.
-      longest_s: the longest stage of either flow, ``[2, N, ...]``.
-    """
-
-    forward_s: Array
-    decoder_s: Array
-    sum_s: Array
-    longest_s: Array
+    forward_s: PerNode
+    decoder_s: PerCluster  # the last stage of the forward flow
+    sum_s: PerCluster  # of all stages of both flows
+    longest_s: Float[Array, "2 N *batch"]  # the longest stage of either flow
 
 
-def forward_time_s(samples: Array, flops: Array, flops_per_s: Array, overhead_s: Array) -> Array:
+def forward_time_s(
+    samples: Broadcast, flops: Broadcast, flops_per_s: Broadcast, overhead_s: Broadcast
+) -> Broadcast:
     """Time of a micro-batch's forward pass. Source: docs/system-model.md (8). Shapes broadcast."""
     return samples * flops / flops_per_s + overhead_s
 
 
-def pass_times(problem: RoundProblem, micro_batches: Array) -> PassTimes:
+def pass_times(problem: RoundProblem, micro_batches: Num[Array, "..."]) -> PassTimes:
     """Passes of a micro-batch on every node. Source: docs/system-model.md (10).
 
-    Args:
-      problem: one round.
-      micro_batches: ``[N, ...]`` or ``[...]``.
+    Micro-batches are ``[N, ...]``, or ``[...]`` if all clusters have as many.
     """
     work, compute = problem.workload, problem.compute
     samples = work.batch / micro_batches
@@ -64,16 +52,13 @@ def pass_times(problem: RoundProblem, micro_batches: Array) -> PassTimes:
 
 
 def compute_stages(
-    passes: PassTimes, segments: Array, participates: Array, backward_ratio: Array
+    problem: RoundProblem,
+    micro_batches: MicroBatches,
+    segments: Num[Array, "K N *batch"],
+    participates: Bool[Array, " N *batch"],
 ) -> ComputeStages:
-    """Compute stages of a partition.
-
-    Args:
-      passes: of a micro-batch.
-      segments: devices first, ``[K, N, ...]``.
-      participates: ``[N, ...]``.
-      backward_ratio: backward over forward.
-    """
+    """Compute stages of a partition."""
+    passes, ratio = pass_times(problem, micro_batches), problem.workload.backward_ratio
     embed_s = jnp.where(participates, passes.embed_s, 0.0)
     decoder_s = jnp.where(participates, passes.decoder_s, 0.0)
     forward_s = jnp.concatenate([embed_s[None], segments * passes.block_s])
@@ -81,33 +66,26 @@ def compute_stages(
     return ComputeStages(
         forward_s=forward_s,
         decoder_s=decoder_s,
-        sum_s=(1.0 + backward_ratio) * sum_s + decoder_s,
-        longest_s=jnp.stack([jnp.maximum(longest_s, decoder_s), backward_ratio * longest_s]),
+        sum_s=(1.0 + ratio) * sum_s + decoder_s,
+        longest_s=jnp.stack([jnp.maximum(longest_s, decoder_s), ratio * longest_s]),
     )
 
 
-def computing_energy_j(work: Workload, flops: Array, joules_per_flop: Array) -> Array:
-    """Energy to compute something forward and backward for all samples of a round.
+def computing_energy_j(work: Workload, flops: Broadcast, joules_per_flop: Broadcast) -> Broadcast:
+    """Energy to compute a sample's forward FLOPs, forward and backward, for all of a round.
 
     Shapes broadcast.
-
-    Args:
-      work: the workload.
-      flops: of a sample's forward pass.
-      joules_per_flop: of the node.
     """
     samples = work.local_steps * work.batch
     return samples * (1.0 + work.backward_ratio) * flops * joules_per_flop
 
 
-def node_computing_energy_j(problem: RoundProblem, segments: Array, participates: Array) -> Array:
-    """Energy that every node spends computing in a round, ``[P, N, ...]``.
-
-    Args:
-      problem: one round.
-      segments: devices first, ``[K, N, ...]``.
-      participates: ``[N, ...]``.
-    """
+def node_computing_energy_j(
+    problem: RoundProblem,
+    segments: Num[Array, "K N *batch"],
+    participates: Bool[Array, " N *batch"],
+) -> PerNode:
+    """Energy that every node spends computing in a round."""
     work = problem.workload
     embed = jnp.where(participates, work.embed_flops, 0.0)[None]
     flops = jnp.concatenate([embed, segments * work.block_flops])

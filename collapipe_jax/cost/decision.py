@@ -2,9 +2,11 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Num
 
+from collapipe_jax.cost.shapes import ActiveNodes, MicroBatches, PerCluster, PerNode, Segments
 from collapipe_jax.quantity import Struct, positive, quantity
 
 
@@ -26,33 +28,21 @@ class Decision(Struct):
 
 
 class Allocation(NamedTuple):
-    """Shares and powers, or one number for each of them; nodes first, ``P = K + 1``.
+    """Shares and powers, or one number for each of them."""
 
-    Attributes:
-      d2d_share, d2d_power: ``[P, N, ...]``.
-      d2e_share, d2e_power: ``[N, ...]``.
-    """
-
-    d2d_share: Array
-    d2d_power: Array
-    d2e_share: Array
-    d2e_power: Array
+    d2d_share: PerNode
+    d2d_power: PerNode
+    d2e_share: PerCluster
+    d2e_power: PerCluster
 
 
-def participates(segments: Array) -> Array:
-    """Clusters that take part in the round. ``[..., K] -> [...]``."""
+def participates(segments: Num[Array, "*any K"]) -> Bool[Array, "*any"]:
+    """Clusters that take part in the round."""
     return jnp.sum(segments, axis=-1) > 0
 
 
-def active_nodes(segments: Array) -> Array:
-    """Nodes that compute: devices with blocks, and the control unit of a participating cluster.
-
-    Args:
-      segments: ``[..., K]``.
-
-    Returns:
-      ``[..., K + 1]``, boolean.
-    """
+def active_nodes(segments: Num[Array, "*any K"]) -> Bool[Array, "*any K+1"]:
+    """Nodes that compute: devices with blocks, and the control unit of a participating cluster."""
     return jnp.concatenate([participates(segments)[..., None], segments > 0], axis=-1)
 
 
@@ -66,24 +56,22 @@ def decision_allocation(decision: Decision) -> Allocation:
     )
 
 
-def make_decision(
-    segments: Array, micro_batches: Array, allocation: Allocation, active: Array
-) -> Decision:
-    """A decision from its partition and its allocation, 0 where idle.
+def fill_idle(allocation: Allocation, active: ActiveNodes, value: float) -> Allocation:
+    """The allocation with one number in the place of all that is idle."""
+    used = Allocation(active, active, active[0], active[0])
+    return jax.tree.map(lambda use, number: jnp.where(use, number, value), used, allocation)
 
-    Args:
-      segments: whole numbers, ``[N, K, ...]``.
-      micro_batches: whole numbers, ``[N, ...]``.
-      allocation: powers in watts.
-      active: nodes of the partition, ``[P, N, ...]``.
-    """
-    d2d_share = jnp.where(active, allocation.d2d_share, 0.0)
-    d2d_power_w = jnp.where(active, allocation.d2d_power, 0.0)
+
+def make_decision(
+    segments: Segments, micro_batches: MicroBatches, allocation: Allocation, active: ActiveNodes
+) -> Decision:
+    """A decision from its partition and its allocation with powers in watts, 0 where idle."""
+    allocation = fill_idle(allocation, active, 0.0)
     return Decision(
         segments=segments.astype(jnp.int32),
         micro_batches=micro_batches.astype(jnp.int32),
-        d2d_share=jnp.swapaxes(d2d_share, 0, 1),
-        d2d_power_w=jnp.swapaxes(d2d_power_w, 0, 1),
-        d2e_share=jnp.where(active[0], allocation.d2e_share, 0.0),
-        d2e_power_w=jnp.where(active[0], allocation.d2e_power, 0.0),
+        d2d_share=jnp.swapaxes(allocation.d2d_share, 0, 1),
+        d2d_power_w=jnp.swapaxes(allocation.d2d_power, 0, 1),
+        d2e_share=allocation.d2e_share,
+        d2e_power_w=allocation.d2e_power,
     )

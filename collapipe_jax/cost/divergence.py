@@ -4,18 +4,16 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float, Num
 
+from collapipe_jax.cost.shapes import Broadcast, PerCluster
 from collapipe_jax.quantity import Struct, part, quantity
 
 _LINEAR_FROM = 50.0
 
 
 class Drift(Struct):
-    """What local steps add to (19): clusters drift apart between aggregations.
-
-    Source: docs/theory.md (T14).
-    """
+    """What clusters that drift apart between aggregations add to (19), docs/theory.md (T14)."""
 
     spread: Array = quantity("weight of noise that a cluster meets again in its later steps")
     divergence: Array = quantity(
@@ -40,15 +38,9 @@ class Learning(Struct):
 
 
 def local_steps_drift(
-    step_smoothness: float, local_steps: int, gradient_heterogeneity: float
+    step_smoothness: float, local_steps: int, gradient_heterogeneity: Array | float
 ) -> Drift:
-    """Drift of ``H`` local steps, docs/theory.md (T14).
-
-    Args:
-      step_smoothness: ``eta L_s``, at most ``1 / (4 H)``.
-      local_steps: ``H``.
-      gradient_heterogeneity: ``zeta^2``.
-    """
+    """Drift of ``H`` local steps with ``eta L_s <= 1 / (4 H)``, docs/theory.md (T14)."""
     extra = step_smoothness * (local_steps - 1)
     return Drift(
         spread=jnp.asarray(1.5 * extra),
@@ -57,35 +49,29 @@ def local_steps_drift(
 
 
 class ClusterDivergence(NamedTuple):
-    """Divergence of each learner as ``lossless + per_excess (e(hazard) - 1)``.
+    """Divergence of each cluster or client as ``lossless + per_excess (e(hazard) - 1)``."""
 
-    Attributes:
-      lossless: without any loss, ``[N, ...]``.
-      per_excess: by the excess of the inverse survival probability, likewise.
-    """
+    lossless: PerCluster  # without any loss
+    per_excess: PerCluster  # by the excess of the inverse survival probability
 
-    lossless: Array
-    per_excess: Array
-
-    def at(self, hazard: Array) -> Array:
-        """Divergence at the hazard of a micro-batch, ``[N, ...]``."""
+    def at(self, hazard: Broadcast) -> Broadcast:
+        """Divergence at the hazard of a micro-batch."""
         return self.lossless + self.per_excess * excess_inverse_survival(hazard)
 
 
 def cluster_divergence(
-    learning: Learning, weight: Array, batch: Array, micro_batches: Array | int
+    learning: Learning,
+    weight: Float[Array, " N *any"],
+    batch: Num[Array, "..."],
+    micro_batches: Num[Array, "..."] | int,
 ) -> ClusterDivergence:
     """What every cluster, or client, adds to the divergence of a round.
 
-    Their sum is Gamma of docs/system-model.md, with drift that of docs/theory.md (T14).
+    Weights of the aggregation have sum 1, and are 0 for those that sit out; other numbers
+    broadcast against them. The sum over clusters is Gamma of docs/system-model.md, with drift
+    that of docs/theory.md (T14).
 
     Source: docs/system-model.md (19).
-
-    Args:
-      learning: constants.
-      weight: ``w_n`` of the aggregation, sum 1; 0 for those that sit out, ``[N, ...]``.
-      batch: ``B``.
-      micro_batches: ``M``, ``[N, ...]`` or ``[...]``.
     """
     noise, parts, drift = weight**2, 2.0, 0.0
     if learning.drift is not None:
@@ -96,43 +82,33 @@ def cluster_divergence(
     return ClusterDivergence(lossless=sampling + drift, per_excess=sampling + erasure)
 
 
-def participating_weight(cluster_weight: Array, participates: Array) -> Array:
-    """Aggregation weights of the clusters that take part, rescaled to sum 1.
-
-    Args:
-      cluster_weight: ``[N, ...]``.
-      participates: ``[N, ...]``.
-
-    Returns:
-      ``[N, ...]``, 0 for the others; all 0 if nobody takes part.
-    """
+def participating_weight(
+    cluster_weight: Float[Array, " N *#batch"], participates: Bool[Array, " N *batch"]
+) -> PerCluster:
+    """Aggregation weights of the clusters that take part, rescaled to sum 1; 0 for others."""
     weight = jnp.where(participates, cluster_weight, 0.0)
     total = jnp.sum(weight, axis=0)
     return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1.0), 0.0)
 
 
-def excess_inverse_survival(hazard: Array) -> Array:
+def excess_inverse_survival(hazard: Float[Array, "*any"]) -> Float[Array, "*any"]:
     """``1 / (1 - P) - 1 = e^hazard - 1``, continued by its tangent beyond 50.
 
-    The tangent keeps values finite and slopes alive where a link is hopeless. ``[...]``.
+    The tangent keeps values finite and slopes alive where a link is hopeless.
     """
     exponent = jnp.minimum(hazard, _LINEAR_FROM)
     beyond = jnp.maximum(hazard - _LINEAR_FROM, 0.0)
     return jnp.expm1(exponent) + jnp.exp(_LINEAR_FROM) * beyond
 
 
-def inverse_survival_slope(excess: Array) -> Array:
-    """Slope of :func:`excess_inverse_survival` by the hazard, from its value. ``[...]``."""
+def inverse_survival_slope(excess: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    """Slope of :func:`excess_inverse_survival` by the hazard, from its value."""
     return 1.0 + jnp.minimum(excess, math.expm1(_LINEAR_FROM))
 
 
-def lossless_divergence(learning: Learning, batch: Array, participates: Array) -> Array:
-    """Divergence of a round in which these clusters take part and nothing is lost.
-
-    Args:
-      learning: constants.
-      batch: ``B``.
-      participates: ``[N]``.
-    """
+def lossless_divergence(
+    learning: Learning, batch: Num[Array, ""], participates: Bool[Array, " N"]
+) -> Float[Array, ""]:
+    """Divergence of a round in which these clusters take part and nothing is lost."""
     weight = participating_weight(learning.cluster_weight, participates)
     return jnp.sum(cluster_divergence(learning, weight, batch, 1).lossless, axis=0)

@@ -2,110 +2,95 @@
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.client_round import client_memory_bytes
 from collapipe_jax.cost.decision import Decision, active_nodes, participates
 from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.shapes import Broadcast
 
 TOLERANCE = 1e-4
 """Relative tolerance on sums, bounds and memory."""
 
+_Flags = dict[str, Bool[Array, ""]]
 
-def can_run(problem: RoundProblem) -> Array:
-    """Clusters whose devices could hold the encoder for some number of micro-batches.
 
-    Returns:
-      ``[N]``, boolean.
-    """
+def can_run(problem: RoundProblem) -> Bool[Array, " N"]:
+    """Clusters whose devices could hold the encoder for some number of micro-batches."""
     capacity = jax.vmap(lambda m: usable_blocks(problem, m))(problem.workload.micro_batch_choices)
     return jnp.any(jnp.sum(capacity, axis=-1) >= problem.workload.blocks, axis=0)
 
 
-def usable_blocks(problem: RoundProblem, micro_batches: Array) -> Array:
-    """Most blocks that each device can hold with this number of micro-batches.
+def usable_blocks(problem: RoundProblem, micro_batches: Num[ArrayLike, "..."]) -> Int[Array, "N K"]:
+    """Most blocks that each device can hold, 0 on one that is away.
 
-    Args:
-      problem: one round of one network.
-      micro_batches: scalar, or ``[N, 1]`` for a number per cluster.
-
-    Returns:
-      Integers, ``[N, K]``; 0 on a device that is away.
+    The number of micro-batches is a scalar, or ``[N, 1]`` for a number per cluster.
     """
     return block_capacity(problem.workload, problem.compute.memory_bytes, micro_batches)
 
 
-def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> dict[str, Array]:
-    """Which limits a decision breaks.
+def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _Flags:
+    """Which limits a decision breaks, by name.
 
-    Args:
-      problem: one round of one network.
-      decision: any decision.
-
-    Returns:
-      A boolean scalar per limit. On an idle node power is ignored and a D2D share is a
-      violation; the D2E share of a cluster that sits out counts in the sum.
+    On an idle node power is ignored and a D2D share is a violation; the D2E share of a
+    cluster that sits out counts in the sum.
     """
     if isinstance(decision, ClientDecision):
         return _client_violations(problem, decision)
-    radio = problem.radio
-    active = active_nodes(decision.segments)
+    work, radio, segments = problem.workload, problem.radio, decision.segments
+    active = active_nodes(segments)
     present = active[:, 0]
-    allowed = decision.micro_batches[:, None] == problem.workload.micro_batch_choices[None, :]
+    allowed = decision.micro_batches[:, None] == work.micro_batch_choices[None, :]
+    memory_bytes = device_memory_bytes(work, segments, decision.micro_batches)
     return {
-        "segments": jnp.any(_wrong_rows(problem, decision)),
+        "segments": jnp.any(_wrong_rows(problem, segments)),
         "micro_batches": jnp.any(present & ~jnp.any(allowed, axis=1)),
         "d2d_share": _outside_simplex(decision.d2d_share)
         | jnp.any(~active & (decision.d2d_share > 0)),
         "d2d_power": jnp.any(active & _outside(decision.d2d_power_w, radio.d2d_power_max_w)),
         "d2e_share": _outside_simplex(decision.d2e_share[None]),
         "d2e_power": jnp.any(present & _outside(decision.d2e_power_w, radio.d2e_power_max_w)),
-        "memory": jnp.any(
-            _outside(
-                device_memory_bytes(problem.workload, decision.segments, decision.micro_batches),
-                problem.compute.memory_bytes,
-            )
-        ),
+        "memory": jnp.any(_outside(memory_bytes, problem.compute.memory_bytes)),
     }
 
 
-def _client_violations(problem: RoundProblem, decision: ClientDecision) -> dict[str, Array]:
-    """Limits that a data-parallel decision breaks; a boolean scalar per limit."""
+def _client_violations(problem: RoundProblem, decision: ClientDecision) -> _Flags:
+    """Limits that a data-parallel decision breaks."""
     takes_part = decision.samples > 0
     there = problem.compute.memory_bytes > 0
     held = jnp.sum(decision.samples, axis=1)
     whole = (held == problem.workload.batch) | ((held == 0) & ~jnp.any(there, axis=1))
     power_limit_w = problem.radio.d2e_power_max_w[:, None]
+    memory_bytes = client_memory_bytes(problem.workload, decision)
     return {
         "samples": jnp.any(~whole) | jnp.any(decision.samples < 0) | jnp.any(takes_part & ~there),
         "d2e_share": _outside_simplex(decision.d2e_share.reshape(1, -1)),
         "d2e_power": jnp.any(takes_part & _outside(decision.d2e_power_w, power_limit_w)),
-        "memory": jnp.any(
-            _outside(client_memory_bytes(problem.workload, decision), problem.compute.memory_bytes)
-        ),
+        "memory": jnp.any(_outside(memory_bytes, problem.compute.memory_bytes)),
     }
 
 
-def is_feasible(problem: RoundProblem, decision: Decision | ClientDecision) -> Array:
-    """Whether a decision breaks no limit. Boolean scalar."""
+def is_feasible(problem: RoundProblem, decision: Decision | ClientDecision) -> Bool[Array, ""]:
+    """Whether a decision breaks no limit."""
     return ~jnp.any(jnp.stack(list(violations(problem, decision).values())))
 
 
-def _wrong_rows(problem: RoundProblem, decision: Decision) -> Array:
+def _wrong_rows(problem: RoundProblem, segments: Int[Array, "N K"]) -> Bool[Array, " N"]:
     """Clusters that cover not exactly ``L`` blocks, or sit out where they could run."""
-    covers = jnp.sum(decision.segments, axis=1) == problem.workload.blocks
-    covers &= jnp.all(decision.segments >= 0, axis=1)
-    sits_out = ~participates(decision.segments) & jnp.all(decision.segments == 0, axis=1)
+    covers = jnp.sum(segments, axis=1) == problem.workload.blocks
+    covers &= jnp.all(segments >= 0, axis=1)
+    sits_out = ~participates(segments) & jnp.all(segments == 0, axis=1)
     return ~(covers | (sits_out & ~can_run(problem)))
 
 
-def _outside(value: Array, limit: Array) -> Array:
+def _outside(value: Broadcast, limit: Broadcast) -> Bool[Array, "..."]:
     """Where a value lies outside ``[0, limit]``."""
     return (value < 0) | (value > limit * (1.0 + TOLERANCE))
 
 
-def _outside_simplex(share: Array) -> Array:
+def _outside_simplex(share: Float[Array, "rows shares"]) -> Bool[Array, ""]:
     """Whether a row has a negative share or sums to more than 1."""
     return jnp.any(share < 0) | jnp.any(jnp.sum(share, axis=1) > 1.0 + TOLERANCE)

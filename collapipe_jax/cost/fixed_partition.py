@@ -3,25 +3,15 @@
 Segments and micro-batches fix which links exist, what they carry and how long nodes
 compute. :func:`fix_partition` works this out once; :func:`.round_terms.round_terms` then
 takes any shares and powers.
-
-Arrays have nodes first, ``P = K + 1``, clusters next and then any batch axes, none for a
-single network. A problem with batch axes is one whose every leaf ends with them.
 """
 
 from typing import Any
 
 import jax.numpy as jnp
-from flax import struct
-from jax import Array
 
 from collapipe_jax.batching import sum_nodes
 from collapipe_jax.cost.chain import Messages, gain_to_next, of_senders
-from collapipe_jax.cost.computing import (
-    ComputeStages,
-    compute_stages,
-    node_computing_energy_j,
-    pass_times,
-)
+from collapipe_jax.cost.computing import ComputeStages, compute_stages, node_computing_energy_j
 from collapipe_jax.cost.divergence import (
     ClusterDivergence,
     cluster_divergence,
@@ -29,82 +19,63 @@ from collapipe_jax.cost.divergence import (
 )
 from collapipe_jax.cost.objective import UnitCosts, unit_costs
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.shapes import (
+    ActiveNodes,
+    CrossGain,
+    MicroBatches,
+    PerCluster,
+    PerDevice,
+    PerHop,
+    PerMove,
+    PerNode,
+    PerRound,
+    Segments,
+)
 from collapipe_jax.cost.switching import switching_cost
 from collapipe_jax.network.channel import Radio, downlink_sinr, transport_block_hazard
+from collapipe_jax.quantity import Struct, part
 
 
-class FixedPartition(struct.PyTreeNode, kw_only=True):
+class FixedPartition(Struct):
     """A round whose segments and micro-batches are fixed.
 
     Idle nodes hold harmless numbers: gain 1, no bits, no energy.
-
-    Attributes:
-      radio: bandwidths, noise, and the laws of rates and losses.
-      active: nodes that compute, ``[P, N, ...]``.
-      micro_batches: ``[N, ...]``.
-      local_steps: ``[...]``.
-      hop_gain: of a hop's forward and backward message, by the node where the hop starts,
-        ``[2, P, N, ...]``.
-      move_gain: from a device and to it, ``[2, K, N, ...]``.
-      uplink_gain, downlink_sinr: ``[N, ...]``.
-      cross_gain: from a sender to a receiver in another cluster, activity included; 0
-        inside a cluster, ``[P, N, P, N, ...]``.
-      cross_gain_to: the same by receiver and sender.
-      hop_bits: of a micro-batch on a hop, ``[P, N, ...]``.
-      uplink_bits, downlink_bits: of a micro-batch, ``[N, ...]``.
-      move_bits: parameters that a device receives and returns, ``[K, N, ...]``.
-      model_bits: encoder and embedding, ``[N, ...]``.
-      hop_overhead_s, d2e_overhead_s: of a message, ``[P, N, ...]`` and ``[N, ...]``.
-      compute: compute stages of a local step.
-      computing_j: energy of a round's computing, ``[P, N, ...]``.
-      computing_cost: the same at the nodes' unit costs, ``[N, ...]``.
-      sender_cost_per_j: unit cost of energy of a message's sender.
-      hop_blocks, uplink_blocks: transport blocks of a micro-batch's message, ``[N, ...]``.
-      downlink_hazard: of a micro-batch, ``[N, ...]``.
-      divergence: of every cluster, by its losses.
-      costs: unit costs of the objective.
-      switching_cost: of leaving the partition of the round before, ``[N, ...]``.
-      caps: :class:`.allocation.energy_caps.EnergyCaps`, or None without caps in this round.
     """
 
-    radio: Radio
-    active: Array
-    micro_batches: Array
-    local_steps: Array
-    hop_gain: Array
-    move_gain: Array
-    uplink_gain: Array
-    downlink_sinr: Array
-    cross_gain: Array
-    cross_gain_to: Array
-    hop_bits: Array
-    uplink_bits: Array
-    downlink_bits: Array
-    move_bits: Array
-    model_bits: Array
-    hop_overhead_s: Array
-    d2e_overhead_s: Array
-    compute: ComputeStages
-    computing_j: Array
-    computing_cost: Array
-    sender_cost_per_j: Messages
-    hop_blocks: Array
-    uplink_blocks: Array
-    downlink_hazard: Array
-    divergence: ClusterDivergence
-    costs: UnitCosts
-    switching_cost: Array
-    caps: Any = None
+    radio: Radio = part("bandwidths, noise, and the laws of rates and losses")
+    active: ActiveNodes = part("nodes that compute")
+    micro_batches: PerCluster = part("of a mini-batch")
+    local_steps: PerRound = part("of a round")
+    hop_gain: PerHop = part("of both messages of a hop")
+    move_gain: PerMove = part("from a device and to it")
+    uplink_gain: PerCluster = part("to the base station")
+    downlink_sinr: PerCluster = part("from the base station")
+    cross_gain: CrossGain = part("from sender to receiver, activity included; 0 inside a cluster")
+    cross_gain_to: CrossGain = part("the same by receiver and sender")
+    hop_bits: PerNode = part("of a micro-batch on a hop")
+    uplink_bits: PerCluster = part("of a micro-batch")
+    downlink_bits: PerCluster = part("of a micro-batch")
+    move_bits: PerDevice = part("parameters that a device receives and returns")
+    model_bits: PerCluster = part("encoder and embedding")
+    hop_overhead_s: PerNode = part("of a D2D message")
+    d2e_overhead_s: PerCluster = part("of a D2E message")
+    compute: ComputeStages = part("compute stages of a local step")
+    computing_j: PerNode = part("energy of a round's computing")
+    computing_cost: PerCluster = part("the same at the nodes' unit costs")
+    sender_cost_per_j: Messages = part("unit cost of energy of a message's sender")
+    hop_blocks: PerCluster = part("transport blocks of a micro-batch's D2D message")
+    uplink_blocks: PerCluster = part("transport blocks of a micro-batch's uplink message")
+    downlink_hazard: PerCluster = part("of a micro-batch")
+    divergence: ClusterDivergence = part("of every cluster, by its losses")
+    costs: UnitCosts = part("unit costs of the objective")
+    switching_cost: PerCluster = part("of leaving the partition of the round before")
+    caps: Any = part("the round's caps, see :mod:`.allocation.energy_caps`", default=None)
 
 
-def fix_partition(problem: RoundProblem, segments: Array, micro_batches: Array) -> FixedPartition:
-    """Coefficients of a round with its partition fixed.
-
-    Args:
-      problem: one round, with or without batch axes.
-      segments: ``[N, K, ...]``.
-      micro_batches: ``[N, ...]``.
-    """
+def fix_partition(
+    problem: RoundProblem, segments: Segments, micro_batches: MicroBatches
+) -> FixedPartition:
+    """Coefficients of a round, with or without batch axes, whose partition is fixed."""
     work, radio, learning = problem.workload, problem.radio, problem.learning
     segments = jnp.moveaxis(segments, 1, 0)
     participates = jnp.sum(segments, axis=0) > 0
@@ -116,7 +87,7 @@ def fix_partition(problem: RoundProblem, segments: Array, micro_batches: Array) 
 
     step_bits = per_cluster(samples * work.activation_bits)
     uplink_bits = per_cluster(samples * (work.activation_bits + work.target_bits))
-    d2d_gain = jnp.moveaxis(radio.d2d_gain, 0, 2)  # [P, P, N, ...]
+    d2d_gain = jnp.moveaxis(radio.d2d_gain, 0, 2)  # [J, J, N, ...]
     hop_gain = [gain_to_next(d2d_gain, active), gain_to_next(jnp.swapaxes(d2d_gain, 0, 1), active)]
     down_sinr = downlink_sinr(radio, radio.d2e_gain[:, 0])
     down_hazard = per_cluster(transport_block_hazard(radio, down_sinr))
@@ -143,9 +114,7 @@ def fix_partition(problem: RoundProblem, segments: Array, micro_batches: Array) 
         model_bits=per_cluster(work.blocks * work.block_param_bits + work.embedding_param_bits),
         hop_overhead_s=jnp.where(active, d2e_overhead_s, 0.0),
         d2e_overhead_s=d2e_overhead_s,
-        compute=compute_stages(
-            pass_times(problem, micro_batches), segments, participates, work.backward_ratio
-        ),
+        compute=compute_stages(problem, micro_batches, segments, participates),
         computing_j=computing_j,
         computing_cost=sum_nodes(costs.energy_per_j * computing_j),
         sender_cost_per_j=of_senders(costs.energy_per_j, active),
@@ -158,8 +127,8 @@ def fix_partition(problem: RoundProblem, segments: Array, micro_batches: Array) 
     )
 
 
-def _cross_gain(radio: Radio) -> Array:
-    """Gains between clusters, times the activity, ``[P, N, P, N, ...]``."""
+def _cross_gain(radio: Radio) -> CrossGain:
+    """Gains between clusters, times the activity."""
     gain = jnp.swapaxes(jnp.swapaxes(radio.cross_gain, 0, 1), 2, 3)
     clusters = gain.shape[1]
     other = ~jnp.eye(clusters, dtype=bool)

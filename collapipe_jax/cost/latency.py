@@ -5,61 +5,45 @@ import operator
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
 
 from collapipe_jax.batching import sum_nodes
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.links import BitTimes
 from collapipe_jax.cost.maximum import Maximum, MaximumRule
+from collapipe_jax.cost.shapes import Broadcast, PerCluster, PerHop, PerMove
 from collapipe_jax.cost.timeline import flow_time_s
 
 
 class AirTimes(NamedTuple):
-    """Time on air of every message, without overheads; 0 where idle.
+    """Time on air of every message, without overheads; 0 where idle."""
 
-    Attributes:
-      hop_s: of a micro-batch, ``[2, P, N, ...]``.
-      move_s: of parameters from a device and to it, ``[2, K, N, ...]``.
-      uplink_s, downlink_s: of a micro-batch, ``[N, ...]``.
-      model_uplink_s, model_downlink_s: of all parameters, ``[N, ...]``.
-    """
-
-    hop_s: Array
-    move_s: Array
-    uplink_s: Array
-    downlink_s: Array
-    model_uplink_s: Array
-    model_downlink_s: Array
+    hop_s: PerHop  # of a micro-batch
+    move_s: PerMove
+    uplink_s: PerCluster  # of a micro-batch
+    downlink_s: PerCluster  # of a micro-batch
+    model_uplink_s: PerCluster  # of all parameters
+    model_downlink_s: PerCluster  # of all parameters
 
 
 class FlowTimes(NamedTuple):
     """The forward and the backward flow of a local step.
 
-    Attributes:
-      sum_s: of all stages of both, for one micro-batch, ``[N, ...]``.
-      forward, backward: the longest stage of either; entries are the hops by node, the D2E
-        link and the longest compute stage.
+    Entries of a maximum are the hops by node, the D2E link and the longest compute stage.
     """
 
-    sum_s: Array
-    forward: Maximum
+    sum_s: PerCluster  # of all stages of both, for one micro-batch
+    forward: Maximum  # the longest stage
     backward: Maximum
 
 
 class LatencyParts(NamedTuple):
-    """Parts of a cluster's latency, ``[N, ...]`` each.
+    """Parts of a cluster's latency."""
 
-    Attributes:
-      download_s, distribute_s: parameters from the base station, and to the devices.
-      iterations_s: all local steps.
-      collect_s, upload_s: parameters back from the devices, and to the base station.
-    """
-
-    download_s: Array
-    distribute_s: Array
-    iterations_s: Array
-    collect_s: Array
-    upload_s: Array
+    download_s: PerCluster  # parameters from the base station
+    distribute_s: PerCluster  # and to the devices
+    iterations_s: PerCluster  # all local steps
+    collect_s: PerCluster  # parameters back from the devices
+    upload_s: PerCluster  # and to the base station
 
 
 def air_times(fixed: FixedPartition, bit_time: BitTimes) -> AirTimes:
@@ -75,7 +59,7 @@ def air_times(fixed: FixedPartition, bit_time: BitTimes) -> AirTimes:
     )
 
 
-def message_time_s(air_s: Array, overhead_s: Array) -> Array:
+def message_time_s(air_s: Broadcast, overhead_s: Broadcast) -> Broadcast:
     """Time of a message. Source: docs/system-model.md (9). Shapes broadcast."""
     return air_s + overhead_s
 
@@ -97,8 +81,8 @@ def flow_times(fixed: FixedPartition, air: AirTimes, maximum: MaximumRule) -> Fl
     )
 
 
-def iteration_time_s(flows: FlowTimes, micro_batches: Array) -> Array:
-    """Time of one local step of every cluster, ``[N, ...]``. Source: docs/system-model.md (12)."""
+def iteration_time_s(flows: FlowTimes, micro_batches: PerCluster) -> PerCluster:
+    """Time of one local step of every cluster. Source: docs/system-model.md (12)."""
     longest_s = flows.forward.value + flows.backward.value
     return flow_time_s(flows.sum_s, longest_s, micro_batches)
 
@@ -114,13 +98,13 @@ def latency_parts(fixed: FixedPartition, air: AirTimes, flows: FlowTimes) -> Lat
     )
 
 
-def cluster_latency_s(parts: LatencyParts) -> Array:
-    """Latency of every cluster, ``[N, ...]``. Source: docs/system-model.md (14)."""
+def cluster_latency_s(parts: LatencyParts) -> PerCluster:
+    """Latency of every cluster. Source: docs/system-model.md (14)."""
     return functools.reduce(operator.add, parts)
 
 
-def compute_latency_s(fixed: FixedPartition) -> Array:
-    """Latency of every cluster's compute stages alone, ``[N, ...]``."""
+def compute_latency_s(fixed: FixedPartition) -> PerCluster:
+    """Latency of every cluster's compute stages alone."""
     compute = fixed.compute
     longest_s = compute.longest_s[0] + compute.longest_s[1]
     return fixed.local_steps * flow_time_s(compute.sum_s, longest_s, fixed.micro_batches)

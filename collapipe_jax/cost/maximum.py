@@ -4,51 +4,42 @@ The cost of a round takes them from an argument, so that a solver can put a smoo
 bound in their place and everything else stays the same.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float
 
 from collapipe_jax.batching import max_nodes
+from collapipe_jax.cost.shapes import Broadcast
 
 
 class Maximum(NamedTuple):
-    """A maximum, or what stands for it.
-
-    Attributes:
-      value: without the axis of entries.
-      part: of every entry in the value, sum 1; of two entries, the first one's. None where
-        the maximum is exact.
-    """
+    """A maximum, or what stands for it."""
 
     value: Array
-    part: Any
+    part: Any  # of every entry in the value, sum 1; of two the first one's; None if exact
 
 
+@runtime_checkable
 class MaximumRule(Protocol):
-    """How maxima are taken. ``name`` says which one it is, for rules that differ by it."""
+    """How maxima are taken: as they are, where a rule does not say otherwise.
 
-    def pair(self, name: str, first: Array, second: Array) -> Maximum:
-        """Of two arrays, element by element."""
-        ...
+    ``name`` says which maximum it is, for rules that differ by it.
+    """
 
-    def over(self, name: str, values: Array) -> Maximum:
-        """Over the first axis."""
-        ...
-
-
-class HardMax:
-    """Maxima as they are."""
-
-    def pair(self, name: str, first: Array, second: Array) -> Maximum:
+    def pair(self, name: str, first: Broadcast, second: Broadcast) -> Maximum:
         """Of two arrays, element by element."""
         del name
         return Maximum(jnp.maximum(first, second), None)
 
-    def over(self, name: str, values: Array) -> Maximum:
+    def over(self, name: str, values: Float[Array, " entries *rest"]) -> Maximum:
         """Over the first axis."""
         del name
         return Maximum(max_nodes(values), None)
+
+
+class HardMax(MaximumRule):
+    """Maxima as they are."""
 
 
 hard_max = HardMax()

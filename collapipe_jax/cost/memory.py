@@ -1,25 +1,23 @@
 """Memory of the devices, docs/system-model.md (15)."""
 
 import jax.numpy as jnp
-from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, Num
 
+from collapipe_jax.cost.shapes import Broadcast
 from collapipe_jax.cost.workload import Workload
 
 
 def device_memory_bytes(
-    workload: Workload, segments: Array, micro_batches: Array, schedule: str = "gpipe"
-) -> Array:
-    """Memory of every device. Source: docs/system-model.md (15).
+    workload: Workload,
+    segments: Num[Array, "N K"],
+    micro_batches: Num[Array, " N"],
+    schedule: str = "gpipe",
+) -> Float[Array, "N K"]:
+    """Memory of every device, 0 where idle. Source: docs/system-model.md (15).
 
-    Args:
-      workload: sizes.
-      segments: ``[N, K]``.
-      micro_batches: ``[N]``.
-      schedule: "gpipe" keeps all micro-batches in flight; "1f1b" keeps ``min(M, S - s)``
-        on the s-th of ``S`` active devices.
-
-    Returns:
-      ``[N, K]``; 0 on idle devices.
+    The schedule "gpipe" keeps all micro-batches in flight; "1f1b" keeps ``min(M, S - s)``
+    on the s-th of ``S`` active devices.
     """
     samples = (workload.batch / micro_batches)[:, None]
     if schedule == "gpipe":
@@ -35,17 +33,13 @@ def device_memory_bytes(
     return jnp.where(segments > 0, memory, 0.0)
 
 
-def block_capacity(workload: Workload, memory_bytes: Array, micro_batches: Array) -> Array:
+def block_capacity(
+    workload: Workload, memory_bytes: Broadcast, micro_batches: Num[ArrayLike, "..."]
+) -> Int[Array, "..."]:
     """Most blocks that fit each device, docs/system-model.md (15) solved for delta.
 
-    Args:
-      workload: sizes.
-      memory_bytes: ``[..., K]``.
-      micro_batches: broadcasts against ``memory_bytes``.
-
-    Returns:
-      Integers, ``[..., K]``, between 0 and ``L``. The tolerance by which a decision may
-      exceed its memory is not used up here.
+    Numbers of memory and micro-batches broadcast. The result lies between 0 and ``L``; the
+    tolerance by which a decision may exceed its memory is not used up here.
     """
     per_block = workload.block_static_bytes + workload.batch * workload.block_kept_bytes
     working = workload.batch / micro_batches * workload.block_working_bytes

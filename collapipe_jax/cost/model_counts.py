@@ -71,13 +71,7 @@ def decoder_flops(
 
 
 def activation_bytes(
-    *,
-    sequence: int,
-    width: int,
-    feed_forward_width: int,
-    heads: int,
-    number_bytes: int,
-    dropout: bool,
+    sequence: int, width: int, feed_forward_width: int, heads: int, number_bytes: int, dropout: bool
 ) -> float:
     """Bytes that one block keeps of one sequence for its backward pass.
 

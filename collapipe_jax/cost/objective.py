@@ -3,24 +3,18 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
 
 from collapipe_jax.batching import sum_nodes
 from collapipe_jax.cost.problem import Control
+from collapipe_jax.cost.shapes import PerCluster, PerNode, PerRound
 
 
 class UnitCosts(NamedTuple):
-    """What the objective charges.
+    """What the objective charges."""
 
-    Attributes:
-      latency_per_s: of the round, ``V / T_ref``, ``[...]``.
-      energy_per_j: of a node, ``q / E``, nodes first, ``[P, N, ...]``.
-      divergence: per unit, ``z / Gamma``, ``[...]``.
-    """
-
-    latency_per_s: Array
-    energy_per_j: Array
-    divergence: Array
+    latency_per_s: PerRound  # ``V / T_ref``
+    energy_per_j: PerNode  # ``q / E``
+    divergence: PerRound  # per unit, ``z / Gamma``
 
 
 def unit_costs(control: Control) -> UnitCosts:
@@ -32,13 +26,10 @@ def unit_costs(control: Control) -> UnitCosts:
     )
 
 
-def drift_plus_penalty(costs: UnitCosts, latency_s: Array, cluster_cost: Array) -> Array:
+def drift_plus_penalty(costs: UnitCosts, latency_s: PerRound, cluster_cost: PerCluster) -> PerRound:
     """Objective of a round. Source: docs/system-model.md (P2).
 
-    Args:
-      costs: unit costs.
-      latency_s: of the round, ``[...]``.
-      cluster_cost: drift of the queues by cluster: energy and divergence at their unit
-        costs; and the cost of switching, ``[N, ...]``.
+    The cost of a cluster is the drift of the queues, its energy and divergence at their unit
+    costs, and the cost of switching.
     """
     return costs.latency_per_s * latency_s + sum_nodes(cluster_cost)

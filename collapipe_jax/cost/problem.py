@@ -1,6 +1,6 @@
 """One round's problem: everything a policy may look at, and the cost depends on."""
 
-from jax import Array
+from jaxtyping import Array
 
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.switching import Switching

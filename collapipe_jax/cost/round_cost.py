@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from jax import Array
+from jaxtyping import Array, Float
 
 from collapipe_jax.cost.latency import LatencyParts
 from collapipe_jax.quantity import Struct, part, quantity
@@ -11,29 +11,21 @@ from collapipe_jax.quantity import Struct, part, quantity
 class Flows(NamedTuple):
     """Stages of both flows of a local step in order; a skipped device and its hop take 0.
 
-    Attributes:
-      forward_s: embedding, hop, device, hop, ..., device, hop, uplink, decoder,
-        ``[N, 2 K + 4]``.
-      backward_s: downlink, hop, device, ..., hop, embedding, ``[N, 2 K + 3]``.
+    Forward they are embedding, hop, device, hop, ..., device, hop, uplink, decoder; backward
+    downlink, hop, device, ..., hop, embedding.
     """
 
-    forward_s: Array
-    backward_s: Array
+    forward_s: Float[Array, "N 2*K+4"]
+    backward_s: Float[Array, "N 2*K+3"]
 
 
 class ClientTimes(NamedTuple):
-    """Times of a client in a round, ``[N, K]`` each.
+    """Times of a client in a round; computing and messages of all local steps."""
 
-    Attributes:
-      download_s, upload_s: of its part of the model.
-      computing_s: of all local steps, on the client and on the edge server for it.
-      messages_s: activations and gradients of all local steps.
-    """
-
-    download_s: Array
-    computing_s: Array
-    messages_s: Array
-    upload_s: Array
+    download_s: Float[Array, "N K"]
+    computing_s: Float[Array, "N K"]  # on the client, and on the edge server for it
+    messages_s: Float[Array, "N K"]  # activations and gradients
+    upload_s: Float[Array, "N K"]
 
 
 class RoundCost(Struct):
@@ -54,6 +46,4 @@ class RoundCost(Struct):
     divergence: Array = quantity("divergence of the round (19)", r"\Gamma", unit="squared gradient")
     objective: Array = quantity("objective (P2), and the switching cost where there is one")
     absent: Array = part("clusters that do not participate, ``[N]``")
-    clients: ClientTimes | None = part(
-        "times of every client, if there is no pipeline", default=None
-    )
+    clients: ClientTimes | None = part("times of every client, if no pipeline", default=None)

@@ -2,12 +2,11 @@
 
 from typing import NamedTuple
 
-from jax import Array
+import jax.numpy as jnp
 
-from collapipe_jax.batching import fusion_barrier
-from collapipe_jax.cost.chain import Messages
+from collapipe_jax.batching import fusion_barrier, sum_nodes
+from collapipe_jax.cost.chain import Messages, of_senders, sum_by_sender
 from collapipe_jax.cost.decision import Allocation
-from collapipe_jax.cost.energy import energy_cost, message_energy_j
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.latency import (
     AirTimes,
@@ -20,32 +19,21 @@ from collapipe_jax.cost.latency import (
 )
 from collapipe_jax.cost.links import BitTimes, Links, link_bit_times, round_links
 from collapipe_jax.cost.maximum import MaximumRule, hard_max
+from collapipe_jax.cost.shapes import PerCluster, PerNode
 
 
 class RoundTerms(NamedTuple):
-    """Terms of a round's cost.
-
-    Attributes:
-      links: quality of the links.
-      bit_time: time on air of a bit.
-      air: time on air of every message.
-      flows: flows of a local step.
-      parts: latency by part.
-      cluster_latency_s: ``[N, ...]``.
-      message_j: energy on air by message.
-      divergence: of every cluster, ``[N, ...]``.
-      cluster_cost: drift of the queues and cost of switching, ``[N, ...]``.
-    """
+    """Terms of a round's cost."""
 
     links: Links
     bit_time: BitTimes
     air: AirTimes
     flows: FlowTimes
     parts: LatencyParts
-    cluster_latency_s: Array
-    message_j: Messages
-    divergence: Array
-    cluster_cost: Array
+    cluster_latency_s: PerCluster
+    message_j: Messages  # energy on air
+    divergence: PerCluster
+    cluster_cost: PerCluster  # drift of the queues and cost of switching
 
 
 def round_terms(
@@ -54,13 +42,9 @@ def round_terms(
     maximum: MaximumRule = hard_max,
     links: Links | None = None,
 ) -> RoundTerms:
-    """Terms of a round at given shares and powers.
+    """Terms of a round at given shares and powers in watts; what is idle counts for nothing.
 
-    Args:
-      fixed: the partition.
-      allocation: shares, and powers in watts; what is idle counts for nothing.
-      maximum: how maxima are taken.
-      links: quality of the links, where it is known already.
+    The quality of the links may be given where it is known already.
     """
     links = round_links(fixed, allocation) if links is None else links
     bit_time = link_bit_times(fixed, allocation, links, maximum)
@@ -84,3 +68,36 @@ def round_terms(
         divergence=divergence,
         cluster_cost=cluster_cost,
     )
+
+
+def message_energy_j(fixed: FixedPartition, allocation: Allocation, air: AirTimes) -> Messages:
+    """Energy on air in a round, by message."""
+    power_w = of_senders(allocation.d2d_power, fixed.active)
+    steps = fixed.local_steps * fixed.micro_batches
+    return Messages(
+        hop=power_w.hop * (steps * air.hop_s),
+        move=power_w.move * air.move_s,
+        uplink=allocation.d2e_power * (steps * air.uplink_s + air.model_uplink_s),
+    )
+
+
+def energy_cost(fixed: FixedPartition, message_j: Messages) -> PerCluster:
+    """Energy of every cluster at the nodes' unit costs.
+
+    Summed by message, which spares the sums by node.
+    """
+    cost = fixed.sender_cost_per_j
+    hops = sum_nodes(sum_nodes(cost.hop * message_j.hop))
+    moves = sum_nodes(sum_nodes(cost.move * message_j.move))
+    return hops + moves + cost.uplink * message_j.uplink + fixed.computing_cost
+
+
+def air_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
+    """Energy on air of every node, 0 where idle."""
+    by_node = sum_by_sender(message_j.hop, message_j.move, fixed.active)
+    return jnp.where(fixed.active, by_node.at[0].add(message_j.uplink), 0.0)
+
+
+def node_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
+    """Energy of every node in the round. Source: docs/system-model.md (16)."""
+    return fixed.computing_j + air_energy_j(fixed, message_j)

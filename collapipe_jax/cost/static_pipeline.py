@@ -1,29 +1,22 @@
-"""Policies to compare with that follow a fixed rule."""
+"""Equal split and equal shares: a policy to compare with, and a start for others."""
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Int, Num
 
 from collapipe_jax.cost.decision import Decision, active_nodes, participates
 from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
 
 
-def static_pipeline(problem: RoundProblem, micro_batches: int) -> Decision:
-    """Equal split over all devices, equal shares, full power.
+def static_pipeline(problem: RoundProblem, micro_batches: Int[Array, ""] | int) -> Decision:
+    """A feasible decision: equal split over all devices, equal shares, full power.
 
     The remainder of the split goes to the first devices, and blocks move only where
-    memory forbids. A cluster that cannot hold the encoder with this number of
-    micro-batches takes the largest allowed number, which needs least memory, and sits
-    out if that fails too.
+    memory forbids. The allowed number of micro-batches nearest to the given one is taken.
+    A cluster that cannot hold the encoder with it takes the largest allowed number, which
+    needs least memory, and sits out if that fails too.
 
     Source: docs/system-model.md, section 6.
-
-    Args:
-      problem: one round of one network.
-      micro_batches: the fixed number; the nearest allowed one is taken.
-
-    Returns:
-      A feasible decision.
     """
     choices = problem.workload.micro_batch_choices
     wanted = choices[jnp.argmin(jnp.abs(choices - micro_batches))]
@@ -34,15 +27,10 @@ def static_pipeline(problem: RoundProblem, micro_batches: int) -> Decision:
     return with_equal_allocation(problem, segments, count)
 
 
-def split_equally(capacity: Array, blocks: int) -> Array:
+def split_equally(capacity: Int[Array, "N K"], blocks: int) -> Int[Array, "N K"]:
     """Equal split of the blocks, moved to the first devices with room where it must be.
 
-    Args:
-      capacity: most blocks of each device, integers, ``[N, K]``.
-      blocks: ``L``.
-
-    Returns:
-      ``[N, K]``; a row of zeros where the devices cannot hold the blocks together.
+    A cluster gets a row of zeros if the capacity of its devices is less than the blocks.
     """
     devices = capacity.shape[1]
     equal = blocks // devices + (jnp.arange(devices) < blocks % devices)[None]
@@ -55,14 +43,10 @@ def split_equally(capacity: Array, blocks: int) -> Array:
     return jnp.where(enough, split, 0).astype(jnp.int32)
 
 
-def with_equal_allocation(problem: RoundProblem, segments: Array, micro_batches: Array) -> Decision:
-    """Complete a decision with equal shares among those that send, and full power.
-
-    Args:
-      problem: one round of one network.
-      segments: ``[N, K]``.
-      micro_batches: ``[N]``.
-    """
+def with_equal_allocation(
+    problem: RoundProblem, segments: Num[Array, "N K"], micro_batches: Num[Array, " N"]
+) -> Decision:
+    """Complete a decision with equal shares among those that send, and full power."""
     active = active_nodes(segments)
     takes_part = participates(segments)
     senders = jnp.maximum(jnp.sum(active, axis=1, keepdims=True), 1)

@@ -1,13 +1,14 @@
 """Moving weights between devices when segments change, docs/system-model.md, section 5.
 
 Every round hands out parameters anyway (13). A device that takes over blocks must also get
-their optimiser state, make room and warm up; what that is worth is a price, off by default.
+their optimiser state, make room and warm up; what that is worth is a cost, off by default.
 """
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Float, Num
 
 from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.shapes import PerCluster
 from collapipe_jax.quantity import Struct, quantity, same
 
 
@@ -29,34 +30,21 @@ class Switching(SwitchingParams):
     micro_batches: Array = same(Decision, "micro_batches")
 
 
-def moved_encoders(before: Array, segments: Array, blocks: int) -> Array:
+def moved_encoders(
+    before: Num[Array, "K *#any"], segments: Num[Array, "K *#any"], blocks: int
+) -> Float[Array, "*any"]:
     """Blocks that devices take over, in whole encoders, by cluster.
 
     A cluster that held nothing starts anew, and every partition costs it the same: 0.
-
-    Args:
-      before: ``[K, ...]``, devices first.
-      segments: ``[K, ...]``.
-      blocks: ``L``.
-
-    Returns:
-      ``[...]``.
     """
     taken = jnp.sum(jnp.maximum(segments - before, 0), axis=0) / blocks
     return jnp.where(jnp.sum(before, axis=0) > 0, taken, 0.0)
 
 
-def switching_cost(switching: Switching | None, segments: Array, blocks: int) -> Array:
-    """Cost of leaving the partition of the round before, by cluster.
-
-    Args:
-      switching: None costs nothing.
-      segments: devices first, ``[K, N, ...]``.
-      blocks: ``L``.
-
-    Returns:
-      ``[N, ...]``.
-    """
+def switching_cost(
+    switching: Switching | None, segments: Num[Array, "K N *batch"], blocks: int
+) -> PerCluster:
+    """Cost of leaving the partition of the round before, by cluster; 0 if there is none."""
     if switching is None:
         return jnp.zeros(segments.shape[1:])
     before = jnp.moveaxis(switching.segments, 1, 0)

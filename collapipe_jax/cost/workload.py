@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jax import Array
+from jaxtyping import Array
 
 from collapipe_jax.cost.model_counts import activation_bytes, block_flops, block_parameters
 from collapipe_jax.quantity import Struct, part, positive, quantity
@@ -61,70 +61,46 @@ def encoder_workload(
     encoder_blocks: int,
     dropout: bool,
     rematerialise: bool,
-    batch: int,
-    local_steps: int,
-    micro_batch_choices: Array,
     activation_number_bits: int,
     parameter_number_bits: int,
     token_bits: int,
+    target_tokens: int,
     state_bytes_per_parameter: int,
     trained_fraction: float = 1.0,
     embedding_parameters: int,
     decoder_parameters: int,
-    embed_flops: float,
-    target_tokens: int,
-    decoder_flops: float,
+    **others: Any,
 ) -> Workload:
-    """The workload of any model whose encoder is a stack of our blocks.
+    """The workload, in plain numbers, of any model whose encoder is a stack of our blocks.
 
     Args:
-      sequence: tokens of a sample.
-      width, heads, feed_forward_width, encoder_blocks: sizes of the encoder.
-      dropout: whether dropout masks are kept.
       rematerialise: recompute a block's activations in the backward pass: only its input
         is kept, and backward costs a forward pass more.
-      batch, local_steps, micro_batch_choices: as in :class:`Workload`.
       activation_number_bits, parameter_number_bits: precision on the links.
       token_bits: of a target on the uplink.
       state_bytes_per_parameter: weights, gradient and optimiser state on a device, of a
         parameter that is trained.
       trained_fraction: share of the parameters that is trained, and so has a gradient and a
         state, and travels; below 1 with adapters (Hu et al. 2106.09685).
-      embedding_parameters, decoder_parameters: numbers of embedding and decoder.
-      embed_flops, decoder_flops: as in :class:`Workload`.
-      target_tokens: targets of a sample.
-
-    Returns:
-      A :class:`Workload` of plain numbers.
+      **others: the other fields of :class:`Workload`.
     """
     number_bytes = 4  # the devices compute in single precision
-    everything = activation_bytes(
-        sequence=sequence,
-        width=width,
-        feed_forward_width=feed_forward_width,
-        heads=heads,
-        number_bytes=number_bytes,
-        dropout=dropout,
-    )
+    sizes = sequence, width, feed_forward_width
+    everything = activation_bytes(*sizes, heads, number_bytes, dropout)
     block_input = float(number_bytes * sequence * width)
     parameters = block_parameters(width, feed_forward_width)
 
-    def param_bits(parameters):
+    def param_bits(parameters: int) -> Any:
         return float(parameter_number_bits * trained_fraction * parameters)
 
-    def static_bytes(parameters):
+    def static_bytes(parameters: int) -> Any:
         training = trained_fraction * (state_bytes_per_parameter - number_bytes)
         return float((number_bytes + training) * parameters)
 
     # Plain numbers, which a pytree of arrays may hold.
     numbers: dict[str, Any] = {
         "blocks": encoder_blocks,
-        "batch": batch,
-        "local_steps": local_steps,
-        "micro_batch_choices": micro_batch_choices,
-        "block_flops": block_flops(sequence, width, feed_forward_width),
-        "embed_flops": embed_flops,
-        "decoder_flops": decoder_flops,
+        "block_flops": block_flops(*sizes),
         "backward_ratio": 3.0 if rematerialise else 2.0,
         "activation_bits": float(activation_number_bits * sequence * width),
         "target_bits": float(token_bits * target_tokens),
@@ -134,9 +110,9 @@ def encoder_workload(
         "block_kept_bytes": block_input if rematerialise else everything,
         "block_working_bytes": everything if rematerialise else 0.0,
     }
-    ends: dict[str, Any] = {
-        "decoder_param_bits": param_bits(decoder_parameters),
-        "embedding_static_bytes": static_bytes(embedding_parameters),
-        "decoder_static_bytes": static_bytes(decoder_parameters),
-    }
-    return Workload(**numbers, ends=ModelEnds(**ends))
+    ends = ModelEnds(
+        decoder_param_bits=param_bits(decoder_parameters),
+        embedding_static_bytes=static_bytes(embedding_parameters),
+        decoder_static_bytes=static_bytes(decoder_parameters),
+    )
+    return Workload(**numbers, **others, ends=ends)

@@ -72,7 +72,7 @@ def tick_of(time: Array, stage: Array, stages: int, micro_batches: int) -> Tick:
     With a pass as the unit of time, it runs forward pass ``m`` in tick ``s + 2 m`` and backward
     pass ``m`` in tick ``2 S - 1 - s + 2 m``. The two have different parities, each arrives one
     tick after its neighbour sent it, and ``min(M, S - s)`` forward passes precede the first
-    backward one: the schedule that ``cost/timeline.py`` prices (Narayanan et al. 1906.05433).
+    backward one (Narayanan et al. 1906.05433).
     """
 
     def micro_batch(since: Array) -> tuple[Array, Array]:
@@ -84,10 +84,7 @@ def tick_of(time: Array, stage: Array, stages: int, micro_batches: int) -> Tick:
 
 
 def ticks(stages: int, micro_batches: int) -> int:
-    """Ticks of a whole step: the first stage ends backward pass ``M - 1`` in the last.
-
-    It is the makespan in ``cost/timeline.py`` of passes of one unit over free links.
-    """
+    """Ticks of a whole step: the first stage ends backward pass ``M - 1`` in the last."""
     return 2 * (stages + micro_batches - 1)
 
 

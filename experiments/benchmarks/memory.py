@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from rich.console import Console
 from rich.progress import track
 
@@ -70,7 +70,7 @@ def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:
         rematerialise=config.rematerialise,
         batch=shape.batch,
         local_steps=1,
-        micro_batch_choices=np.array([shape.micro_batches]),
+        micro_batch_choices=jnp.array([shape.micro_batches]),
         activation_number_bits=32,
         parameter_number_bits=32,
         state_bytes_per_parameter=STATE_BYTES,
@@ -81,8 +81,8 @@ def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:
         target_tokens=0,
         decoder_flops=0.0,
     )
-    segments = np.full((1, shape.stages), config.encoder_blocks // shape.stages)
-    counts = np.array([shape.micro_batches])
+    segments = jnp.full((1, shape.stages), config.encoder_blocks // shape.stages)
+    counts = jnp.array([shape.micro_batches])
     return float(device_memory_bytes(work, segments, counts, schedule)[0, 0])
 
 

@@ -284,15 +284,17 @@ def bound(case: Case, problem: Problem, trace: Trace) -> float:
         start_gap=start_gap(problem, case.weight),
         step_size=at.step_smoothness / problem.smoothness,
         rounds=case.rounds,
+        batch=BATCH,
+        micro_batches=at.micro_batches,
+        loss_probability=at.loss_probability,
     )
-    rest = at.loss_probability, at.micro_batches, BATCH, descent
     if case.kind == "momentum":
-        return float(_momentum_bound(learning, *rest, at.momentum))
+        return float(_momentum_bound(learning, descent, at.momentum))
     if case.kind == "absence":
-        return float(np.mean([_absence_bound(learning, *rest, row) for row in at.present]))
+        return float(np.mean([_absence_bound(learning, descent, row) for row in at.present]))
     if case.local_steps > 1:
-        return float(_local_steps_bound(learning, *rest, case.local_steps))
-    return float(_one_step_bound(learning, *rest))
+        return float(_local_steps_bound(learning, descent, case.local_steps))
+    return float(_one_step_bound(learning, descent))
 
 
 def start_gap(problem: Problem, weight: np.ndarray) -> float:
@@ -308,7 +310,7 @@ _momentum_bound = jax.jit(convergence.momentum_bound)
 
 
 @jax.jit
-def _absence_bound(learning: Learning, loss_probability, micro_batches, batch, descent, present):
+def _absence_bound(learning: Learning, descent: convergence.Descent, present: jax.Array) -> Array:
     """The bound if the same clusters sat out in all rounds; its mean over rounds is the bound."""
     bias = convergence.absence_bias(learning, present)
     ratio = jnp.sqrt(
@@ -318,10 +320,7 @@ def _absence_bound(learning: Learning, loss_probability, micro_batches, batch, d
         cluster_weight=participating_weight(learning.cluster_weight, present),
         gradient_heterogeneity=(1.0 + ratio) ** 2 * learning.gradient_heterogeneity,
     )
-    return (
-        convergence.one_step_bound(participating, loss_probability, micro_batches, batch, descent)
-        + bias
-    )
+    return convergence.one_step_bound(participating, descent) + bias
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from collapipe_jax.allocation.smooth_maximum import PowerMean, initial_weights, 
 from collapipe_jax.allocation.variables import to_allocation
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.divergence import local_steps_drift
-from collapipe_jax.cost.energy import air_energy_j
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.links import active_power_w, round_links
-from collapipe_jax.cost.round_terms import round_terms
+from collapipe_jax.cost.round_terms import air_energy_j, round_terms
 from collapipe_jax.network.channel import RATE_LAWS
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")

@@ -18,10 +18,9 @@ from collapipe_jax.allocation.smooth_maximum import initial_weights
 from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import make_decision
-from collapipe_jax.cost.energy import air_energy_j, node_energy_j
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import fix_partition
-from collapipe_jax.cost.round_terms import round_terms
+from collapipe_jax.cost.round_terms import air_energy_j, node_energy_j, round_terms
 
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12
 

@@ -24,7 +24,7 @@ def active():
     """Nodes of 4 clusters in a batch of 30, some idle."""
     active = np.random.default_rng(5).uniform(size=(NODES, CLUSTERS, 30)) < 0.6
     active[0] = active[1:].any(axis=0)
-    return active
+    return jnp.asarray(active)
 
 
 def next_active(on, node):
@@ -33,8 +33,8 @@ def next_active(on, node):
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), min_size=2, max_size=2))
 def test_hops_visit_the_active_devices_in_order_and_come_home(segments):
-    segments = np.array(segments, np.int32)
-    active = np.asarray(active_nodes(segments)).T
+    segments = jnp.array(segments, jnp.int32)
+    active = active_nodes(segments).T
     following = np.asarray(at_next_active(jnp.arange(6)[:, None], active))
     assert np.all((following >= 0) & (following <= 5))
     for n, row in enumerate(segments):
@@ -48,8 +48,8 @@ def test_hops_visit_the_active_devices_in_order_and_come_home(segments):
 
 def test_next_and_previous_active_nodes_against_a_loop(active):
     values = np.random.default_rng(6).normal(size=active.shape).astype(np.float32)
-    following = np.asarray(at_next_active(values, active))
-    previous = np.asarray(from_previous_active(values, active))
+    following = np.asarray(at_next_active(jnp.asarray(values), active))
+    previous = np.asarray(from_previous_active(jnp.asarray(values), active))
     for case in np.ndindex(active.shape[1:]):
         column, on = values[:, *case], active[:, *case]
         chain = np.flatnonzero(on)
@@ -65,7 +65,7 @@ def test_gains_to_the_next_active_node_against_a_loop(shared, active, batch_axis
     """Of every cluster's own gains, and of the same gains for all along an axis."""
     clusters = 1 if shared else CLUSTERS
     gain = np.random.default_rng(7).uniform(size=(NODES, NODES, clusters, active.shape[2]))
-    gain = gain.astype(np.float32)
+    gain = jnp.asarray(gain, jnp.float32)
     found = np.asarray(gain_to_next(gain, active))
     for n, case in np.ndindex(active.shape[1:]):
         of_case = gain[:, :, 0 if shared else n, case]
@@ -93,16 +93,17 @@ def test_messages_are_summed_by_who_sends_and_who_receives_them_against_a_loop(a
             received[0, *case] += collect
             sent[0, *case] += distribute
             received[device, *case] += distribute
-    np.testing.assert_allclose(sum_by_sender(hop, move, active), sent, rtol=1e-6)
-    np.testing.assert_allclose(sum_by_receiver(hop, move, active), received, rtol=1e-6)
+    messages = jnp.asarray(hop), jnp.asarray(move), active
+    np.testing.assert_allclose(sum_by_sender(*messages), sent, rtol=1e-6)
+    np.testing.assert_allclose(sum_by_receiver(*messages), received, rtol=1e-6)
 
 
 def test_a_number_of_each_sender_is_given_to_all_that_it_sends(active):
-    numbers = np.random.default_rng(9).uniform(size=active.shape).astype(np.float32)
+    numbers = jnp.asarray(np.random.default_rng(9).uniform(size=active.shape), jnp.float32)
     spread = of_senders(numbers, active)
     count = of_senders(jnp.ones(active.shape), active)
-    hop = np.where(active, spread.hop, 0.0)
-    hops = np.where(active, count.hop, 0.0)
+    hop = jnp.where(active, spread.hop, 0.0)
+    hops = jnp.where(active, count.hop, 0.0)
     total = sum_by_sender(hop, spread.move, active)
     messages = sum_by_sender(hops, count.move, active)
     np.testing.assert_allclose(total, numbers * messages, rtol=1e-6)

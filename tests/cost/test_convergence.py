@@ -27,7 +27,7 @@ WEIGHT = np.array([0.5, 0.3, 0.2])
 LOSS = np.array([0.1, 0.4, 0.0])
 MICRO_BATCHES = np.array([4, 8, 2])
 BATCH = 16
-EVERYONE = np.ones(3, bool)
+EVERYONE = jnp.ones(3, bool)
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -40,43 +40,31 @@ def make_learning(variance=5.0, heterogeneity=0.7, weight=WEIGHT):
     )
 
 
-def make_descent(step_size=0.01, rounds=300, smoothness=2.0, start_gap=1.5):
+def make_descent(
+    loss=LOSS, counts=MICRO_BATCHES, step_size=0.01, rounds=300, smoothness=2.0, start_gap=1.5
+):
     return Descent(
         smoothness=jnp.asarray(smoothness),
         start_gap=jnp.asarray(start_gap),
         step_size=jnp.asarray(step_size),
         rounds=jnp.asarray(rounds),
+        batch=jnp.asarray(BATCH),
+        micro_batches=jnp.asarray(counts),
+        loss_probability=jnp.asarray(loss),
     )
 
 
 def one_step(loss=LOSS, counts=MICRO_BATCHES, learning=None, **descent):
-    learning = learning or make_learning()
-    return one_step_bound(
-        learning, jnp.asarray(loss), jnp.asarray(counts), BATCH, make_descent(**descent)
-    )
+    return one_step_bound(learning or make_learning(), make_descent(loss, counts, **descent))
 
 
 def several(local_steps, loss=LOSS, counts=MICRO_BATCHES, learning=None, **descent):
-    learning = learning or make_learning()
-    return local_steps_bound(
-        learning,
-        jnp.asarray(loss),
-        jnp.asarray(counts),
-        BATCH,
-        make_descent(**descent),
-        jnp.asarray(local_steps),
-    )
+    descent = make_descent(loss, counts, **descent)
+    return local_steps_bound(learning or make_learning(), descent, local_steps)
 
 
 def momentum(beta, loss=LOSS, counts=MICRO_BATCHES, **descent):
-    return momentum_bound(
-        make_learning(),
-        jnp.asarray(loss),
-        jnp.asarray(counts),
-        BATCH,
-        make_descent(**descent),
-        beta,
-    )
+    return momentum_bound(make_learning(), make_descent(loss, counts, **descent), beta)
 
 
 def test_one_step_is_18_written_out():
@@ -85,9 +73,9 @@ def test_one_step_is_18_written_out():
         w**2 * (5.0 / (BATCH * (1 - p)) + 2 * 0.7 * a)
         for w, p, a in zip(WEIGHT, LOSS, erased, strict=True)
     )
-    np.testing.assert_allclose(erasure_noise(LOSS, MICRO_BATCHES), erased, 1e-14)
+    np.testing.assert_allclose(erasure_noise(make_descent()), erased, 1e-14)
     assert one_step() == pytest.approx(2 * 1.5 / (0.01 * 300) + 2.0 * 0.01 * gamma, rel=1e-12)
-    longest = longest_step(make_learning(), LOSS, MICRO_BATCHES, 2.0)
+    longest = longest_step(make_learning(), make_descent())
     r = 2 * sum(w**2 * a for w, a in zip(WEIGHT, erased, strict=True))
     assert longest == pytest.approx(1 / (2.0 * (1 + r)), rel=1e-12)
     assert np.isfinite(one_step(step_size=longest))
@@ -96,8 +84,10 @@ def test_one_step_is_18_written_out():
 
 def test_the_divergence_of_the_decision_is_that_of_the_bound():
     """(19) by its hazards, as the solver takes it, against the bound's own sum."""
-    noise = gradient_noise(make_learning(), LOSS, MICRO_BATCHES, BATCH, 2.0)
-    alone = cluster_divergence(make_learning(), jnp.ones(3), BATCH, MICRO_BATCHES)
+    noise = gradient_noise(make_learning(), make_descent(), 2.0)
+    alone = cluster_divergence(
+        make_learning(), jnp.ones(3), jnp.asarray(BATCH), jnp.asarray(MICRO_BATCHES)
+    )
     decided = alone.at(-jnp.log1p(-LOSS))
     np.testing.assert_allclose(noise, decided, 1e-12)
 
@@ -107,7 +97,7 @@ def test_one_local_step_of_several_is_one_step_but_for_the_split_in_three():
     nothing = np.zeros(3)
     assert several(1, nothing) == pytest.approx(float(one_step(nothing)), rel=1e-12)
     same = make_learning(heterogeneity=0.0)
-    absorbed = 3 * 2.0 * 0.01 * np.sum(WEIGHT**2 * erasure_noise(LOSS, MICRO_BATCHES))
+    absorbed = 3 * 2.0 * 0.01 * np.sum(WEIGHT**2 * erasure_noise(make_descent()))
     expected = one_step(learning=same) / (1 - absorbed)
     assert several(1, learning=same) == pytest.approx(float(expected), rel=1e-12)
     assert several(1) >= one_step()
@@ -175,10 +165,12 @@ def test_the_linear_form_that_decisions_see_is_never_below():
         loss = rng.uniform(0, 0.9, 3)
         counts = rng.choice([1, 2, 4, 8], 3)
         weight = rng.dirichlet(np.ones(3))
-        if relative * np.max(erasure_noise(loss, counts)) > 1 / 24:
+        if relative * np.max(erasure_noise(make_descent(loss, counts))) > 1 / 24:
             continue
         learning = make_learning(weight=weight).replace(drift=local_steps_drift(relative, h, 0.7))
-        cluster = cluster_divergence(learning, jnp.asarray(weight), BATCH, counts)
+        cluster = cluster_divergence(
+            learning, jnp.asarray(weight), jnp.asarray(BATCH), jnp.asarray(counts)
+        )
         floor = relative * jnp.sum(cluster.at(-jnp.log1p(-loss)))
         eta = relative / smooth
         linear = (2 * 1.5 / (eta * h * 300) + floor) / 0.75
@@ -190,7 +182,7 @@ def test_the_linear_form_that_decisions_see_is_never_below():
 
 
 def test_without_momentum_its_bound_is_that_of_one_step_less_what_it_absorbs():
-    r = 2 * np.sum(WEIGHT**2 * erasure_noise(LOSS, MICRO_BATCHES))
+    r = 2 * np.sum(WEIGHT**2 * erasure_noise(make_descent()))
     expected = one_step() / (1 - 2.0 * 0.01 * (1 + r))
     assert momentum(0.0) == pytest.approx(float(expected), rel=1e-12)
 
@@ -207,8 +199,8 @@ def test_absence_of_nobody_is_no_bias_and_of_most_no_more_than_heterogeneity():
     learning = make_learning()
     assert absence_bias(learning, EVERYONE) == 0.0
     assert absence_bias(learning, ~EVERYONE) == 0.7
-    assert absence_bias(learning, np.array([True, True, False])) == pytest.approx(0.7 / 16)
-    assert absence_bias(learning, np.array([False, True, False])) == 0.7
+    assert absence_bias(learning, jnp.array([True, True, False])) == pytest.approx(0.7 / 16)
+    assert absence_bias(learning, jnp.array([False, True, False])) == 0.7
 
 
 def test_the_bias_of_absence_bounds_that_of_any_gradients():
@@ -221,7 +213,7 @@ def test_the_bias_of_absence_bounds_that_of_any_gradients():
         mean = WEIGHT @ gradients
         apart = np.max(np.sum((gradients - mean) ** 2, axis=1))
         squared = np.sum((left @ gradients - mean) ** 2)
-        bias = float(absence_bias(make_learning(heterogeneity=apart), ~absent))
+        bias = float(absence_bias(make_learning(heterogeneity=apart), jnp.asarray(~absent)))
         assert squared <= bias * (1 + 1e-12)
     assert squared == pytest.approx(bias, rel=1e-12)
 
@@ -250,7 +242,7 @@ def test_gradients_are_finite_also_where_the_bound_is_not(step_size):
         if step_size == 0.004:
             assert np.all(slope > 0)
     slope = jax.grad(
-        lambda weight: absence_bias(make_learning(weight=weight), np.array([True, False, False]))
+        lambda weight: absence_bias(make_learning(weight=weight), (~EVERYONE).at[0].set(True))
     )(jnp.asarray(WEIGHT))
     assert np.isfinite(slope).all()
 

@@ -15,10 +15,10 @@ from collapipe_jax.cost.decision import (
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), min_size=2, max_size=2))
 def test_devices_with_blocks_are_active_and_so_is_their_control_unit(segments):
-    segments = np.array(segments, np.int32)
+    segments = jnp.array(segments, jnp.int32)
     active = np.asarray(active_nodes(segments))
     for n, row in enumerate(segments):
-        chain = [k + 1 for k in range(5) if row[k]]
+        chain = (np.flatnonzero(row) + 1).tolist()
         assert np.flatnonzero(active[n]).tolist() == ([0, *chain] if chain else [])
         assert bool(participates(row)) == bool(chain)
 
@@ -31,11 +31,11 @@ def test_a_batch_axis_may_stand_in_front():
 
 def test_a_decision_survives_its_allocation_and_idle_nodes_get_nothing():
     rng = np.random.default_rng(0)
-    segments = np.array([[2, 0, 1], [0, 0, 0]], np.int32)
-    active = np.asarray(active_nodes(segments))
+    segments = jnp.array([[2, 0, 1], [0, 0, 0]], jnp.int32)
+    active = active_nodes(segments)
     decision = Decision(
         segments=segments,
-        micro_batches=np.array([4, 2], np.int32),
+        micro_batches=jnp.array([4, 2], jnp.int32),
         d2d_share=np.where(active, rng.uniform(size=(2, 4)), 0.0),
         d2d_power_w=np.where(active, rng.uniform(size=(2, 4)), 0.0),
         d2e_share=np.array([0.7, 0.0]),

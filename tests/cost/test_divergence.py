@@ -29,13 +29,14 @@ def make_learning(variance=3.7, heterogeneity=0.9):
 
 def of_one(learning, hazard, micro_batches, batch):
     """Divergence of clusters that are alone in their round, ``[N]``."""
-    return cluster_divergence(learning, jnp.ones(len(hazard)), batch, micro_batches).at(hazard)
+    each = cluster_divergence(learning, jnp.ones(len(hazard)), jnp.asarray(batch), micro_batches)
+    return each.at(hazard)
 
 
 def of_round(learning, hazard, participates, micro_batches, batch=24):
     """Divergence of a round."""
     weight = participating_weight(learning.cluster_weight, jnp.array(participates))
-    terms = cluster_divergence(learning, weight, batch, jnp.array(micro_batches))
+    terms = cluster_divergence(learning, weight, jnp.asarray(batch), jnp.array(micro_batches))
     return jnp.sum(terms.at(jnp.asarray(hazard)))
 
 
@@ -69,7 +70,7 @@ def test_the_variance_of_the_reweighted_gradient_by_drawing_erasures():
 @pytest.mark.usefixtures("x64")
 def test_beyond_fifty_the_tangent_goes_on():
     assert excess_inverse_survival(jnp.float64(49.0)) == pytest.approx(np.expm1(49.0), rel=1e-14)
-    hazard = np.array([50.0, 51.0, 60.0, 1e4])
+    hazard = jnp.array([50.0, 51.0, 60.0, 1e4])
     expected = np.exp(50.0) * (hazard - 49) - 1
     np.testing.assert_allclose(excess_inverse_survival(hazard), expected, 1e-13)
 
@@ -123,12 +124,12 @@ def test_the_round_weighs_by_squares_and_skips_those_that_sit_out():
 
 def test_the_floor_is_the_divergence_without_losses():
     learning, everyone, micro_batches = make_learning(), jnp.ones(3, bool), [2, 3, 4]
-    floor = lossless_divergence(learning, 24, everyone)
+    floor = lossless_divergence(learning, jnp.asarray(24), everyone)
     assert floor == pytest.approx(0.38 * 3.7 / 24, rel=1e-6)
     got = of_round(learning, jnp.zeros(3), everyone, micro_batches)
     assert got == pytest.approx(float(floor), rel=1e-6)
     one_out = jnp.array([True, True, False])
-    floor = lossless_divergence(learning, 24, one_out)
+    floor = lossless_divergence(learning, jnp.asarray(24), one_out)
     got = of_round(learning, jnp.zeros(3), one_out, micro_batches)
     assert got == pytest.approx(float(floor), rel=1e-6)
 

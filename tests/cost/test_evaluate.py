@@ -432,7 +432,7 @@ def test_no_two_indices_may_be_swapped(swap):
 
 @pytest.mark.usefixtures("x64")
 def test_a_d2d_gain_counts_in_one_direction():
-    """The two directions of every hop, told apart by hand."""
+    """The two directions of every hop, apart, by hand."""
     network, decision = two_hop_case()
     energy = reference_cost(network, decision)["energy_j"][1]
     for sender, receiver in [(0, 2), (2, 4), (4, 0), (2, 0), (4, 2), (0, 4)]:
@@ -515,10 +515,9 @@ def test_flows_are_the_stages_of_a_local_step_in_order():
     np.testing.assert_allclose(
         backward_s[:, 2::2], ratio * forward_s[:, 2 * DEVICES :: -2][:, : DEVICES + 1], 1e-12
     )
-    counts = decision["micro_batches"]
-    step_s = sum(
-        flow_time_s(flow.sum(axis=1), flow.max(axis=1), counts) for flow in (forward_s, backward_s)
-    )
+    counts = jnp.asarray(decision["micro_batches"])
+    flows = jnp.asarray(forward_s), jnp.asarray(backward_s)
+    step_s = sum(flow_time_s(flow.sum(axis=1), flow.max(axis=1), counts) for flow in flows)
     np.testing.assert_allclose(cost.parts.iterations_s, steps * step_s, 1e-12)
 
 

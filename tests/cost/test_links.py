@@ -50,7 +50,9 @@ def test_interference_is_the_same_over_small_and_large_batches(batch):
     gain = rng.uniform(size=(4, 3, 4, 3, batch))
     power_w = rng.uniform(size=(4, 3, batch))
     wanted = np.einsum("inr,injmr->jmr", power_w, gain)
-    np.testing.assert_allclose(interference_w(gain, power_w), wanted, rtol=1e-12)
+    np.testing.assert_allclose(
+        interference_w(jnp.asarray(gain), jnp.asarray(power_w)), wanted, rtol=1e-12
+    )
 
 
 def links_of(problem, decision):

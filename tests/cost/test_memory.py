@@ -24,7 +24,8 @@ def test_gpipe_keeps_the_whole_batch():
     for seed in range(5):
         decision = random_decision(np.random.default_rng(seed), NETWORK, skipped=seed % 3)
         expected = reference_cost(NETWORK, decision)["memory_bytes"]
-        got = device_memory_bytes(workload, decision["segments"], decision["micro_batches"])
+        partition = jnp.asarray(decision["segments"]), jnp.asarray(decision["micro_batches"])
+        got = device_memory_bytes(workload, *partition)
         np.testing.assert_allclose(got, expected, 1e-12)
 
 

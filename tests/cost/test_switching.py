@@ -29,7 +29,7 @@ def test_moved_encoders_against_a_loop():
     rng = np.random.default_rng(0)
     before = rng.integers(0, 3, (DEVICES, 40)) * (rng.uniform(size=40) < 0.8)
     now = rng.integers(0, 3, (DEVICES, 40))
-    got = np.asarray(moved_encoders(before, now, BLOCKS))
+    got = np.asarray(moved_encoders(jnp.asarray(before), jnp.asarray(now), BLOCKS))
     for column in range(40):
         taken = sum(max(b - a, 0) for a, b in zip(before[:, column], now[:, column], strict=True))
         wanted = taken / BLOCKS if before[:, column].any() else 0.0

@@ -1,4 +1,4 @@
-"""The priced workload against the model that is trained: parameters, FLOPs and shapes."""
+"""The workload against the model that is trained: parameters, FLOPs and shapes."""
 
 import jax
 import jax.numpy as jnp

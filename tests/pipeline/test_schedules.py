@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from support.leaves_close import assert_close
 
 from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
-from collapipe_jax.cost.timeline import PipelineStages, one_f_one_b_makespan_s
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BertConfig, EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
@@ -122,9 +121,6 @@ def test_a_rematerialised_step_in_16_bits_is_that_of_one_scan_up_to_rounding(bat
     assert_equal_up_to(3e-2, "bfloat16", batch)
 
 
-makespan_s = jax.jit(one_f_one_b_makespan_s, static_argnums=2)
-
-
 @jax.jit
 def all_ticks(stages, micro_batches):
     """Of 7 stages at most in more ticks than any step takes, leaves `[40, 7]`."""
@@ -164,11 +160,22 @@ def test_ticks_follow_the_schedule(stages, micro_batches):
 
 
 @given(st.integers(1, 7), st.integers(1, 9))
-def test_a_step_has_as_many_ticks_as_its_price_has_units_of_time(stages, micro_batches):
-    """Passes of a second each, over links and with a turn that take no time."""
-    one, none, instant = jnp.ones(7), jnp.zeros(7), jnp.zeros(())
-    chain = PipelineStages(one, one, none, none, instant, instant, instant, stages)
-    assert makespan_s(chain, micro_batches, 9) == ticks(stages, micro_batches)
+def test_a_step_has_no_more_ticks_than_the_schedule_needs(stages, micro_batches):
+    """Passes of one tick each, as early as their stage and their neighbour let them start."""
+
+    @functools.cache
+    def end(stage, place):
+        order = one_f_one_b_order(stages - stage, micro_batches)
+        kind, m = order[place]
+        neighbour = stage - 1 if kind == "forward" else stage + 1
+        waits_for = [end(stage, place - 1)] if place else []
+        if 0 <= neighbour < stages:
+            there = one_f_one_b_order(stages - neighbour, micro_batches).index((kind, m))
+            waits_for.append(end(neighbour, there))
+        return 1 + max(waits_for, default=0)
+
+    last = 2 * micro_batches - 1
+    assert max(end(stage, last) for stage in range(stages)) == ticks(stages, micro_batches)
 
 
 def one_f_one_b_order(behind, micro_batches):

@@ -191,7 +191,7 @@ def test_slopes_of_the_objective_go_through_the_price_and_not_the_decision(solve
 
     def double(tree):
         return jax.tree.map(
-            lambda leaf: jnp.asarray(np.asarray(leaf, float)) if leaf.dtype.kind == "f" else leaf,
+            lambda leaf: jnp.asarray(leaf, float if leaf.dtype.kind == "f" else leaf.dtype),
             jax.tree.map(np.asarray, tree),
         )
 

@@ -53,7 +53,7 @@ def test_budgets_powers_and_empty_queues(systems):
     assert not np.any(problem.control.energy_queue)
     assert not np.any(problem.control.divergence_queue)
     floor = lossless_divergence(
-        params.learning, params.workload.batch, np.ones(params.topology.clusters, bool)
+        params.learning, params.workload.batch, jnp.ones(params.topology.clusters, bool)
     )
     target = np.asarray(problem.control.divergence_target)
     np.testing.assert_allclose(target, params.control.divergence_ratio * floor, rtol=1e-6)

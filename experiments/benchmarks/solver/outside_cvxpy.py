@@ -24,13 +24,12 @@ from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.cost.chain import Messages, of_senders
 from collapipe_jax.cost.decision import Allocation, Decision
 from collapipe_jax.cost.divergence import excess_inverse_survival
-from collapipe_jax.cost.energy import energy_cost, message_energy_j
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.latency import air_times, cluster_latency_s, flow_times, latency_parts
 from collapipe_jax.cost.links import BitTimes, Links, link_bit_times, link_sinrs, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round_terms import round_terms
+from collapipe_jax.cost.round_terms import energy_cost, message_energy_j, round_terms
 from collapipe_jax.errors import InputError
 from collapipe_jax.network import channel
 from experiments.benchmarks.solver.networks import in_double

@@ -26,13 +26,12 @@ from collapipe_jax.cost.decision import (
     make_decision,
     participates,
 )
-from collapipe_jax.cost.energy import node_energy_j
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.cost.maximum import HardMax, Maximum
 from collapipe_jax.cost.objective import drift_plus_penalty
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round_terms import round_terms
+from collapipe_jax.cost.round_terms import node_energy_j, round_terms
 from experiments.benchmarks.solver.networks import in_double
 
 _OPTIONS = {"maxiter": 1500, "ftol": 1e-10}
