@@ -1,4 +1,4 @@
-"""Aggregation of the clusters' parameters and the server's step on the mean."""
+"""Aggregation of the clients' parameters and the server's step on the mean."""
 
 from typing import Any
 
@@ -21,36 +21,25 @@ def participant_shares(
 
 
 def aggregate(
-    copies: PyTree[Float[Array, "N ..."]],
-    weights: Float[Array, " N"],
-    participates: Bool[Array, " N"],
-    previous: PyTree[Float[Array, "..."]],
-    mesh: Mesh | None = None,
+    copies: PyTree[Float[Array, "N ..."]], shares: Float[Array, " N"], mesh: Mesh | None = None
 ) -> PyTree[Float[Array, "..."]]:
-    """Weighted mean of the participants' parameters.
+    """Weighted mean of the participants' parameters or gradients; 0 without participants.
 
     Source: docs/system-model.md, section 1, step 5 (McMahan et al. 1602.05629).
 
     Args:
-      copies: leaves ``[N, ...]``. Those of the others are never read, NaN included.
-      weights, participates: as in ``federated``.
-      previous: leaves ``[...]``, returned without participants of positive weight.
+      copies: leaves ``[N, ...]``. Those of share 0 are never read, NaN included.
+      shares: as in ``federated``.
       mesh: where each cluster has devices of its own: the mean is one sum over the mesh.
     """
-    shares = participant_shares(weights, participates)
-    means = _mean(copies, shares) if mesh is None else _mean_over_mesh(copies, shares, mesh)
-    return select((shares > 0.0).any(), means, previous)
+    if mesh is None:
 
+        def mean(leaf: Array) -> Array:
+            counted = (shares > 0.0).reshape(-1, *[1] * (leaf.ndim - 1))
+            return jnp.tensordot(shares, jnp.where(counted, leaf, 0.0), axes=1)
 
-def _mean(copies: Any, shares: Array) -> Any:
-    def mean(leaf: Array) -> Array:
-        counted = (shares > 0.0).reshape(-1, *[1] * (leaf.ndim - 1))
-        return jnp.tensordot(shares, jnp.where(counted, leaf, 0.0), axes=1)
+        return jax.tree.map(mean, copies)
 
-    return jax.tree.map(mean, copies)
-
-
-def _mean_over_mesh(copies: Any, shares: Array, mesh: Mesh) -> Any:
     def on_device(copies: Any, shares: Array) -> Any:
         def mean(leaf: Array) -> Array:
             return jax.lax.psum(jnp.where(shares[0] > 0.0, shares[0] * leaf[0], 0.0), CLUSTER)
@@ -68,7 +57,7 @@ def server_update(
     mean: PyTree[Float[Array, "..."]],
     server_state: optax.OptState,
     optimizer: optax.GradientTransformation,
-    anyone: Bool[Array, ""] | bool = True,
+    anyone: Bool[Array, ""] | bool,
 ) -> tuple[PyTree[Float[Array, "..."]], optax.OptState]:
     """Parameters and state after the server's step on the pseudo-gradient ``previous - mean``.
 
@@ -84,20 +73,4 @@ def server_update(
     pseudo_gradient = jax.tree.map(jnp.subtract, previous, mean)
     updates, stepped = optimizer.update(pseudo_gradient, server_state, previous)
     moved = optax.apply_updates(previous, updates)
-    return select(anyone, (moved, stepped), (previous, server_state))
-
-
-def select(condition: Bool[Array, "*N"] | bool, yes: Any, no: Any) -> Any:
-    """Leaf by leaf, ``yes`` where the condition holds and ``no`` elsewhere.
-
-    Args:
-      condition: ``[]``, or ``[N]`` for trees whose leaves are ``[N, ...]``.
-      yes, no: trees of arrays of one structure.
-    """
-    condition = jnp.asarray(condition)
-
-    def pick(a: Array, b: Array) -> Array:
-        lifted = condition.reshape(*condition.shape, *[1] * (jnp.ndim(a) - condition.ndim))
-        return jnp.where(lifted, a, b)
-
-    return jax.tree.map(pick, yes, no)
+    return optax.tree.where(anyone, (moved, stepped), (previous, server_state))

@@ -1,49 +1,26 @@
 """Split learning over pipelines: clusters train the clients, the edge server one decoder."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
-from collapipe_jax.federated.aggregation import aggregate, participant_shares, select, server_update
-from collapipe_jax.federated.erasures import UNBIASED, ErasureLaw, cluster_example_weights
+from collapipe_jax.federated.aggregation import participant_shares
+from collapipe_jax.federated.erasures import ErasureLaw, cluster_example_weights, loss_per_token
 from collapipe_jax.federated.learner import (
     LearningReport,
-    StepSums,
-    apply_gradient,
-    local_steps,
+    LearningState,
+    StepGradients,
+    learn_round,
     replicate,
-    round_report,
-    step_sums,
 )
 from collapipe_jax.federated.optimizers import Optimizers
-from collapipe_jax.federated.shared_loss import shared_loss
-from collapipe_jax.models.layers import Params
+from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.split_model import Batch, SplitModel
-from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution
+from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution, encode_clusters
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
-
-
-class PipelineState(NamedTuple):
-    """State from round to round.
-
-    Attributes:
-      client: global ``{"embedding", "encoder"}``, encoder leaves ``[L, ...]``.
-      client_optimizer: state of every cluster's own optimiser, leaves ``[N, ...]``.
-      decoder: the edge server's parameters.
-      decoder_optimizer: state of the decoder's optimiser.
-      server_optimizer: state of the server's optimiser.
-    """
-
-    client: Params
-    client_optimizer: optax.OptState
-    decoder: Params
-    decoder_optimizer: optax.OptState
-    server_optimizer: optax.OptState
 
 
 class PipelineOutcome(NamedTuple):
@@ -61,15 +38,6 @@ class PipelineOutcome(NamedTuple):
     loss_probability: Array
     participates: Array
     segments: Array | None = None
-
-
-class _Local(NamedTuple):
-    """Carry of the local steps; leaves of the clients are ``[N, ...]``."""
-
-    clients: Params
-    client_optimizer: optax.OptState
-    decoder: Params
-    decoder_optimizer: optax.OptState
 
 
 @struct.dataclass(kw_only=True)
@@ -95,19 +63,18 @@ class PipelineLearner:
     model: SplitModel = struct.field(pytree_node=False)
     optimizers: Optimizers = struct.field(pytree_node=False)
     execution: Execution = struct.field(pytree_node=False, default=SEQUENTIAL)
-    erasure_law: ErasureLaw = struct.field(pytree_node=False, default=UNBIASED)
+    erasure_law: ErasureLaw = struct.field(pytree_node=False, default=ErasureLaw())
 
-    def init(self, key: Key[Array, ""]) -> PipelineState:
-        """State before the first round, with fresh parameters and optimisers."""
-        params, optimizers = self.model.init(key), self.optimizers
+    def init(self, params: Params) -> LearningState:
+        """State before the first round, with fresh optimisers."""
         client = {name: params[name] for name in ("embedding", "encoder")}
         copies = replicate(client, self.cluster_weight.shape[0])
-        return PipelineState(
+        return LearningState(
             client=client,
-            client_optimizer=jax.vmap(optimizers.client.init)(copies),
+            client_optimizer=jax.vmap(self.optimizers.client.init)(copies),
             decoder=params["decoder"],
-            decoder_optimizer=optimizers.decoder.init(params["decoder"]),
-            server_optimizer=optimizers.server.init(client),
+            decoder_optimizer=self.optimizers.decoder.init(params["decoder"]),
+            server_optimizer=self.optimizers.server.init(client),
         )
 
     def outcome(self, decision: Any, cost: Any) -> PipelineOutcome:
@@ -122,113 +89,91 @@ class PipelineLearner:
     @jax.jit
     def round(
         self,
-        state: PipelineState,
+        state: LearningState,
         batches: Batch,
         outcome: PipelineOutcome,
         key: Key[Array, ""],
         index: Int[Array, ""] | int,
-    ) -> tuple[PipelineState, LearningReport]:
+    ) -> tuple[LearningState, LearningReport]:
         """One round; arguments and results as in ``Learner``."""
-        steps, clusters, batch_size = jax.tree.leaves(batches)[0].shape[:3]
-        participates = outcome.participates & (self.cluster_weight > 0.0)
-        anyone = participates.any()
+        steps, _, batch_size = jax.tree.leaves(batches)[0].shape[:3]
+        micro_batches, loss_probability, participates, segments = outcome
         shares = participant_shares(self.cluster_weight, participates)
         round_key = jax.random.fold_in(key, steps)
 
-        def step(
-            local: _Local, batch: Batch, step_key: Array, number: Array
-        ) -> tuple[_Local, StepSums]:
+        def gradients_of(
+            clients: Params, decoder: Params, batch: Batch, step_key: Array
+        ) -> StepGradients:
             erasure_key, dropout_key = jax.random.split(step_key)
-            example_weights = cluster_example_weights(
-                self.erasure_law,
-                erasure_key,
-                round_key,
-                batch_size,
-                outcome.micro_batches,
-                outcome.loss_probability,
-                shares,
+            drawn = erasure_key, round_key, batch_size, micro_batches, loss_probability, shares
+            example_weights = cluster_example_weights(self.erasure_law, *drawn)
+            own = batch, example_weights, shares, dropout_key, segments
+            (client, server), (loss_sum, token_count) = jax.grad(self._loss, (0, 1), has_aux=True)(
+                clients, decoder, *own
             )
-            rest = shares, dropout_key, number, outcome.segments
-            return self._local_step(local, batch, example_weights, *rest)
+            counted = shares > 0.0
+            erased = (counted * (example_weights == 0.0).mean(1)).sum()
+            erased_fraction = erased / jnp.maximum(counted.sum(), 1)
+            return StepGradients(client, server, loss_sum, token_count, erased_fraction)
 
-        start = _Local(
-            clients=replicate(state.client, clusters),
-            client_optimizer=state.client_optimizer,
-            decoder=state.decoder,
-            decoder_optimizer=state.decoder_optimizer,
-        )
-        end, sums = local_steps(step, start, batches, key, index)
-        mean = self._aggregate(end.clients, participates, state.client, outcome.segments)
-        client, server_optimizer = server_update(
-            state.client, mean, state.server_optimizer, self.optimizers.server, anyone
-        )
-        rest = end.client_optimizer, end.decoder, end.decoder_optimizer, server_optimizer
-        return PipelineState(client, *rest), round_report(sums, anyone)
+        mesh = None
+        if self.execution.backend == "sharded" and segments is not None:
+            mesh = make_pipeline_mesh(*segments.shape)
+        optimizers = self.optimizers
+        return learn_round(gradients_of, state, shares, optimizers, batches, key, index, mesh)
 
-    def params(self, state: PipelineState) -> Params:
-        """Parameters of the whole model."""
-        return {**state.client, "decoder": state.decoder}
-
-    def with_params(self, state: PipelineState, params: Params) -> PipelineState:
-        """The state with other parameters of the whole model."""
-        client = {name: params[name] for name in state.client}
-        return state._replace(client=client, decoder=params["decoder"])
-
-    def _local_step(
+    def _loss(
         self,
-        local: _Local,
+        clients: Params,
+        decoder: Params,
         batch: Batch,
         example_weights: Float[Array, "N B"],
         shares: Float[Array, " N"],
         dropout_key: Key[Array, ""],
-        number: Int[Array, ""],
         segments: Int[Array, "N K"] | None,
-    ) -> tuple[_Local, StepSums]:
-        """One mini-batch in every cluster, leaves ``[N, B, ...]``."""
+    ) -> tuple[Float[Array, ""], tuple[Float[Array, " N"], Float[Array, " N"]]]:
+        """Scalar with the gradients of all clients and the decoder, from one pass of the decoder.
 
-        def loss(clients: Params, decoder: Params) -> tuple[Array, tuple]:
-            return shared_loss(
-                clients,
-                decoder,
-                batch,
-                example_weights,
-                shares,
-                dropout_key,
-                model=self.model,
-                segments=segments,
-                execution=self.execution,
-            )
+        Its value is ``sum_n shares_n loss_n``, so its gradient by the decoder is the weighted
+        mean of the clusters' gradients. The backward pass to the clusters divides by the share,
+        which leaves cluster n the gradient of its own ``loss_n``. The decoder thus runs once
+        over all ``N B`` examples, without a copy of its gradient for each cluster.
 
-        participates = shares > 0.0
-        gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
-        (client_gradient, decoder_gradient), (loss_sum, token_count) = gradient(
-            local.clients, local.decoder
+        Returns:
+          The scalar, and ``(loss_sum [N], token_count [N])`` without erasure weights.
+        """
+        model = self.model
+        key = dropout_key if model.encoder.dropout_rate > 0.0 else None
+        ids = jnp.arange(example_weights.size).reshape(example_weights.shape)
+
+        def embed(client: Params, batch: Batch, ids: Array) -> tuple[Array, Array]:
+            return model.embed(client["embedding"], batch, example_keys(key, ids))
+
+        x, mask = jax.vmap(embed)(clients, batch, ids)
+        encoded = encode_clusters(
+            clients["encoder"], model.encoder, x, mask, segments, key, ids, self.execution
         )
+        encoded = _scale_gradient(encoded, 1.0 / jnp.where(shares > 0.0, shares, 1.0))
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (encoded, batch, ids))
+        losses, tokens = model.losses(decoder, flat[0], flat[1], example_keys(key, flat[2]))
+        losses, tokens = losses.reshape(ids.shape), tokens.reshape(ids.shape)
+        cluster_loss = loss_per_token(losses, tokens, example_weights)
+        return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))
 
-        step = functools.partial(apply_gradient, self.optimizers.client)
-        own = client_gradient, local.client_optimizer, local.clients
-        clients = jax.vmap(step, in_axes=(0, 0, 0, None))(*own, number)
-        decoder = apply_gradient(
-            self.optimizers.decoder,
-            decoder_gradient,
-            local.decoder_optimizer,
-            local.decoder,
-            number,
-        )
-        mean = jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, axes=1), client_gradient)
-        erased = (participates * (example_weights == 0.0).mean(1)).sum()
-        erased_fraction = erased / jnp.maximum(participates.sum(), 1)
-        sums = step_sums(
-            participates, loss_sum, token_count, erased_fraction, (mean, decoder_gradient)
-        )
-        clients = select(participates, clients, local[:2])
-        decoder = select(participates.any(), decoder, local[2:])
-        return _Local(*clients, *decoder), sums
 
-    def _aggregate(
-        self, clients: Params, participates: Array, previous: Params, segments: Array | None
-    ) -> Params:
-        mesh = None
-        if self.execution.backend == "sharded" and segments is not None:
-            mesh = make_pipeline_mesh(*segments.shape)
-        return aggregate(clients, self.cluster_weight, participates, previous, mesh)
+@jax.custom_vjp
+def _scale_gradient(x: Array, scale: Array) -> Array:
+    """The identity on ``x [N, ...]``, whose gradient is multiplied by ``scale [N]``."""
+    del scale
+    return x
+
+
+def _scale_gradient_forward(x: Array, scale: Array) -> tuple[Array, Array]:
+    return x, scale
+
+
+def _scale_gradient_backward(scale: Array, cotangent: Array) -> tuple[Array, None]:
+    return cotangent * scale.reshape(-1, *[1] * (cotangent.ndim - 1)), None
+
+
+_scale_gradient.defvjp(_scale_gradient_forward, _scale_gradient_backward)
