@@ -12,16 +12,15 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
-from collapipe_jax.federated.aggregation import participant_shares
 from collapipe_jax.federated.erasures import loss_per_token, sample_example_weights
 from collapipe_jax.federated.learner import (
     LearningReport,
     LearningState,
     StepGradients,
     learn_round,
-    replicate,
+    participant_shares,
 )
 from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.models.layers import Params
@@ -85,10 +84,9 @@ class DataParallelLearner:
 
     def init(self, params: Params) -> ClientsState:
         """State before the first round, with fresh optimisers."""
-        copies = replicate(params, self.cluster_weight.shape[0] * self.devices)
-        optimizers = self._optimizers
-        client_optimizer = jax.vmap(optimizers.client.init)(copies)
-        return ClientsState(params, client_optimizer, optimizers.server.init(params))
+        optimizers, clients = self._optimizers, self.cluster_weight.size * self.devices
+        own_states = jax.vmap(optimizers.client.init, in_axes=None, axis_size=clients)(params)
+        return ClientsState(params, own_states, optimizers.server.init(params))
 
     def outcome(self, decision: Any, cost: Any) -> ClientsOutcome:
         """Effect on learning of a data-parallel decision and of its cost."""
@@ -148,11 +146,11 @@ class DataParallelLearner:
         self,
         params: Params,
         batch: Batch,
-        ids: Int[Array, " rows"],
-        counted: Bool[Array, " rows"],
-        survival: Float[Array, ""],
-        dropout_key: Key[Array, ""],
-    ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
+        ids: Array,
+        counted: Array,
+        survival: Array,
+        dropout_key: Array,
+    ) -> tuple[Array, tuple[Array, Array]]:
         """One client's loss, and its ``(loss_sum, token_count)`` without the erasure weight.
 
         Leaves of the batch are ``[max_samples, ...]``; padding is not ``counted``. Dropout goes
@@ -165,23 +163,20 @@ class DataParallelLearner:
         return loss, (jnp.where(counted, losses, 0.0).sum(), tokens.sum())
 
 
-def _client_shares(
-    weights: Float[Array, " N"], samples: Int[Array, "N K"]
-) -> Float[Array, " clients"]:
-    """Weights of the clients in the mean, sum 1, from ``w_n`` and ``B_k``."""
+def _client_shares(weights: Array, samples: Array) -> Array:
+    """Weights of the clients in the mean ``[N K]``, sum 1, from ``w_n [N]`` and ``B_k [N, K]``."""
     held = samples.sum(1)
     part = samples / jnp.maximum(held, 1)[:, None]
     shares = (participant_shares(weights, held > 0)[:, None] * part).reshape(-1)
     return participant_shares(shares, shares > 0.0)  # the sum is 1 but for rounding
 
 
-def _client_rows(
-    samples: Int[Array, "N K"], batch_size: int, max_samples: int
-) -> tuple[Int[Array, "clients rows"], Bool[Array, "clients rows"]]:
+def _client_rows(samples: Array, batch_size: int, max_samples: int) -> tuple[Array, Array]:
     """Consecutive parts of every cluster's mini-batch, padded to one width.
 
     Returns:
-      Numbers of the examples among all ``N B`` of a step, and False on padding.
+      Numbers of the examples among all ``N B`` of a step, ``[N K, max_samples]``, and which of
+      them count: all but the padding.
     """
     place = jnp.arange(max_samples)[None, None]
     first, count = (jnp.cumsum(samples, axis=1) - samples)[..., None], samples[..., None]

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, PyTree
 
-from collapipe_jax.federated.aggregation import aggregate
 from collapipe_jax.federated.erasures import loss_per_token
+from collapipe_jax.federated.learner import aggregate
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
@@ -78,12 +78,8 @@ def bound_constants(
     squares unbiased, and negative ones are set to 0. The largest of several is still biased
     upwards, by about their remaining noise.
 
-    Args:
-      loss: of one mini-batch.
-      params: where to estimate.
-      batches: independent mini-batches, leaves ``[J, N, B, ...]`` with ``J >= 2``.
-      weights: with sum 1.
-      key: scalar random key, the direction that the power iteration starts in.
+    The mini-batches are independent, leaves ``[J, N, B, ...]`` with ``J >= 2``. The weights have
+    the sum 1. The key draws the direction that the power iteration starts in.
     """
     groups, _, size = jax.tree.leaves(batches)[0].shape[:3]
     first = jax.tree.map(lambda leaf: leaf[0], batches)  # products with a Hessian are dear
@@ -128,11 +124,10 @@ def _mini_batch_gradients(loss: Loss, params: PyTree, batches: PyTree) -> tuple[
 def largest_curvature(
     loss: Loss, params: PyTree, batch: PyTree, weights: Float[Array, " N"], key: Key[Array, ""]
 ) -> Float[Array, ""]:
-    """Largest absolute eigenvalue of the Hessian of ``F`` on these samples, from below.
+    """Largest absolute eigenvalue of the Hessian of ``F`` on a batch ``[N, B, ...]``, from below.
 
     A power iteration of fixed length: a product with the Hessian never scales the norm of a
-    direction by more than the eigenvalue. Arguments are those of ``bound_constants``, but
-    ``batch`` has leaves ``[N, B, ...]``.
+    direction by more than the eigenvalue.
     """
 
     def product(direction: PyTree) -> PyTree:

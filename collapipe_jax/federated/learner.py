@@ -1,4 +1,4 @@
-"""The interface of a way of learning, and the round that all ways share."""
+"""The interface of a way of learning, and the round that all ways have in common."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from collapipe_jax.federated.aggregation import aggregate, server_update
 from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch
+from collapipe_jax.pipeline.mesh import CLUSTER
 
 
 class LearningReport(NamedTuple):
@@ -112,6 +112,9 @@ def learn_round(
 ) -> tuple[LearningState, LearningReport]:
     """One round; without a share, a client contributes nothing and keeps its optimiser's state.
 
+    The server's step is on the pseudo-gradient "before less mean" (Reddi et al. 2003.00295);
+    ``optax.sgd(1.0)`` is plain averaging.
+
     Args:
       gradients_of: function of the clients' copies, the decoder, a batch, and a random key.
       state: before the round.
@@ -124,18 +127,15 @@ def learn_round(
     anyone = participates.any()
 
     def step(local: tuple, inputs: tuple[Batch, Array, Array]) -> tuple[tuple, tuple]:
-        (copies, own_states), (decoder, decoder_state) = client, server = local
+        client, server = local
         batch, step_key, number = inputs
-        found = gradients_of(copies, decoder, batch, step_key)
-        stepped = jax.vmap(partial(apply_gradient, optimizers.client), in_axes=(0, 0, 0, None))(
-            found.clients, own_states, copies, number
+        found = gradients_of(client[0], server[0], batch, step_key)
+        client_step = partial(apply_gradient, optimizers.client)
+        client = jax.vmap(client_step, in_axes=(0, 0, None, 0))(
+            found.clients, client, number, participates
         )
-        client = jax.vmap(optax.tree.where)(participates, stepped, client)
-        if decoder is not None:
-            moved = apply_gradient(
-                optimizers.decoder, found.decoder, decoder_state, decoder, number
-            )
-            server = optax.tree.where(anyone, moved, server)
+        if found.decoder is not None:
+            server = apply_gradient(optimizers.decoder, found.decoder, server, number, anyone)
         gradient = aggregate(found.clients, shares), found.decoder
         sums = (
             jnp.where(participates, found.loss_sum, 0.0).sum(),
@@ -145,37 +145,72 @@ def learn_round(
         )
         return (client, server), sums
 
+    copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (shares.size, *leaf.shape)), state[0])
     steps = jax.tree.leaves(batches)[0].shape[0]
-    start = (replicate(state.client, shares.size), state.client_optimizer), state[2:4]
     inputs = batches, jax.random.split(key, steps), index * steps + jnp.arange(steps)
-    end, (loss_sum, token_count, erased, norm) = jax.lax.scan(step, start, inputs)
-    (copies, client_optimizer), (decoder, decoder_optimizer) = end
-    client, server_optimizer = server_update(
-        state.client,
-        aggregate(copies, shares, mesh),
-        state.server_optimizer,
-        optimizers.server,
-        anyone,
+    ((copies, client_optimizer), server), (loss_sum, token_count, erased, norm) = jax.lax.scan(
+        step, ((copies, state.client_optimizer), state[2:4]), inputs
+    )
+    pseudo_gradient = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares, mesh))
+    before = state.client, state.server_optimizer
+    client, server_optimizer = apply_gradient(
+        optimizers.server, pseudo_gradient, before, index, anyone
     )
     report = LearningReport(loss_sum.sum() / token_count.sum(), erased.mean(), norm.mean())
     report = jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), report)
-    after = client, client_optimizer, decoder, decoder_optimizer, server_optimizer
-    return LearningState(*after), report
+    return LearningState(client, client_optimizer, *server, server_optimizer), report
 
 
 def apply_gradient(
     optimizer: optax.GradientTransformation,
     gradient: PyTree[Float[Array, "..."]],
-    state: optax.OptState,
-    params: PyTree[Float[Array, "..."]],
-    number: Int[Array, ""],
+    held: tuple[PyTree[Float[Array, "..."]], optax.OptState],
+    number: Int[Array, ""] | int,
+    counts: Bool[Array, ""] | bool = True,
 ) -> tuple[PyTree[Float[Array, "..."]], optax.OptState]:
-    """Parameters and state of an optimiser after step ``number`` of the run."""
+    """Parameters and optimiser's state after step ``number``, or as held if it does not count."""
+    params, state = held
     update = optax.with_extra_args_support(optimizer).update
-    updates, state = update(gradient, state, params, step=number)
-    return optax.apply_updates(params, updates), state
+    updates, stepped = update(gradient, state, params, step=number)
+    return optax.tree.where(counts, (optax.apply_updates(params, updates), stepped), held)
 
 
-def replicate(tree: PyTree[Array], copies: int) -> PyTree[Array]:
-    """Leaves ``[...]`` to ``[copies, ...]``."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (copies, *leaf.shape)), tree)
+def participant_shares(
+    weights: Float[Array, " N"], participates: Bool[Array, " N"]
+) -> Float[Array, " N"]:
+    """Weights rescaled to sum 1 over the participants; all 0 without any."""
+    held = jnp.where(participates, weights, 0.0)
+    total = held.sum()
+    return held / jnp.where(total > 0.0, total, 1.0)
+
+
+def aggregate(
+    copies: PyTree[Float[Array, "N ..."]], shares: Float[Array, " N"], mesh: Mesh | None = None
+) -> PyTree[Float[Array, "..."]]:
+    """Weighted mean of the participants' parameters or gradients; 0 without participants.
+
+    Source: docs/system-model.md, section 1, step 5 (McMahan et al. 1602.05629).
+
+    Args:
+      copies: leaves ``[N, ...]``. Those of share 0 are never read, NaN included.
+      shares: as in ``federated``.
+      mesh: where each cluster has devices of its own: the mean is one sum over the mesh.
+    """
+    if mesh is None:
+
+        def mean(leaf: Array) -> Array:
+            counted = (shares > 0.0).reshape(-1, *[1] * (leaf.ndim - 1))
+            return jnp.tensordot(shares, jnp.where(counted, leaf, 0.0), axes=1)
+
+        return jax.tree.map(mean, copies)
+
+    def sum_over_mesh(copies: Any, shares: Array) -> Any:
+        own = jax.tree.map(
+            lambda leaf: jnp.where(shares[0] > 0.0, shares[0] * leaf[0], 0.0), copies
+        )
+        return jax.lax.psum(own, CLUSTER)
+
+    along = PartitionSpec(CLUSTER)
+    return jax.shard_map(
+        sum_over_mesh, mesh=mesh, in_specs=along, out_specs=PartitionSpec(), check_vma=False
+    )(copies, shares)

@@ -42,6 +42,9 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """An optax optimiser.
 
+    Where the step size changes, ``update`` needs the keyword ``step``, the number of the step in
+    the run: a participant that misses rounds keeps its moments but not its place in the schedule.
+
     Args:
       name: "sgd", "momentum" or "adam".
       learning_rate: peak step size.
@@ -50,11 +53,6 @@ def make_optimizer(
       warmup_steps: 0 starts at the peak; "inverse_sqrt" then decays as if it were 1.
       total_steps: end of "cosine", beyond the warm-up; others do not read it.
       clip_norm: largest global norm of a gradient; 0 is off.
-
-    Returns:
-      The optimiser. Where the step size changes, its ``update`` needs the keyword ``step``,
-      the number of the step in the run: a participant that misses rounds keeps its moments
-      but not its place in the schedule.
 
     Raises:
       InputError: on an unknown name or schedule.

@@ -1,20 +1,20 @@
 """Split learning over pipelines: clusters train the clients, the edge server one decoder."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
-from collapipe_jax.federated.aggregation import participant_shares
 from collapipe_jax.federated.erasures import ErasureLaw, cluster_example_weights, loss_per_token
 from collapipe_jax.federated.learner import (
     LearningReport,
     LearningState,
     StepGradients,
     learn_round,
-    replicate,
+    participant_shares,
 )
 from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.models.layers import Params, example_keys
@@ -68,22 +68,20 @@ class PipelineLearner:
     def init(self, params: Params) -> LearningState:
         """State before the first round, with fresh optimisers."""
         client = {name: params[name] for name in ("embedding", "encoder")}
-        copies = replicate(client, self.cluster_weight.shape[0])
+        clients, optimizers = self.cluster_weight.size, self.optimizers
         return LearningState(
             client=client,
-            client_optimizer=jax.vmap(self.optimizers.client.init)(copies),
+            client_optimizer=jax.vmap(optimizers.client.init, None, axis_size=clients)(client),
             decoder=params["decoder"],
-            decoder_optimizer=self.optimizers.decoder.init(params["decoder"]),
-            server_optimizer=self.optimizers.server.init(client),
+            decoder_optimizer=optimizers.decoder.init(params["decoder"]),
+            server_optimizer=optimizers.server.init(client),
         )
 
     def outcome(self, decision: Any, cost: Any) -> PipelineOutcome:
         """Effect on learning of a pipeline decision and of its cost."""
+        present = ~cost.absent
         return PipelineOutcome(
-            micro_batches=decision.micro_batches,
-            loss_probability=cost.loss_probability,
-            participates=~cost.absent,
-            segments=decision.segments,
+            decision.micro_batches, cost.loss_probability, present, decision.segments
         )
 
     @jax.jit
@@ -96,84 +94,63 @@ class PipelineLearner:
         index: Int[Array, ""] | int,
     ) -> tuple[LearningState, LearningReport]:
         """One round; arguments and results as in ``Learner``."""
-        steps, _, batch_size = jax.tree.leaves(batches)[0].shape[:3]
-        micro_batches, loss_probability, participates, segments = outcome
-        shares = participant_shares(self.cluster_weight, participates)
-        round_key = jax.random.fold_in(key, steps)
-
-        def gradients_of(
-            clients: Params, decoder: Params, batch: Batch, step_key: Array
-        ) -> StepGradients:
-            erasure_key, dropout_key = jax.random.split(step_key)
-            drawn = erasure_key, round_key, batch_size, micro_batches, loss_probability, shares
-            example_weights = cluster_example_weights(self.erasure_law, *drawn)
-            own = batch, example_weights, shares, dropout_key, segments
-            (client, server), (loss_sum, token_count) = jax.grad(self._loss, (0, 1), has_aux=True)(
-                clients, decoder, *own
-            )
-            counted = shares > 0.0
-            erased = (counted * (example_weights == 0.0).mean(1)).sum()
-            erased_fraction = erased / jnp.maximum(counted.sum(), 1)
-            return StepGradients(client, server, loss_sum, token_count, erased_fraction)
-
-        mesh = None
+        shares = participant_shares(self.cluster_weight, outcome.participates)
+        round_key = jax.random.fold_in(key, jax.tree.leaves(batches)[0].shape[0])
+        segments, mesh = outcome.segments, None
         if self.execution.backend == "sharded" and segments is not None:
             mesh = make_pipeline_mesh(*segments.shape)
+        gradients_of = partial(self._gradients, outcome, shares, round_key)
         optimizers = self.optimizers
         return learn_round(gradients_of, state, shares, optimizers, batches, key, index, mesh)
 
-    def _loss(
+    def _gradients(
         self,
+        outcome: PipelineOutcome,
+        shares: Array,
+        round_key: Array,
         clients: Params,
         decoder: Params,
         batch: Batch,
-        example_weights: Float[Array, "N B"],
-        shares: Float[Array, " N"],
-        dropout_key: Key[Array, ""],
-        segments: Int[Array, "N K"] | None,
-    ) -> tuple[Float[Array, ""], tuple[Float[Array, " N"], Float[Array, " N"]]]:
-        """Scalar with the gradients of all clients and the decoder, from one pass of the decoder.
+        step_key: Array,
+    ) -> StepGradients:
+        """Gradients of all clients and the decoder, which runs once over all ``N B`` examples.
 
-        Its value is ``sum_n shares_n loss_n``, so its gradient by the decoder is the weighted
-        mean of the clusters' gradients. The backward pass to the clusters divides by the share,
-        which leaves cluster n the gradient of its own ``loss_n``. The decoder thus runs once
-        over all ``N B`` examples, without a copy of its gradient for each cluster.
-
-        Returns:
-          The scalar, and ``(loss_sum [N], token_count [N])`` without erasure weights.
+        The edge server's loss is ``sum_n shares_n loss_n``, so its gradient by the decoder is the
+        weighted mean of the clusters' gradients. What it sends back to a cluster is divided by
+        the share, which leaves cluster n the gradient of its own ``loss_n``.
         """
-        model = self.model
-        key = dropout_key if model.encoder.dropout_rate > 0.0 else None
-        ids = jnp.arange(example_weights.size).reshape(example_weights.shape)
+        model, counted = self.model, shares > 0.0
+        clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
+        ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
+        erasure_key, key = jax.random.split(step_key)
+        key = key if model.encoder.dropout_rate > 0.0 else None
+        drawn = outcome.micro_batches, outcome.loss_probability, shares
+        example_weights = cluster_example_weights(
+            self.erasure_law, erasure_key, round_key, batch_size, *drawn
+        )
+
+        def flat(tree: Any) -> Any:
+            return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
 
         def embed(client: Params, batch: Batch, ids: Array) -> tuple[Array, Array]:
             return model.embed(client["embedding"], batch, example_keys(key, ids))
 
-        x, mask = jax.vmap(embed)(clients, batch, ids)
-        encoded = encode_clusters(
-            clients["encoder"], model.encoder, x, mask, segments, key, ids, self.execution
-        )
-        encoded = _scale_gradient(encoded, 1.0 / jnp.where(shares > 0.0, shares, 1.0))
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (encoded, batch, ids))
-        losses, tokens = model.losses(decoder, flat[0], flat[1], example_keys(key, flat[2]))
-        losses, tokens = losses.reshape(ids.shape), tokens.reshape(ids.shape)
-        cluster_loss = loss_per_token(losses, tokens, example_weights)
-        return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))
+        def encode(clients: Params) -> Array:
+            x, mask = jax.vmap(embed)(clients, batch, ids)
+            rest = x, mask, outcome.segments, key, ids, self.execution
+            return encode_clusters(clients["encoder"], model.encoder, *rest)
 
+        def server_loss(encoded: Array, decoder: Params) -> tuple[Array, tuple[Array, Array]]:
+            keys = example_keys(key, flat(ids))
+            losses, tokens = model.losses(decoder, flat(encoded), flat(batch), keys)
+            losses, tokens = losses.reshape(ids.shape), tokens.reshape(ids.shape)
+            cluster_loss = loss_per_token(losses, tokens, example_weights)
+            return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))
 
-@jax.custom_vjp
-def _scale_gradient(x: Array, scale: Array) -> Array:
-    """The identity on ``x [N, ...]``, whose gradient is multiplied by ``scale [N]``."""
-    del scale
-    return x
-
-
-def _scale_gradient_forward(x: Array, scale: Array) -> tuple[Array, Array]:
-    return x, scale
-
-
-def _scale_gradient_backward(scale: Array, cotangent: Array) -> tuple[Array, None]:
-    return cotangent * scale.reshape(-1, *[1] * (cotangent.ndim - 1)), None
-
-
-_scale_gradient.defvjp(_scale_gradient_forward, _scale_gradient_backward)
+        encoded, send_back = jax.vjp(encode, clients)
+        server_gradients = jax.grad(server_loss, argnums=(0, 1), has_aux=True)
+        (sent, decoder_gradient), (loss_sum, token_count) = server_gradients(encoded, decoder)
+        scale = 1.0 / jnp.where(counted, shares, 1.0)
+        (client_gradient,) = send_back(sent * scale[:, None, None, None])
+        erased = (counted * (example_weights == 0.0).mean(1)).sum() / jnp.maximum(counted.sum(), 1)
+        return StepGradients(client_gradient, decoder_gradient, loss_sum, token_count, erased)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from orbax.checkpoint import v1 as ocp
 
 from collapipe_jax import hosts
@@ -44,16 +45,11 @@ class RunRecord(NamedTuple):
 
 
 def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
-    """Take possession of a workdir for a configuration, without touching files of others.
-
-    Args:
-      workdir: made if it does not exist.
-      config: nested plain dictionary, as saved beside the results.
-      resume: whether to continue the run in it.
+    """Take possession of a workdir for a configuration; it is made if it does not exist.
 
     Raises:
-      InputError: if another configuration's results are there, or results of this one
-        and ``resume`` is not set, or if no such folder can be made.
+      InputError: if foreign files or another configuration's results are there, or results of
+        this one and ``resume`` is not set, or if no such folder can be made.
     """
     path = Path(workdir).absolute()
     try:
@@ -93,16 +89,12 @@ def _read_config(workdir: Path) -> dict[str, Any]:
     return found
 
 
-def _first_difference(found: Mapping, wanted: Mapping, prefix: str = "") -> str:
+def _first_difference(found: Mapping, wanted: Mapping) -> str:
     """First key in which two nested dictionaries differ, with both values."""
-    for key in sorted(set(found) | set(wanted)):
-        here, there = found.get(key, "nothing"), wanted.get(key, "nothing")
-        if here == there:
-            continue
-        if isinstance(here, dict) and isinstance(there, dict):
-            return _first_difference(here, there, f"{prefix}{key}.")
-        return f"{prefix}{key} is {here!r} there and {there!r} here"
-    return "no difference"
+    there, here = (flatten_dict(each, keep_empty_nodes=True, sep=".") for each in (found, wanted))
+    keys = sorted({*there, *here})
+    key = next(key for key in keys if there.get(key, "nothing") != here.get(key, "nothing"))
+    return f"{key} is {there.get(key, 'nothing')!r} there and {here.get(key, 'nothing')!r} here"
 
 
 class Checkpoints:
@@ -138,13 +130,7 @@ class Checkpoints:
         self._orbax.close()
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
-        """Save after a round, whole or not at all.
-
-        Args:
-          step: rounds done.
-          state: state for the next round.
-          record: nested dictionary of arrays for the figures.
-        """
+        """Save the state after so many rounds, and arrays for the figures, or nothing at all."""
         # Not those of a folder of this name that was deleted since.
         hosts.on_first(lambda: self._keep_digests({}))
         # Arrays of NumPy are written by the first host, whatever the others have.
@@ -155,15 +141,13 @@ class Checkpoints:
 
     def latest(self) -> int | None:
         """Rounds done at the newest checkpoint, or None."""
-        return _newest_step(self._directory)
+        found = self._orbax.latest  # waits until half-written files are removed
+        return None if found is None else int(found.step)
 
     def load(self, step: int, state_like: Any = None) -> tuple[Any, dict[str, Any]]:
         """State, in the structure and in the places of ``state_like``, and record of a step.
 
-        Without ``state_like`` the state is not read.
-
-        Raises:
-          InputError: if the checkpoint is damaged.
+        Without ``state_like`` the state is not read. A damaged checkpoint is an ``InputError``.
         """
         wanted: dict[str, Any] = {"record": None}
         if state_like is not None:
@@ -181,7 +165,7 @@ class Checkpoints:
         A run killed right after a checkpoint leaves it without digests: it is trusted, for Orbax
         renames complete ones only.
         """
-        step = self.latest()
+        step = _newest_step(self._directory)
         expected = None if step is None else self._known_digests().get(str(step))
         if step is None or expected is None:
             return
@@ -229,11 +213,7 @@ def _file_digests(folder: Path) -> dict[str, str]:
 
 
 def load_run(workdir: str | os.PathLike) -> RunRecord:
-    """Results of a run so far, from its newest checkpoint alone.
-
-    Raises:
-      InputError: if there is no run, no checkpoint yet, or a damaged one.
-    """
+    """Results of a run so far, from its newest checkpoint alone; an ``InputError`` without one."""
     path = Path(workdir).absolute()
     config = _read_config(path)
     step = _newest_step(path / "checkpoints")

@@ -56,11 +56,7 @@ class Results:
     ) -> "Results":
         """Take possession of a workdir, or go on with the same experiment there.
 
-        Args:
-          workdir: made if it does not exist.
-          experiment: its name.
-          options: all that the numbers depend on besides the configuration.
-          config: nested plain dictionary.
+        The options are all that the numbers depend on besides the configuration.
 
         Raises:
           InputError: if the folder holds results of other settings, or foreign files.
@@ -80,7 +76,7 @@ class Results:
 
     @property
     def options(self) -> dict[str, Any]:
-        """All that the numbers depend on besides the configuration."""
+        """Those that it was created with."""
         return self.settings["options"]
 
     @property
@@ -108,11 +104,7 @@ class Results:
         write_bytes(self.path(part), content.getvalue())
 
     def read(self, *parts: str) -> dict[str, np.ndarray]:
-        """Arrays of parts, joined along their first axis.
-
-        Raises:
-          InputError: if a file is missing or damaged.
-        """
+        """Arrays of parts, joined along their first axis; an ``InputError`` without a file."""
         found = [self._load(part) for part in parts]
         if len(found) == 1:  # its arrays may have no axis
             return found[0]
@@ -142,12 +134,9 @@ def read_settings(workdir: str | os.PathLike) -> dict[str, Any]:
 
 
 def as_columns(rows: Sequence[Mapping[str, Any]], axis: str, then: str = "") -> dict[str, Variable]:
-    """A table, given by its rows, as arrays by column.
+    """A table, given by its rows, as arrays by column; a column's values are of one shape.
 
-    Args:
-      rows: values by column; a column's values are of one shape.
-      axis: name of the axis of rows.
-      then: names of the further axes of values that are arrays.
+    ``axis`` names the axis of rows, ``then`` the further axes of values that are arrays.
     """
     columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     return {

@@ -50,11 +50,7 @@ def save_race(runs: Sequence[Run], results: Results) -> None:
 
 
 def load_race(workdir: str | os.PathLike) -> list[Run]:
-    """Runs of a race, in order.
-
-    Raises:
-      InputError: if there is no finished race, or something of it is missing or damaged.
-    """
+    """Runs of a race, in order; an ``InputError`` if something is missing or damaged."""
     rows = as_rows(Results.open(workdir, "race").read("runs"))
     return [load_entry(**row, workdir=Path(workdir) / row["folder"]) for row in rows]
 

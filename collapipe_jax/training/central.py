@@ -27,20 +27,10 @@ def initial_central_state(experiment: Experiment) -> LearningState:
 def central_round(
     experiment: Experiment, state: LearningState, index: int
 ) -> tuple[LearningState, LearningReport]:
-    """``H`` steps on merged mini-batches of ``N B`` samples.
-
-    Args:
-      experiment: of the collaborative run.
-      state: before the round.
-      index: number of the round, which fixes samples and keys.
-    """
+    """``H`` steps on merged mini-batches of ``N B`` samples; ``index`` fixes samples and keys."""
     batches = round_batches(experiment, index)
     merged = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], 1, -1, *leaf.shape[3:]), batches)
-    nothing_lost = PipelineOutcome(
-        micro_batches=jnp.ones(1, jnp.int32),
-        loss_probability=jnp.zeros(1),
-        participates=jnp.ones(1, bool),
-    )
+    nothing_lost = PipelineOutcome(jnp.ones(1, jnp.int32), jnp.zeros(1), jnp.ones(1, bool))
     key = jax.random.fold_in(jax.random.key(experiment.config["seed"]), 3)
     round_key = jax.random.fold_in(key, index)
     return _central_learner(experiment).round(state, merged, nothing_lost, round_key, index)

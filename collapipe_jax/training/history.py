@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.config.experiment import Experiment
+from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.federated.estimates import BoundConstants
 from collapipe_jax.federated.learner import LearningReport
 from collapipe_jax.files.atomic import finite
 from collapipe_jax.models.layers import Params
+from collapipe_jax.quantity import quantities
 from collapipe_jax.simulation.environment import SystemRound
 
 Metrics = dict[str, Any]
@@ -26,40 +28,33 @@ class History:
 
     Args:
       arrays: metrics of the rounds before by name, first axis the rounds; empty at the start.
+
+    Attributes:
+      rounds: their metrics.
+      energy_j: of every node, sum over the rounds, ``[N, K + 1]``.
+      simulated_time_s: at the end of the last round.
+      last_score: the newest validation score; not a number before the first.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]):
         self.rounds: list[Metrics] = []
-        self._energy_j = 0.0
+        self.energy_j, self.simulated_time_s, self.last_score = 0.0, np.float64(0.0), np.nan
         for values in zip(*arrays.values(), strict=True):
             self.append(dict(zip(arrays, values, strict=True)))
 
     def append(self, metrics: Metrics) -> None:
         """Add one round."""
         self.rounds.append(metrics)
-        self._energy_j = self._energy_j + metrics["energy_j"]
+        self.energy_j = self.energy_j + metrics["energy_j"]
+        self.simulated_time_s = metrics["simulated_time_s"]
+        if np.isfinite(metrics["score"]):
+            self.last_score = float(metrics["score"])
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Metrics of all rounds by name, first axis the rounds."""
         if not self.rounds:
             return {}
         return {name: np.stack([row[name] for row in self.rounds]) for name in self.rounds[-1]}
-
-    @property
-    def simulated_time_s(self) -> np.float64:
-        """Simulated time at the end of the last round."""
-        return self.rounds[-1]["simulated_time_s"] if self.rounds else np.float64(0.0)
-
-    @property
-    def mean_energy_j(self) -> np.ndarray:
-        """Energy of every node, mean over the rounds, ``[N, K + 1]``."""
-        return np.asarray(self._energy_j / len(self.rounds))
-
-    @property
-    def last_score(self) -> float:
-        """The newest validation score; not a number before the first."""
-        scores = (float(row["score"]) for row in reversed(self.rounds))
-        return next((score for score in scores if np.isfinite(score)), np.nan)
 
 
 def round_metrics(index: int, happened: SystemRound, learning: LearningReport) -> Metrics:
@@ -68,20 +63,11 @@ def round_metrics(index: int, happened: SystemRound, learning: LearningReport) -
     A pipeline's round has its flows, and every decision its own names.
     """
     cost, decision = happened.cost, happened.decision
-    metrics = {
+    metrics = {name: getattr(cost, name) for name in (*quantities(RoundCost), "absent")} | {
         "round": np.int32(index),
-        "latency_s": cost.latency_s,
-        "compute_latency_s": cost.compute_latency_s,
-        "cluster_latency_s": cost.cluster_latency_s,
         "parts_s": jnp.stack(cost.parts, axis=-1),
-        "energy_j": cost.energy_j,
         "energy_queue": happened.queues.energy,
-        "divergence": cost.divergence,
         "divergence_queue": happened.queues.divergence,
-        "loss_probability": cost.loss_probability,
-        "memory_bytes": cost.memory_bytes,
-        "objective": cost.objective,
-        "absent": cost.absent,
         "train_loss": learning.loss,
         "erased_fraction": learning.erased_fraction,
         "gradient_norm": learning.gradient_norm,

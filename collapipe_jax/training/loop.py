@@ -46,12 +46,7 @@ _METRICS = "metrics.jsonl"
 
 
 class RunState(NamedTuple):
-    """State from round to round.
-
-    Attributes:
-      learning: parameters and optimisers, as the experiment's learner has them.
-      system: fading and queues.
-    """
+    """State from round to round: that of the experiment's learner, and that of the network."""
 
     learning: Any
     system: SystemState
@@ -73,8 +68,8 @@ def train(
     Args:
       experiment: the run.
       workdir: folder of metrics and checkpoints, which all hosts see.
-      resume: continue the run in ``workdir``.
-      console: console of the progress; None is the terminal.
+      resume: whether to continue the run in it.
+      console: of the progress; None is the terminal.
 
     Raises:
       InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged, or
@@ -87,7 +82,9 @@ def train(
         state, history, done = _start(experiment, checkpoints, folder)
         constants = run_constants(experiment)
         rounds = experiment.config["training"]["rounds"]
-        with _progress(console) as progress:
+        status = TextColumn("{task.fields[status]}")
+        columns = BarColumn(bar_width=10), MofNCompleteColumn(), TimeRemainingColumn(), status
+        with Progress(*columns, console=console, disable=not hosts.is_first()) as progress:
             bar = progress.add_task("rounds", total=rounds, completed=done, status="")
             for index in range(done, rounds):
                 state, metrics = run_round(experiment, state, index)
@@ -97,7 +94,7 @@ def train(
                 metrics["simulated_time_s"] = now_s
                 history.append(metrics)
                 hosts.on_first(functools.partial(_log, folder, metrics))
-                if _is_due(index, experiment.config["checkpoint_every_rounds"], rounds):
+                if _is_due(experiment, index, experiment.config["checkpoint_every_rounds"]):
                     record = {"history": history.arrays(), "constants": constants}
                     checkpoints.save(index + 1, state, record)
                 progress.update(bar, advance=1, status=_status(experiment, history, constants))
@@ -164,7 +161,6 @@ _initial_system_state = quick_jit(initial_state)
 
 
 def _first_network(experiment: Experiment, key: Array) -> SystemState:
-    """Fading and queues before the first round."""
     return jax.device_put(_initial_system_state(key, experiment.system), jax.local_devices()[0])
 
 
@@ -187,16 +183,7 @@ def _key(experiment: Experiment, purpose: int) -> Array:
 
 
 def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunState, Metrics]:
-    """One round: network state, decision, costs, queues, local steps, aggregation.
-
-    Args:
-      experiment: the run.
-      state: before the round.
-      index: number of the round, from 0.
-
-    Returns:
-      State after the round, and its metrics by name.
-    """
+    """One round: network state, decision, costs, queues, local steps, aggregation."""
     network_key, learning_key = _round_keys(experiment, index)
     system_state, happened = state.system, None
     if hosts.is_first():  # it decides for all
@@ -258,20 +245,18 @@ def _sample(experiment: Experiment, index: int, steps: int) -> np.ndarray:
 
 def _evaluate_when_due(experiment: Experiment, state: RunState, index: int) -> Metrics:
     """Loss and score on the validation set; not a number in rounds without."""
-    config = experiment.config
     loss, score = np.nan, np.nan
-    if _is_due(index, config["evaluation"]["every_rounds"], config["training"]["rounds"]):
+    if _is_due(experiment, index, experiment.config["evaluation"]["every_rounds"]):
         loss, score = experiment.objective.validate(state.learning.params)
     return {"validation_loss": np.float32(loss), "score": np.float32(score)}
 
 
 def _estimate_when_due(experiment: Experiment, state: RunState, index: int) -> Metrics:
     """Constants of the bound; not a number in rounds without, empty in runs without."""
-    config = experiment.config
-    every = config["evaluation"]["estimate_every_rounds"]
+    every = experiment.config["evaluation"]["estimate_every_rounds"]
     if not every:
         return {}
-    if not _is_due(index, every, config["training"]["rounds"]):
+    if not _is_due(experiment, index, every):
         return dict.fromkeys(BoundConstants._fields, np.float32(np.nan))
     constants = estimate_constants(
         state.learning.params,
@@ -294,25 +279,15 @@ def estimate_batches(experiment: Experiment, index: int) -> Batch:
     return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.data.train)
 
 
-def _is_due(index: int, every: int, rounds: int) -> bool:
-    return (index + 1) % every == 0 or index + 1 == rounds
-
-
-def _progress(console: Console | None) -> Progress:
-    return Progress(
-        BarColumn(bar_width=10),  # all of it fits 80 columns
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[status]}"),
-        console=console,
-        disable=not hosts.is_first(),
-    )
+def _is_due(experiment: Experiment, index: int, every: int) -> bool:
+    """Whether something due every so many rounds, and in the last one, is due in a round."""
+    return (index + 1) % every == 0 or index + 1 == experiment.config["training"]["rounds"]
 
 
 def _status(experiment: Experiment, history: History, constants: Mapping[str, np.ndarray]) -> str:
     """Score, simulated time and worst mean energy over budget, for the progress bar."""
     score = f"{history.last_score:.1f}" if np.isfinite(history.last_score) else "-"
-    over = (history.mean_energy_j / constants["energy_budget_j"]).max()
+    over = (history.energy_j / len(history.rounds) / constants["energy_budget_j"]).max()
     return (
         f"{experiment.task.score_name} {score} loss {history.rounds[-1]['train_loss']:.2f} "
         f"clock {history.simulated_time_s:.0f} s energy/budget {over:.2f}"

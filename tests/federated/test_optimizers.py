@@ -18,7 +18,7 @@ def moves(tx, steps, gradient=1.0):
     params, sizes = jnp.zeros(()), []
     state = tx.init(params)
     for number in range(steps):
-        moved, state = apply_gradient(tx, jnp.float32(gradient), state, params, jnp.int32(number))
+        moved, state = apply_gradient(tx, jnp.float32(gradient), (params, state), jnp.int32(number))
         sizes.append(-float(moved))
     return np.array(sizes)
 
