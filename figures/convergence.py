@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.files.convergence import ConvergenceStudy, Row
+from collapipe_jax.files.studies import ConvergenceStudy, Row
 from collapipe_jax.statistics import mean_estimate
 from figures import style
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from collapipe_jax.files.races import Run
+from collapipe_jax.files.studies import Run
 from figures import style
 
 _ROW_IN = 1.7

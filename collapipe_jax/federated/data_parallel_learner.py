@@ -5,28 +5,24 @@ part, one replica a device, and averages it with the rest at the end of the roun
 Thapa et al. 2004.12088). Both learn alike except for the messages that the channel erases.
 """
 
-import functools
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
-from collapipe_jax.federated.aggregation import aggregate, participant_shares, select, server_update
-from collapipe_jax.federated.erasures import sample_example_weights
+from collapipe_jax.federated.erasures import loss_per_token, sample_example_weights
 from collapipe_jax.federated.learner import (
     LearningReport,
-    StepSums,
-    apply_gradient,
-    local_steps,
-    replicate,
-    round_report,
-    step_sums,
+    LearningState,
+    StepGradients,
+    learn_round,
+    participant_shares,
 )
 from collapipe_jax.federated.optimizers import Optimizers
-from collapipe_jax.federated.shared_loss import loss_per_token
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
@@ -59,25 +55,6 @@ class ClientsOutcome(NamedTuple):
     loss_probability: Array
 
 
-class _Rows(NamedTuple):
-    """Examples of every client.
-
-    Attributes:
-      ids: ``[N K, max_samples]``, numbers of the examples among all ``N B`` of a step.
-      counted: ``[N K, max_samples]`` bool, False on padding.
-    """
-
-    ids: Array
-    counted: Array
-
-
-class _Local(NamedTuple):
-    """Carry of the local steps, leaves ``[N K, ...]``."""
-
-    clients: Params
-    optimizer: optax.OptState
-
-
 @struct.dataclass(kw_only=True)
 class DataParallelLearner:
     """The ``Learner`` of data-parallel policies.
@@ -105,15 +82,11 @@ class DataParallelLearner:
     devices: int = struct.field(pytree_node=False)
     max_samples: int = struct.field(pytree_node=False)
 
-    def init(self, key: Key[Array, ""]) -> ClientsState:
-        """State before the first round; the parameters are those of ``PipelineLearner``."""
-        params = self.model.init(key)
-        copies = replicate(params, self.cluster_weight.shape[0] * self.devices)
-        return ClientsState(
-            params=params,
-            client_optimizer=jax.vmap(self._client_optimizer.init)(copies),
-            server_optimizer=self.optimizers.server.init(params),
-        )
+    def init(self, params: Params) -> ClientsState:
+        """State before the first round, with fresh optimisers."""
+        optimizers, clients = self._optimizers, self.cluster_weight.size * self.devices
+        own_states = jax.vmap(optimizers.client.init, in_axes=None, axis_size=clients)(params)
+        return ClientsState(params, own_states, optimizers.server.init(params))
 
     def outcome(self, decision: Any, cost: Any) -> ClientsOutcome:
         """Effect on learning of a data-parallel decision and of its cost."""
@@ -131,116 +104,84 @@ class DataParallelLearner:
         """One round; arguments and results as in ``Learner``."""
         batch_size, samples = jax.tree.leaves(batches)[0].shape[2], outcome.samples
         shares = _client_shares(self.cluster_weight, samples)
-        participates = shares > 0.0
-        rows = _client_rows(samples, batch_size, self.max_samples)
+        ids, counted = _client_rows(samples, batch_size, self.max_samples)
         loss_probability = outcome.loss_probability.reshape(-1)
 
-        def step(
-            local: _Local, batch: Batch, step_key: Array, number: Array
-        ) -> tuple[_Local, StepSums]:
-            return self._local_step(local, batch, rows, loss_probability, shares, step_key, number)
+        def gradients_of(
+            clients: Params, decoder: None, batch: Batch, step_key: Array
+        ) -> StepGradients:
+            erasure_key, dropout_key = jax.random.split(step_key)
+            # One message a step: its examples share one weight, whatever their number.
+            survival = jax.vmap(sample_example_weights, in_axes=(0, None, None, 0))(
+                jax.random.split(erasure_key, shares.size), 1, 1, loss_probability
+            )[:, 0]
+            own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
+            gradient = jax.grad(self._loss, has_aux=True)
+            gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=(0, 0, 0, 0, 0, None))(
+                clients, own, ids, counted, survival, dropout_key
+            )
+            count = jnp.where(shares > 0.0, counted.sum(1), 0)
+            erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
+            return StepGradients(gradients, decoder, loss_sum, token_count, erased_fraction)
 
-        start = _Local(replicate(state.params, shares.size), state.client_optimizer)
-        end, sums = local_steps(step, start, batches, key, index)
-        mean = aggregate(end.clients, shares, participates, state.params)
-        server, anyone = self.optimizers.server, participates.any()
-        params, server_optimizer = server_update(
-            state.params, mean, state.server_optimizer, server, anyone
+        before = LearningState(*state[:2], None, None, state.server_optimizer)
+        after, report = learn_round(
+            gradients_of, before, shares, self._optimizers, batches, key, index
         )
-        learnt = params, round_report(sums, anyone)
         fits = (samples <= self.max_samples).all() & (samples.sum(1) <= batch_size).all()
-        params, report = select(
-            fits, learnt, jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), learnt)
+        params, report = jax.tree.map(
+            lambda number: jnp.where(fits, number, jnp.nan), (after.client, report)
         )
-        return ClientsState(params, end.optimizer, server_optimizer), report
-
-    def params(self, state: ClientsState) -> Params:
-        """Parameters of the whole model."""
-        return state.params
-
-    def with_params(self, state: ClientsState, params: Params) -> ClientsState:
-        """The state with other parameters of the whole model."""
-        return state._replace(params=params)
+        return ClientsState(params, after.client_optimizer, after.server_optimizer), report
 
     @property
-    def _client_optimizer(self) -> optax.GradientTransformationExtraArgs:
-        """Both optimisers as one over the whole model, each with norms of its own part."""
+    def _optimizers(self) -> Optimizers:
+        """Those of a client as one over the whole model, each with norms of its own part."""
         parts = {"embedding": "client", "encoder": "client", "decoder": "decoder"}
         client, decoder = self.optimizers.client, self.optimizers.decoder
-        return optax.partition({"client": client, "decoder": decoder}, parts)
+        whole = optax.partition({"client": client, "decoder": decoder}, parts)
+        return dataclasses.replace(self.optimizers, client=whole)
 
-    def _local_step(
+    def _loss(
         self,
-        local: _Local,
+        params: Params,
         batch: Batch,
-        rows: _Rows,
-        loss_probability: Float[Array, " clients"],
-        shares: Float[Array, " clients"],
-        key: Key[Array, ""],
-        number: Int[Array, ""],
-    ) -> tuple[_Local, StepSums]:
-        """One part of a mini-batch in every client; leaves of the batch ``[N, B, ...]``."""
-        participates = shares > 0.0
-        erasure_key, dropout_key = jax.random.split(key)
-        # One message a step: its examples share one weight, whatever their number.
-        survival = jax.vmap(sample_example_weights, in_axes=(0, None, None, 0))(
-            jax.random.split(erasure_key, shares.size), 1, 1, loss_probability
-        )[:, 0]
-        own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[rows.ids], batch)
-        dropout_key = dropout_key if self.model.sizes.dropout_rate > 0.0 else None
+        ids: Array,
+        counted: Array,
+        survival: Array,
+        dropout_key: Array,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """One client's loss, and its ``(loss_sum, token_count)`` without the erasure weight.
 
-        loss = functools.partial(_client_loss, model=self.model, dropout_key=dropout_key)
-        gradients, (loss_sum, token_count) = jax.vmap(jax.grad(loss, has_aux=True))(
-            local.clients, own, rows, survival
-        )
-
-        step = functools.partial(apply_gradient, self._client_optimizer)
-        own = gradients, local.optimizer, local.clients
-        stepped = jax.vmap(step, in_axes=(0, 0, 0, None))(*own, number)
-        nothing = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), gradients)
-        count = jnp.where(participates, rows.counted.sum(1), 0)
-        erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
-        mean = aggregate(gradients, shares, participates, nothing)
-        sums = step_sums(participates, loss_sum, token_count, erased_fraction, mean)
-        return select(participates, _Local(*stepped), local), sums
+        Leaves of the batch are ``[max_samples, ...]``; padding is not ``counted``. Dropout goes
+        by the numbers of the examples, so it does not depend on how clients share a mini-batch.
+        """
+        key = dropout_key if self.model.sizes.dropout_rate > 0.0 else None
+        losses, tokens = example_losses(self.model, params, batch, key, ids)
+        tokens = jnp.where(counted, tokens, 0.0)
+        loss = loss_per_token(losses, tokens, jnp.where(counted, survival, 0.0))
+        return loss, (jnp.where(counted, losses, 0.0).sum(), tokens.sum())
 
 
-def _client_shares(
-    weights: Float[Array, " N"], samples: Int[Array, "N K"]
-) -> Float[Array, " clients"]:
-    """Weights of the clients in the mean, sum 1, from ``w_n`` and ``B_k``."""
+def _client_shares(weights: Array, samples: Array) -> Array:
+    """Weights of the clients in the mean ``[N K]``, sum 1, from ``w_n [N]`` and ``B_k [N, K]``."""
     held = samples.sum(1)
     part = samples / jnp.maximum(held, 1)[:, None]
-    return (participant_shares(weights, held > 0)[:, None] * part).reshape(-1)
+    shares = (participant_shares(weights, held > 0)[:, None] * part).reshape(-1)
+    return participant_shares(shares, shares > 0.0)  # the sum is 1 but for rounding
 
 
-def _client_rows(samples: Int[Array, "N K"], batch_size: int, max_samples: int) -> _Rows:
-    """Consecutive parts of every cluster's mini-batch, padded to one width."""
-    clusters, _ = samples.shape
+def _client_rows(samples: Array, batch_size: int, max_samples: int) -> tuple[Array, Array]:
+    """Consecutive parts of every cluster's mini-batch, padded to one width.
+
+    Returns:
+      Numbers of the examples among all ``N B`` of a step, ``[N K, max_samples]``, and which of
+      them count: all but the padding.
+    """
     place = jnp.arange(max_samples)[None, None]
     first, count = (jnp.cumsum(samples, axis=1) - samples)[..., None], samples[..., None]
     # A client's padding repeats its own last example: it never reads the examples of others.
     row = first + jnp.minimum(place, jnp.maximum(count - 1, 0))
     row = jnp.minimum(row, batch_size - 1)
-    ids = jnp.arange(clusters)[:, None, None] * batch_size + row
-    return jax.tree.map(lambda a: a.reshape(-1, max_samples), _Rows(ids, place < count))
-
-
-def _client_loss(
-    params: Params,
-    batch: Batch,
-    rows: _Rows,
-    survival: Float[Array, ""],
-    *,
-    model: SplitModel,
-    dropout_key: Key[Array, ""] | None,
-) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
-    """One client's loss, and its ``(loss_sum, token_count)`` without the erasure weight.
-
-    Leaves of batch and rows are ``[max_samples, ...]``. Dropout goes by the numbers of the
-    examples, so it does not depend on how the clients share the mini-batch.
-    """
-    losses, tokens = example_losses(model, params, batch, dropout_key, rows.ids)
-    tokens = jnp.where(rows.counted, tokens, 0.0)
-    loss = loss_per_token(losses, tokens, jnp.where(rows.counted, survival, 0.0))
-    return loss, (jnp.where(rows.counted, losses, 0.0).sum(), tokens.sum())
+    ids = jnp.arange(len(samples))[:, None, None] * batch_size + row
+    return ids.reshape(-1, max_samples), (place < count).reshape(-1, max_samples)

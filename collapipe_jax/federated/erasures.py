@@ -21,9 +21,6 @@ class ErasureLaw(NamedTuple):
     pooled: bool = False
 
 
-UNBIASED = ErasureLaw()
-
-
 def cluster_example_weights(
     law: ErasureLaw,
     step_key: Key[Array, ""],
@@ -33,20 +30,14 @@ def cluster_example_weights(
     loss_probability: Float[Array, " N"],
     shares: Float[Array, " N"],
 ) -> Float[Array, "N B"]:
-    """Weights of all examples of a local step.
+    """Weights of all examples of a local step; arguments as in ``federated``.
 
-    Args:
-      law: law of the erasures (static).
-      step_key: random key of the step's erasures.
-      round_key: random key of the round's, the same in all of its steps.
-      batch_size: ``B`` (static).
-      micro_batches, loss_probability, shares: as in ``federated``.
+    ``law`` and ``batch_size`` are static. ``round_key`` is the same in all steps of a round.
     """
-    clusters = shares.shape[0]
     key = round_key if law.per_round else step_key
     drawn = jnp.ones_like(micro_batches) if law.per_round else micro_batches
     weights = jax.vmap(sample_example_weights, in_axes=(0, None, 0, 0))(
-        jax.random.split(key, clusters), batch_size, drawn, loss_probability
+        jax.random.split(key, shares.size), batch_size, drawn, loss_probability
     )
     return pool_survivors(weights, shares) if law.pooled else weights
 
@@ -90,14 +81,22 @@ def pool_survivors(
     A server without knowledge of the losses computes this mean. It is biased: a cluster counts
     for its share times its survival probability.
 
-    Args:
-      example_weights: survivors have any but 0.
-      shares: as in ``federated``.
-
     Returns:
-      ``1 / sum_n w_n s_n`` for survivors, with ``s_n`` the surviving share of cluster n's
-      mini-batch; all 0 without survivors.
+      ``1 / sum_n w_n s_n`` for survivors, those of weight above 0, with ``s_n`` the surviving
+      share of cluster n's mini-batch; all 0 without survivors.
     """
     survives = (example_weights > 0.0).astype(jnp.float32)
     survived = jnp.tensordot(shares, survives.mean(axis=1), axes=1)
     return survives / jnp.where(survived > 0.0, survived, 1.0)
+
+
+def loss_per_token(
+    losses: Float[Array, "... B"],
+    tokens: Float[Array, "... B"],
+    example_weights: Float[Array, "... B"],
+) -> Float[Array, "..."]:
+    """Loss that a client descends: ``sum_b e_b loss_b / sum_b tokens_b``, 0 without a token.
+
+    An example's loss is the sum over its tokens; those of erased examples are counted too.
+    """
+    return (example_weights * losses).sum(-1) / jnp.maximum(tokens.sum(-1), 1.0)

@@ -14,15 +14,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, PyTree
 
-from collapipe_jax.federated.shared_loss import loss_per_token
+from collapipe_jax.federated.erasures import loss_per_token
+from collapipe_jax.federated.learner import aggregate
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
-POWER_ITERATIONS = 12
-"""Products with the Hessian that estimate the smoothness."""
-
+_POWER_ITERATIONS = 12  # products with the Hessian that estimate the smoothness
 Loss = Callable[[PyTree, PyTree], Array]
-"""Loss of one mini-batch, leaves ``[B, ...]``: a scalar."""
+"""Loss at some parameters of one mini-batch, leaves ``[B, ...]``: a scalar."""
 
 
 class BoundConstants(NamedTuple):
@@ -53,19 +52,12 @@ def estimate_constants(
     *,
     model: SplitModel,
 ) -> BoundConstants:
-    """``bound_constants`` of a model with its training loss.
+    """``bound_constants`` of a model, which is static, with its training loss.
 
     A mini-batch's loss is its summed loss over its number of predictions, as in training.
     With one prediction a sample it is a mean. With several it is a ratio, and a sample with
     loss ``l`` and ``c`` predictions counts in the variance, to first order, as
     ``(grad l - c grad F) / mean c``.
-
-    Args:
-      params: of the whole model.
-      batches: leaves ``[J, N, B, ...]``.
-      weights: with sum 1.
-      key: scalar random key.
-      model: the model (static).
     """
 
     def loss(params: Params, batch: Batch) -> Array:
@@ -86,17 +78,13 @@ def bound_constants(
     squares unbiased, and negative ones are set to 0. The largest of several is still biased
     upwards, by about their remaining noise.
 
-    Args:
-      loss: of one mini-batch.
-      params: where to estimate.
-      batches: independent mini-batches, leaves ``[J, N, B, ...]`` with ``J >= 2``.
-      weights: with sum 1.
-      key: scalar random key, the direction that the power iteration starts in.
+    The mini-batches are independent, leaves ``[J, N, B, ...]`` with ``J >= 2``. The weights have
+    the sum 1. The key draws the direction that the power iteration starts in.
     """
     groups, _, size = jax.tree.leaves(batches)[0].shape[:3]
     first = jax.tree.map(lambda leaf: leaf[0], batches)  # products with a Hessian are dear
     mean, variance = _mini_batch_gradients(loss, params, batches)
-    overall = _weighted_sum(weights, mean)
+    overall = aggregate(mean, weights)
     noise = variance / groups
     overall_noise = jnp.sum(weights**2 * noise)
     away = jax.vmap(lambda own: _squared_norm(jax.tree.map(jnp.subtract, own, overall)))(mean)
@@ -136,11 +124,10 @@ def _mini_batch_gradients(loss: Loss, params: PyTree, batches: PyTree) -> tuple[
 def largest_curvature(
     loss: Loss, params: PyTree, batch: PyTree, weights: Float[Array, " N"], key: Key[Array, ""]
 ) -> Float[Array, ""]:
-    """Largest absolute eigenvalue of the Hessian of ``F`` on these samples, from below.
+    """Largest absolute eigenvalue of the Hessian of ``F`` on a batch ``[N, B, ...]``, from below.
 
     A power iteration of fixed length: a product with the Hessian never scales the norm of a
-    direction by more than the eigenvalue. Arguments are those of ``bound_constants``, but
-    ``batch`` has leaves ``[N, B, ...]``.
+    direction by more than the eigenvalue.
     """
 
     def product(direction: PyTree) -> PyTree:
@@ -153,24 +140,17 @@ def largest_curvature(
         return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (weights, batch))[0]
 
     def iterate(direction: PyTree, _) -> tuple[PyTree, Array]:
-        curved = product(direction)
-        norm = jnp.sqrt(_squared_norm(curved))
-        return _scaled(curved, norm), norm
+        return _normalised(product(direction))
 
-    start = optax.tree.random_like(key, params)
-    start = _scaled(start, jnp.sqrt(_squared_norm(start)))
-    return jax.lax.scan(iterate, start, None, length=POWER_ITERATIONS)[1][-1]
+    start, _ = _normalised(optax.tree.random_like(key, params))
+    return jax.lax.scan(iterate, start, None, length=_POWER_ITERATIONS)[1][-1]
 
 
-def _scaled(tree: PyTree, norm: Array) -> PyTree:
-    """The tree over its norm; zeros stay zeros."""
-    return jax.tree.map(lambda leaf: leaf / jnp.where(norm > 0.0, norm, 1.0), tree)
+def _normalised(tree: PyTree) -> tuple[PyTree, Array]:
+    """The tree over its norm, and the norm; zeros stay zeros."""
+    norm = jnp.sqrt(_squared_norm(tree))
+    return jax.tree.map(lambda leaf: leaf / jnp.where(norm > 0.0, norm, 1.0), tree), norm
 
 
 def _squared_norm(tree: PyTree) -> Array:
-    return jnp.asarray(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)))
-
-
-def _weighted_sum(weights: Array, tree: PyTree) -> PyTree:
-    """Leaves ``[N, ...]`` to ``[...]``."""
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), tree)
+    return jnp.asarray(optax.tree.vdot(tree, tree))

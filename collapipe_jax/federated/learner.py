@@ -1,17 +1,19 @@
-"""The interface of a way of learning, and the parts of a round that all ways share."""
+"""The interface of a way of learning, and the round that all ways have in common."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch
-
-Carry = TypeVar("Carry")
+from collapipe_jax.pipeline.mesh import CLUSTER
 
 
 class LearningReport(NamedTuple):
@@ -31,10 +33,13 @@ class LearningReport(NamedTuple):
 
 
 class Learner(Protocol):
-    """A way of learning: pure functions of a state, an outcome of the network, and a key."""
+    """A way of learning: pure functions of a state, an outcome of the network, and a key.
 
-    def init(self, key: Array) -> Any:
-        """State before the first round, with fresh parameters and optimisers."""
+    ``params`` of a state are those of the whole model, ``{"embedding", "encoder", "decoder"}``.
+    """
+
+    def init(self, params: Params) -> Any:
+        """State before the first round, with fresh optimisers."""
 
     def outcome(self, decision: Any, cost: Any) -> Any:
         """Effect on learning of a round's decision and of its cost."""
@@ -53,100 +58,159 @@ class Learner(Protocol):
         """
         ...
 
-    def params(self, state: Any) -> Params:
-        """Parameters of the whole model, ``{"embedding", "encoder", "decoder"}``."""
-        ...
 
-    def with_params(self, state: Any, params: Params) -> Any:
-        """The state with other parameters of the whole model."""
+class LearningState(NamedTuple):
+    """State from round to round.
+
+    Attributes:
+      client: global parameters of which every client trains a copy.
+      client_optimizer: state of every client's own optimiser, leaves ``[N, ...]``.
+      decoder: that of the edge server; None where every client has its own.
+      decoder_optimizer: state of the decoder's optimiser.
+      server_optimizer: state of the server's optimiser.
+    """
+
+    client: Params
+    client_optimizer: optax.OptState
+    decoder: Params | None
+    decoder_optimizer: optax.OptState | None
+    server_optimizer: optax.OptState
+
+    @property
+    def params(self) -> Params:
+        """Parameters of the whole model."""
+        return self.client if self.decoder is None else {**self.client, "decoder": self.decoder}
 
 
-class StepSums(NamedTuple):
-    """Contribution of a local step to the report, all ``[]``."""
+class StepGradients(NamedTuple):
+    """Gradients of a local step.
 
+    Attributes:
+      clients: of every client's copy, leaves ``[N, ...]``.
+      decoder: of the one decoder, weighted mean over the participants; None without it.
+      loss_sum: ``[N]``, without erasure weights.
+      token_count: ``[N]``, of erased examples too.
+      erased_fraction: share of the participants' examples that were erased.
+    """
+
+    clients: Params
+    decoder: Params | None
     loss_sum: Array
     token_count: Array
     erased_fraction: Array
-    gradient_norm: Array
 
 
-def step_sums(
-    participates: Bool[Array, " N"],
-    loss_sum: Float[Array, " N"],
-    token_count: Float[Array, " N"],
-    erased_fraction: Float[Array, ""],
-    gradient: PyTree[Float[Array, "..."]],
-) -> StepSums:
-    """Sums over the participants of a local step.
-
-    Args:
-      participates: as in ``federated``.
-      loss_sum, token_count: without erasure weights.
-      erased_fraction: share of the participants' examples that were erased.
-      gradient: weighted mean over the participants.
-    """
-    return StepSums(
-        loss_sum=jnp.where(participates, loss_sum, 0.0).sum(),
-        token_count=jnp.where(participates, token_count, 0.0).sum(),
-        erased_fraction=erased_fraction,
-        gradient_norm=jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(gradient))),
-    )
-
-
-def local_steps(
-    step: Callable[[Carry, Batch, Array, Array], tuple[Carry, StepSums]],
-    start: Carry,
+def learn_round(
+    gradients_of: Callable[[Params, Any, Batch, Array], StepGradients],
+    state: LearningState,
+    shares: Float[Array, " N"],
+    optimizers: Optimizers,
     batches: Batch,
     key: Key[Array, ""],
     index: Int[Array, ""] | int,
-) -> tuple[Carry, StepSums]:
-    """Scan over the H local steps of a round.
+    mesh: Mesh | None = None,
+) -> tuple[LearningState, LearningReport]:
+    """One round; without a share, a client contributes nothing and keeps its optimiser's state.
+
+    The server's step is on the pseudo-gradient "before less mean" (Reddi et al. 2003.00295);
+    ``optax.sgd(1.0)`` is plain averaging.
 
     Args:
-      step: function of the carry, a batch, a random key, and the number of the step in the run.
-      start: carry before the first step.
-      batches: as in ``federated``.
-      key: random key of the round.
-      index: number of the round.
-
-    Returns:
-      The carry, and sums with leaves ``[H]``.
+      gradients_of: function of the clients' copies, the decoder, a batch, and a random key.
+      state: before the round.
+      shares, batches: as in ``federated``.
+      optimizers: of every copy, of the one decoder, and of the server.
+      key, index: as in ``Learner``.
+      mesh: as in ``aggregate``.
     """
+    participates = shares > 0.0
+    anyone = participates.any()
+
+    def step(local: tuple, inputs: tuple[Batch, Array, Array]) -> tuple[tuple, tuple]:
+        client, server = local
+        batch, step_key, number = inputs
+        found = gradients_of(client[0], server[0], batch, step_key)
+        client_step = partial(apply_gradient, optimizers.client)
+        client = jax.vmap(client_step, in_axes=(0, 0, None, 0))(
+            found.clients, client, number, participates
+        )
+        if found.decoder is not None:
+            server = apply_gradient(optimizers.decoder, found.decoder, server, number, anyone)
+        gradient = aggregate(found.clients, shares), found.decoder
+        sums = (
+            jnp.where(participates, found.loss_sum, 0.0).sum(),
+            jnp.where(participates, found.token_count, 0.0).sum(),
+            found.erased_fraction,
+            jnp.sqrt(optax.tree.vdot(gradient, gradient)),
+        )
+        return (client, server), sums
+
+    copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (shares.size, *leaf.shape)), state[0])
     steps = jax.tree.leaves(batches)[0].shape[0]
-    numbers = index * steps + jnp.arange(steps)
-    inputs = batches, jax.random.split(key, steps), numbers
-    return jax.lax.scan(lambda carry, own: step(carry, *own), start, inputs)
+    inputs = batches, jax.random.split(key, steps), index * steps + jnp.arange(steps)
+    ((copies, client_optimizer), server), (loss_sum, token_count, erased, norm) = jax.lax.scan(
+        step, ((copies, state.client_optimizer), state[2:4]), inputs
+    )
+    pseudo_gradient = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares, mesh))
+    before = state.client, state.server_optimizer
+    client, server_optimizer = apply_gradient(
+        optimizers.server, pseudo_gradient, before, index, anyone
+    )
+    report = LearningReport(loss_sum.sum() / token_count.sum(), erased.mean(), norm.mean())
+    report = jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), report)
+    return LearningState(client, client_optimizer, *server, server_optimizer), report
 
 
 def apply_gradient(
     optimizer: optax.GradientTransformation,
     gradient: PyTree[Float[Array, "..."]],
-    state: optax.OptState,
-    params: PyTree[Float[Array, "..."]],
-    number: Int[Array, ""],
+    held: tuple[PyTree[Float[Array, "..."]], optax.OptState],
+    number: Int[Array, ""] | int,
+    counts: Bool[Array, ""] | bool = True,
 ) -> tuple[PyTree[Float[Array, "..."]], optax.OptState]:
-    """Parameters and state of an optimiser after one step.
+    """Parameters and optimiser's state after step ``number``, or as held if it does not count."""
+    params, state = held
+    update = optax.with_extra_args_support(optimizer).update
+    updates, stepped = update(gradient, state, params, step=number)
+    return optax.tree.where(counts, (optax.apply_updates(params, updates), stepped), held)
+
+
+def participant_shares(
+    weights: Float[Array, " N"], participates: Bool[Array, " N"]
+) -> Float[Array, " N"]:
+    """Weights rescaled to sum 1 over the participants; all 0 without any."""
+    held = jnp.where(participates, weights, 0.0)
+    total = held.sum()
+    return held / jnp.where(total > 0.0, total, 1.0)
+
+
+def aggregate(
+    copies: PyTree[Float[Array, "N ..."]], shares: Float[Array, " N"], mesh: Mesh | None = None
+) -> PyTree[Float[Array, "..."]]:
+    """Weighted mean of the participants' parameters or gradients; 0 without participants.
+
+    Source: docs/system-model.md, section 1, step 5 (McMahan et al. 1602.05629).
 
     Args:
-      optimizer: from ``make_optimizer``, or any of optax.
-      gradient, state, params: as optax takes them.
-      number: number of the step in the run, by which schedules go.
+      copies: leaves ``[N, ...]``. Those of share 0 are never read, NaN included.
+      shares: as in ``federated``.
+      mesh: where each cluster has devices of its own: the mean is one sum over the mesh.
     """
-    update = optax.with_extra_args_support(optimizer).update
-    updates, state = update(gradient, state, params, step=number)
-    return optax.apply_updates(params, updates), state
+    if mesh is None:
 
+        def mean(leaf: Array) -> Array:
+            counted = (shares > 0.0).reshape(-1, *[1] * (leaf.ndim - 1))
+            return jnp.tensordot(shares, jnp.where(counted, leaf, 0.0), axes=1)
 
-def round_report(sums: StepSums, anyone: Bool[Array, ""]) -> LearningReport:
-    """Report of a round from the sums of its steps, leaves ``[H]``; NaN unless ``anyone``."""
-    report = LearningReport(
-        loss=sums.loss_sum.sum() / sums.token_count.sum(),
-        erased_fraction=sums.erased_fraction.mean(),
-        gradient_norm=sums.gradient_norm.mean(),
-    )
-    return jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), report)
+        return jax.tree.map(mean, copies)
 
+    def sum_over_mesh(copies: Any, shares: Array) -> Any:
+        own = jax.tree.map(
+            lambda leaf: jnp.where(shares[0] > 0.0, shares[0] * leaf[0], 0.0), copies
+        )
+        return jax.lax.psum(own, CLUSTER)
 
-def replicate(tree: PyTree[Array], copies: int) -> PyTree[Array]:
-    """Leaves ``[...]`` to ``[copies, ...]``."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (copies, *leaf.shape)), tree)
+    along = PartitionSpec(CLUSTER)
+    return jax.shard_map(
+        sum_over_mesh, mesh=mesh, in_specs=along, out_specs=PartitionSpec(), check_vma=False
+    )(copies, shares)

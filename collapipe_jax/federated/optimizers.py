@@ -1,8 +1,7 @@
 """Optimisers by name, with the schedules that Transformers need, and their memory."""
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -11,8 +10,9 @@ import optax
 
 from collapipe_jax.errors import InputError
 
-# float32 numbers held for every parameter: weight, gradient, then the optimiser's own.
-_NUMBERS_PER_PARAMETER = {"sgd": 2, "momentum": 3, "adam": 4}
+_MOMENTUM = 0.9  # of "momentum", and of the first moment of "adam"
+# Bytes in float32 of weight, gradient, and the optimiser's own numbers.
+_STATE_BYTES = {"sgd": 8, "momentum": 12, "adam": 16}
 _SCHEDULES = ("constant", "cosine", "inverse_sqrt")
 
 
@@ -37,46 +37,44 @@ def make_optimizer(
     *,
     schedule: str = "constant",
     warmup_steps: int = 0,
-    total_steps: int | None = None,
+    total_steps: int = 0,
     clip_norm: float = 0.0,
-    momentum: float = 0.9,
-    beta2: float = 0.98,
 ) -> optax.GradientTransformation:
     """An optax optimiser.
 
+    Where the step size changes, ``update`` needs the keyword ``step``, the number of the step in
+    the run: a participant that misses rounds keeps its moments but not its place in the schedule.
+
     Args:
       name: "sgd", "momentum" or "adam".
-      learning_rate: peak step size, > 0.
+      learning_rate: peak step size.
       schedule: "constant", "cosine" (to 0 at ``total_steps``) or "inverse_sqrt"
         (``sqrt(warmup / step)``, Vaswani et al. 1706.03762), each after a linear warm-up.
       warmup_steps: 0 starts at the peak; "inverse_sqrt" then decays as if it were 1.
-      total_steps: end of "cosine", warm-up included; others do not read it.
+      total_steps: end of "cosine", beyond the warm-up; others do not read it.
       clip_norm: largest global norm of a gradient; 0 is off.
-      momentum: decay of the first moment, "momentum" and "adam" alike.
-      beta2: decay of the second moment of "adam".
-
-    Returns:
-      The optimiser. Where the step size changes, its ``update`` needs the keyword ``step``,
-      the number of the step in the run: a participant that misses rounds keeps its moments
-      but not its place in the schedule.
 
     Raises:
-      InputError: on an unknown name or schedule, a negative or non-finite number, or
-        "cosine" without ``total_steps`` beyond the warm-up.
+      InputError: on an unknown name or schedule.
     """
-    if name not in _NUMBERS_PER_PARAMETER:
-        raise InputError("optimizer.name", name, "is unknown", _choose(_NUMBERS_PER_PARAMETER))
-    if clip_norm < 0.0 or not math.isfinite(clip_norm):
-        raise InputError("optimizer.clip_norm", clip_norm, "is no norm", "Give 0 to switch it off")
+    _check("name", name, _STATE_BYTES)
+    _check("schedule", schedule, _SCHEDULES)
     rate = _rate(learning_rate, schedule, warmup_steps, total_steps)
     direction = {
         "sgd": optax.identity(),
-        "momentum": optax.trace(decay=momentum),
-        "adam": optax.scale_by_adam(b1=momentum, b2=beta2, eps=1e-9),
+        "momentum": optax.trace(decay=_MOMENTUM),
+        "adam": optax.scale_by_adam(b1=_MOMENTUM, b2=0.98, eps=1e-9),
     }[name]
     step_size = _scale_by_step(rate) if callable(rate) else optax.scale_by_learning_rate(rate)
     clipping = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     return optax.chain(*clipping, direction, step_size)
+
+
+def _check(key: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise InputError(
+            f"optimizer.{key}", value, "is unknown", f"Choose one of {', '.join(known)}"
+        )
 
 
 def _scale_by_step(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
@@ -90,25 +88,11 @@ def _scale_by_step(rate: optax.Schedule) -> optax.GradientTransformationExtraArg
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
-def _choose(names: Iterable[str]) -> str:
-    return "Choose one of " + ", ".join(names)
-
-
 def _rate(
-    peak: float, schedule: str, warmup_steps: int, total_steps: int | None
+    peak: float, schedule: str, warmup_steps: int, total_steps: int
 ) -> float | optax.Schedule:
     """The step size over the steps."""
-    if schedule not in _SCHEDULES:
-        raise InputError("optimizer.schedule", schedule, "is unknown", _choose(_SCHEDULES))
-    if not (peak > 0.0 and math.isfinite(peak)):
-        raise InputError("optimizer.learning_rate", peak, "is no step size", "Give it above 0")
-    if warmup_steps < 0:
-        raise InputError("optimizer.warmup_steps", warmup_steps, "is negative", "Give 0 or more")
     if schedule == "cosine":
-        if total_steps is None or total_steps <= warmup_steps:
-            problem = f"does not exceed the warm-up of {warmup_steps}"
-            remedy = "Give the steps of the whole run"
-            raise InputError("optimizer.total_steps", total_steps, problem, remedy)
         after = optax.cosine_decay_schedule(peak, total_steps - warmup_steps)
     elif schedule == "inverse_sqrt":
         start = max(warmup_steps, 1)
@@ -125,15 +109,11 @@ def _rate(
 def scale_group_rates(
     optimizer: optax.GradientTransformation, factors: Mapping[str, float]
 ) -> optax.GradientTransformation:
-    """An optimiser with longer or shorter steps for some groups of parameters.
+    """An optimiser whose steps are multiplied by factors of groups of parameters; 1 by default.
 
     Averaging over clusters divides the step of a token's embedding by N where a single
     cluster met the token, while an encoder's parameter is stepped by all of them (Ding et
     al., 2020, federated submodel averaging). A factor up to N on the embedding compensates.
-
-    Args:
-      optimizer: the optimiser, for parameters in a dictionary of groups.
-      factors: factor on the step by name of the group; 1 for the others.
     """
 
     def scale(updates: Any, params: Any) -> Any:
@@ -146,13 +126,6 @@ def scale_group_rates(
 
 
 def state_bytes_per_parameter(name: str) -> int:
-    """Bytes that training keeps for one parameter: 8 for "sgd", 12 for "momentum", 16 for "adam".
-
-    They are weight, gradient and the optimiser's own numbers in float32.
-
-    Raises:
-      InputError: on an unknown name.
-    """
-    if name not in _NUMBERS_PER_PARAMETER:
-        raise InputError("optimizer.name", name, "is unknown", _choose(_NUMBERS_PER_PARAMETER))
-    return 4 * _NUMBERS_PER_PARAMETER[name]
+    """Bytes that training keeps for one parameter, or an ``InputError`` on an unknown name."""
+    _check("name", name, _STATE_BYTES)
+    return _STATE_BYTES[name]

@@ -8,13 +8,9 @@ from pathlib import Path
 from typing import Any
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8 as ``write_bytes`` does."""
-    write_bytes(path, text.encode())
-
-
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file at once or not at all, also when the program is killed."""
+    """Write a file at once or not at all, its folder made, also when the program is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     with partial.open("wb") as stream:
         stream.write(content)
@@ -23,9 +19,13 @@ def write_bytes(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8 as ``write_bytes`` does."""
+    write_bytes(path, text.encode())
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as strict JSON, its folder made; numbers that are not finite become null."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a value as strict JSON; numbers that are not finite become null."""
     write_text(path, json.dumps(finite(value), indent=1, allow_nan=False) + "\n")
 
 
@@ -36,6 +36,15 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object on file; None if it is missing or damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # ValueError: not UTF-8, or not JSON
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def partial_path(path: Path) -> Path:

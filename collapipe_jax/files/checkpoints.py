@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the only file that knows Orbax.
+"""The workdir of a run, and its checkpoints: the only file that knows Orbax.
 
 A workdir holds ``config.json``, ``metrics.jsonl`` (one line a round), ``checkpoints/`` with
 the last two and ``checksums.json`` with the digests of their files. A checkpoint carries the
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from orbax.checkpoint import v1 as ocp
 
 from collapipe_jax import hosts
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import partial_path, write_text
+from collapipe_jax.files.atomic import partial_path, read_object, write_text
 from collapipe_jax.tasks.registry import TASKS
 
 _KEPT = 2
@@ -44,20 +45,19 @@ class RunRecord(NamedTuple):
 
 
 def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
-    """Take possession of a workdir for a configuration, without touching files of others.
-
-    Args:
-      workdir: made if it does not exist.
-      config: nested plain dictionary, as saved beside the results.
-      resume: whether to continue the run in it.
+    """Take possession of a workdir for a configuration; it is made if it does not exist.
 
     Raises:
-      InputError: if another configuration's results are there, or results of this one
-        and ``resume`` is not set, or if no such folder can be made.
+      InputError: if foreign files or another configuration's results are there, or results of
+        this one and ``resume`` is not set, or if no such folder can be made.
     """
     path = Path(workdir).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"no folder ({error.strerror})"
+        raise _wrong_workdir(path, problem, "Choose a path for a folder") from None
     saved = path / "config.json"
-    _make_folder(path)
     config = json.loads(json.dumps(config))
     if saved.exists():
         found = _read_config(path)
@@ -66,9 +66,8 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
             remedy = "Choose another workdir, or restore that configuration"
             raise _wrong_workdir(workdir, problem, remedy)
         if not resume:
-            raise _wrong_workdir(
-                workdir, "holds results already", "Add --resume, or choose another"
-            )
+            remedy = "Add --resume, or choose another"
+            raise _wrong_workdir(workdir, "holds results already", remedy)
     elif any(entry != partial_path(saved) for entry in path.iterdir()):
         raise _wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
     else:
@@ -80,44 +79,22 @@ def _wrong_workdir(workdir: str | os.PathLike, problem: str, remedy: str) -> Inp
     return InputError("workdir", str(workdir), problem, remedy)
 
 
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _wrong_workdir(
-            path, f"no folder ({error.strerror})", "Choose a path for a folder"
-        ) from None
-
-
 def _read_config(workdir: Path) -> dict[str, Any]:
     saved = workdir / "config.json"
     if not saved.is_file():
         raise _wrong_workdir(workdir, "holds no run", "Name the workdir of a training run")
-    found = _read_object(saved)
+    found = read_object(saved)
     if found is None:
         raise _wrong_workdir(workdir, "its config.json is damaged", "Start anew in another workdir")
     return found
 
 
-def _read_object(path: Path) -> dict[str, Any] | None:
-    """A JSON object on file; None if it is damaged."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # not UTF-8, or not JSON
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _first_difference(found: Mapping, wanted: Mapping, prefix: str = "") -> str:
+def _first_difference(found: Mapping, wanted: Mapping) -> str:
     """First key in which two nested dictionaries differ, with both values."""
-    for key in sorted(set(found) | set(wanted)):
-        here, there = found.get(key, "nothing"), wanted.get(key, "nothing")
-        if here == there:
-            continue
-        if isinstance(here, dict) and isinstance(there, dict):
-            return _first_difference(here, there, f"{prefix}{key}.")
-        return f"{prefix}{key} is {here!r} there and {there!r} here"
-    return "no difference"
+    there, here = (flatten_dict(each, keep_empty_nodes=True, sep=".") for each in (found, wanted))
+    keys = sorted({*there, *here})
+    key = next(key for key in keys if there.get(key, "nothing") != here.get(key, "nothing"))
+    return f"{key} is {there.get(key, 'nothing')!r} there and {here.get(key, 'nothing')!r} here"
 
 
 class Checkpoints:
@@ -138,16 +115,12 @@ class Checkpoints:
     def __init__(self, workdir: Path, *, writable: bool = True):
         self._directory = workdir / "checkpoints"
         self._checksums = workdir / "checksums.json"
-        newest = _newest_step(self._directory)
-        if newest is not None:
-            self._check_files(newest)
+        self._check_newest()
         # Orbax annotates both arguments by narrower types than it takes.
         directory: Any = self._directory
         latest: Any = ocp.training.preservation_policies.LatestN(_KEPT)
         self._orbax = ocp.training.Checkpointer(
-            directory,
-            preservation_policy=latest,
-            cleanup_tmp_directories=writable,
+            directory, preservation_policy=latest, cleanup_tmp_directories=writable
         )
 
     def __enter__(self) -> "Checkpoints":
@@ -157,84 +130,65 @@ class Checkpoints:
         self._orbax.close()
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
-        """Save after a round, whole or not at all.
-
-        Args:
-          step: rounds done.
-          state: state for the next round.
-          record: nested dictionary of arrays for the figures.
-        """
+        """Save the state after so many rounds, and arrays for the figures, or nothing at all."""
         # Not those of a folder of this name that was deleted since.
         hosts.on_first(lambda: self._keep_digests({}))
         # Arrays of NumPy are written by the first host, whatever the others have.
         state = jax.device_get(state)
         self._orbax.save_checkpointables(step, {"state": state, "record": dict(record)})
-        hosts.on_first(
-            lambda: self._keep_digests({str(step): _file_digests(self._directory / str(step))})
-        )
+        folder = self._directory / str(step)
+        hosts.on_first(lambda: self._keep_digests({str(step): _file_digests(folder)}))
 
     def latest(self) -> int | None:
         """Rounds done at the newest checkpoint, or None."""
-        found = self._orbax.latest
+        found = self._orbax.latest  # waits until half-written files are removed
         return None if found is None else int(found.step)
 
-    def load(self, step: int, state_like: Any) -> tuple[Any, dict[str, Any]]:
+    def load(self, step: int, state_like: Any = None) -> tuple[Any, dict[str, Any]]:
         """State, in the structure and in the places of ``state_like``, and record of a step.
 
-        Raises:
-          InputError: if the checkpoint is damaged.
+        Without ``state_like`` the state is not read. A damaged checkpoint is an ``InputError``.
         """
-        found = self._load(step, {"state": jax.device_get(state_like), "record": None})
-        places = jax.tree.map(lambda leaf: leaf.sharding, state_like)
-        return jax.device_put(found["state"], places), found["record"]
-
-    def load_record(self, step: int) -> dict[str, Any]:
-        """Record of a step alone.
-
-        Raises:
-          InputError: if the checkpoint is damaged.
-        """
-        return self._load(step, {"record": None})["record"]
-
-    def _load(self, step: int, wanted: dict[str, Any]) -> dict[str, Any]:
-        self._check_files(step)
+        wanted: dict[str, Any] = {"record": None}
+        if state_like is not None:
+            wanted["state"] = jax.device_get(state_like)
         try:
-            return self._orbax.load_checkpointables(step, wanted)
+            found = self._orbax.load_checkpointables(step, wanted)
         except Exception as error:  # Orbax tells damage by errors of many kinds
             raise self._damaged(step, f"cannot be read ({type(error).__name__})") from error
+        places = jax.tree.map(lambda leaf: leaf.sharding, state_like)
+        return jax.device_put(found.get("state"), places), found["record"]
 
-    def _check_files(self, step: int) -> None:
+    def _check_newest(self) -> None:
         """Find damage before Orbax does, which may read zeros or print its own errors.
 
         A run killed right after a checkpoint leaves it without digests: it is trusted, for Orbax
         renames complete ones only.
         """
-        expected = self._known_digests().get(str(step))
-        if expected is None:
+        step = _newest_step(self._directory)
+        expected = None if step is None else self._known_digests().get(str(step))
+        if step is None or expected is None:
             return
         found = _file_digests(self._directory / str(step))
-        if found != expected:
-            names = sorted(set(found) | set(expected))
-            wrong = next(name for name in names if found.get(name) != expected.get(name))
-            raise self._damaged(step, f"its file {wrong} is damaged")
+        for name in sorted(set(found) | set(expected)):
+            if found.get(name) != expected.get(name):
+                raise self._damaged(step, f"its file {name} is damaged")
 
     def _keep_digests(self, new: Mapping[str, dict[str, str]]) -> None:
         """Write the digests of the existing checkpoints, with new ones."""
         known = self._known_digests()
-        kept = {name: known[name] for name in known if (self._directory / name).exists()} | dict(
-            new
-        )
+        kept = {name: known[name] for name in known if (self._directory / name).exists()}
+        kept |= new
         if kept != known:
             write_text(self._checksums, json.dumps(kept, indent=1) + "\n")
 
     def _known_digests(self) -> dict[str, dict[str, str]]:
         if not self._checksums.exists():
             return {}
-        digests = _read_object(self._checksums)
+        digests = read_object(self._checksums)
         if digests is None:
-            raise InputError(
-                "checkpoint", str(self._checksums), "is damaged", "Delete it to do without checks"
-            )
+            remedy = "Delete it to do without checks"
+            raise InputError("checkpoint", str(self._checksums), "is damaged", remedy)
         return digests
 
     def _damaged(self, step: int, problem: str) -> InputError:
@@ -245,11 +199,8 @@ class Checkpoints:
 
 def _newest_step(directory: Path) -> int | None:
     """Largest step among the checkpoints of a folder, if there is any."""
-    if not directory.is_dir():
-        return None
-    return max(
-        (int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=None
-    )
+    steps = [int(entry.name) for entry in directory.glob("*") if entry.name.isdigit()]
+    return max(steps, default=None)
 
 
 def _file_digests(folder: Path) -> dict[str, str]:
@@ -262,18 +213,14 @@ def _file_digests(folder: Path) -> dict[str, str]:
 
 
 def load_run(workdir: str | os.PathLike) -> RunRecord:
-    """Results of a run so far, from its newest checkpoint alone.
-
-    Raises:
-      InputError: if there is no run, no checkpoint yet, or a damaged one.
-    """
+    """Results of a run so far, from its newest checkpoint alone; an ``InputError`` without one."""
     path = Path(workdir).absolute()
     config = _read_config(path)
     step = _newest_step(path / "checkpoints")
     if step is None:
         raise _wrong_workdir(workdir, "has no checkpoint yet", "Let its run go on with --resume")
     with Checkpoints(path, writable=False) as checkpoints:
-        record = checkpoints.load_record(step)
+        _, record = checkpoints.load(step)
     return RunRecord(
         config=config,
         constants=record["constants"],

@@ -19,7 +19,7 @@ from collapipe_jax.cost.problem import Control, RoundProblem
 from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.atomic import write_json
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.devices import Compute
 from collapipe_jax.network.propagation import TopologyParams
@@ -28,7 +28,6 @@ from collapipe_jax.quantity import Quantity, Struct, quantities
 NETWORK_FORMAT = "collapipe-network/1"
 DECISION_FORMAT = "collapipe-decision/1"
 COST_FORMAT = "collapipe-cost/1"
-
 
 _SECTIONS: dict[str, type[Struct]] = {
     "workload": Workload,
@@ -69,8 +68,7 @@ def read_network(path: str | os.PathLike) -> RoundProblem:
     Raises:
       InputError: if the file is missing or is no such document, naming the key.
     """
-    document = _read_json(path, NETWORK_FORMAT)
-    _check_keys(document, {"format", *SIZES, *NETWORK}, "")
+    document = _read_document(path, NETWORK_FORMAT, {*SIZES, *NETWORK})
     axes = _axes(**_read_numbers(document, SIZES, "", {}))
     sections = {}
     for name, keys in NETWORK.items():
@@ -78,19 +76,23 @@ def read_network(path: str | os.PathLike) -> RoundProblem:
             raise InputError(name, document[name], "not an object", "Write its keys and values")
         _check_keys(document[name], set(keys), f"{name}.")
         sections[name] = _read_numbers(document[name], keys, f"{name}.", axes)
-    _check_micro_batch_choices(sections["workload"])
-    _check_weights(sections["learning"]["cluster_weight"])
-    return _to_problem(sections)
-
-
-def _to_problem(sections: dict[str, dict[str, np.ndarray]]) -> RoundProblem:
-    compute, blocks = sections["compute"], int(sections["workload"]["blocks"])
+    workload, compute = sections["workload"], sections["compute"]
+    batch, weight = int(workload["batch"]), sections["learning"]["cluster_weight"]
+    for choice in workload["micro_batch_choices"]:
+        if batch % choice:
+            key = "workload.micro_batch_choices"
+            raise InputError(key, int(choice), f"no divisor of batch = {batch}", "Remove it")
+    total = float(weight.sum())
+    if abs(total - 1.0) > 1e-4:
+        key = "learning.cluster_weight"
+        raise InputError(key, weight.tolist(), f"the sum is {total:g}", "Make the sum 1")
     # In double precision: the coefficient alone may be too small for a float32.
     compute["joules_per_flop"] = compute.pop("energy_coefficient") * compute["flops_per_s"] ** 2
     parts: dict[str, Any] = {
         name: cls(**_to_jax(sections[name])) for name, cls in _SECTIONS.items()
     }
-    return RoundProblem(**parts | {"workload": parts["workload"].replace(blocks=blocks)})
+    parts["workload"] = parts["workload"].replace(blocks=int(workload["blocks"]))
+    return RoundProblem(**parts)
 
 
 def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
@@ -110,16 +112,12 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
     if problem.radio.rate_law != "mean":
         law = problem.radio.rate_law
         raise InputError("radio.rate_law", law, "not written on file", "Use the law 'mean'")
-    document: dict[str, Any] = {
-        "format": NETWORK_FORMAT,
-        "clusters": problem.clusters,
-        "devices": problem.devices,
-    }
-    document |= {name: _to_lists(getattr(problem, name), keys) for name, keys in NETWORK.items()}
+    sizes = {"clusters": problem.clusters, "devices": problem.devices}
+    sections = {name: _to_lists(getattr(problem, name), keys) for name, keys in NETWORK.items()}
     flops_per_s = np.asarray(problem.compute.flops_per_s, np.float64)
     joules_per_flop = np.asarray(problem.compute.joules_per_flop, np.float64)
-    document["compute"]["energy_coefficient"] = (joules_per_flop / flops_per_s**2).tolist()
-    _write_json(path, document)
+    sections["compute"]["energy_coefficient"] = (joules_per_flop / flops_per_s**2).tolist()
+    write_json(Path(path), {"format": NETWORK_FORMAT, **sizes, **sections})
 
 
 def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
@@ -128,8 +126,7 @@ def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
     Raises:
       InputError: if the file is missing or is no such document, naming the key.
     """
-    document = _read_json(path, DECISION_FORMAT)
-    _check_keys(document, {"format", "policy", *DECISION}, "")
+    document = _read_document(path, DECISION_FORMAT, {"policy", *DECISION})
     axes = _axes(problem.clusters, problem.devices)
     return Decision(**_to_jax(_read_numbers(document, DECISION, "", axes)))
 
@@ -137,17 +134,18 @@ def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
 def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> None:
     """Write a decision, readable by :func:`read_decision`."""
     document = {"format": DECISION_FORMAT, "policy": policy}
-    _write_json(path, document | _to_lists(decision, DECISION))
+    write_json(Path(path), document | _to_lists(decision, DECISION))
 
 
 def write_cost(path: str | os.PathLike, cost: RoundCost, violations: list[str]) -> None:
     """Write a cost; infinite entries of a broken cluster become ``null``."""
-    document = {"format": COST_FORMAT, **_null_if_infinite(_to_lists(cost, COST))}
+    document = {"format": COST_FORMAT, **_to_lists(cost, COST)}
     document |= {"feasible": not violations, "violations": violations}
-    _write_json(path, document | {"absent": np.flatnonzero(cost.absent).tolist()})
+    write_json(Path(path), document | {"absent": np.flatnonzero(cost.absent).tolist()})
 
 
-def _read_json(path: str | os.PathLike, expected_format: str) -> dict[str, Any]:
+def _read_document(path: str | os.PathLike, expected_format: str, keys: set[str]) -> dict[str, Any]:
+    """A document of a format with these keys beside that of the format."""
     path = Path(path)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -158,6 +156,7 @@ def _read_json(path: str | os.PathLike, expected_format: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("format") != expected_format:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
         raise InputError("format", found, f"{path} is no such document", f"Use {expected_format}")
+    _check_keys(document, {"format", *keys}, "")
     return document
 
 
@@ -201,21 +200,6 @@ def _check_shape(value, wanted: tuple, key: str) -> None:
         _check_shape(item, wanted[1:], f"{key}[{index}]")
 
 
-def _check_micro_batch_choices(workload: dict[str, np.ndarray]) -> None:
-    batch = int(workload["batch"])
-    for choice in workload["micro_batch_choices"]:
-        if batch % choice:
-            key = "workload.micro_batch_choices"
-            raise InputError(key, int(choice), f"no divisor of batch = {batch}", "Remove it")
-
-
-def _check_weights(weight: np.ndarray) -> None:
-    total = float(weight.sum())
-    if abs(total - 1.0) > 1e-4:
-        key = "learning.cluster_weight"
-        raise InputError(key, weight.tolist(), f"the sum is {total:g}", "Make the sum 1")
-
-
 def _to_jax(values: dict[str, np.ndarray]) -> dict[str, Any]:
     return {key: jnp.asarray(value) for key, value in values.items()}
 
@@ -223,17 +207,3 @@ def _to_jax(values: dict[str, np.ndarray]) -> dict[str, Any]:
 def _to_lists(struct: Struct, keys: Iterable[str]) -> dict[str, Any]:
     """Fields of a struct as JSON knows them."""
     return {key: np.asarray(getattr(struct, key)).tolist() for key in keys if hasattr(struct, key)}
-
-
-def _null_if_infinite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _null_if_infinite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_null_if_infinite(item) for item in value]
-    return value if np.isfinite(value) else None
-
-
-def _write_json(path: str | os.PathLike, document: dict[str, Any]) -> None:
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")

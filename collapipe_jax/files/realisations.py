@@ -74,11 +74,7 @@ def chunk_parts(name: str, options: Mapping[str, Any]) -> dict[str, int]:
 
 
 def load_realisations(workdir: str | os.PathLike, experiment: str) -> Realisations:
-    """Everything that a finished experiment left.
-
-    Raises:
-      InputError: if it is not there, or a file is missing or damaged.
-    """
+    """All that a finished experiment left; an ``InputError`` if it is missing or damaged."""
     results = Results.open(workdir, experiment)
     options = results.options
     cases = [
@@ -111,11 +107,7 @@ def point_folder(workdir: str | os.PathLike, index: int) -> Path:
 
 
 def load_sweep(workdir: str | os.PathLike) -> Sweep:
-    """Everything that a finished sweep left.
-
-    Raises:
-      InputError: if there is no sweep, or a file is missing or damaged.
-    """
+    """All that a finished sweep left; an ``InputError`` if it is missing or damaged."""
     options = Results.open(workdir, "sweep").options
     folders = [point_folder(workdir, index) for index in range(len(options["values"]))]
     points = [load_realisations(folder, "compare") for folder in folders]

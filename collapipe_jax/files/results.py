@@ -7,6 +7,7 @@ xarray an array has named axes; its unit is the suffix of its name.
 """
 
 import dataclasses
+import io
 import json
 import os
 import zipfile
@@ -19,7 +20,7 @@ from flax import struct
 from jax.typing import ArrayLike
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import partial_path, write_json
+from collapipe_jax.files.atomic import read_object, write_bytes, write_json
 from collapipe_jax.files.checkpoints import open_workdir
 from collapipe_jax.units import unit_of
 
@@ -27,12 +28,7 @@ _LABELS = "labels"
 
 
 class Variable(struct.PyTreeNode):
-    """A labelled array.
-
-    Attributes:
-      axes: their names, separated by blanks.
-      values: the array.
-    """
+    """An array, and the names of its axes, separated by blanks."""
 
     axes: str = struct.field(pytree_node=False)
     values: ArrayLike
@@ -60,11 +56,7 @@ class Results:
     ) -> "Results":
         """Take possession of a workdir, or go on with the same experiment there.
 
-        Args:
-          workdir: made if it does not exist.
-          experiment: its name.
-          options: all that the numbers depend on besides the configuration.
-          config: nested plain dictionary.
+        The options are all that the numbers depend on besides the configuration.
 
         Raises:
           InputError: if the folder holds results of other settings, or foreign files.
@@ -75,11 +67,7 @@ class Results:
 
     @classmethod
     def open(cls, workdir: str | os.PathLike, experiment: str) -> "Results":
-        """Open the results of an experiment for reading.
-
-        Raises:
-          InputError: if the folder holds none.
-        """
+        """Open the results of an experiment for reading; an ``InputError`` if there are none."""
         settings = read_settings(workdir)
         if settings.get("experiment") != experiment:
             problem = f"holds no results of {experiment}"
@@ -88,7 +76,7 @@ class Results:
 
     @property
     def options(self) -> dict[str, Any]:
-        """All that the numbers depend on besides the configuration."""
+        """Those that it was created with."""
         return self.settings["options"]
 
     @property
@@ -106,47 +94,28 @@ class Results:
 
     def write(self, part: str, data: Mapping[str, Variable]) -> None:
         """Write a part at once or not at all; the same data give the same bytes."""
-        path = self.path(part)
-        path.parent.mkdir(parents=True, exist_ok=True)
         labels = {
             name: {"axes": variable.axes.split(), "unit": unit_of(name.partition(".")[0])}
             for name, variable in data.items()
         }
-        arrays: dict[str, Any] = {
-            name: np.asarray(variable.values) for name, variable in data.items()
-        }
-        partial = partial_path(path)
-        with partial.open("wb") as stream:
-            np.savez(stream, **{_LABELS: json.dumps(labels)}, **arrays)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
+        arrays: dict[str, Any] = {name: variable.values for name, variable in data.items()}
+        content = io.BytesIO()
+        np.savez(content, **{_LABELS: json.dumps(labels)}, **arrays)
+        write_bytes(self.path(part), content.getvalue())
 
     def read(self, *parts: str) -> dict[str, np.ndarray]:
-        """Arrays of parts, joined along their first axis.
-
-        Raises:
-          InputError: if a file is missing or damaged.
-        """
+        """Arrays of parts, joined along their first axis; an ``InputError`` without a file."""
         found = [self._load(part) for part in parts]
-        return {
-            name: found[0][name]
-            if len(found) == 1
-            else np.concatenate([one[name] for one in found])
-            for name in found[0]
-            if name != _LABELS
-        }
-
-    def labels(self, part: str) -> dict[str, dict[str, Any]]:
-        """Names of the ``axes`` and ``unit`` of every array of a part."""
-        return json.loads(str(self._load(part)[_LABELS]))
+        if len(found) == 1:  # its arrays may have no axis
+            return found[0]
+        return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
     def _load(self, part: str) -> dict[str, np.ndarray]:
         path = self.path(part)
         try:
             # NumPy leaves a damaged file open unless it is given an open one.
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
-                return dict(found)
+                return {name: found[name] for name in found if name != _LABELS}
         except FileNotFoundError:
             problem, remedy = "is missing", "Let its run go on with the same arguments"
         except (ValueError, EOFError, zipfile.BadZipFile) as error:
@@ -161,20 +130,13 @@ class Results:
 
 def read_settings(workdir: str | os.PathLike) -> dict[str, Any]:
     """Settings of an experiment or a training run; empty where there are none."""
-    try:
-        settings = json.loads((Path(workdir) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = None
-    return settings if isinstance(settings, dict) else {}
+    return read_object(Path(workdir) / "config.json") or {}
 
 
 def as_columns(rows: Sequence[Mapping[str, Any]], axis: str, then: str = "") -> dict[str, Variable]:
-    """A table, given by its rows, as arrays by column.
+    """A table, given by its rows, as arrays by column; a column's values are of one shape.
 
-    Args:
-      rows: values by column; a column's values are of one shape.
-      axis: name of the axis of rows.
-      then: names of the further axes of values that are arrays.
+    ``axis`` names the axis of rows, ``then`` the further axes of values that are arrays.
     """
     columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     return {

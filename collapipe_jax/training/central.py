@@ -11,16 +11,32 @@ import jax.numpy as jnp
 import optax
 
 from collapipe_jax.config.experiment import Experiment
-from collapipe_jax.federated.learner import LearningReport
+from collapipe_jax.federated.learner import LearningReport, LearningState
 from collapipe_jax.federated.optimizers import Optimizers
-from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome, PipelineState
+from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
 from collapipe_jax.training.loop import initial_run_state, round_batches
 
-# One object, since it is a static argument of the compiled round.
-_AVERAGE = optax.sgd(1.0)
+_AVERAGE = optax.sgd(1.0)  # one object, since it is a static argument of the compiled round
 
 
-def central_learner(experiment: Experiment) -> PipelineLearner:
+def initial_central_state(experiment: Experiment) -> LearningState:
+    """State with the initial parameters of the collaborative run."""
+    return _central_learner(experiment).init(initial_run_state(experiment).learning.params)
+
+
+def central_round(
+    experiment: Experiment, state: LearningState, index: int
+) -> tuple[LearningState, LearningReport]:
+    """``H`` steps on merged mini-batches of ``N B`` samples; ``index`` fixes samples and keys."""
+    batches = round_batches(experiment, index)
+    merged = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], 1, -1, *leaf.shape[3:]), batches)
+    nothing_lost = PipelineOutcome(jnp.ones(1, jnp.int32), jnp.zeros(1), jnp.ones(1, bool))
+    key = jax.random.fold_in(jax.random.key(experiment.config["seed"]), 3)
+    round_key = jax.random.fold_in(key, index)
+    return _central_learner(experiment).round(state, merged, nothing_lost, round_key, index)
+
+
+def _central_learner(experiment: Experiment) -> PipelineLearner:
     """One cluster without a network."""
     decoder = experiment.optimizers.decoder
     return PipelineLearner(
@@ -28,32 +44,3 @@ def central_learner(experiment: Experiment) -> PipelineLearner:
         model=experiment.objective.model,
         optimizers=Optimizers(client=decoder, decoder=decoder, server=_AVERAGE),
     )
-
-
-def initial_central_state(experiment: Experiment) -> PipelineState:
-    """State with the initial parameters of the collaborative run."""
-    params = experiment.learner.params(initial_run_state(experiment).learning)
-    learner = central_learner(experiment)
-    return learner.with_params(learner.init(jax.random.key(0)), params)
-
-
-def central_round(
-    experiment: Experiment, state: PipelineState, index: int
-) -> tuple[PipelineState, LearningReport]:
-    """``H`` steps on merged mini-batches of ``N B`` samples.
-
-    Args:
-      experiment: of the collaborative run.
-      state: before the round.
-      index: number of the round, which fixes samples and keys.
-    """
-    batches = round_batches(experiment, index)
-    merged = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], 1, -1, *leaf.shape[3:]), batches)
-    nothing_lost = PipelineOutcome(
-        micro_batches=jnp.ones(1, jnp.int32),
-        loss_probability=jnp.zeros(1),
-        participates=jnp.ones(1, bool),
-    )
-    key = jax.random.fold_in(jax.random.key(experiment.config["seed"]), 3)
-    round_key = jax.random.fold_in(key, index)
-    return central_learner(experiment).round(state, merged, nothing_lost, round_key, index)

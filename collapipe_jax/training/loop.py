@@ -4,6 +4,7 @@ import functools
 import itertools
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,30 +20,33 @@ from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS, quick_jit
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.estimates import BoundConstants, estimate_constants
-from collapipe_jax.files.checkpoints import RunRecord
+from collapipe_jax.files.atomic import write_json, write_text
+from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run, open_workdir
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.simulation.environment import (
     Environment,
+    SystemRound,
     SystemState,
     initial_state,
     simulate_round,
 )
 from collapipe_jax.tasks.sampling import sample_round
-from collapipe_jax.training.history import History, Metrics, round_metrics
-from collapipe_jax.training.summary import run_constants, summarise
-from collapipe_jax.training.workdir import RunFiles
+from collapipe_jax.training.history import (
+    History,
+    Metrics,
+    metrics_line,
+    round_metrics,
+    run_constants,
+    summarise,
+)
 
 _ESTIMATE_BATCHES = 8  # of every cluster
+_METRICS = "metrics.jsonl"
 
 
 class RunState(NamedTuple):
-    """State from round to round.
-
-    Attributes:
-      learning: parameters and optimisers, as the experiment's learner has them.
-      system: fading and queues.
-    """
+    """State from round to round: that of the experiment's learner, and that of the network."""
 
     learning: Any
     system: SystemState
@@ -59,24 +63,28 @@ def train(
 
     Every round is a pure function of the state and of keys folded from the seed and the
     round's number, so a run that was killed and resumed ends with the same numbers. Several hosts
-    (``hosts.join``) all call this alike.
+    (``hosts.join``) all call this alike; the first one writes.
 
     Args:
       experiment: the run.
       workdir: folder of metrics and checkpoints, which all hosts see.
-      resume: continue the run in ``workdir``.
-      console: console of the progress; None is the terminal.
+      resume: whether to continue the run in it.
+      console: of the progress; None is the terminal.
 
     Raises:
       InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged, or
         if one of several hosts would have no work of its own.
     """
     _check_hosts(experiment)
-    with RunFiles(workdir, experiment.config, resume) as files:
-        state, history, done = files.start(initial_run_state(experiment), experiment.objective)
+    # The other hosts may not look before the first has taken the folder.
+    folder = hosts.on_first(lambda: open_workdir(workdir, experiment.config, resume))
+    with Checkpoints(folder) as checkpoints:
+        state, history, done = _start(experiment, checkpoints, folder)
         constants = run_constants(experiment)
         rounds = experiment.config["training"]["rounds"]
-        with _progress(console) as progress:
+        status = TextColumn("{task.fields[status]}")
+        columns = BarColumn(bar_width=10), MofNCompleteColumn(), TimeRemainingColumn(), status
+        with Progress(*columns, console=console, disable=not hosts.is_first()) as progress:
             bar = progress.add_task("rounds", total=rounds, completed=done, status="")
             for index in range(done, rounds):
                 state, metrics = run_round(experiment, state, index)
@@ -85,56 +93,75 @@ def train(
                 now_s = np.float64(history.simulated_time_s + metrics["latency_s"])
                 metrics["simulated_time_s"] = now_s
                 history.append(metrics)
-                files.add_round(metrics)
-                if _is_due(index, experiment.config["checkpoint_every_rounds"], rounds):
+                hosts.on_first(functools.partial(_log, folder, metrics))
+                if _is_due(experiment, index, experiment.config["checkpoint_every_rounds"]):
                     record = {"history": history.arrays(), "constants": constants}
-                    files.save(index + 1, state, record)
+                    checkpoints.save(index + 1, state, record)
                 progress.update(bar, advance=1, status=_status(experiment, history, constants))
-    if files.lacks_summary():
-        params = experiment.learner.params(state.learning)
+    if hosts.on_first(lambda: not (folder / "summary.json").exists()):
+        params = state.learning.params
         summary = summarise(experiment, params, history.arrays())
-        files.finish(summary, experiment.objective, params)
-    return files.read()
+        hosts.on_first(lambda: experiment.objective.export(params, folder / "model"))
+        hosts.on_first(lambda: write_json(folder / "summary.json", summary))  # last of all
+    return load_run(folder)
 
 
 def _check_hosts(experiment: Experiment) -> None:
     """Refuse several hosts that would not share the work."""
     count, backend = jax.process_count(), experiment.execution.backend
-    if count > 1 and backend != "sharded":
+    if count == 1:
+        return
+    if backend != "sharded":
         problem = f"{count} hosts would all do the same work"
         raise InputError("pipeline.backend", backend, problem, "Choose sharded, or one host")
-    if count > 1:
-        working = {device.process_index for device in _mesh(experiment).devices.flat}
-        if len(working) < count:
-            devices, remedy = _mesh(experiment).size, "Take fewer hosts, or fewer devices on each"
-            problem = f"the {devices} devices of the network are all on {len(working)}"
-            raise InputError("--hosts", count, problem, remedy)
+    devices = _mesh(experiment).devices
+    working = {device.process_index for device in devices.flat}
+    if len(working) < count:
+        problem = f"the {devices.size} devices of the network are all on {len(working)}"
+        remedy = "Take fewer hosts, or fewer devices on each"
+        raise InputError("--hosts", count, problem, remedy)
+
+
+def _start(
+    experiment: Experiment, checkpoints: Checkpoints, folder: Path
+) -> tuple[RunState, History, int]:
+    """State, history and number of rounds done: fresh, or from the newest checkpoint."""
+    state, history, done = initial_run_state(experiment), History({}), checkpoints.latest()
+    if done is not None:
+        state, record = checkpoints.load(done, state)
+        history = History(record["history"])
+
+    def write() -> None:
+        # Anew: lines after the newest checkpoint are to come again.
+        write_text(folder / _METRICS, "".join(map(metrics_line, history.rounds)))
+        experiment.objective.save(folder)
+
+    hosts.on_first(write)
+    return state, history, done or 0
+
+
+def _log(folder: Path, metrics: Metrics) -> None:
+    with (folder / _METRICS).open("a", encoding="utf-8") as stream:
+        stream.write(metrics_line(metrics))
 
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    learning_key, system_key = _initial_keys(experiment)
-    learner = experiment.learner
-    fresh = _initial_learning(learner, learning_key)
-    params = experiment.objective.starting_params(learner.params(fresh))
+    learning_key, network_key = jax.random.split(_key(experiment, 1))
+    objective, learner = experiment.objective, experiment.learner
+    params = objective.starting_params(_fresh_params(learning_key, model=objective.model))
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
-    learning = jax.device_put(learner.with_params(fresh, params), _learning_place(experiment))
-    return RunState(learning, _first_network(experiment, system_key))
+    learning = jax.device_put(_fresh_learning(learner, params), _learning_place(experiment))
+    return RunState(learning, _first_network(experiment, network_key))
 
 
-def _initial_keys(experiment: Experiment) -> tuple[Array, Array]:
-    """Keys of learning and of the network."""
-    learning_key, system_key = jax.random.split(_key(experiment, 1))
-    return learning_key, system_key
+_fresh_params = quick_jit(lambda key, model: model.init(key), static_argnames="model")
+_fresh_learning = quick_jit(lambda learner, params: learner.init(params))
+_initial_system_state = quick_jit(initial_state)
 
 
 def _first_network(experiment: Experiment, key: Array) -> SystemState:
-    """Fading and queues before the first round."""
     return jax.device_put(_initial_system_state(key, experiment.system), jax.local_devices()[0])
-
-
-_initial_system_state = quick_jit(initial_state)
-_initial_learning = quick_jit(lambda learner, key: learner.init(key))
 
 
 def _learning_place(experiment: Experiment) -> Sharding:
@@ -156,25 +183,12 @@ def _key(experiment: Experiment, purpose: int) -> Array:
 
 
 def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunState, Metrics]:
-    """One round: network state, decision, costs, queues, local steps, aggregation.
-
-    Args:
-      experiment: the run.
-      state: before the round.
-      index: number of the round, from 0.
-
-    Returns:
-      State after the round, and its metrics by name.
-    """
+    """One round: network state, decision, costs, queues, local steps, aggregation."""
     network_key, learning_key = _round_keys(experiment, index)
-    system_state = state.system
-    happened: Any = None
+    system_state, happened = state.system, None
     if hosts.is_first():  # it decides for all
-        system_state, happened = _simulate_round(
-            Environment(experiment.system, state.system, network_key),
-            policy=experiment.policy,
-        )
-    happened = hosts.from_first(happened)
+        system_state, happened = _next_network(experiment, system_state, network_key)
+    happened: Any = hosts.from_first(happened)
     place, learner = _learning_place(experiment), experiment.learner
     outcome = jax.device_get(learner.outcome(happened.decision, happened.cost))
     batches, outcome = round_batches(experiment, index), jax.device_put(outcome, place)
@@ -184,10 +198,9 @@ def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunS
     return RunState(learning, system_state), round_metrics(index, happened, report)
 
 
-def _round_keys(experiment: Experiment, index: int) -> tuple[Array, Array]:
+def _round_keys(experiment: Experiment, index: int) -> Array:
     """Keys of a round's network and of its learning."""
-    network_key, learning_key = jax.random.split(jax.random.fold_in(_key(experiment, 2), index))
-    return network_key, learning_key
+    return jax.random.split(jax.random.fold_in(_key(experiment, 2), index))
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:
@@ -195,13 +208,11 @@ def round_latencies_s(experiment: Experiment) -> Iterator[float]:
 
     The network changes and decides independently of what is learnt.
     """
-    _, key = _initial_keys(experiment)
+    _, key = jax.random.split(_key(experiment, 1))
     state = _first_network(experiment, key)
     for index in itertools.count():
         key, _ = _round_keys(experiment, index)
-        state, happened = _simulate_round(
-            Environment(experiment.system, state, key), policy=experiment.policy
-        )
+        state, happened = _next_network(experiment, state, key)
         yield float(happened.cost.latency_s)
 
 
@@ -210,6 +221,14 @@ def round_latencies_s(experiment: Experiment) -> Iterator[float]:
 _simulate_round = functools.partial(
     jax.jit, static_argnames="policy", compiler_options=WITHOUT_FUSION_EMITTERS
 )(simulate_round)
+
+
+def _next_network(
+    experiment: Experiment, state: SystemState, key: Array
+) -> tuple[SystemState, SystemRound]:
+    """The network after a round, and the round's record."""
+    environment = Environment(experiment.system, state, key)
+    return _simulate_round(environment, policy=experiment.policy)
 
 
 def round_batches(experiment: Experiment, index: int) -> Batch:
@@ -226,23 +245,21 @@ def _sample(experiment: Experiment, index: int, steps: int) -> np.ndarray:
 
 def _evaluate_when_due(experiment: Experiment, state: RunState, index: int) -> Metrics:
     """Loss and score on the validation set; not a number in rounds without."""
-    config = experiment.config
     loss, score = np.nan, np.nan
-    if _is_due(index, config["evaluation"]["every_rounds"], config["training"]["rounds"]):
-        loss, score = experiment.objective.validate(experiment.learner.params(state.learning))
+    if _is_due(experiment, index, experiment.config["evaluation"]["every_rounds"]):
+        loss, score = experiment.objective.validate(state.learning.params)
     return {"validation_loss": np.float32(loss), "score": np.float32(score)}
 
 
 def _estimate_when_due(experiment: Experiment, state: RunState, index: int) -> Metrics:
     """Constants of the bound; not a number in rounds without, empty in runs without."""
-    config = experiment.config
-    every = config["evaluation"]["estimate_every_rounds"]
+    every = experiment.config["evaluation"]["estimate_every_rounds"]
     if not every:
         return {}
-    if not _is_due(index, every, config["training"]["rounds"]):
+    if not _is_due(experiment, index, every):
         return dict.fromkeys(BoundConstants._fields, np.float32(np.nan))
     constants = estimate_constants(
-        experiment.learner.params(state.learning),
+        state.learning.params,
         estimate_batches(experiment, index),
         jnp.asarray(experiment.cluster_weight, jnp.float32),
         _key(experiment, 3),
@@ -262,25 +279,15 @@ def estimate_batches(experiment: Experiment, index: int) -> Batch:
     return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.data.train)
 
 
-def _is_due(index: int, every: int, rounds: int) -> bool:
-    return (index + 1) % every == 0 or index + 1 == rounds
-
-
-def _progress(console: Console | None) -> Progress:
-    return Progress(
-        BarColumn(bar_width=10),  # all of it fits 80 columns
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[status]}"),
-        console=console,
-        disable=not hosts.is_first(),
-    )
+def _is_due(experiment: Experiment, index: int, every: int) -> bool:
+    """Whether something due every so many rounds, and in the last one, is due in a round."""
+    return (index + 1) % every == 0 or index + 1 == experiment.config["training"]["rounds"]
 
 
 def _status(experiment: Experiment, history: History, constants: Mapping[str, np.ndarray]) -> str:
     """Score, simulated time and worst mean energy over budget, for the progress bar."""
     score = f"{history.last_score:.1f}" if np.isfinite(history.last_score) else "-"
-    over = (history.mean_energy_j / constants["energy_budget_j"]).max()
+    over = (history.energy_j / len(history.rounds) / constants["energy_budget_j"]).max()
     return (
         f"{experiment.task.score_name} {score} loss {history.rounds[-1]['train_loss']:.2f} "
         f"clock {history.simulated_time_s:.0f} s energy/budget {over:.2f}"

@@ -310,7 +310,9 @@ _momentum_bound = jax.jit(convergence.momentum_bound)
 
 
 @jax.jit
-def _absence_bound(learning: Learning, descent: convergence.Descent, present: jax.Array) -> Array:
+def _absence_bound(
+    learning: Learning, descent: convergence.Descent, present: jax.Array
+) -> jax.Array:
     """The bound if the same clusters sat out in all rounds; its mean over rounds is the bound."""
     bias = convergence.absence_bias(learning, present)
     ratio = jnp.sqrt(

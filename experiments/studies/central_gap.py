@@ -21,7 +21,7 @@ from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.config.files import read_config
 from collapipe_jax.files.results import Results, as_columns
 from collapipe_jax.statistics import mean_interval
-from collapipe_jax.training.central import central_learner, central_round, initial_central_state
+from collapipe_jax.training.central import central_round, initial_central_state
 from collapipe_jax.training.loop import train
 from experiments.studies.seeds import experiments_of_seeds
 
@@ -61,7 +61,7 @@ def _central_score(experiment: Experiment, results: Results, console: Console) -
         rounds = experiment.config["training"]["rounds"]
         for index in track(range(rounds), description="central", console=console):
             state, _ = central_round(experiment, state, index)
-        scores = experiment.objective.test(central_learner(experiment).params(state))
+        scores = experiment.objective.test(state.params)
         scores = {key: score for key, score in scores.items() if isinstance(score, int | float)}
         results.write(part, as_columns([scores], "run"))
     return results.read(part)[headline].item()

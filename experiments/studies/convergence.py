@@ -33,8 +33,8 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import split_equally, with_equal_allocation
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
-from collapipe_jax.files.convergence import ConvergenceStudy, Row, save_study
 from collapipe_jax.files.results import Results
+from collapipe_jax.files.studies import ConvergenceStudy, Row, save_study
 from collapipe_jax.policies.registry import Policy
 from collapipe_jax.statistics import Interval, interval_text, mean_interval
 from collapipe_jax.training.loop import train

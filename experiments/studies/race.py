@@ -39,8 +39,8 @@ from collapipe_jax.config.experiment import Experiment, build_experiment, build_
 from collapipe_jax.config.files import read_config
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import Optimizers
-from collapipe_jax.files.races import Run, load_entry, save_race
 from collapipe_jax.files.results import Results
+from collapipe_jax.files.studies import Run, load_entry, save_race
 from collapipe_jax.policies.registry import POLICIES, make_policy
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.training.loop import round_latencies_s, train

@@ -95,7 +95,7 @@ def updates(config):
         state = tx.init(params)
         for step, gradient in enumerate((3.0, -1.0, 2.0, 5.0)):
             slope = jax.tree.map(lambda leaf, g=gradient: g * leaf.at[1].set(1.0), params)
-            params, state = apply_gradient(tx, slope, state, params, jnp.int32(step))
+            params, state = apply_gradient(tx, slope, (params, state), step)
         found.append(jax.tree.map(lambda leaf: leaf.tolist(), params))
     return found
 

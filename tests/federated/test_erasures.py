@@ -5,13 +5,12 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from collapipe_jax.federated.erasures import (
-    UNBIASED,
     ErasureLaw,
     cluster_example_weights,
+    loss_per_token,
     pool_survivors,
     sample_example_weights,
 )
-from collapipe_jax.federated.shared_loss import loss_per_token
 from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import TranslationBatch, Translator
@@ -92,14 +91,14 @@ def test_losses_of_a_round_come_together_when_asked():
     own = rounds[:, :1, :, :1]
     assert np.all(rounds == own)  # one draw for all steps and examples of a cluster
     assert len(np.unique(own[:, 0, :2, 0] > 0, axis=0)) == 4  # but clusters by themselves
-    apart = draw_round(UNBIASED, 0)
+    apart = draw_round(ErasureLaw(), 0)
     assert np.any(apart != apart[:1])
 
 
 def test_a_pooled_mean_weighs_all_survivors_alike():
     for number in range(20):
         pooled = draw_round(ErasureLaw(pooled=True), number)
-        alone = draw_round(UNBIASED, number)
+        alone = draw_round(ErasureLaw(), number)
         np.testing.assert_array_equal(pooled > 0, alone > 0)
         for one in pooled:
             survived = np.unique(one[one > 0])

@@ -159,7 +159,7 @@ def run(experiment_of, tmp_path_factory):
 def model(run):
     """A tagger, so that a sample has several predictions; it is not to draw dropout."""
     experiment = run[0]
-    params = experiment.learner.params(train.initial_run_state(experiment).learning)
+    params = train.initial_run_state(experiment).learning.params
     assert experiment.objective.model.sizes.dropout_rate > 0.0
     return experiment, params, jnp.asarray(experiment.cluster_weight, jnp.float32)
 

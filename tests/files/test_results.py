@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from support.labels import labels
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
@@ -28,7 +29,7 @@ def test_what_is_read_is_what_was_written_with_its_labels(results):
     assert list(read) == list(DATA)
     np.testing.assert_array_equal(read["latency_s"], DATA["latency_s"].values)
     assert read["policy"].tolist() == ["dssra", "greedy"]
-    assert found.labels("some/part") == {
+    assert labels(found, "some/part") == {
         "latency_s": {"axes": ["realisation", "round"], "unit": "s"},
         "policy": {"axes": ["realisation"], "unit": ""},
     }
@@ -84,7 +85,7 @@ def test_a_table_is_its_rows_again(results):
     rows = [{"name": "one", "loss": 0.5, "many": 1}, {"name": "two", "loss": np.nan, "many": 2}]
     results.write("table", as_columns(rows, "case"))
     np.testing.assert_equal(as_rows(results.read("table")), rows)
-    assert results.labels("table")["loss"]["axes"] == ["case"]
+    assert labels(results, "table")["loss"]["axes"] == ["case"]
 
 
 @pytest.mark.parametrize(
@@ -101,10 +102,11 @@ def test_a_table_is_its_rows_again(results):
 def test_a_unit_is_the_suffix_of_a_name(tmp_path, name, unit):
     results = Results.create(tmp_path, "units", {})
     results.write("part", {name: Variable("", 1.0)})
-    assert results.labels("part")[name]["unit"] == unit
+    assert labels(results, "part")[name]["unit"] == unit
 
 
 def test_json_is_strict_and_its_folder_is_made(tmp_path):
     path = tmp_path / "deep" / "value.json"
-    write_json(path, {"a": [1.0, float("inf"), (float("nan"), "x")], "b": None})
-    assert json.loads(path.read_text()) == {"a": [1.0, None, [None, "x"]], "b": None}
+    numbers = [1.0, float("inf"), np.float64("nan"), (float("nan"), "x")]
+    write_json(path, {"a": numbers, "b": None})
+    assert json.loads(path.read_text()) == {"a": [1.0, None, None, [None, "x"]], "b": None}

@@ -13,7 +13,7 @@ from support.leaves_close import assert_close
 
 from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
-from collapipe_jax.federated.aggregation import aggregate
+from collapipe_jax.federated.learner import aggregate, participant_shares
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import example_keys
@@ -91,9 +91,9 @@ def test_a_cluster_whose_partition_does_not_fit_spoils_no_other(problem):
 
 
 @functools.partial(jax.jit, compiler_options=QUICK)
-def both_means(clients, weights, present, previous):
-    sharded = aggregate(clients, weights, present, previous, make_pipeline_mesh(4, 2))
-    return sharded, aggregate(clients, weights, present, previous)
+def both_means(clients, weights, present):
+    shares = participant_shares(weights, present)
+    return aggregate(clients, shares, make_pipeline_mesh(4, 2)), aggregate(clients, shares)
 
 
 @settings(max_examples=20)
@@ -102,12 +102,11 @@ def both_means(clients, weights, present, previous):
     st.lists(st.booleans(), min_size=4, max_size=4),
 )
 def test_the_mean_over_a_mesh_is_that_of_the_aggregation(weights, present):
-    """Absent clusters hold NaN; when nobody counts, what was before stays."""
+    """Absent clusters hold NaN; when nobody counts, the mean is 0."""
     weights, present = np.array(weights, np.float32), np.array(present)
     held = np.random.default_rng(0).normal(size=(4, 2, 3)).astype(np.float32)
     held[~present] = np.nan
-    previous = {"a": np.full((2, 3), 7.0, np.float32)}
-    sharded, expected = both_means({"a": held}, weights, present, previous)
+    sharded, expected = both_means({"a": held}, weights, present)
     np.testing.assert_allclose(sharded["a"], expected["a"], rtol=1e-6, atol=1e-6)
 
 

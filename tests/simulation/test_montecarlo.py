@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
+from support.labels import labels
 from support.tiny_system import tiny_params
 
 from collapipe_jax.errors import InputError
@@ -51,7 +52,7 @@ def test_chunks_are_the_realisations_one_by_one(tmp_path, params):
     one = jax.jit(lambda key: simulate(key, params, POLICY, ROUNDS).cost.latency_s)
     expected = [one(key) for key in realisation_keys(7, REALISATIONS)]
     np.testing.assert_allclose(read(results, "one"), expected, rtol=1e-5)
-    assert results.labels("one/000004")["latency_s"]["axes"] == ["realisation", "round"]
+    assert labels(results, "one/000004")["latency_s"]["axes"] == ["realisation", "round"]
 
 
 def test_more_realisations_leave_the_first_ones_as_they_are():

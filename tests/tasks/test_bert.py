@@ -60,7 +60,7 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     config.model.pretrained = str(tmp_path / "run/model")
     config.seed = 3
     again = build_experiment(config)
-    start = again.learner.params(initial_run_state(again).learning)
+    start = initial_run_state(again).learning.params
     for name in ("embedding", "encoder"):
         jax.tree.map(np.testing.assert_array_equal, start[name], params[name])
     assert again.objective.data.wordpiece.pieces == objective.data.wordpiece.pieces

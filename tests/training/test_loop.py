@@ -25,7 +25,6 @@ from collapipe_jax.files.checkpoints import Checkpoints, load_run
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.training import history
 from collapipe_jax.training import loop as train
-from collapipe_jax.training import workdir as run_files
 
 ROUNDS = 6
 
@@ -184,7 +183,8 @@ MOMENTS = {
     "between checkpoint and digests": (checkpoint, "_file_digests", 2),
     "after the second checkpoint": (train, "run_round", 5),
     "before the summary": (train, "summarise", 1),
-    "while the summary is written": (run_files, "write_text", 1),
+    "while the metrics file is begun": (train, "write_text", 1),
+    "while the summary is written": (train, "write_json", 1),
 }
 
 

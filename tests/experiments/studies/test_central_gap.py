@@ -34,12 +34,12 @@ def test_a_central_run_is_not_repeated(tmp_path, monkeypatch):
         (folder / "summary.json").write_text(json.dumps({**scores, "simulated_time_s": 5.0}))
 
     monkeypatch.setattr(central_gap, "train", fake_train)
-    monkeypatch.setattr(central_gap, "initial_central_state", lambda experiment: experiment)
+    monkeypatch.setattr(
+        central_gap, "initial_central_state", lambda experiment: SimpleNamespace(params=experiment)
+    )
     monkeypatch.setattr(
         central_gap, "central_round", lambda _, state, index: (rounds.append(index) or state, None)
     )
-    learner = SimpleNamespace(params=lambda experiment: experiment)
-    monkeypatch.setattr(central_gap, "central_learner", lambda _: learner)
 
     def test(objective, experiment):
         scored.append(experiment.config["seed"])

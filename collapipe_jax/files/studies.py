@@ -1,4 +1,4 @@
-"""Races on file: training runs of several policies, rates and seeds."""
+"""Studies made of training runs on file: races of policies, and studies of convergence."""
 
 import json
 import os
@@ -12,9 +12,11 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord, load_run
 from collapipe_jax.files.results import Results, as_columns, as_rows
 
+Row = dict[str, Any]
+
 
 class Run(NamedTuple):
-    """A training run of a policy.
+    """A training run of a race.
 
     Attributes:
       policy: its name.
@@ -41,31 +43,20 @@ class Run(NamedTuple):
         return score if np.isfinite(score) else -np.inf
 
 
-_KEPT = ("policy", "rate", "seed", "folder", "headline")  # the rest is in the run's own workdir
-
-
 def save_race(runs: Sequence[Run], results: Results) -> None:
-    """Write which runs took part, in order."""
-    rows = [{key: getattr(run, key) for key in _KEPT} for run in runs]
+    """Write which runs took part, in order; the rest is in their own workdirs."""
+    rows = [dict(zip(Run._fields[:5], run, strict=False)) for run in runs]
     results.write("runs", as_columns(rows, "run"))
 
 
 def load_race(workdir: str | os.PathLike) -> list[Run]:
-    """Runs of a race, in order.
-
-    Raises:
-      InputError: if there is no finished race, or something of it is missing or damaged.
-    """
+    """Runs of a race, in order; an ``InputError`` if something is missing or damaged."""
     rows = as_rows(Results.open(workdir, "race").read("runs"))
     return [load_entry(**row, workdir=Path(workdir) / row["folder"]) for row in rows]
 
 
 def load_entry(*, workdir: Path, **entry: Any) -> Run:
-    """A run of a race from its workdir.
-
-    Raises:
-      InputError: if it is missing, unfinished or damaged.
-    """
+    """A run of a race from its workdir; an ``InputError`` if it is missing or unfinished."""
     try:
         summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -73,3 +64,35 @@ def load_entry(*, workdir: Path, **entry: Any) -> Run:
         remedy = "Run the race again with the same arguments to mend it"
         raise InputError("workdir", str(workdir), problem, remedy) from error
     return Run(**entry, summary=summary, record=load_run(workdir))
+
+
+class ConvergenceStudy(NamedTuple):
+    """Training runs around a setting, one cause at a time.
+
+    Attributes:
+      base: values of the setting by axis.
+      axes: values by the axis that varies.
+      rows: a run each, with its values on the axes and its ``seed``; its ``simulated_time_s``
+        and ``score`` in every round, nan without evaluation.
+    """
+
+    base: dict[str, float]
+    axes: dict[str, list[float]]
+    rows: list[Row]
+
+    def of(self, axis: str, value: float) -> list[Row]:
+        """Runs at the base but for the value on an axis, by seed."""
+        wanted = self.base | {axis: value}
+        found = [row for row in self.rows if all(row[key] == wanted[key] for key in wanted)]
+        return sorted(found, key=lambda row: row["seed"])
+
+
+def save_study(study: ConvergenceStudy, results: Results) -> None:
+    """Write the runs of a study."""
+    results.write("runs", as_columns(study.rows, "run", then="round"))
+
+
+def load_study(workdir: str | os.PathLike) -> ConvergenceStudy:
+    """A study of convergence on file; an ``InputError`` if there is none."""
+    results = Results.open(workdir, "convergence")
+    return ConvergenceStudy(**results.options, rows=as_rows(results.read("runs")))
