@@ -23,7 +23,8 @@ from hypothesis import settings
 
 # Shapes and types of these packages' public functions are checked in every call.
 jaxtyping.install_import_hook(
-    ["collapipe_jax.federated", "collapipe_jax.network"], "beartype.beartype"
+    ["collapipe_jax.control", "collapipe_jax.federated", "collapipe_jax.network"],
+    "beartype.beartype",
 )
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -50,7 +50,7 @@ from collapipe_jax.simulation.constraints import (
     network_groups,
     sample_path_excess,
 )
-from collapipe_jax.simulation.environment import draw_system, observed_problems
+from collapipe_jax.simulation.environment import observed_problems, reset
 from collapipe_jax.simulation.montecarlo import (
     chunk_rows,
     policy_options,
@@ -130,7 +130,7 @@ def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Array, Array]
       key: of the realisation.
       params: what the network is drawn from.
     """
-    problem = draw_system(key, params).mean_problem
+    problem = reset(key, params).system.mean_problem
     floor = control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0]
     return problem, can_run(problem), floor
 
@@ -151,7 +151,7 @@ def _least_final_queues(
 def _channels(keys: Array, params: SystemParams, rounds: int) -> RoundProblem:
     """The rounds that realisations meet, the same for every policy but for their queues."""
     policy = make_policy("static_pipeline", params.control.reference_micro_batches)
-    return jax.vmap(lambda key: observed_problems(key, params, policy, rounds))(keys)
+    return jax.vmap(lambda key: observed_problems(reset(key, params), policy, rounds))(keys)
 
 
 def summarise(result: Realisations) -> dict[str, Any]:
