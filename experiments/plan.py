@@ -64,11 +64,11 @@ def _plan_and_explain(
         (lambda *round_: (appraise(*round_), limit_multipliers(*round_)), problem, some_decision),
     )
     solution = jax.device_get(decide(problem))
-    found, multipliers = jax.device_get(evaluate(problem, solution.decision))
+    (cost, lossless), multipliers = jax.device_get(evaluate(problem, solution.decision))
     full = full_devices(problem, solution, decide)
-    why = explain(problem, solution, found.cost, multipliers, full, float(found.lossless))
-    table = decision_table(problem, solution.decision, found)
-    return solution.decision, (table, decision_summary(problem, found.cost), why)
+    why = explain(problem, solution, cost, float(lossless), multipliers, full)
+    table = decision_table(problem, solution.decision, cost)
+    return solution.decision, (table, decision_summary(problem, cost), why)
 
 
 def _plan(problem: RoundProblem, policy: Policy) -> tuple[Decision, tuple[RenderableType, ...]]:
@@ -79,14 +79,14 @@ def _plan(problem: RoundProblem, policy: Policy) -> tuple[Decision, tuple[Render
 
     def decide(key, problem):
         decision = policy(key, problem)
-        return decision, appraise(problem, decision)
+        return decision, appraise(problem, decision)[0]
 
     arguments = jax.random.key(0), problem
-    decision, found = jax.device_get(compile_for_now(decide, *arguments)(*arguments))
+    decision, cost = jax.device_get(compile_for_now(decide, *arguments)(*arguments))
     problem = jax.device_get(problem)
     why = "no multipliers of limits: they have them only at an optimum of (P2), as with dssra"
-    table = decision_table(problem, decision, found)
-    return decision, (table, decision_summary(problem, found.cost), why)
+    table = decision_table(problem, decision, cost)
+    return decision, (table, decision_summary(problem, cost), why)
 
 
 if __name__ == "__main__":

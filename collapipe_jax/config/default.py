@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from collapipe_jax.control.effective_queues import EffectiveQueueParams
+from collapipe_jax.control.queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload

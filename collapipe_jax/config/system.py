@@ -11,7 +11,7 @@ from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.checks import typed_values
 from collapipe_jax.config.default import Config
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
-from collapipe_jax.control.effective_queues import EffectiveQueueParams
+from collapipe_jax.control.queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.problem import RoundProblem

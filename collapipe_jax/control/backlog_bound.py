@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from collapipe_jax.control.budget_floors import control_unit_floor_j, uplink_floor_j
 from collapipe_jax.cost.divergence import (
@@ -30,34 +31,36 @@ _LOSS_COSTS = np.logspace(-10, 14, 481)
 
 
 class _Floors(NamedTuple):
-    """Floors of rounds, in units of budgets and of the target.
+    """Floors of a round, in units of budgets and of the target.
 
     Attributes:
-      uplink, rest: least energy of a control unit, ``[S, R, N]``.
-      per_excess: divergence per unit of ``e^hazard - 1`` of a cluster, ``[S, R, N]``.
-      lossless: divergence of a round without losses, ``[S, R]``.
+      uplink, rest: least energy of a control unit.
+      per_excess: divergence per unit of ``e^hazard - 1`` of a cluster.
+      lossless: divergence of a round without losses.
     """
 
-    uplink: np.ndarray
-    rest: np.ndarray
-    per_excess: np.ndarray
-    lossless: np.ndarray
+    uplink: Float[Array | np.ndarray, "*rounds N"]
+    rest: Float[Array | np.ndarray, "*rounds N"]
+    per_excess: Float[Array | np.ndarray, "*rounds N"]
+    lossless: Float[Array | np.ndarray, "*rounds"]
 
 
-def backlog_lower_bound(problems: RoundProblem, divergence_limit: float) -> np.ndarray:
-    """Least energy queue of every control unit after some rounds, ``[S, N]``.
+def backlog_lower_bound(
+    problems: RoundProblem, divergence_limit: float
+) -> Float[np.ndarray, "S N"]:
+    """Least energy queue of every control unit after the last round.
 
     No decisions within the limit of the mean divergence end below it.
 
     Source: docs/theory.md (T23).
 
     Args:
-      problems: of networks that share workload and radio constants, and of their rounds in
-        order; every leaf with leading axes ``[S, R]``.
+      problems: of ``S`` networks that share workload and radio constants, and of their ``R``
+        rounds in order; every leaf with leading axes ``[S, R]``.
       divergence_limit: mean divergence over its target that is still allowed; infinite to
         allow any.
     """
-    floors = _Floors(*(np.asarray(part, np.float64) for part in _floors(problems)))
+    floors = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), _floors(problems))
     rounds = floors.lossless.shape[1]
     room = divergence_limit * rounds - floors.lossless.sum(axis=1)
     multiplier = _MULTIPLIERS[:, None, None, None]
@@ -73,22 +76,24 @@ def backlog_lower_bound(problems: RoundProblem, divergence_limit: float) -> np.n
 @jax.jit
 @jax.vmap
 @jax.vmap
-def _floors(problem: RoundProblem) -> tuple[Array, ...]:
+def _floors(problem: RoundProblem) -> _Floors:
     learning, work, control = problem.learning, problem.workload, problem.control
     budget_j, uplink_j = control.energy_budget_j[:, 0], uplink_floor_j(problem)
     weight = participating_weight(learning.cluster_weight, can_run(problem))
     smallest = jnp.max(work.micro_batch_choices)
     divergence = cluster_divergence(learning, weight, work.batch, smallest)
-    return (
-        uplink_j / budget_j,
-        (control_unit_floor_j(problem) - uplink_j) / budget_j,
-        divergence.per_excess / control.divergence_target,
-        jnp.sum(divergence.lossless) / control.divergence_target,
+    return _Floors(
+        uplink=uplink_j / budget_j,
+        rest=(control_unit_floor_j(problem) - uplink_j) / budget_j,
+        per_excess=divergence.per_excess / control.divergence_target,
+        lossless=jnp.sum(divergence.lossless) / control.divergence_target,
     )
 
 
-def _least_factor(problem: RoundProblem, loss_cost: np.ndarray) -> np.ndarray:
-    """Least of an uplink's energy over its floor plus the cost of losses, at least 1, ``[...]``.
+def _least_factor(
+    problem: RoundProblem, loss_cost: Float[np.ndarray, "*any"]
+) -> Float[np.ndarray, "*any"]:
+    """Least of an uplink's energy over its floor plus the cost of losses, at least 1.
 
     With ``e(x)`` the energy of a bit at SINR ``x`` over that at vanishing power and ``l(x)``
     the least ``e^hazard - 1``, that of the smallest micro-batches: ``min_x e(x) + cost l(x)``,

@@ -15,11 +15,7 @@ from collapipe_jax.cost.problem import RoundProblem
 def vanilla_fl(problem: RoundProblem) -> ClientDecision:
     """Federated averaging (McMahan et al. 1602.05629): every device trains the whole model.
 
-    Args:
-      problem: one round of one network.
-
-    Returns:
-      A decision that may exceed memory and budgets.
+    The decision may exceed memory and budgets.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
@@ -32,13 +28,8 @@ def splitfed(problem: RoundProblem) -> ClientDecision:
     """Split federated learning (Thapa et al. 2004.12088): the first blocks on every device.
 
     As many as fit the smallest participating device, but at most half of them; where none
-    fits, clients train the embedding alone.
-
-    Args:
-      problem: one round of one network.
-
-    Returns:
-      A decision that may exceed budgets, and memory where not even the embedding fits.
+    fits, clients train the embedding alone. The decision may exceed budgets, and memory where
+    not even the embedding fits.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
@@ -60,11 +51,10 @@ def split_batch(batch: Array, available: Array) -> Array:
 
     Args:
       batch: ``B``.
-      available: ``[N, K]``, boolean.
+      available: booleans, ``[N, K]``.
 
     Returns:
-      Integers, ``[N, K]``; the first devices get the remainder. A row sums to ``B``, or to
-      0 where none is available.
+      Integers, ``[N, K]``; the first devices get the remainder.
     """
     count = jnp.sum(available, axis=1, keepdims=True)
     share, remainder = jnp.divmod(jnp.asarray(batch, jnp.int32), jnp.maximum(count, 1))

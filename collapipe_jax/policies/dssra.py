@@ -1,9 +1,8 @@
 """DSSRA: dynamic segment scheduling and resource allocation, one round of drift plus penalty.
 
-Two steps alternate. The allocation of a few candidates is optimised, all clusters together,
-and the best candidate becomes the incumbent; then other partitions are proposed around it.
-The incumbent stays among the candidates, so the objective never rises. docs/dssra.md
-derives the steps.
+Two steps alternate: shares and powers of some candidate partitions are optimised, all clusters
+together, and other partitions are proposed around the best candidate, the incumbent. It stays a
+candidate, so the objective never rises. docs/dssra.md derives the steps.
 """
 
 import jax
@@ -13,7 +12,7 @@ from collapipe_jax.allocation.allocate import Solution, certified
 from collapipe_jax.batching import batch_last
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.partition.candidates import starting_candidates, with_last
+from collapipe_jax.partition.candidates import Candidates, starting_candidates, with_last
 from collapipe_jax.partition.hysteresis import apply_hysteresis, previous_partition
 from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
 
@@ -38,13 +37,20 @@ def dssra(
     """
 
     def solve(problem):
-        return _solve(problem, micro_batches, config)
+        static = jax.vmap(lambda one: static_pipeline(one, micro_batches), -1, -1)(problem)
+        candidates = starting_candidates(problem, static, config.candidates)
+        if problem.switching is None:
+            return _alternate(problem, candidates, config)
+        before = previous_partition(problem, static)
+        candidates = with_last(candidates, starting_candidates(problem, before, 1))
+        found = _alternate(problem, candidates, config)
+        return apply_hysteresis(problem, before, found, sum(config.allocation_steps))
 
     return batch_last(solve)(jax.lax.stop_gradient(problem))
 
 
-def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Solution:
-    static = jax.vmap(lambda one: static_pipeline(one, micro_batches), -1, -1)(problem)
+def _alternate(problem: RoundProblem, candidates: Candidates, config: SearchConfig) -> Solution:
+    """Optimise and propose in turn, by one loop that is compiled once."""
     steps = jnp.array(config.allocation_steps)
 
     def iterate(candidates, number):
@@ -58,12 +64,5 @@ def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> S
         partition = best.segments, best.micro_batches
         return candidates, certified(problem, fixed, *partition, best.logs, evaluation)
 
-    candidates = starting_candidates(problem, static, config.candidates)
-    if problem.switching is not None:
-        before = previous_partition(problem, static)
-        candidates = with_last(candidates, starting_candidates(problem, before, 1))
     _, solutions = jax.lax.scan(iterate, candidates, jnp.arange(len(steps)))
-    solution = jax.tree.map(lambda leaf: leaf[-1], solutions)
-    if problem.switching is None:
-        return solution
-    return apply_hysteresis(problem, before, solution, sum(config.allocation_steps))
+    return jax.tree.map(lambda leaf: leaf[-1], solutions)

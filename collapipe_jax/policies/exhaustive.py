@@ -1,11 +1,14 @@
 """Exhaustive search over the partitions of a small network: the reference for policies.
 
 All compositions of the blocks over the devices, with every number of micro-batches, for all
-clusters jointly. Lower bounds leave few to solve: first sums of bounds of single clusters,
-then, in their order, the certificates of joint solutions with few steps.
+clusters jointly. Lower bounds leave few to solve. The first are sums over clusters, each by
+itself. Three terms couple the clusters (docs/system-model.md, section 5), and each is relaxed:
+the maximum of latencies to a mean with weights of sum 1, interference to none, and the limit of
+the D2E band to a Lagrangian term. Later bounds are certificates of the joint solutions.
 """
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -14,26 +17,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.allocation.allocate import Solution, certified, descend_jointly
-from collapipe_jax.allocation.certificate import band_multiplier
-from collapipe_jax.allocation.smooth_maximum import Weights, initial_weights
+from collapipe_jax.allocation.allocate import Solution, certified, descend_clusters, descend_jointly
+from collapipe_jax.allocation.certificate import band_multiplier, certify
+from collapipe_jax.allocation.evaluation import Coupling
+from collapipe_jax.allocation.smooth_maximum import initial_weights
 from collapipe_jax.allocation.variables import to_logs
 from collapipe_jax.batching import batch_last
 from collapipe_jax.cost.decision import Allocation, Decision
 from collapipe_jax.cost.evaluate import evaluate
+from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_allocation
 from collapipe_jax.errors import InputError
-from collapipe_jax.policies.cluster_bounds import ClusterBounds, bound_clusters
-from collapipe_jax.policies.enumeration import (
-    ClusterPartitions,
-    compositions,
-    enumerate_partitions,
-)
 
 MOST_PARTITIONS = 1_000_000
-"""Joint partitions whose bounds and starting points fit in memory."""
+"""Joint partitions whose bounds fit in memory."""
 
 _BATCH = 64
 _ROUNDS = (20, 80, 300, 1000)
@@ -67,7 +66,7 @@ class ExhaustiveSolution(NamedTuple):
 def exhaustive(
     problem: RoundProblem, start: Decision | None = None, tolerance: float = 1e-5
 ) -> ExhaustiveSolution:
-    """Best decision of a round over all its partitions. A host loop, not to be compiled.
+    """Best decision of a round of a small network. A host loop, not to be compiled.
 
     Args:
       problem: one round of one small network.
@@ -78,226 +77,172 @@ def exhaustive(
     Raises:
       InputError: if there are more than :data:`MOST_PARTITIONS` joint partitions.
     """
-    partitions = enumerate_partitions(problem)
-    count = math.prod(len(each.micro_batches) for each in partitions)
+    own = enumerate_partitions(problem)
+    count = math.prod(own.allowed.sum(axis=0).tolist())
     if count > MOST_PARTITIONS:
         remedy = "Take fewer devices, blocks or numbers of micro-batches"
         raise InputError("joint partitions", count, f"more than {MOST_PARTITIONS}", remedy)
-    if start is None:
-        start = static_pipeline(problem, 1)
-    search = _Search(problem, partitions, start, tolerance)
+    choices = [np.flatnonzero(allowed) for allowed in own.allowed.T]
+    joint = np.stack([part.ravel() for part in np.meshgrid(*choices, indexing="ij")], axis=1)
+    best = static_pipeline(problem, 1) if start is None else start
+    objective = float(jax.jit(evaluate)(problem, best).objective)
+
+    def solve(segments: np.ndarray, micro_batches: np.ndarray, steps: int):
+        """Solve a batch, filled up to one size, and keep the best decision."""
+        nonlocal best, objective
+        filled = np.minimum(np.arange(_BATCH), len(segments) - 1)
+        found = jax.device_get(_solve(problem, segments[filled], micro_batches[filled], steps))
+        first = np.argmin(np.nan_to_num(found.solution.objective, nan=np.inf))
+        if found.solution.objective[first] < objective:
+            objective = float(found.solution.objective[first])
+            best = jax.tree.map(lambda leaf: jnp.asarray(leaf[first]), found.solution.decision)
+        return found
+
+    segments, micro_batches = np.asarray(best.segments), np.asarray(best.micro_batches)
+    found = solve(segments[None], micro_batches[None], _START_STEPS)
+    # Any cost gives a bound; a start of infinite cost leaves 0.
+    bandwidth_cost = float(np.nan_to_num(found.bandwidth_cost[0], posinf=0.0))
+    bound = _sums_of_bounds(problem, own, joint, bandwidth_cost)
+    solved = np.zeros(count, bool)
     for steps in _ROUNDS:
-        search.refine(steps)
-    return search.result()
+        left = np.flatnonzero(bound < objective * (1.0 - tolerance))
+        left = left[np.argsort(bound[left], kind="stable")]
+        for first in range(0, len(left), _BATCH):
+            which = left[first : first + _BATCH]
+            if bound[which[0]] >= objective * (1.0 - tolerance):
+                break
+            found = solve(own.segments[joint[which]], own.micro_batches[joint[which]], steps)
+            certificates = found.solution.lower_bound[: len(which)]
+            bound[which], solved[which] = np.fmax(bound[which], certificates), True
+    # The best partition's bound is among them, so only rounding lifts the least above the
+    # objective.
+    least = float(np.min(bound))
+    rounding = _ROUNDING[problem.radio.d2d_gain.dtype.name] * abs(least)
+    lower_bound = min(least, objective) - rounding
+    return ExhaustiveSolution(best, objective, lower_bound, count, int(np.sum(solved)))
 
 
-class _Points(NamedTuple):
-    """Points of joint partitions, along a leading axis.
+class Partitions(NamedTuple):
+    """All partitions of a cluster; the last is of zeros, for one that cannot participate.
 
     Attributes:
-      logs: logarithms of shares and powers.
-      weights: of the maxima.
+      segments: integers, ``[J, K]``.
+      micro_batches: integers, ``[J]``.
+      allowed: those that each cluster may take, booleans ``[J, N]``; one at least.
     """
 
-    logs: Allocation
-    weights: Weights
+    segments: np.ndarray
+    micro_batches: np.ndarray
+    allowed: np.ndarray
 
 
-class _Refined(NamedTuple):
-    """Solutions of joint partitions.
+def enumerate_partitions(problem: RoundProblem) -> Partitions:
+    """Every partition of a cluster, and which of them the clusters' memory allows."""
+    splits = compositions(problem.workload.blocks, problem.devices)
+    counts = np.unique(np.asarray(problem.workload.micro_batch_choices))
+    capacity = np.stack([np.asarray(usable_blocks(problem, count)) for count in counts])
+    fits = np.all(splits[:, None] <= capacity[:, None], axis=3).reshape(-1, problem.clusters)
+    return Partitions(
+        segments=np.concatenate([np.tile(splits, (len(counts), 1)), np.zeros_like(splits[:1])]),
+        micro_batches=np.append(np.repeat(counts, len(splits)), counts[-1]),
+        allowed=np.concatenate([fits, ~np.any(fits, axis=0, keepdims=True)]),
+    )
 
-    Attributes:
-      points: to continue from.
-      solution: decisions, objectives and bounds.
-      bandwidth_cost: of the D2E band.
-    """
 
-    points: _Points
+def compositions(total: int, parts: int) -> np.ndarray:
+    """All ways to write a number as an ordered sum of some parts, zeros allowed, one a row."""
+    bars = itertools.combinations(range(total + parts - 1), parts - 1)
+    ends = np.array([(-1, *places, total + parts - 1) for places in bars], np.int32)
+    return np.diff(ends, axis=1) - 1
+
+
+class _Found(NamedTuple):
+    """Solution of a joint partition, and the cost of the whole D2E band there."""
+
     solution: Solution
     bandwidth_cost: Array
 
 
 @jax.jit
-@functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, None))
-def _refine(problem, segments, micro_batches, points: _Points, steps) -> _Refined:
-    def solve(problem, segments, micro_batches, points, steps):
-        fixed = fix_partition(problem, segments, micro_batches)
-        logs, weights = points
+@functools.partial(jax.vmap, in_axes=(None, 0, 0, None))
+def _solve(problem: RoundProblem, segments: Array, micro_batches: Array, steps: Array) -> _Found:
+    def solve(problem, decision, steps):
+        partition = decision.segments, decision.micro_batches
+        fixed = fix_partition(problem, *partition)
+        logs, weights = to_logs(problem, fixed.active, decision), initial_weights(fixed)
         steps = jnp.max(steps)
         found = descend_jointly(problem, fixed, logs, weights, steps, with_evaluation=True)
-        return _Refined(
-            _Points(found.logs, found.weights),
-            certified(problem, fixed, segments, micro_batches, found.logs, found.evaluation),
-            band_multiplier(found.evaluation.slope.d2e_share),
-        )
+        solution = certified(problem, fixed, *partition, found.logs, found.evaluation)
+        return _Found(solution, band_multiplier(found.evaluation.slope.d2e_share))
 
-    return batch_last(solve)(problem, segments, micro_batches, points, steps)
+    decision = with_equal_allocation(problem, segments, micro_batches)
+    return batch_last(solve)(problem, decision, steps)
 
 
-@jax.jit
-def _point_of(problem, decision: Decision) -> _Points:
-    def solve(problem, decision):
-        fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-        return _Points(to_logs(problem, fixed.active, decision), initial_weights(fixed))
+def _sums_of_bounds(
+    problem: RoundProblem, own: Partitions, joint: np.ndarray, bandwidth_cost: float
+) -> np.ndarray:
+    """Lower bounds ``[B]`` of joint partitions, the best over some weights of latencies.
 
-    return batch_last(solve)(problem, decision)
+    Args:
+      problem: one round of one network.
+      own: partitions of a cluster.
+      joint: row of ``own`` for every cluster, ``[B, N]``.
+      bandwidth_cost: of the whole D2E band.
+    """
+    clusters = range(problem.clusters)
+    # With weight 0 the cost of latency would have no curvature.
+    weights = np.arange(_WEIGHT_PARTS + 1) + _LEAST_WEIGHT
+    weights = weights / (_WEIGHT_PARTS + len(clusters) * _LEAST_WEIGHT)
+    weights = weights.astype(problem.radio.d2d_gain.dtype)
+    found = bound_clusters(problem, own.segments, own.micro_batches, weights, bandwidth_cost)
+    each = np.nan_to_num(np.asarray(found, np.float64), nan=-np.inf)
+    bound = np.full(len(joint), -np.inf)
+    for part in compositions(_WEIGHT_PARTS, len(clusters)):
+        total = sum(each[part[n], joint[:, n], n] for n in clusters) - bandwidth_cost
+        bound = np.maximum(bound, total)
+    return bound
 
 
 @jax.jit
 @functools.partial(jax.vmap, in_axes=(None, None, None, 0, None))
 @functools.partial(jax.vmap, in_axes=(None, 0, 0, None, None))
-def _bound_clusters(problem, segments, micro_batches, weight, bandwidth_cost) -> ClusterBounds:
-    return bound_clusters(problem, segments, micro_batches, weight, bandwidth_cost, _CLUSTER_STEPS)
+def bound_clusters(
+    problem: RoundProblem,
+    segments: Array,
+    micro_batches: Array,
+    weight: Array,
+    bandwidth_cost: Array,
+) -> Array:
+    """Bounds of the cost of each cluster by itself, ``[W, J, N]``.
 
-
-class _Search:
-    """Bounds and points of every joint partition, numbered as in ``np.ndindex``."""
-
-    def __init__(
-        self,
-        problem: RoundProblem,
-        partitions: list[ClusterPartitions],
-        start: Decision,
-        tolerance: float,
-    ):
-        self.problem, self.tolerance = problem, tolerance
-        self.sizes = tuple(len(each.micro_batches) for each in partitions)
-        self.segments, self.micro_batches = _side_by_side(problem, partitions)
-        self.decision = start
-        self.objective = float(jax.jit(evaluate)(problem, start).objective)
-        self.solved = np.zeros(math.prod(self.sizes), bool)
-        bandwidth_cost = self._optimise_start(start)
-        self.bound, self.points, self.open = self._bound_all(bandwidth_cost)
-
-    def refine(self, steps: int) -> None:
-        """Solve open partitions in order of their bounds, and close those they rule out."""
-        self._keep(np.argsort(self.bound[self.open], kind="stable"))
-        for first in range(0, len(self.open), _BATCH):
-            if self.bound[self.open[first]] >= self._enough():
-                break
-            self._refine_batch(np.arange(first, min(first + _BATCH, len(self.open))), steps)
-        self._keep(np.flatnonzero(self.bound[self.open] < self._enough()))
-
-    def result(self) -> ExhaustiveSolution:
-        """The best so far."""
-        # The best partition's bound is among them, so only rounding lifts the least above
-        # the objective.
-        least = float(np.min(self.bound))
-        rounding = _ROUNDING[self.problem.radio.d2d_gain.dtype.name]
-        lower_bound = min(least, self.objective) - rounding * abs(least)
-        return ExhaustiveSolution(
-            decision=self.decision,
-            objective=self.objective,
-            lower_bound=lower_bound,
-            partitions=len(self.bound),
-            solved=int(np.sum(self.solved)),
-        )
-
-    def _enough(self) -> float:
-        return self.objective * (1.0 - self.tolerance)
-
-    def _optimise_start(self, start: Decision) -> float:
-        """Optimise the start's allocation; returns the cost of the D2E band there."""
-        one = start.segments, start.micro_batches, _point_of(self.problem, start)
-        segments, micro_batches, points = jax.tree.map(lambda leaf: np.asarray(leaf)[None], one)
-        found = self._solve(segments, micro_batches, points, _START_STEPS)
-        self._take_best(found)
-        # Any cost gives a bound; a start of infinite cost leaves 0.
-        return float(np.nan_to_num(found.bandwidth_cost[0], posinf=0.0))
-
-    def _solve(self, segments, micro_batches, points: _Points, steps: int) -> _Refined:
-        """Solve a batch, padded with its last partition to a fixed size."""
-        count = len(segments)
-        index = np.minimum(np.arange(_BATCH), count - 1)
-        full = jax.tree.map(lambda leaf: leaf[index], (segments, micro_batches, points))
-        found = jax.device_get(_refine(self.problem, *full, steps))
-        return jax.tree.map(lambda leaf: leaf[:count], found)
-
-    def _take_best(self, found: _Refined) -> None:
-        objective = np.where(np.isnan(found.solution.objective), np.inf, found.solution.objective)
-        best = int(np.argmin(objective))
-        if objective[best] < self.objective:
-            self.objective = float(objective[best])
-            decision = found.solution.decision
-            self.decision = jax.tree.map(lambda leaf: jnp.asarray(leaf[best]), decision)
-
-    def _refine_batch(self, places: np.ndarray, steps: int) -> None:
-        """Solve some open partitions, by their places among the open ones."""
-        which = self.open[places]
-        here = jax.tree.map(lambda leaf: leaf[places], self.points)
-        found = self._solve(*self._partitions(which), here, steps)
-        self._take_best(found)
-        self.bound[which] = np.fmax(self.bound[which], found.solution.lower_bound)
-        self.solved[which] = True
-        jax.tree.map(lambda kept, new: _put(kept, places, new), self.points, found.points)
-
-    def _partitions(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Segments ``[B, N, K]`` and micro-batches ``[B, N]`` of joint partitions."""
-        own = np.unravel_index(which, self.sizes)
-        clusters = range(len(self.sizes))
-        segments = np.stack([self.segments[own[n], n] for n in clusters], axis=1)
-        return segments, np.stack([self.micro_batches[own[n], n] for n in clusters], axis=1)
-
-    def _keep(self, places: np.ndarray) -> None:
-        self.open = self.open[places]
-        self.points = jax.tree.map(lambda leaf: leaf[places], self.points)
-
-    def _bound_all(self, bandwidth_cost: float):
-        """Bounds of all joint partitions, and points of those that stay open."""
-        clusters = len(self.sizes)
-        parts = compositions(_WEIGHT_PARTS, clusters)
-        # With weight 0 the cost of latency would have no curvature.
-        weights = np.arange(_WEIGHT_PARTS + 1) + _LEAST_WEIGHT
-        weights = weights / (_WEIGHT_PARTS + clusters * _LEAST_WEIGHT)
-        dtype = self.problem.radio.d2d_gain.dtype
-        partitions = self.segments, self.micro_batches
-        found = jax.device_get(
-            _bound_clusters(self.problem, *partitions, weights.astype(dtype), bandwidth_cost)
-        )
-        own = np.nan_to_num(found.lower_bound.astype(np.float64), nan=-np.inf)
-        bound = np.full(math.prod(self.sizes), -np.inf)
-        best = np.zeros(len(bound), np.int32)
-        for index, part in enumerate(parts):
-            rows = [own[part[n], : self.sizes[n], n] for n in range(clusters)]
-            total = functools.reduce(np.add.outer, rows).reshape(-1) - bandwidth_cost
-            best = np.where(total > bound, index, best)
-            bound = np.maximum(bound, total)
-        left = np.flatnonzero(bound < self._enough())
-        places = np.unravel_index(left, self.sizes)
-        return bound, _joint_points(found, weights, parts[best[left]], places), left
-
-
-def _put(kept: np.ndarray, places: np.ndarray, new: np.ndarray) -> None:
-    kept[places] = new
-
-
-def _side_by_side(problem, partitions: list[ClusterPartitions]) -> tuple[np.ndarray, np.ndarray]:
-    """Partitions ``[J, N, K]`` and ``[J, N]``; short lists are padded with their last."""
-    # As many as there can be, so that one compiled function serves every network.
-    most = math.comb(problem.workload.blocks + problem.devices - 1, problem.devices - 1)
-    most *= len(problem.workload.micro_batch_choices)
-    index = [np.minimum(np.arange(most), len(each.micro_batches) - 1) for each in partitions]
-    chosen = list(zip(partitions, index, strict=True))
-    return (
-        np.stack([each.segments[i] for each, i in chosen], axis=1),
-        np.stack([each.micro_batches[i] for each, i in chosen], axis=1),
-    )
-
-
-def _joint_points(found: ClusterBounds, weights, parts, places) -> _Points:
-    """Starting points of joint partitions: every cluster at its best by itself.
+    Of weighted latency, energy, divergence and D2E band.
 
     Args:
-      found: of every weight and cluster's partition, ``[W, J, ...]``.
-      weights: ``[W]``.
-      parts: index of each cluster's weight, ``[B, N]``.
-      places: index of its partition, ``[B]`` for every cluster.
+      problem: one round of one network.
+      segments: ``[J, K]``, tried by every cluster.
+      micro_batches: ``[J]``.
+      weight: of a cluster's latency in the mean, ``[W]``, positive.
+      bandwidth_cost: of the whole D2E band, scalar.
     """
 
-    def pick(leaf):
-        columns = [leaf[parts[:, n], place, ..., n] for n, place in enumerate(places)]
-        return np.stack(columns, axis=-1)
+    def solve(problem, segments, micro_batches, weight, bandwidth_cost):
+        fixed = fix_partition(problem, segments, micro_batches)
+        per_s, node = weight * fixed.costs.latency_per_s, jnp.zeros_like(fixed.hop_bits)
+        fixed = fixed.replace(costs=fixed.costs._replace(latency_per_s=per_s))
+        coupling = Coupling(
+            interference_w=node,
+            interference_cost_per_w=node,
+            latency_cost_per_s=node[0] + per_s,
+            round_s=jnp.zeros_like(per_s),
+            bandwidth_cost=bandwidth_cost,
+        )
+        # Full power; D2D shares of 1, which the descent projects to its limits.
+        start = Allocation(node, node, node[0] - jnp.log(1.0 * node.shape[1]), node[0])
+        steps = _CLUSTER_STEPS
+        found = descend_clusters(problem, fixed, start, coupling, steps, with_evaluation=True)
+        return certify(found.evaluation, found.logs, fixed.active, joint=False).lower_bound
 
-    logs, maxima = jax.tree.map(pick, (found.logs, found.weights))
-    cluster = weights[parts].astype(maxima.cluster.dtype)
-    return _Points(logs, maxima._replace(cluster=cluster))
+    segments = jnp.broadcast_to(segments, (problem.clusters, problem.devices))
+    micro_batches = jnp.broadcast_to(micro_batches, (problem.clusters,))
+    return batch_last(solve)(problem, segments, micro_batches, weight, bandwidth_cost)

@@ -1,9 +1,5 @@
 """Explanation of a decision: terms of (P2), certificate, and multipliers of its limits."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
-
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from rich.console import Group, RenderableType
@@ -30,39 +26,20 @@ _STATUS = {
 }
 
 
-class Appraisal(NamedTuple):
-    """Cost of a decision, with details.
-
-    Attributes:
-      cost: of the decision.
-      flows_s: stages of the forward flow and of the backward flow, ``[N, 4 K + 7]``.
-      lossless: divergence of the round without losses.
-    """
-
-    cost: RoundCost
-    flows_s: Array
-    lossless: Array
-
-
-def appraise(problem: RoundProblem, decision: Decision) -> Appraisal:
-    """Evaluate a decision, with the stages of its flows."""
+def appraise(problem: RoundProblem, decision: Decision) -> tuple[RoundCost, Array]:
+    """Cost of a decision, and the divergence of its round without losses."""
     cost = evaluate(problem, decision)
-    assert cost.flows is not None  # a Decision has a pipeline
-    lossless = lossless_divergence(problem.learning, problem.workload.batch, ~cost.absent)
-    return Appraisal(cost, jnp.concatenate(cost.flows, axis=1), lossless)
+    return cost, lossless_divergence(problem.learning, problem.workload.batch, ~cost.absent)
 
 
-def decision_table(problem: RoundProblem, decision: Decision, found: Appraisal) -> Table:
+def decision_table(problem: RoundProblem, decision: Decision, cost: RoundCost) -> Table:
     """Blocks, micro-batches, latency and memory, one row a cluster."""
-    cost, flows = found.cost, found.flows_s
+    assert cost.flows is not None  # a Decision has a pipeline
+    flows = np.concatenate(cost.flows, axis=1)
     stage_names = _stage_names(problem.devices)
     slowest = int(np.argmax(cost.cluster_latency_s))
-    rows = []
-    for n in range(problem.clusters):
-        if cost.absent[n]:
-            rows.append((str(n), "absent", *["-"] * 5))
-            continue
-        row = [
+    rows = [
+        (
             str(n) + (" (slowest)" if n == slowest else ""),
             " ".join(str(int(blocks)) for blocks in decision.segments[n]),
             str(int(decision.micro_batches[n])),
@@ -70,8 +47,11 @@ def decision_table(problem: RoundProblem, decision: Decision, found: Appraisal) 
             stage_names[int(np.argmax(flows[n]))],
             f"{1e3 * flows[n].max():.3g}",
             f"{bytes_to_mib(np.max(cost.memory_bytes[n])):.0f}",
-        ]
-        rows.append(row)
+        )
+        if not cost.absent[n]
+        else (str(n), "absent", *["-"] * 5)
+        for n in range(problem.clusters)
+    ]
     headings = ("cluster", "blocks per device", "M", "latency, s", "slowest stage", "ms")
     table = make_table((*headings, "memory, MiB"), rows, left=0, title="Decision")
     table.columns[4].justify = "left"
@@ -87,46 +67,20 @@ def _stage_names(devices: int) -> list[str]:
     return [*forward, "downlink", *(f"{name}, backward" for name in reversed(chain))]
 
 
-class Terms(NamedTuple):
-    """Terms of (P2)."""
-
-    latency: float
-    energy: float
-    divergence: float
-
-
-def terms(problem: RoundProblem, cost: RoundCost) -> Terms:
-    """Terms of (P2), whose sum is the objective."""
+def decision_summary(problem: RoundProblem, cost: RoundCost) -> str:
+    """Terms of the objective (P2) and the worst of each constraint."""
     control = problem.control
     over = np.asarray(cost.energy_j / control.energy_budget_j)
-    return Terms(
-        latency=float(control.v * cost.latency_s / control.reference_latency_s),
-        energy=float(np.sum(np.asarray(control.energy_queue) * over)),
-        divergence=float(control.divergence_queue * cost.divergence / control.divergence_target),
-    )
-
-
-def decision_summary(problem: RoundProblem, cost: RoundCost) -> str:
-    """Terms of the objective and the worst of each constraint."""
-    term = terms(problem, cost)
-    over = np.asarray(cost.energy_j / problem.control.energy_budget_j)
+    latency = float(control.v * cost.latency_s / control.reference_latency_s)
+    energy = float(np.sum(np.asarray(control.energy_queue) * over))
+    divergence = float(cost.divergence / control.divergence_target)
     node = np.unravel_index(np.argmax(over), over.shape)
     return (
-        f"objective {float(cost.objective):.6g} = latency {term.latency:.4g} + energy "
-        f"{term.energy:.4g} + divergence {term.divergence:.4g}\n"
+        f"objective {float(cost.objective):.6g} = latency {latency:.4g} + energy "
+        f"{energy:.4g} + divergence {float(control.divergence_queue) * divergence:.4g}\n"
         f"latency {float(cost.latency_s):.4g} s, compute {float(cost.compute_latency_s):.4g} s; "
-        f"divergence {float(cost.divergence / problem.control.divergence_target):.3g} of its "
-        f"target;\nhighest energy {over.max():.3g} of the budget, cluster {node[0]} node {node[1]}"
-    )
-
-
-def certificate(solution: Solution) -> str:
-    """Gap between objective and lower bound, in words."""
-    objective, bound = float(solution.objective), float(solution.lower_bound)
-    gap = (objective - bound) / objective if objective > 0 else 0.0
-    return (
-        f"with these segments and micro-batches no shares and powers get below {bound:.6g}, "
-        f"{100 * gap:.2g} % less:\n{_STATUS[int(solution.status)]}"
+        f"divergence {divergence:.3g} of its target;\n"
+        f"highest energy {over.max():.3g} of the budget, cluster {node[0]} node {node[1]}"
     )
 
 
@@ -134,31 +88,32 @@ def explain(
     problem: RoundProblem,
     solution: Solution,
     cost: RoundCost,
+    lossless: float,
     multipliers: LimitMultipliers,
     full: list[FullDevice],
-    lossless: float,
 ) -> Group:
-    """All limits that keep the objective from falling, with their multipliers.
+    """Certificate, and all limits that keep the objective from falling, with their multipliers.
 
     Computed on the host with NumPy's arrays, so that nothing is compiled.
-
-    Args:
-      problem: one round of one network.
-      solution: of the problem.
-      cost: of its decision.
-      multipliers: of its limits.
-      full: its full devices.
-      lossless: divergence of the round without losses.
     """
-    parts: list[RenderableType] = [
-        certificate(solution),
+    return Group(
+        _certificate(solution),
         _latency(multipliers),
         _limits(problem, solution.decision, multipliers, float(solution.objective)),
         _memory(full, multipliers),
-        *_energy(problem, cost, multipliers),
+        _energy(problem, cost, multipliers),
         _divergence(problem, cost, lossless),
-    ]
-    return Group(*parts)
+    )
+
+
+def _certificate(solution: Solution) -> str:
+    """Gap between objective and lower bound, in words."""
+    objective, bound = float(solution.objective), float(solution.lower_bound)
+    gap = (objective - bound) / objective if objective > 0 else 0.0
+    return (
+        f"with these segments and micro-batches no shares and powers get below {bound:.6g}, "
+        f"{100 * gap:.2g} % less:\n{_STATUS[int(solution.status)]}"
+    )
 
 
 def _latency(multipliers: LimitMultipliers) -> str:
@@ -181,8 +136,7 @@ def _limits(problem, decision: Decision, multipliers: LimitMultipliers, objectiv
         rows.append((f"D2D power {d2d_max_w[n, i]:.3g} W, {_node(n, i)}", float(own)))
     for n, own in enumerate(multipliers.d2e_power):
         rows.append((f"D2E power {d2e_max_w[n]:.3g} W, cluster {n}", float(own)))
-    binding = [row for row in rows if row[1] > _SLIGHT * objective]
-    binding.sort(key=lambda row: -row[1])
+    binding = sorted((row for row in rows if row[1] > _SLIGHT * objective), key=lambda row: -row[1])
     cells = [
         (name, f"{own:.3g}", f"{0.01 * own:.3g}", _as_ms(0.01 * own, multipliers))
         for name, own in binding[:_ROWS]
@@ -218,13 +172,8 @@ def _memory(full: list[FullDevice], multipliers: LimitMultipliers) -> Renderable
     if not matter:
         return f"memory: {len(full)} devices are full, and memory for one block more saves nothing"
     rows = [
-        (
-            f"cluster {device.cluster} device {device.device}",
-            str(device.blocks),
-            f"{device.saved:.3g}",
-            _as_ms(device.saved, multipliers),
-        )
-        for device in matter[:_ROWS]
+        (_node(cluster, device), str(blocks), f"{saved:.3g}", _as_ms(saved, multipliers))
+        for cluster, device, blocks, saved in matter[:_ROWS]
     ]
     return make_table(
         ("device", "blocks", "one more saves", "as latency, ms"),
@@ -234,7 +183,7 @@ def _memory(full: list[FullDevice], multipliers: LimitMultipliers) -> Renderable
     )
 
 
-def _energy(problem, cost: RoundCost, multipliers: LimitMultipliers) -> Iterable[RenderableType]:
+def _energy(problem, cost: RoundCost, multipliers: LimitMultipliers) -> RenderableType:
     """Nodes whose energy has a cost, by their terms of the objective."""
     queue = np.asarray(problem.control.energy_queue)
     budget_j = np.asarray(problem.control.energy_budget_j)
@@ -243,17 +192,15 @@ def _energy(problem, cost: RoundCost, multipliers: LimitMultipliers) -> Iterable
     nodes = [tuple(np.unravel_index(i, term.shape)) for i in np.argsort(-term, axis=None)]
     nodes = [node for node in nodes if term[node] > 0]
     if not nodes:
-        yield "energy: the queues of all nodes that spend some are empty, so it is free this round"
-        return
+        return "energy: the queues of all nodes that spend some are empty, so it is free this round"
     rows = []
     for node in nodes[:_ROWS]:
         cost_per_j, share = queue[node] / budget_j[node], 100 * energy_j[node] / budget_j[node]
         in_s = f"{cost_per_j / multipliers.latency:.3g}" if multipliers.latency > 0 else "-"
-        costs = f"{queue[node]:.3g}", f"{cost_per_j:.3g}", in_s
-        numbers = energy_j[node], share, term[node]
-        rows.append((_node(*node), *costs, *(f"{number:.3g}" for number in numbers)))
+        spent = (f"{number:.3g}" for number in (energy_j[node], share, term[node]))
+        rows.append((_node(*node), f"{queue[node]:.3g}", f"{cost_per_j:.3g}", in_s, *spent))
     headings = ("node", "a budget costs", "a J costs", "in s", "spends, J", "of budget, %", "adds")
-    yield make_table(headings, rows, title="Energy", caption=_unlisted(nodes, "adds"))
+    return make_table(headings, rows, title="Energy", caption=_unlisted(nodes, "adds"))
 
 
 def _divergence(problem, cost: RoundCost, lossless: float) -> str:

@@ -89,13 +89,16 @@ def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> S
     relaxed = relax_infeasible_budgets(problem)
     steps = jnp.array((*config.allocation_steps, 0))
 
+    def best_of(scaled):
+        return take(scaled, jnp.argmin(scaled.score, axis=0))
+
     def iterate(state, number):
         candidates, best = state
         scaled = _scale_to_caps(problem, relaxed, candidates)
         # It goes on from where its steps ended, not from the scaled powers: those of a node
         # that only its own cap holds back recover late.
         incumbent = take(candidates, jnp.argmin(scaled.score, axis=0))
-        best = _best(join(with_candidate_axis(best), scaled))
+        best = best_of(join(with_candidate_axis(best), scaled))
         candidates = jax.lax.cond(
             (number > 0) & (number < len(config.allocation_steps)),
             lambda: _propose_partitions(relaxed, incumbent, config),
@@ -105,18 +108,13 @@ def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> S
 
     candidates = _starting_candidates(problem, relaxed, micro_batches, config.candidates)
     worst = jnp.full(candidates.micro_batches.shape[1:], jnp.inf)
-    nothing = _best(_Scaled(candidates, worst, candidates.logs.d2d_power))
+    nothing = best_of(_Scaled(candidates, worst, candidates.logs.d2d_power))
     (_, best), _ = jax.lax.scan(iterate, (candidates, nothing), jnp.arange(len(steps)))
     return _solution(relaxed, best)
 
 
 def _with_energy_queue(problem: RoundProblem, queue: Array) -> RoundProblem:
     return problem.replace(control=problem.control.replace(energy_queue=queue))
-
-
-def _best(scaled: _Scaled) -> _Scaled:
-    """The best candidate, without the axis of candidates."""
-    return take(scaled, jnp.argmin(scaled.score, axis=0))
 
 
 def _starting_candidates(

@@ -10,7 +10,7 @@ from collapipe_jax.cost.problem import RoundProblem
 
 
 def random_policy(key: Array, problem: RoundProblem) -> Decision:
-    """Random feasible decision, uniform part by part.
+    """Random feasible decision, uniform part by part; no message lacks share or power.
 
     A cluster's number of micro-batches is uniform over those with which its devices can
     hold the encoder; its segments are then uniform over all rows that fit, idle devices
@@ -18,23 +18,14 @@ def random_policy(key: Array, problem: RoundProblem) -> Decision:
     their maxima. A cluster that cannot hold the encoder does not participate.
 
     Source: docs/system-model.md, section 6.
-
-    Args:
-      key: random key.
-      problem: one round of one network.
-
-    Returns:
-      A feasible decision; no message lacks share or power.
     """
-    count_key, segments_key, share_key, power_key, d2e_share_key, d2e_power_key = jax.random.split(
-        key, 6
-    )
+    count_key, segments_key, *allocation_keys = jax.random.split(key, 6)
+    share_key, power_key, d2e_share_key, d2e_power_key = allocation_keys
     count = _random_micro_batches(count_key, problem)
     capacity = usable_blocks(problem, count[:, None])
+    compose = jax.vmap(random_composition, in_axes=(0, 0, None))
     keys = jax.random.split(segments_key, problem.clusters)
-    segments = jax.vmap(random_composition, in_axes=(0, 0, None))(
-        keys, capacity, problem.workload.blocks
-    )
+    segments = compose(keys, capacity, problem.workload.blocks)
     active, runs = active_nodes(segments), participates(segments)
     return Decision(
         segments=segments,
@@ -61,7 +52,7 @@ def random_composition(key: Array, capacity: Array, blocks: int) -> Array:
     to the number of ways for those after it to hold the rest.
 
     Args:
-      key: random key.
+      key: of the draw.
       capacity: most blocks of each device, integers, ``[K]``.
       blocks: ``L``.
 
@@ -85,8 +76,8 @@ def random_composition(key: Array, capacity: Array, blocks: int) -> Array:
 def log_ways(capacity: Array, blocks: int) -> Array:
     """Logarithm of the number of ways for the devices from the k-th on to hold l blocks.
 
-    In logarithms, since the numbers themselves leave the range of floats: 300 blocks on
-    120 devices can be split in 1e107 ways.
+    The numbers themselves leave the range of floats: 300 blocks on 120 devices can be split
+    in 1e107 ways.
 
     Args:
       capacity: most blocks of each device, integers, ``[K]``.
@@ -113,15 +104,7 @@ def _at_rest(log_ways_after: Array, rest: Array) -> Array:
 
 
 def _random_shares(key: Array, members: Array) -> Array:
-    """Uniform on the simplex of the members: exponential spacings over their sum.
-
-    Args:
-      key: random key.
-      members: boolean, ``[..., n]``.
-
-    Returns:
-      ``[..., n]``; 0 for the others, and for all where there is no member.
-    """
+    """Uniform on the simplex of the members, 0 for others: exponential spacings over their sum."""
     spacing = jnp.where(members, -jnp.log(_open_uniform(key, members.shape)), 0.0)
     total = jnp.sum(spacing, axis=-1, keepdims=True)
     return spacing / jnp.where(total > 0, total, 1.0)

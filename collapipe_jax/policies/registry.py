@@ -26,11 +26,10 @@ class PolicyEntry:
     """A policy of the registry.
 
     Attributes:
-      decide: ``decide(problem, *options)``; ``decide(key, problem, *options)`` if random.
-      options: names of the options of :func:`make_policy` that it takes, in order.
+      decide: ``decide(problem, **options)``; ``decide(key, problem, **options)`` if random.
+      options: names of the options of :func:`make_policy` that it takes.
       random: whether it takes a random key.
-      by_clients: whether devices train copies of the model by themselves; if not, a cluster
-        trains one model in a pipeline.
+      by_clients: whether every device trains a copy of the model, not its cluster a pipeline.
     """
 
     decide: Callable[..., Decision | ClientDecision]
@@ -39,23 +38,15 @@ class PolicyEntry:
     by_clients: bool = False
 
 
-def _decide_dssra(problem: RoundProblem, micro_batches: int) -> Decision:
-    return dssra(problem, micro_batches).decision
-
-
-def _decide_greedy(problem: RoundProblem, micro_batches: int) -> Decision:
-    return greedy(problem, micro_batches).decision
-
-
-def _decide_titanic(problem: RoundProblem, partitions: int) -> Decision:
-    return titanic(problem, 1, partitions)
-
-
 POLICIES: dict[str, PolicyEntry] = {
-    "dssra": PolicyEntry(_decide_dssra, ("micro_batches",)),
-    "greedy": PolicyEntry(_decide_greedy, ("micro_batches",)),
+    "dssra": PolicyEntry(
+        lambda problem, micro_batches: dssra(problem, micro_batches).decision, ("micro_batches",)
+    ),
+    "greedy": PolicyEntry(
+        lambda problem, micro_batches: greedy(problem, micro_batches).decision, ("micro_batches",)
+    ),
     "static_pipeline": PolicyEntry(static_pipeline, ("micro_batches",)),
-    "titanic": PolicyEntry(_decide_titanic, ("partitions",)),
+    "titanic": PolicyEntry(functools.partial(titanic, micro_batches=1), ("partitions",)),
     "titanic_pipelined": PolicyEntry(titanic, ("micro_batches", "partitions")),
     "random": PolicyEntry(random_policy, random=True),
     "vanilla_fl": PolicyEntry(vanilla_fl, by_clients=True),
@@ -77,7 +68,7 @@ def make_policy(name: str, micro_batches: int = 8, partitions: int = 3) -> Polic
     """
     entry = policy_entry(name)
     options = {"micro_batches": micro_batches, "partitions": partitions}
-    return _policy(entry, *(options[option] for option in entry.options))
+    return _policy(entry, **{option: options[option] for option in entry.options})
 
 
 def policy_entry(name: str) -> PolicyEntry:
@@ -93,8 +84,8 @@ def policy_entry(name: str) -> PolicyEntry:
 
 
 @functools.cache
-def _policy(entry: PolicyEntry, *options: int) -> Policy:
+def _policy(entry: PolicyEntry, **options: int) -> Policy:
     """The same object for the same arguments, so that it is compiled once."""
     if entry.random:
-        return lambda key, problem: entry.decide(key, problem, *options)
-    return lambda key, problem: entry.decide(problem, *options)
+        return lambda key, problem: entry.decide(key, problem, **options)
+    return lambda key, problem: entry.decide(problem, **options)

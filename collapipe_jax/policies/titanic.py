@@ -22,12 +22,11 @@ def titanic(problem: RoundProblem, micro_batches: int, partitions: int = 3) -> D
     """Place partitions of near-equal size on the devices that suit them best.
 
     Each partition goes to a device of its own with room for it, such that the sum of
-    affinities is largest (see :func:`affinity_s`). Blocks run in index order of the
-    devices, whatever partition each has. It takes more devices than partitions for there
-    to be a choice. A cluster that cannot place its partitions tries again with the
-    largest allowed number of micro-batches, which needs least memory, then with one
-    partition more, first again with the number wanted, and so on up to a partition for
-    every device. Where nothing can be placed, the static pipeline decides.
+    affinities is largest (:func:`affinity_s`). Blocks run in index order of the devices,
+    whatever partition each has. A cluster that cannot place its partitions tries again with
+    the largest allowed number of micro-batches, which needs least memory, then with one
+    partition more, and so on up to a partition for every device. Where nothing can be placed,
+    the static pipeline decides.
 
     Source: docs/system-model.md, section 6.
 
@@ -35,9 +34,6 @@ def titanic(problem: RoundProblem, micro_batches: int, partitions: int = 3) -> D
       problem: one round of one network.
       micro_batches: the number wanted; the nearest allowed one is taken.
       partitions: ``S``, 1 or more; at most one for every device.
-
-    Returns:
-      A feasible decision with equal shares and full power.
 
     Raises:
       InputError: if there are no partitions.
@@ -58,15 +54,9 @@ def titanic(problem: RoundProblem, micro_batches: int, partitions: int = 3) -> D
 
 
 def near_equal_sizes(blocks: int, partitions: Array, devices: int) -> Array:
-    """Sizes of partitions that differ by at most one block, the larger ones first.
+    """Sizes ``[T, K]`` of ``S`` partitions that differ by at most one block, larger ones first.
 
-    Args:
-      blocks: ``L``.
-      partitions: ``S``, ``[T]``.
-      devices: ``K``.
-
-    Returns:
-      Integers, ``[T, K]``, 0 from the S-th on, and where blocks run out.
+    They are 0 from the S-th on, and where blocks run out; ``partitions`` is ``S``, ``[T]``.
     """
     index, partitions = jnp.arange(devices)[None], partitions[:, None]
     sizes = blocks // partitions + (index < blocks % partitions)
@@ -74,32 +64,21 @@ def near_equal_sizes(blocks: int, partitions: Array, devices: int) -> Array:
 
 
 def _attempts(problem: RoundProblem, micro_batches: int, partitions: int) -> tuple[Array, Array]:
-    """What every cluster tries, first choice first.
-
-    Returns:
-      Sizes of partitions, ``[T, N, K]``, and numbers of micro-batches, ``[T, N]``.
-    """
+    """What every cluster tries, first choice first: sizes ``[T, N, K]`` and counts ``[T, N]``."""
     choices, devices = problem.workload.micro_batch_choices, problem.devices
     wanted = choices[jnp.argmin(jnp.abs(choices - micro_batches))]
     numbers = jnp.arange(min(partitions, devices), devices + 1)
-    sizes = near_equal_sizes(problem.workload.blocks, numbers, devices)
-    sizes = jnp.repeat(sizes, 2, axis=0)
+    sizes = jnp.repeat(near_equal_sizes(problem.workload.blocks, numbers, devices), 2, axis=0)
     counts = jnp.tile(jnp.stack([wanted, jnp.max(choices)]), len(numbers))
-    every = len(counts), problem.clusters
-    return (
-        jnp.broadcast_to(sizes[:, None], (*every, devices)),
-        jnp.broadcast_to(counts[:, None], every),
-    )
+    attempts = sizes[:, None], counts[:, None]
+    return jax.tree.map(lambda one: jnp.repeat(one, problem.clusters, axis=1), attempts)
 
 
 def affinity_s(problem: RoundProblem, sizes: Array, micro_batches: Array) -> Array:
     """Affinity of every partition and device: minus the seconds of a local step.
 
-    They are the passes of all micro-batches through the partition, forward and backward,
-    and twice the transfer of their activations between the device and its control unit.
-    A transfer is the mean of both directions, at full power, on an equal share for each
-    device with a partition and the control unit. Interference is left out, since it
-    depends on where the other clusters place theirs.
+    They are the passes (8) of all micro-batches through the partition, forward and backward,
+    and twice the transfer (9) of their activations between the device and its control unit.
 
     Args:
       problem: one round of one network.
@@ -110,37 +89,32 @@ def affinity_s(problem: RoundProblem, sizes: Array, micro_batches: Array) -> Arr
       ``[N, P, K]``; 0 for a partition without blocks, minus infinity for others on a
       device whose link is dead.
     """
-    block_s = _block_time_s(problem, micro_batches)[:, None]
-    transfer_s = _transfer_time_s(problem, jnp.sum(sizes > 0, axis=1), micro_batches)[:, None]
+    work, compute, count = problem.workload, problem.compute, micro_batches[:, None]
+    forward_s = forward_time_s(
+        work.batch / count, work.block_flops, compute.flops_per_s[:, 1:], compute.block_overhead_s
+    )
+    block_s = (count * (1.0 + work.backward_ratio) * forward_s)[:, None]
+    transfer_s = (count * _transfer_time_s(problem, jnp.sum(sizes > 0, axis=1), count))[:, None]
     sizes = sizes[:, :, None]
     return -jnp.where(sizes > 0, sizes * block_s + 2.0 * transfer_s, 0.0)
 
 
-def _block_time_s(problem: RoundProblem, micro_batches: Array) -> Array:
-    """One block on all micro-batches, forward and backward, (8). ``[N, K]``."""
-    work, compute = problem.workload, problem.compute
-    samples = (work.batch / micro_batches)[:, None]
-    forward_s = forward_time_s(
-        samples, work.block_flops, compute.flops_per_s[:, 1:], compute.block_overhead_s
-    )
-    return micro_batches[:, None] * (1.0 + work.backward_ratio) * forward_s
-
-
 def _transfer_time_s(problem: RoundProblem, partitions: Array, micro_batches: Array) -> Array:
-    """Activations of all micro-batches between a device and its control unit, (9).
+    """Activations of a micro-batch between a device and its control unit, ``[N, K]``.
+
+    The mean of both directions, at full power, on an equal share for each device with a
+    partition and the control unit; infinite where one direction is dead. Interference is left
+    out, since it depends on where the other clusters place theirs.
 
     Args:
       problem: one round of one network.
       partitions: how many have blocks, ``[N]``.
-      micro_batches: ``[N]``.
-
-    Returns:
-      Mean of both directions, ``[N, K]``; infinite where one is dead.
+      micro_batches: ``[N, 1]``.
     """
     radio, work = problem.radio, problem.workload
     power_w, gain = radio.d2d_power_max_w, radio.d2d_gain
     share = (1.0 / (partitions + 1.0))[:, None]
-    bits = (work.batch / micro_batches * work.activation_bits)[:, None]
+    bits = work.batch / micro_batches * work.activation_bits
 
     def message_s(power_w, gain):
         sinr = d2d_sinr(radio, power_w, gain, share, 0.0)
@@ -148,43 +122,28 @@ def _transfer_time_s(problem: RoundProblem, partitions: Array, micro_batches: Ar
         return message_time_s(air_s, problem.compute.link_overhead_s)
 
     there_s = message_s(power_w[:, :1], gain[:, 0, 1:])
-    back_s = message_s(power_w[:, 1:], gain[:, 1:, 0])
-    return micro_batches[:, None] * (there_s + back_s) / 2.0
+    return (there_s + message_s(power_w[:, 1:], gain[:, 1:, 0])) / 2.0
 
 
 def _options(problem: RoundProblem, sizes: Array, micro_batches: Array) -> Array:
-    """Affinities of the pairs that memory allows, minus infinity for the others.
-
-    Args:
-      problem: one round of one network.
-      sizes: ``[N, P]``.
-      micro_batches: ``[N]``.
-
-    Returns:
-      ``[N, P, K]``.
-    """
+    """Affinities ``[N, P, K]`` of the pairs that memory allows, minus infinity for the others."""
     fits = sizes[:, :, None] <= usable_blocks(problem, micro_batches[:, None])[:, None]
     return jnp.where(fits, affinity_s(problem, sizes, micro_batches), -jnp.inf)
 
 
 def _can_place(options: Array) -> Array:
-    """Clusters that can give each partition a device of its own.
+    """Clusters that can give each partition a device of its own, ``[N, P, K] -> [N]``.
 
-    What holds a partition holds a smaller one too. So it is enough (Hall's theorem) that
-    one device is possible for the largest, two for the second largest, and so on.
-
-    Args:
-      options: partitions with the largest first, ``[N, P, K]``.
-
-    Returns:
-      Boolean, ``[N]``.
+    What holds a partition holds a smaller one too, and the largest comes first. So it is
+    enough (Hall's theorem) that one device is possible for the largest, two for the second
+    largest, and so on.
     """
     devices = jnp.sum(jnp.isfinite(options), axis=2)
     return jnp.all(devices > jnp.arange(options.shape[1])[None], axis=1)
 
 
 def _place(options: Array, sizes: Array) -> Array:
-    """Segments of one cluster with the largest sum of affinities.
+    """Segments ``[K]`` of one cluster with the largest sum of affinities.
 
     Costs are scaled to at most 1. A pair that is ruled out costs more than all that can be
     chosen together, and not more than that, so that rounding leaves the others alone.
@@ -192,9 +151,6 @@ def _place(options: Array, sizes: Array) -> Array:
     Args:
       options: ``[P, K]``, of at most as many partitions as devices.
       sizes: ``[P]``.
-
-    Returns:
-      Integers, ``[K]``.
     """
     possible, devices = jnp.isfinite(options), options.shape[1]
     cost_s = jnp.where(possible, -options, 0.0)

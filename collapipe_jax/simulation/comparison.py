@@ -21,29 +21,24 @@ from collapipe_jax.files.realisations import (
     runnable,
 )
 from collapipe_jax.files.results import Results, Variable
-from collapipe_jax.simulation.environment import draw_system
+from collapipe_jax.simulation.constraints import DIVERGENCE_LIMIT, ENERGY_LIMIT
+from collapipe_jax.simulation.environment import reset
 from collapipe_jax.simulation.montecarlo import run_policies, stack
 from collapipe_jax.simulation.reducers import per_round
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import Interval, mean_interval, reduction_percent
 
-LIMIT = 1.01
-"""A mean over its budget or target up to which a long-term constraint counts as kept."""
-
 
 def compare(
     config: ConfigDict, options: Mapping[str, Any], workdir: str | os.PathLike, console: Console
 ) -> dict[str, Any]:
-    """Run what is missing in a workdir, and summarise.
+    """Run what is missing in a workdir, and summarise as in ``summary.json``.
 
     Args:
       config: a checked configuration.
       options: of :func:`policy_options`.
       workdir: where results go; a run of the same settings goes on there.
       console: for progress.
-
-    Returns:
-      The summary, as in ``summary.json``.
     """
     results = Results.create(workdir, "compare", options, config.to_dict())
     run_policies(results, build_system_params(config), _networks, per_round, console)
@@ -59,7 +54,7 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
     @jax.jit
     @jax.vmap
     def network(key: Array) -> dict[str, Variable]:
-        problem = draw_system(key, params).mean_problem
+        problem = reset(key, params).system.mean_problem
         control = problem.control
         return {
             "reference_latency_s": Variable("", control.reference_latency_s),
@@ -85,23 +80,21 @@ def summarise(result: Realisations) -> dict[str, Any]:
         "rounds": result.rounds,
         "realisations": int(kept.sum()),
         "realisations_left_out": int((~kept).sum()),
-        "policies": {
-            name: _policy_summary(values, means[name], result.networks)
-            for name, values in result.policies.items()
-        },
+        "policies": {name: _policy_summary(result, means, name) for name in means},
         "reduction_percent": _reductions(means) if OURS in means else {},
     }
 
 
 def _policy_summary(
-    values: Mapping[str, np.ndarray],
-    means: Mapping[str, np.ndarray],
-    networks: Mapping[str, np.ndarray],
+    result: Realisations, means: Mapping[str, Mapping[str, np.ndarray]], policy: str
 ) -> dict[str, Any]:
-    summary: dict[str, Any] = {name: _with_median(means[name]) for name in METRICS}
+    values, own = result.policies[policy], means[policy]
+    summary: dict[str, Any] = {name: _with_median(own[name]) for name in METRICS}
     for name in ("active_devices", "micro_batches", "loss_probability"):
         summary[name] = _with_median(values[name].mean(axis=1))
-    return summary | {"violations": _violations(values, means, networks)}
+    energy = values["mean_energy_j"] / result.networks["energy_budget_j"]
+    divergence = own["divergence_over_target"]
+    return summary | {"violations": _violations(values, energy, divergence, result.rounds)}
 
 
 def _with_median(values: np.ndarray) -> Interval:
@@ -111,28 +104,23 @@ def _with_median(values: np.ndarray) -> Interval:
 
 
 def _violations(
-    values: Mapping[str, np.ndarray],
-    means: Mapping[str, np.ndarray],
-    networks: Mapping[str, np.ndarray],
-) -> dict[str, Any]:
+    values: Mapping[str, np.ndarray], energy: np.ndarray, divergence: np.ndarray, rounds: int
+) -> dict[str, float]:
     """How often limits are broken, and how badly.
 
     Of limits of a round the share of all rounds; of long-term ones the share of nodes, or of
     networks, whose mean over the rounds is above by more than 1 %, and the worst mean.
     """
-    rounds = values["latency_s"].shape[1]
-    energy = values["mean_energy_j"] / networks["energy_budget_j"]
-    divergence = means["divergence_over_target"]
     shares = {
         name.removeprefix("violated."): count.mean() / rounds
         for name, count in values.items()
         if name.startswith("violated.")
     }
     shares |= {
-        "energy": (energy > LIMIT).mean(),
-        "networks_over_energy": (energy > LIMIT).any(axis=(1, 2)).mean(),
+        "energy": (energy > ENERGY_LIMIT).mean(),
+        "networks_over_energy": (energy > ENERGY_LIMIT).any(axis=(1, 2)).mean(),
         "worst_energy_over_budget": energy.max(initial=0.0),
-        "divergence": (divergence > LIMIT).mean(),
+        "divergence": (divergence > DIVERGENCE_LIMIT).mean(),
         "worst_divergence_over_target": divergence.max(initial=0.0),
         "absent": values["absent_rounds"].mean() / rounds,
     }

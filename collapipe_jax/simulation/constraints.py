@@ -12,7 +12,7 @@ import numpy as np
 from collapipe_jax.files.realisations import Realisations, runnable
 
 ENERGY_LIMIT = DIVERGENCE_LIMIT = 1.01
-"""A mean over budget or target up to which the constraint counts as met."""
+"""A mean over budget or target up to which a long-term constraint counts as met."""
 QUEUE_LIMIT = 0.01
 """A final energy queue over the rounds up to which it counts as stable."""
 

@@ -3,14 +3,14 @@
 One realisation is a pure function of its key. ``jax.vmap`` over keys runs thousands.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.control.effective_queues import effective_queues
-from collapipe_jax.control.queues import Queues, empty_queues, update_queues
+from collapipe_jax.control.queues import Queues, effective_queues, empty_queues, update_queues
 from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.decision import Decision, participates
 from collapipe_jax.cost.evaluate import evaluate
@@ -88,114 +88,13 @@ class SystemRound(NamedTuple):
 
 
 def reset(key: Array, params: SystemParams) -> Environment:
-    """Draw a network, in the state before its first round.
+    """Draw a network, in the state before its first round, from the key of a realisation.
 
-    Args:
-      key: random key of the realisation.
-      params: distribution of networks.
+    Its key is that of the whole horizon: :func:`simulate` splits it into those of the rounds.
     """
-    system_key, state_key, round_key = _realisation_keys(key)
+    system_key, state_key, horizon_key = jax.random.split(key, 3)
     system = sample_system(system_key, params)
-    return Environment(system, initial_state(state_key, system), round_key)
-
-
-def observe(environment: Environment) -> RoundProblem:
-    """The problem of the round: mean gains times fading, and the available devices.
-
-    Where devices walk, gains follow; budgets, reference latency and divergence target stay
-    those of the start.
-    """
-    system, state, key = environment
-    problem, dynamics = system.mean_problem, system.dynamics
-    clusters, nodes = problem.radio.d2e_gain.shape
-    d2e = fading_power(state.fading.d2e, dynamics.d2e_rician_factor)
-    node = fading_power(state.fading.node, dynamics.d2d_rician_factor)
-    node = node.reshape(clusters, nodes, clusters, nodes)
-    own = jnp.arange(clusters)
-    radio = _mean_radio(system, state)
-    radio = radio.replace(
-        d2e_gain=radio.d2e_gain * d2e,
-        d2d_gain=radio.d2d_gain * node[own, :, own, :],
-        cross_gain=radio.cross_gain * node,
-    )
-    memory_bytes = problem.compute.memory_bytes
-    available = jax.random.bernoulli(
-        _round_keys(key).availability, dynamics.availability, memory_bytes.shape
-    )
-    problem = problem.replace(
-        radio=radio,
-        compute=problem.compute.replace(memory_bytes=jnp.where(available, memory_bytes, 0.0)),
-    )
-    queues = effective_queues(state.queues, problem, system.queue_params)
-    return problem.replace(
-        control=problem.control.replace(
-            energy_queue=queues.energy, divergence_queue=queues.divergence
-        ),
-        switching=_switching(system, state),
-    )
-
-
-def step(
-    key: Array, environment: Environment, decision: Decision | ClientDecision
-) -> tuple[Environment, RoundCost]:
-    """Carry out a decision.
-
-    Args:
-      key: random key of the next round.
-      environment: before the round.
-      decision: for the problem that :func:`observe` returns.
-
-    Returns:
-      The environment before the next round, and the cost of the decision.
-    """
-    cost = evaluate(observe(environment), decision)
-    return environment._replace(state=_next_state(environment, decision, cost), key=key), cost
-
-
-def simulate(key: Array, params: SystemParams, policy: Policy, rounds: int) -> SystemRound:
-    """A whole horizon of one network, drawn from the key.
-
-    Args:
-      key: random key of the realisation.
-      params: distribution of networks.
-      policy: makes the decisions.
-      rounds: length of the horizon (fixes shapes).
-
-    Returns:
-      Every leaf with a leading axis of rounds.
-    """
-    return simulate_system(key, draw_system(key, params), policy, rounds)
-
-
-def simulate_system(key: Array, system: EdgeSystem, policy: Policy, rounds: int) -> SystemRound:
-    """A whole horizon of a given network; arguments as of :func:`simulate`."""
-    return _scan_rounds(key, system, policy, rounds, lambda environment, record: record)
-
-
-def simulate_batch(keys: Array, params: SystemParams, policy: Policy, rounds: int) -> SystemRound:
-    """Many realisations at once: :func:`simulate` over keys ``[R]``.
-
-    Returns:
-      Every leaf with leading axes ``[R, rounds]``.
-    """
-    return jax.vmap(lambda key: simulate(key, params, policy, rounds))(keys)
-
-
-def observed_problems(
-    key: Array, params: SystemParams, policy: Policy, rounds: int
-) -> RoundProblem:
-    """Problems of all rounds of :func:`simulate`, with its arguments.
-
-    Returns:
-      Every leaf with a leading axis of rounds.
-    """
-    system = draw_system(key, params)
-    return _scan_rounds(key, system, policy, rounds, lambda environment, _: observe(environment))
-
-
-def draw_system(key: Array, params: SystemParams) -> EdgeSystem:
-    """The network of a realisation; arguments as of :func:`reset`."""
-    return sample_system(_realisation_keys(key)[0], params)
+    return Environment(system, initial_state(state_key, system), horizon_key)
 
 
 def initial_state(key: Array, system: EdgeSystem) -> SystemState:
@@ -210,20 +109,55 @@ def initial_state(key: Array, system: EdgeSystem) -> SystemState:
     return SystemState(fading, queues, held, mobility)
 
 
-def simulate_round(environment: Environment, policy: Policy) -> tuple[SystemState, SystemRound]:
-    """One round of one network.
+def observe(environment: Environment) -> RoundProblem:
+    """The problem of the round: mean gains times fading, and the available devices.
+
+    Where devices walk, gains follow; budgets, reference latency and divergence target stay
+    those of the start.
+    """
+    system, state, key = environment
+    availability_key, _, _ = jax.random.split(key, 3)
+    problem, dynamics = system.mean_problem, system.dynamics
+    memory_bytes = problem.compute.memory_bytes
+    available = jax.random.bernoulli(availability_key, dynamics.availability, memory_bytes.shape)
+    problem = problem.replace(
+        radio=_faded_radio(system, state),
+        compute=problem.compute.replace(memory_bytes=jnp.where(available, memory_bytes, 0.0)),
+    )
+    queues = effective_queues(state.queues, problem, system.queue_params)
+    return problem.replace(
+        control=problem.control.replace(
+            energy_queue=queues.energy, divergence_queue=queues.divergence
+        ),
+        switching=_switching(system, state),
+    )
+
+
+def step(
+    environment: Environment, problem: RoundProblem, decision: Decision | ClientDecision
+) -> tuple[SystemState, SystemRound]:
+    """Carry out a decision.
 
     Args:
       environment: before the round.
-      policy: makes the decision.
+      problem: what :func:`observe` returns for it.
+      decision: of this problem.
 
     Returns:
-      State after the round, and its record.
+      State before the next round, and the record of this one.
     """
-    problem = observe(environment)
-    decision = policy(_round_keys(environment.key).policy, problem)
-    cost = evaluate(problem, decision)
-    state = _next_state(environment, decision, cost)
+    system, state, key = environment
+    _, _, fading_key = jax.random.split(key, 3)
+    cost, mobility = evaluate(problem, decision), state.mobility
+    if system.mobility is not None and mobility is not None:
+        # A fourth key, beside the three of every round.
+        mobility = step_mobility(jax.random.fold_in(key, 3), mobility, system.mobility)
+    state = SystemState(
+        fading=step_fading(fading_key, state.fading, system.dynamics.fading_correlation),
+        queues=update_queues(state.queues, problem.control, cost.energy_j, cost.divergence),
+        held=_next_held(state.held, decision),
+        mobility=mobility,
+    )
     record = SystemRound(
         decision=decision,
         cost=cost,
@@ -234,85 +168,69 @@ def simulate_round(environment: Environment, policy: Policy) -> tuple[SystemStat
     return state, record
 
 
-def _scan_rounds(key, system, policy, rounds, output):
-    _, state_key, rounds_key = _realisation_keys(key)
-
-    def one(state, round_key):
-        environment = Environment(system, state, round_key)
-        state, record = simulate_round(environment, policy)
-        return state, output(environment, record)
-
-    start = initial_state(state_key, system)
-    return jax.lax.scan(one, start, jax.random.split(rounds_key, rounds))[1]
+def simulate_round(environment: Environment, policy: Policy) -> tuple[SystemState, SystemRound]:
+    """Observe, decide by a policy, and :func:`step`."""
+    _, policy_key, _ = jax.random.split(environment.key, 3)
+    problem = observe(environment)
+    return step(environment, problem, policy(policy_key, problem))
 
 
-def _next_state(
-    environment: Environment, decision: Decision | ClientDecision, cost: RoundCost
-) -> SystemState:
-    system, state, key = environment
-    correlation = system.dynamics.fading_correlation
-    return SystemState(
-        fading=step_fading(_round_keys(key).fading, state.fading, correlation),
-        queues=update_queues(
-            state.queues, system.mean_problem.control, cost.energy_j, cost.divergence
-        ),
-        held=None if state.held is None else _next_held(state.held, decision),
-        mobility=_next_mobility(key, system, state),
-    )
+def simulate(environment: Environment, policy: Policy, rounds: int) -> SystemRound:
+    """A whole horizon from a :func:`reset`, every leaf with a leading axis of rounds."""
+    return _scan_rounds(environment, policy, rounds, lambda before, record: record)
 
 
-def _next_held(held: HeldPartition, decision: Decision | ClientDecision) -> HeldPartition:
-    """A cluster that does not participate keeps its blocks; clients hold no partition."""
-    if isinstance(decision, ClientDecision):
-        return held
-    active = participates(decision.segments)
-    return HeldPartition(
-        jnp.where(active[:, None], decision.segments, held.segments),
-        jnp.where(active, decision.micro_batches, held.micro_batches),
-    )
+def observed_problems(environment: Environment, policy: Policy, rounds: int) -> RoundProblem:
+    """Problems of all rounds of :func:`simulate`."""
+    return _scan_rounds(environment, policy, rounds, lambda before, record: observe(before))
 
 
-def _next_mobility(key: Array, system: EdgeSystem, state: SystemState) -> MobilityState | None:
-    if system.mobility is None or state.mobility is None:
-        return None
-    # A fourth key, beside the three of every round.
-    return step_mobility(jax.random.fold_in(key, 3), state.mobility, system.mobility)
+def _scan_rounds(
+    start: Environment,
+    policy: Policy,
+    rounds: int,
+    output: Callable[[Environment, SystemRound], Any],
+) -> Any:
+    def one(state, key):
+        before = Environment(start.system, state, key)
+        state, record = simulate_round(before, policy)
+        return state, output(before, record)
+
+    return jax.lax.scan(one, start.state, jax.random.split(start.key, rounds))[1]
 
 
-def _mean_radio(system: EdgeSystem, state: SystemState) -> Radio:
-    """The radio before fading, at the present positions."""
-    radio, mobility = system.mean_problem.radio, system.mobility
-    if mobility is None or state.mobility is None:
-        return radio
-    position_m, _, shadowing = state.mobility
-    gain = large_scale_gain(position_m, shadowing, mobility.topology, mobility.propagation)
-    own = jnp.arange(len(position_m))
+def _faded_radio(system: EdgeSystem, state: SystemState) -> Radio:
+    """The radio at the present positions, under fading."""
+    radio, dynamics, mobility = system.mean_problem.radio, system.dynamics, system.mobility
+    d2e_gain, node_gain = radio.d2e_gain, radio.cross_gain
+    if mobility is not None and state.mobility is not None:
+        position_m, _, shadowing = state.mobility
+        gain = large_scale_gain(position_m, shadowing, mobility.topology, mobility.propagation)
+        d2e_gain, node_gain = gain.d2e, gain.node
+    own, fading = jnp.arange(len(d2e_gain)), state.fading
+    node_fading = fading_power(fading.node, dynamics.d2d_rician_factor)
+    node_gain = node_gain * node_fading.reshape(node_gain.shape)
     return radio.replace(
-        d2e_gain=gain.d2e, d2d_gain=gain.node[own, :, own, :], cross_gain=gain.node
+        d2e_gain=d2e_gain * fading_power(fading.d2e, dynamics.d2e_rician_factor),
+        d2d_gain=node_gain[own, :, own, :],
+        cross_gain=node_gain,
     )
 
 
 def _switching(system: EdgeSystem, state: SystemState) -> Switching | None:
     if system.switching is None or state.held is None:
         return None
-    params = system.switching
-    return Switching(
-        **state.held._asdict(),
-        switching_cost=params.switching_cost,
-        hysteresis=params.hysteresis,
+    return Switching(**state.held._asdict(), **vars(system.switching))
+
+
+def _next_held(
+    held: HeldPartition | None, decision: Decision | ClientDecision
+) -> HeldPartition | None:
+    """A cluster that does not participate keeps its blocks; clients hold no partition."""
+    if held is None or isinstance(decision, ClientDecision):
+        return held
+    active = participates(decision.segments)
+    return HeldPartition(
+        jnp.where(active[:, None], decision.segments, held.segments),
+        jnp.where(active, decision.micro_batches, held.micro_batches),
     )
-
-
-class _RoundKeys(NamedTuple):
-    availability: Array
-    policy: Array
-    fading: Array
-
-
-def _round_keys(key: Array) -> _RoundKeys:
-    return _RoundKeys(*jax.random.split(key, 3))
-
-
-def _realisation_keys(key: Array) -> Array:
-    """Of the network, its first state and its rounds."""
-    return jax.random.split(key, 3)

@@ -18,7 +18,7 @@ from collapipe_jax.command_line import require_positive
 from collapipe_jax.files.realisations import case_name, chunk_parts
 from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.policies.registry import Policy, make_policy
-from collapipe_jax.simulation.environment import SystemRound, draw_system, simulate
+from collapipe_jax.simulation.environment import SystemRound, reset, simulate
 from collapipe_jax.simulation.system import EdgeSystem, SystemParams
 
 Reducer = Callable[[EdgeSystem, SystemRound], dict[str, Variable]]
@@ -31,7 +31,7 @@ class Case(NamedTuple):
     Attributes:
       policy: who decides.
       params: what the networks are drawn from.
-      arguments: further arguments of the policy, arrays; nothing is compiled anew for others.
+      arguments: further arguments of the policy; array values, so nothing is compiled anew.
     """
 
     policy: Policy
@@ -70,25 +70,14 @@ def simulate_reduced(
     rounds: int,
     reduce: Reducer,
 ) -> dict[str, Variable]:
-    """Simulate realisations and reduce each.
-
-    Args:
-      keys: of the realisations, ``[R]``.
-      params: what the networks are drawn from.
-      arguments: further arguments of the policy.
-      policy: who decides.
-      rounds: length of the horizon.
-      reduce: what is kept.
-
-    Returns:
-      Arrays by name, ``[R, ...]``, with their first axis labelled.
-    """
+    """Simulate realisations from their keys ``[R]`` and reduce each, to arrays ``[R, ...]``."""
 
     def decide(key, problem):
         return policy(key, problem, *arguments)
 
     def realisation(key):
-        return reduce(draw_system(key, params), simulate(key, params, decide, rounds))
+        start = reset(key, params)
+        return reduce(start.system, simulate(start, decide, rounds))
 
     kept = jax.vmap(realisation)(keys)
     return {name: stack(variable) for name, variable in kept.items()}
@@ -126,8 +115,7 @@ def run_policies(
     Args:
       results: where they go; its options are those of :func:`policy_options`.
       params: what the networks are drawn from.
-      networks: what is kept of the networks as the part of this name, from their keys, the
-        parameters and the options.
+      networks: what is kept as the part ``networks``, from keys, parameters and options.
       reduce: what is kept of every history.
       console: for progress.
     """
@@ -148,13 +136,9 @@ def run_policies(
 def run_cases(
     results: Results, cases: Mapping[str, Case], reduce: Reducer, console: Console
 ) -> None:
-    """Simulate the chunks of all cases that are not on file.
+    """Simulate the chunks of all cases, by name, that are not on file.
 
-    Args:
-      results: where they go; its options have the rounds, realisations and chunk.
-      cases: by name.
-      reduce: what is kept.
-      console: for progress.
+    The options of ``results`` have the rounds, realisations and chunk.
     """
     options = results.options
     keys = realisation_keys(results.config["seed"], options["realisations"])

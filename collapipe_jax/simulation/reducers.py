@@ -6,7 +6,6 @@ from jax import Array
 
 from collapipe_jax.control.queues import queues_before
 from collapipe_jax.cost.client_decision import ClientDecision
-from collapipe_jax.cost.decision import Decision
 from collapipe_jax.files.results import Variable
 from collapipe_jax.simulation.environment import SystemRound
 from collapipe_jax.simulation.system import EdgeSystem
@@ -17,7 +16,15 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
     cost, decision = history.cost, history.decision
     slowest = jnp.argmax(cost.cluster_latency_s, axis=1, keepdims=True)
     parts_s = [jnp.take_along_axis(part, slowest, axis=1)[:, 0] for part in cost.parts]
-    blocks, takes_part = _blocks_held(decision)
+    if isinstance(decision, ClientDecision):
+        takes_part = decision.samples > 0
+        blocks = jnp.broadcast_to(decision.client_blocks[:, None, None], takes_part.shape)
+        micro_batches = jnp.ones(len(blocks))  # clients do not cut theirs
+    else:
+        blocks, takes_part = decision.segments, decision.segments > 0
+        micro_batches = _mean_over(jnp.any(takes_part, axis=2), decision.micro_batches)
+    loss = cost.loss_probability  # of clusters [T, N], or of clients [T, N, K]
+    counted = takes_part if loss.ndim == 3 else jnp.any(takes_part, axis=2)
     counts = jnp.where(takes_part, 1.0, 0.0).ravel()
     slots = system.mean_problem.workload.blocks + 1
     memory_bytes = counts * cost.memory_bytes.ravel()
@@ -29,12 +36,12 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
         "energy_j": Variable("round", jnp.sum(cost.energy_j, axis=(1, 2))),
         "divergence": Variable("round", cost.divergence),
         "device_memory_bytes": Variable("round", jnp.max(cost.memory_bytes, axis=(1, 2))),
-        # Mean over clusters, or clients, that take part.
-        "loss_probability": Variable("round", _mean_loss(cost.loss_probability, takes_part)),
+        # Means over clusters, or clients, that take part.
+        "loss_probability": Variable("round", _mean_over(counted, loss)),
         "worst_energy_queue": Variable("round", jnp.max(history.queues.energy, axis=(1, 2))),
         "divergence_queue": Variable("round", history.queues.divergence),
         "active_devices": Variable("round", jnp.sum(takes_part, axis=(1, 2))),
-        "micro_batches": Variable("round", _mean_micro_batches(decision)),
+        "micro_batches": Variable("round", micro_batches),
         "mean_energy_j": Variable("cluster node", jnp.mean(cost.energy_j, axis=0)),
         # Devices and rounds by number of blocks, and their summed memory.
         "blocks_held": Variable("blocks", jnp.bincount(blocks.ravel(), counts, length=slots)),
@@ -47,29 +54,11 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
     }
 
 
-def _blocks_held(decision: Decision | ClientDecision) -> tuple[Array, Array]:
-    """Blocks on every device and whether it takes part, ``[T, N, K]`` each."""
-    if isinstance(decision, ClientDecision):
-        held = jnp.broadcast_to(decision.client_blocks[:, None, None], decision.samples.shape)
-        return held, decision.samples > 0
-    return decision.segments, decision.segments > 0
-
-
-def _mean_loss(loss_probability: Array, takes_part: Array) -> Array:
-    """Mean over clusters ``[T, N]``, or clients ``[T, N, K]``, that take part."""
-    counted = takes_part if loss_probability.ndim == 3 else jnp.any(takes_part, axis=2)
-    axes = tuple(range(1, loss_probability.ndim))
-    total = jnp.sum(jnp.where(counted, loss_probability, 0.0), axis=axes)
+def _mean_over(counted: Array, values: Array) -> Array:
+    """Mean of some values of every round, ``[T, ...] -> [T]``; 0 of none."""
+    axes = tuple(range(1, values.ndim))
+    total = jnp.sum(jnp.where(counted, values, 0), axis=axes)
     return total / jnp.maximum(jnp.sum(counted, axis=axes), 1)
-
-
-def _mean_micro_batches(decision: Decision | ClientDecision) -> Array:
-    """Mean over clusters that take part, ``[T]``; clients do not cut theirs."""
-    if isinstance(decision, ClientDecision):
-        return jnp.ones(decision.samples.shape[0])
-    present = jnp.any(decision.segments > 0, axis=2)
-    total = jnp.sum(jnp.where(present, decision.micro_batches, 0), axis=1)
-    return total / jnp.maximum(jnp.sum(present, axis=1), 1)
 
 
 def _use(system: EdgeSystem, history: SystemRound) -> tuple[Array, Array]:

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.control.budget_floors import control_unit_floor_j
-from collapipe_jax.control.effective_queues import EffectiveQueueParams
-from collapipe_jax.control.queues import empty_queues
+from collapipe_jax.control.queues import EffectiveQueueParams, empty_queues
 from collapipe_jax.cost.divergence import Learning, lossless_divergence
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run
@@ -24,7 +23,6 @@ from collapipe_jax.network.dynamics import (
 )
 from collapipe_jax.network.propagation import (
     PropagationParams,
-    Shadowing,
     TopologyParams,
     large_scale_gain,
     sample_shadowing,
@@ -101,10 +99,6 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
     relative to a round without losses of all clusters that can ever run. A network in
     which none can has neither: both are 0, and costs relative to them not a number. Where
     devices walk, all of this and the budgets hold for where they start.
-
-    Args:
-      key: random key.
-      params: laws and constants to draw from.
     """
     position_key, gain_key, device_key = jax.random.split(key, 3)
     topology = params.topology
@@ -117,7 +111,7 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
         radio=_with_gains(params.radio, gain.d2e, gain.node),
         compute=sample_compute(device_key, params.devices, clusters, topology.devices),
         learning=params.learning,
-        control=_initial_control(params, clusters, nodes),
+        control=_initial_control(params.control, clusters, nodes),
     )
     static = evaluate(problem, static_pipeline(problem, params.control.reference_micro_batches))
     floor = lossless_divergence(params.learning, params.workload.batch, can_run(problem))
@@ -128,18 +122,27 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
         reference_latency_s=static.latency_s,
         divergence_target=params.control.divergence_ratio * floor,
     )
+    mobility = None
+    if params.mobility is not None:
+        # A fourth key: the three above are those of a network in which nobody walks.
+        walk_key = jax.random.fold_in(key, 3)
+        mobility = Mobility(
+            params=params.mobility,
+            topology=topology,
+            propagation=params.propagation,
+            start=sample_mobility(walk_key, position_m, shadowing, params.mobility),
+        )
     return EdgeSystem(
         mean_problem=problem.replace(control=control),
         dynamics=params.dynamics,
-        # A fourth key: the three above are those of a network in which nobody walks.
-        mobility=_initial_mobility(jax.random.fold_in(key, 3), params, position_m, shadowing),
+        mobility=mobility,
         queue_params=params.control.queue_params,
         switching=params.control.switching,
     )
 
 
 def _with_gains(params: RadioParams, d2e_gain: Array, node_gain: Array) -> Radio:
-    """The radio with its gains, and powers laid out over the nodes."""
+    """The radio with its gains, and powers of all nodes."""
     clusters, nodes = d2e_gain.shape
     own = jnp.arange(clusters)
     d2d_power_w = jnp.full((clusters, nodes), params.d2d_power_max_w)
@@ -153,18 +156,8 @@ def _with_gains(params: RadioParams, d2e_gain: Array, node_gain: Array) -> Radio
     )
 
 
-def _initial_mobility(
-    key: Array, params: SystemParams, position_m: Array, shadowing: Shadowing
-) -> Mobility | None:
-    if params.mobility is None:
-        return None
-    start = sample_mobility(key, position_m, shadowing, params.mobility)
-    laws = {"topology": params.topology, "propagation": params.propagation}
-    return Mobility(params=params.mobility, start=start, **laws)
-
-
-def _initial_control(params: SystemParams, clusters: int, nodes: int) -> Control:
-    control = params.control
+def _initial_control(control: ControlParams, clusters: int, nodes: int) -> Control:
+    """Budgets and empty queues; reference latency and target are not known yet."""
     budget_j = jnp.full((clusters, nodes), control.device_budget_j)
     queues = empty_queues(clusters, nodes)
     return Control(

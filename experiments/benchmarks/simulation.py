@@ -22,6 +22,7 @@ from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.simulation.environment import (
     Environment,
     initial_state,
+    reset,
     simulate,
     simulate_round,
 )
@@ -71,7 +72,7 @@ def _time_batch(params: SystemParams, policy: Policy, options: argparse.Namespac
 
     def latencies(keys):
         def one(key):
-            return simulate(key, params, policy, options.rounds).cost.latency_s
+            return simulate(reset(key, params), policy, options.rounds).cost.latency_s
 
         return jax.lax.map(one, keys, batch_size=min(options.batch, options.realisations))
 

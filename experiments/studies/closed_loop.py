@@ -42,7 +42,7 @@ from collapipe_jax.files.realisations import (
 from collapipe_jax.files.results import Results, Variable, as_columns
 from collapipe_jax.policies.registry import POLICIES, make_policy
 from collapipe_jax.simulation import constraints
-from collapipe_jax.simulation.environment import draw_system, observed_problems
+from collapipe_jax.simulation.environment import observed_problems, reset
 from collapipe_jax.simulation.montecarlo import chunk_rows, policy_options, run_policies
 from collapipe_jax.simulation.reducers import time_means
 from collapipe_jax.simulation.system import SystemParams
@@ -113,7 +113,7 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
 @jax.jit
 def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Array, Array]:
     """The problem of a network at mean gains, its clusters that can run, and their floors."""
-    problem = draw_system(key, params).mean_problem
+    problem = reset(key, params).system.mean_problem
     floor = control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0]
     return problem, can_run(problem), floor
 
@@ -132,7 +132,7 @@ def _least_final_queues(keys: Array, params: SystemParams, options: Mapping) -> 
 def _channels(keys: Array, params: SystemParams, rounds: int) -> RoundProblem:
     """The rounds that realisations meet, the same for every policy but for their queues."""
     policy = make_policy("static_pipeline", params.control.reference_micro_batches)
-    return jax.vmap(lambda key: observed_problems(key, params, policy, rounds))(keys)
+    return jax.vmap(lambda key: observed_problems(reset(key, params), policy, rounds))(keys)
 
 
 def summarise(result: Realisations) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from collapipe_jax.files.realisations import chunk_parts
 from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.policies.exhaustive import exhaustive
 from collapipe_jax.policies.registry import Policy, make_policy
-from collapipe_jax.simulation.environment import observed_problems
+from collapipe_jax.simulation.environment import observed_problems, reset
 from collapipe_jax.simulation.montecarlo import Case, realisation_keys, run_cases, with_v
 from collapipe_jax.simulation.reducers import limit_use
 from collapipe_jax.simulation.system import SystemParams
@@ -137,7 +137,7 @@ def solver_gaps(
 @functools.partial(jax.vmap, in_axes=(0, 0, None, None, None))
 def _some_rounds(key: Array, when: Array, params: SystemParams, policy: Policy, rounds: int):
     """Of every network one round's problem, and the decision."""
-    problem = pick(observed_problems(key, params, policy, rounds), when)
+    problem = pick(observed_problems(reset(key, params), policy, rounds), when)
     return problem, policy(key, problem)
 
 

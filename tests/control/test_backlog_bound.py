@@ -1,4 +1,4 @@
-"""Debts that nobody can avoid: a lower bound, near what can be reached."""
+"""Backlogs that nobody can avoid: a lower bound, near what can be reached."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from collapipe_jax.control.budget_floors import control_unit_floor_j
 from collapipe_jax.cost.divergence import excess_inverse_survival
 from collapipe_jax.network.channel import spectral_efficiency, transport_block_hazard
 from collapipe_jax.policies.registry import make_policy
-from collapipe_jax.simulation.environment import observed_problems, simulate
+from collapipe_jax.simulation.environment import observed_problems, reset, simulate
 
 ROUNDS, NETWORKS = 12, 6
 POLICY = make_policy("static_pipeline", 8)
@@ -29,14 +29,20 @@ def params():
 @pytest.fixture(scope="module")
 def channels(params):
     keys = jax.random.split(jax.random.key(1), NETWORKS)
-    return jax.jit(jax.vmap(lambda key: observed_problems(key, params, POLICY, ROUNDS)))(keys)
+
+    @jax.jit
+    @jax.vmap
+    def observe(key):
+        return observed_problems(reset(key, params), POLICY, ROUNDS)
+
+    return observe(keys)
 
 
 def pick(tree, index):
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def debt_of(path, limit):
+def bound_of(path, limit):
     """Of one network, ``[N]``."""
     return backlog_lower_bound(jax.tree.map(lambda leaf: leaf[None], path), limit)[0]
 
@@ -69,7 +75,7 @@ def test_no_policy_ends_below_it(params, channels):
             power_w = decision.d2e_power_w * 10.0 ** (-decibel / 10.0)
             return decision.replace(d2e_power_w=power_w)
 
-        happened = simulate(key, params, weaker, ROUNDS)
+        happened = simulate(reset(key, params), weaker, ROUNDS)
         return happened.queues.energy[-1, :, 0], happened.cost.divergence
 
     held = 0
@@ -78,18 +84,18 @@ def test_no_policy_ends_below_it(params, channels):
         for index in range(NETWORKS):
             path = pick(channels, index)
             used = float(np.mean(divergence[index] / path.control.divergence_target))
-            least = debt_of(path, used)
+            least = bound_of(path, used)
             assert np.all(ended[index] >= least * (1 - 1e-4) - 1e-4)
-            assert np.all(least >= debt_of(path, np.inf) - 1e-4)
+            assert np.all(least >= bound_of(path, np.inf) - 1e-4)
             held += int(np.sum(least > 0.5 * np.asarray(ended[index])))
     assert held > 3  # the bound is not idle
 
 
 def test_it_is_near_the_least_that_uplinks_can_reach(channels):
-    """SINRs of all rounds by an outside solver, on the cluster that owes most."""
+    """SINRs of all rounds by an outside solver, on the cluster with the largest backlog."""
     path = pick(channels, np.argmax(backlog_lower_bound(channels, 2.0).max(axis=1)))
     limit, alone = 1.3, jax.tree.map(lambda leaf: leaf[None], path)
-    cluster = int(np.argmax(debt_of(path, limit)))
+    cluster = int(np.argmax(bound_of(path, limit)))
     uplink, rest, loss_weight, loss_free = (np.asarray(pick(x, 0), float) for x in _floors(alone))
     uplink, rest, loss_weight = uplink[:, cluster], rest[:, cluster], loss_weight[:, cluster]
     first = pick(path, 0)
@@ -136,6 +142,6 @@ def test_it_is_near_the_least_that_uplinks_can_reach(channels):
             options={"maxiter": 500, "ftol": 1e-10},
         )
     assert found.success
-    least = debt_of(path, limit)[cluster]
+    least = bound_of(path, limit)[cluster]
     assert least <= found.fun * (1 + 1e-5)
-    assert least >= 0.99 * found.fun > 1.01 * debt_of(path, np.inf)[cluster]
+    assert least >= 0.99 * found.fun > 1.01 * bound_of(path, np.inf)[cluster]

@@ -18,7 +18,7 @@ from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.static_pipeline import static_pipeline
 
 CLUSTERS, DEVICES, BLOCKS = 3, 4, 7
-priced_alone = jax.jit(evaluate)
+evaluate_one = jax.jit(evaluate)
 
 
 def test_no_decision_spends_less_at_a_control_unit():
@@ -32,9 +32,9 @@ def test_no_decision_spends_less_at_a_control_unit():
             decision[name] *= 10.0 ** -rng.uniform(0, 8, decision[name].shape)
         decisions.append(as_decision(decision))
     decisions = jax.tree.map(lambda *x: jnp.stack(x).reshape(16, 24, *x[0].shape), *decisions)
-    priced = jax.jit(jax.vmap(jax.vmap(evaluate, in_axes=(None, 0))))(problem, decisions)
+    cost = jax.jit(jax.vmap(jax.vmap(evaluate, in_axes=(None, 0))))(problem, decisions)
     floor = np.asarray(jax.vmap(control_unit_floor_j)(problem))[:, None]
-    spent = np.asarray(priced.energy_j)[..., 0]
+    spent = np.asarray(cost.energy_j)[..., 0]
     assert np.all(spent >= floor * (1 - 1e-4))
     assert (spent / floor).min() < 10  # the bound is not idle
 
@@ -50,7 +50,7 @@ def test_the_control_unit_floor_is_reached_at_vanishing_power():
         d2d_power_w=jnp.asarray(used * 1e-7),
         d2e_power_w=jnp.full(1, 1e-6),
     )
-    spent = float(priced_alone(problem, decision).energy_j[0, 0])
+    spent = float(evaluate_one(problem, decision).energy_j[0, 0])
     assert spent == pytest.approx(float(control_unit_floor_j(problem)[0]), rel=0.01)
 
 
@@ -58,7 +58,7 @@ def test_block_energy_is_what_a_block_adds():
     problem = pick(plain_problems(1, 1, DEVICES, BLOCKS), 0)
     decision = static_pipeline(problem, 3)
     decision = decision.replace(d2d_power_w=jnp.full((1, DEVICES + 1), 1e-10))
-    spent = np.asarray(priced_alone(problem, decision).energy_j)[0, 1:]
+    spent = np.asarray(evaluate_one(problem, decision).energy_j)[0, 1:]
     expected = np.asarray(decision.segments * block_energy_j(problem))[0]
     np.testing.assert_allclose(spent, expected, rtol=0.02)
 

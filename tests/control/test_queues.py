@@ -60,7 +60,7 @@ def test_the_recursion_element_by_element(seed, scale):
 
 
 @given(st.integers(0, 10_000), st.floats(0, 5))
-def test_what_was_spent_is_the_budget_and_the_debt_at_most(seed, start):
+def test_what_was_spent_is_the_budget_and_the_backlog_at_most(seed, start):
     """Sample-path inequality: mean E <= budget (1 + (q_R - q_0) / R)."""
     energy_j, divergence = spend(seed, 1.2)
     first = Queues(jnp.full((2, 3), start), jnp.asarray(start))
@@ -78,7 +78,7 @@ def test_it_is_an_equality_while_no_queue_runs_empty():
     np.testing.assert_allclose(energy_j.mean(0) / BUDGET_J, 1 + growth, atol=1e-4)
 
 
-def test_spending_exactly_the_budget_leaves_a_debt_as_it_is():
+def test_spending_exactly_the_budget_leaves_a_backlog_as_it_is():
     same = update_queues(
         Queues(jnp.full((2, 3), 3.0), jnp.asarray(2.0)), control(), jnp.asarray(BUDGET_J), TARGET
     )

@@ -50,7 +50,7 @@ def test_the_example_policy_is_feasible_on_every_network(registered):
 
 
 def test_the_example_simulation_runs(capsys):
-    (block,) = [block for block in BLOCKS if "simulate_batch" in block]
+    (block,) = [block for block in BLOCKS if "simulate(" in block]
     exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
     assert capsys.readouterr().out == "(64, 50)\n"
 

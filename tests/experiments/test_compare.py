@@ -20,7 +20,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import METRICS, load_realisations
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.policies.titanic import titanic
-from collapipe_jax.simulation.environment import simulate
+from collapipe_jax.simulation.environment import reset, simulate
 from collapipe_jax.simulation.montecarlo import realisation_keys
 from experiments import compare
 
@@ -59,7 +59,9 @@ def test_what_is_on_file_is_what_was_simulated(finished, name):
     index = 4  # in the second, filled-up chunk
     key = realisation_keys(config.seed, REALISATIONS)[index]
     history = jax.jit(
-        lambda key: simulate(key, params, make_policy(name, config.policy.micro_batches), ROUNDS)
+        lambda key: simulate(
+            reset(key, params), make_policy(name, config.policy.micro_batches), ROUNDS
+        )
     )(key)
     kept, cost = result.policies[name], history.cost
     for field in ("latency_s", "compute_latency_s", "divergence"):

@@ -36,8 +36,8 @@ from collapipe_jax.simulation.environment import (
     Environment,
     initial_state,
     observe,
+    simulate,
     simulate_round,
-    simulate_system,
 )
 from collapipe_jax.simulation.system import sample_system
 
@@ -378,9 +378,17 @@ def test_one_compilation_and_the_same_rounds_for_a_key():
 def test_a_batch_of_horizons_walks_as_single_rounds_do():
     system, batch = draw(jax.random.key(0), walking(5.0)), keys(2, seed=3)
     policy = make_policy("static_pipeline", 4)
-    history = jax.jit(jax.vmap(lambda key: simulate_system(key, system, policy, 3)))(batch)
+
+    @jax.jit
+    @jax.vmap
+    def horizon(key):
+        state_key, rounds_key = jax.random.split(key)
+        start = Environment(system, initial_state(state_key, system), rounds_key)
+        return simulate(start, policy, 3)
+
+    history = horizon(batch)
     for index, key in enumerate(batch):
-        _, state_key, rounds_key = jax.random.split(key, 3)
+        state_key, rounds_key = jax.random.split(key)
         state = start_of(state_key, system)
         for t, round_key in enumerate(jax.random.split(rounds_key, 3)):
             state, happened = step(round_key, system, state)

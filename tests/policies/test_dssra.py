@@ -54,9 +54,9 @@ def ugly(index, rng, network):
 
 def solve(problem):
     traces.append(1)
-    tuned = dssra(problem, config=LIGHT)
+    found = dssra(problem, config=LIGHT)
     static = evaluate(problem, static_pipeline(problem, 8))
-    return tuned, evaluate(problem, tuned.decision), static, is_feasible(problem, tuned.decision)
+    return found, evaluate(problem, found.decision), static, is_feasible(problem, found.decision)
 
 
 def by_kind(tree):
@@ -88,8 +88,8 @@ def test_feasible_everywhere(solved):
 
 
 def test_finite_everywhere(solved):
-    _, tuned, cost, _, _ = solved
-    for tree in (tuned, cost.replace(flows=0, parts=0)):
+    _, found, cost, _, _ = solved
+    for tree in (found, cost.replace(flows=0, parts=0)):
         for leaf in jax.tree.leaves(tree):
             assert np.all(np.isfinite(leaf))
 
@@ -102,25 +102,25 @@ def test_never_worse_than_the_static_pipeline(solved):
 
 
 def test_the_objective_is_that_of_the_decision(solved):
-    _, tuned, cost, _, _ = solved
-    np.testing.assert_allclose(tuned.objective, cost.objective, rtol=1e-4)
+    _, found, cost, _, _ = solved
+    np.testing.assert_allclose(found.objective, cost.objective, rtol=1e-4)
 
 
 def test_clusters_sit_out_only_when_they_must(solved):
-    problem, tuned, cost, _, _ = solved
+    problem, found, cost, _, _ = solved
     runs = np.asarray(jax.vmap(can_run)(problem))
     np.testing.assert_array_equal(~cost.absent, runs)
     nobody = ~runs.any(axis=1)
     assert nobody.any()  # networks in which nobody can run are among them
     assert np.all(cost.objective[nobody] == 0)
     assert np.all(cost.energy_j[~runs] == 0)
-    np.testing.assert_array_equal(tuned.status == NO_CLUSTER, nobody)
+    np.testing.assert_array_equal(found.status == NO_CLUSTER, nobody)
 
 
 def test_one_device_takes_all(solved):
-    problem, tuned, *_ = solved
+    problem, found, *_ = solved
     there = of_kind(problem.compute.memory_bytes, "one device") > 0
-    np.testing.assert_array_equal(of_kind(tuned.decision.segments, "one device"), BLOCKS * there)
+    np.testing.assert_array_equal(of_kind(found.decision.segments, "one device"), BLOCKS * there)
 
 
 def test_without_queues_power_is_free_and_latency_is_all(solved):
@@ -131,15 +131,15 @@ def test_without_queues_power_is_free_and_latency_is_all(solved):
     np.testing.assert_allclose(of_kind(cost.objective, "no queues"), worth * found, 1e-5)
 
 
-def test_certificates_bound_what_a_layout_could_cost(solved):
-    _, tuned, *_ = solved
-    assert np.all(tuned.lower_bound <= tuned.objective * (1 + 1e-5))
-    runs = tuned.status != NO_CLUSTER
-    assert not np.any(tuned.status == BROKEN)
-    close = tuned.objective - tuned.lower_bound <= TOLERANCE * tuned.objective
-    np.testing.assert_array_equal(tuned.status[runs], np.where(close, OPTIMAL, STEP_LIMIT)[runs])
-    assert np.all(tuned.residual >= 0)
-    gap = 1 - of_kind(tuned.lower_bound, "plain") / of_kind(tuned.objective, "plain")
+def test_certificates_bound_what_a_partition_could_cost(solved):
+    _, found, *_ = solved
+    assert np.all(found.lower_bound <= found.objective * (1 + 1e-5))
+    runs = found.status != NO_CLUSTER
+    assert not np.any(found.status == BROKEN)
+    close = found.objective - found.lower_bound <= TOLERANCE * found.objective
+    np.testing.assert_array_equal(found.status[runs], np.where(close, OPTIMAL, STEP_LIMIT)[runs])
+    assert np.all(found.residual >= 0)
+    gap = 1 - of_kind(found.lower_bound, "plain") / of_kind(found.objective, "plain")
     assert np.median(gap) < 0.05
 
 
@@ -166,28 +166,28 @@ def test_one_compilation_for_a_thousand_networks_and_all_queues(solved):
         )
         compute = compute.replace(flops_per_s=scaled(compute.flops_per_s, 0.3))
         problem = problem.replace(radio=radio, control=control, compute=compute)
-        tuned, cost, static, feasible = solve_all(problem)
+        found, cost, static, feasible = solve_all(problem)
         assert np.all(feasible)
-        assert np.all(np.isfinite(tuned.objective))
+        assert np.all(np.isfinite(found.objective))
         assert np.all(cost.objective <= static.objective * (1 + 1e-5))
     assert len(traces) == before
 
 
 @pytest.mark.slow
 def test_a_lone_network_is_decided_as_among_many(solved):
-    problem, tuned, *_ = solved
+    problem, found, *_ = solved
     alone = quick_jit(lambda one: dssra(one, config=LIGHT))
     for index in range(2 * len(KINDS)):
-        got, wanted = alone(pick(problem, index)), pick(tuned, index)
+        got, wanted = alone(pick(problem, index)), pick(found, index)
         assert float(got.objective) == pytest.approx(float(wanted.objective), rel=1e-3), index
         assert got.decision.segments.shape == (CLUSTERS, DEVICES)
         assert got.decision.segments.dtype == got.decision.micro_batches.dtype == np.int32
 
 
 @pytest.mark.usefixtures("x64")
-def test_slopes_of_the_objective_go_through_the_price_and_not_the_decision(solved):
-    """The decision is taken as it is, so slopes are those of its price."""
-    problem, tuned, *_ = solved
+def test_slopes_of_the_objective_go_through_the_cost_and_not_the_decision(solved):
+    """The decision is taken as it is, so slopes are those of its cost."""
+    problem, found, *_ = solved
 
     def double(tree):
         return jax.tree.map(
@@ -195,7 +195,7 @@ def test_slopes_of_the_objective_go_through_the_price_and_not_the_decision(solve
             jax.tree.map(np.asarray, tree),
         )
 
-    one, decision = double(pick(problem, 0)), double(pick(tuned.decision, 0))
+    one, decision = double(pick(problem, 0)), double(pick(found.decision, 0))
 
     @quick_jit
     @jax.value_and_grad
@@ -216,7 +216,7 @@ def test_slopes_of_the_objective_go_through_the_price_and_not_the_decision(solve
         assert float(slope[index]) == pytest.approx(expected, rel=1e-4, abs=1e-6 / gain[index])
 
 
-def test_no_slope_goes_through_the_decision(solved):
+def test_no_slope_go_through_the_cost_the_decision(solved):
     """Abstractly: nothing is compiled."""
     one = pick(solved[0], 0)
 

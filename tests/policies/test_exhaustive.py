@@ -1,4 +1,4 @@
-"""The search over every layout against a plain loop, and its parts."""
+"""The search over every partition against a plain loop, and its parts."""
 
 import itertools
 import math
@@ -14,10 +14,13 @@ from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, is_feasible, usable_blocks
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.errors import InputError
-from collapipe_jax.policies import exhaustive as module
 from collapipe_jax.policies.dssra import dssra
-from collapipe_jax.policies.enumeration import compositions, enumerate_partitions
-from collapipe_jax.policies.exhaustive import exhaustive
+from collapipe_jax.policies.exhaustive import (
+    bound_clusters,
+    compositions,
+    enumerate_partitions,
+    exhaustive,
+)
 
 CLUSTERS, DEVICES, BLOCKS, CHOICES = 2, 2, 3, (2, 3, 6)
 SPLITS = [row for row in itertools.product(range(BLOCKS + 1), repeat=DEVICES) if sum(row) == BLOCKS]
@@ -47,25 +50,27 @@ def test_compositions_are_all_there_once(total, parts):
     assert len({tuple(row) for row in rows}) == len(rows)
 
 
-def test_layouts_are_those_that_memory_allows():
+def test_partitions_are_those_that_memory_allows():
     problem = problem_with_room((1, 2), (0, 2))
     capacity = {count: np.asarray(usable_blocks(problem, count)) for count in CHOICES}
     assert np.any(capacity[2] < capacity[6])
-    for n, found in enumerate(enumerate_partitions(problem)):
+    found = enumerate_partitions(problem)
+    every = np.column_stack([found.segments, found.micro_batches])
+    for n in range(CLUSTERS):
         allowed = {
             (*row, count)
             for count in CHOICES
             for row in SPLITS
             if np.all(row <= capacity[count][n])
         }
-        rows = np.column_stack([found.segments, found.micro_batches]).tolist()
+        rows = every[found.allowed[:, n]].tolist()
         assert {tuple(row) for row in rows} == (allowed or {(0, 0, 6)})
         assert len(rows) == max(len(allowed), 1)
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """Objective of every joint layout, by the segments and micro-batches of each cluster."""
+    """Objective of every joint partition, by the segments and micro-batches of each cluster."""
     problem = roomy()
     tune = jax.jit(lambda decision: allocate(problem, decision, 400).objective)
     found = {}
@@ -76,7 +81,7 @@ def plain():
     return found
 
 
-def layout_of(decision):
+def partition_of(decision):
     rows = [tuple(row) for row in np.asarray(decision.segments).tolist()]
     return tuple(zip(rows, np.asarray(decision.micro_batches).tolist(), strict=True))
 
@@ -87,40 +92,36 @@ def test_the_best_of_a_plain_loop(plain):
     found = exhaustive(problem)
     assert found.partitions == len(plain)
     assert 0 < found.solved < found.partitions
-    assert plain[layout_of(found.decision)] <= best * (1 + 1e-4)
+    assert plain[partition_of(found.decision)] <= best * (1 + 1e-4)
     np.testing.assert_allclose(found.objective, best, rtol=1e-4)
-    priced = evaluate(problem, found.decision).objective
-    np.testing.assert_allclose(priced, found.objective, rtol=1e-5)
+    objective = evaluate(problem, found.decision).objective
+    np.testing.assert_allclose(objective, found.objective, rtol=1e-5)
     assert found.objective * (1 - 1e-3) < found.lower_bound <= found.objective
     assert is_feasible(problem, found.decision)
 
 
-def test_clusters_by_themselves_bound_every_layout(plain):
-    """For every mean of the latencies and any price of the band."""
+def test_clusters_by_themselves_bound_every_partition(plain):
+    """For every mean of the latencies and any cost of the band."""
     problem = roomy()
-    each = enumerate_partitions(problem)
-    segments, counts = module._side_by_side(problem, each)
+    segments, counts, _ = enumerate_partitions(problem)
     weights = np.linspace(0.1, 0.9, 9, dtype=np.float32)
-    own = [
-        [(tuple(row), int(m)) for row, m in zip(rows.tolist(), counts, strict=True)]
-        for rows, counts in each
-    ]
-    for band_price in (0.0, 0.3):
-        found = module._bound_clusters(problem, segments, counts, weights, band_price)
-        first, second = np.moveaxis(np.asarray(found.lower_bound), 2, 0)
-        bounds = np.max(first[:, :, None] + second[::-1, None], axis=0) - band_price
+    own = [(tuple(row), int(m)) for row, m in zip(segments.tolist(), counts, strict=True)]
+    for band_cost in (0.0, 0.3):
+        found = bound_clusters(problem, segments, counts, weights, band_cost)
+        first, second = np.moveaxis(np.asarray(found), 2, 0)
+        bounds = np.max(first[:, :, None] + second[::-1, None], axis=0) - band_cost
         for joint, objective in plain.items():
-            bound = bounds[own[0].index(joint[0]), own[1].index(joint[1])]
+            bound = bounds[own.index(joint[0]), own.index(joint[1])]
             assert 0.3 * objective < bound <= objective * (1 + 2e-5)
 
 
 @pytest.mark.slow
 def test_dssra_is_between():
     problem = roomy()
-    tuned = jax.jit(dssra)(problem)
+    decided = jax.jit(dssra)(problem)
     found = exhaustive(problem)
-    assert tuned.objective >= found.lower_bound
-    assert tuned.objective >= found.objective * (1 - 2e-5)
+    assert decided.objective >= found.lower_bound
+    assert decided.objective >= found.objective * (1 - 2e-5)
 
 
 def test_a_cluster_that_cannot_run_sits_out():
@@ -133,7 +134,7 @@ def test_a_cluster_that_cannot_run_sits_out():
     assert is_feasible(problem, found.decision)
 
 
-def test_too_many_layouts_are_refused():
+def test_too_many_partitions_are_refused():
     problem = pick(random_problems(1, 4, 4, 8, seed=1), 0)
     with pytest.raises(InputError, match="joint partitions"):
         exhaustive(problem)

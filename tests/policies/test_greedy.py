@@ -44,7 +44,7 @@ def ugly(index, rng, network):
 def with_caps(problem, static):
     """Caps of what the static pipeline spends at low power, times a factor by kind."""
     low = static.replace(d2d_power_w=LOW * static.d2d_power_w, d2e_power_w=LOW * static.d2e_power_w)
-    spent_j, old_j = priced(problem, low).energy_j, problem.control.energy_budget_j
+    spent_j, old_j = evaluate_all(problem, low).energy_j, problem.control.energy_budget_j
     factor = np.ones((NETWORKS, CLUSTERS, DEVICES + 1))
     rows = np.arange(NETWORKS) % len(KINDS)
     loose, uplink = (rows == KINDS.index(kind) for kind in ("loose", "uplink"))
@@ -61,13 +61,13 @@ def with_control(problem, **changes):
 
 def solve(problem):
     traces.append(1)
-    tuned = greedy(problem)
-    broken = jnp.stack(list(violations(problem, tuned.decision).values()))
-    return tuned, evaluate(problem, tuned.decision), broken
+    solution = greedy(problem)
+    broken = jnp.stack(list(violations(problem, solution.decision).values()))
+    return solution, evaluate(problem, solution.decision), broken
 
 
 decide_static = quick_jit(jax.vmap(lambda problem: static_pipeline(problem, 8)))
-priced = quick_jit(jax.vmap(evaluate))
+evaluate_all = quick_jit(jax.vmap(evaluate))
 solve_all = quick_jit(jax.vmap(solve))
 
 
@@ -80,7 +80,7 @@ def solved():
 
 @pytest.fixture(scope="module")
 def static(solved):
-    return jax.tree.map(np.asarray, priced(solved[0], decide_static(solved[0])))
+    return jax.tree.map(np.asarray, evaluate_all(solved[0], decide_static(solved[0])))
 
 
 def of_kind(tree, kind):
@@ -103,13 +103,13 @@ def without_energy(problem, cost):
 
 
 def test_feasible_and_finite_everywhere(solved):
-    problem, tuned, cost, broken = solved
+    problem, solution, cost, broken = solved
     assert not np.any(broken)
-    for leaf in jax.tree.leaves(tuned):
+    for leaf in jax.tree.leaves(solution):
         assert np.all(np.isfinite(leaf))
     runs = np.asarray(jax.vmap(can_run)(problem))
     np.testing.assert_array_equal(~cost.absent, runs)
-    np.testing.assert_array_equal(tuned.status == NO_CLUSTER, ~runs.any(axis=1))
+    np.testing.assert_array_equal(solution.status == NO_CLUSTER, ~runs.any(axis=1))
     assert set(runs.sum(axis=1)) == {0, 1, 2}
 
 
@@ -122,38 +122,38 @@ def test_caps_are_kept_and_hold_the_decision_back(solved):
 
 
 def test_the_objective_is_latency_and_divergence_and_has_a_lower_bound_near(solved):
-    problem, tuned, cost, _ = solved
-    np.testing.assert_allclose(tuned.objective, without_energy(problem, cost), rtol=2e-4)
-    assert np.all(tuned.lower_bound <= tuned.objective * (1 + 1e-5))
-    close, bound = of_kind((tuned.objective, tuned.lower_bound), "tight")
+    problem, solution, cost, _ = solved
+    np.testing.assert_allclose(solution.objective, without_energy(problem, cost), rtol=2e-4)
+    assert np.all(solution.lower_bound <= solution.objective * (1 + 1e-5))
+    close, bound = of_kind((solution.objective, solution.lower_bound), "tight")
     gap = close / bound - 1
     assert np.median(gap) < 0.01
     assert np.max(gap) < 0.1
 
 
 def test_looser_caps_cost_less_but_no_less_than_their_bound(solved):
-    problem, tuned, cost, _ = solved
+    problem, solution, cost, _ = solved
     looser = with_control(problem, energy_budget_j=1.2 * problem.control.energy_budget_j)
     again, *_ = jax.tree.map(np.asarray, solve_all(looser))
-    alike = np.all(again.decision.segments == tuned.decision.segments, axis=(1, 2))
-    alike &= np.all(again.decision.micro_batches == tuned.decision.micro_batches, axis=1)
-    both = (largest_use(problem, cost) <= 1.002) & alike & (tuned.objective > 0)
+    alike = np.all(again.decision.segments == solution.decision.segments, axis=(1, 2))
+    alike &= np.all(again.decision.micro_batches == solution.decision.micro_batches, axis=1)
+    both = (largest_use(problem, cost) <= 1.002) & alike & (solution.objective > 0)
     assert both.sum() > 20
-    before, after = tuned.objective[both], again.objective[both]
+    before, after = solution.objective[both], again.objective[both]
     assert np.all(before >= again.lower_bound[both] * (1 - 1e-5))
     assert np.all(after <= before * (1 + 5e-3))
     assert np.mean(after < before * 0.99) > 0.2
 
 
 def test_never_worse_than_the_static_pipeline_where_that_keeps_the_caps(solved, static):
-    problem, tuned, cost, _ = solved
+    problem, solution, cost, _ = solved
     keeps = largest_use(problem, static) <= 1.0
     assert 16 < keeps.sum() < NETWORKS
     assert np.all(largest_use(problem, cost)[keeps] <= 1.002)
-    assert np.all(tuned.objective[keeps] <= without_energy(problem, static)[keeps] * (1 + 1e-4))
+    assert np.all(solution.objective[keeps] <= without_energy(problem, static)[keeps] * (1 + 1e-4))
 
 
-def test_generous_caps_leave_the_optimum_of_the_layout(solved):
+def test_generous_caps_leave_the_optimum_of_the_partition(solved):
     objective, bound = of_kind((solved[1].objective, solved[1].lower_bound), "generous")
     assert np.median(objective / bound - 1) < 2e-3
 
@@ -167,27 +167,27 @@ def test_a_short_budget_raises_no_node_above_the_static_pipeline(solved, static)
 
 
 def test_a_cap_that_no_uplink_keeps_does_not_lose_the_round(solved):
-    problem, tuned, cost, _ = solved
+    problem, solution, cost, _ = solved
     use = largest_use(*of_kind((problem, cost), "uplink"))
     assert np.all(use > 1.1)
     assert np.all(use < 5.0)
-    assert np.all(of_kind(tuned.objective, "uplink") < 50.0)
+    assert np.all(of_kind(solution.objective, "uplink") < 50.0)
 
 
 def test_queues_of_energy_change_nothing_and_nothing_is_compiled_again(solved):
-    problem, tuned, *_ = solved
+    problem, solution, *_ = solved
     before = len(traces)
     queue = 1e3 * np.random.default_rng(0).exponential(size=problem.control.energy_queue.shape)
     queue = jnp.asarray(queue, problem.control.energy_queue.dtype)
     again, *_ = solve_all(with_control(problem, energy_queue=queue))
-    jax.tree.map(np.testing.assert_array_equal, again, tuned)
+    jax.tree.map(np.testing.assert_array_equal, again, solution)
     assert len(traces) == before == 1
 
 
 def test_slopes_under_caps_are_those_of_the_smooth_objective():
     problem = plain_problems(4, CLUSTERS, 2, BLOCKS)
     static = decide_static(problem)
-    spent_j = priced(problem, static).energy_j
+    spent_j = evaluate_all(problem, static).energy_j
     problem = to_batch_last(with_control(problem, energy_budget_j=0.95 * spent_j))
     static = to_batch_last(static)
 

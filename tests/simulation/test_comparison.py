@@ -38,19 +38,19 @@ def comparison(**policies):
 
 def test_reductions_are_taken_network_by_network():
     summary = summarise(comparison(dssra=made_up([1.0, 8.0]), slow=made_up([2.0, 10.0])))
-    told = summary["reduction_percent"]["latency_s"]["slow"]
-    assert told["mean"] == pytest.approx(35.0)  # of 50 % and 20 %, not of the means' 25 %
-    assert told["ci95"] == pytest.approx(12.7062 * 15.0, rel=1e-4)
+    row = summary["reduction_percent"]["latency_s"]["slow"]
+    assert row["mean"] == pytest.approx(35.0)  # of 50 % and 20 %, not of the means' 25 %
+    assert row["ci95"] == pytest.approx(12.7062 * 15.0, rel=1e-4)
 
 
 def test_violations_are_shares():
-    (told,) = summarise(comparison(other=made_up([1.0, 1.0], 1.02)))["policies"].values()
-    assert told["violations"]["memory"] == pytest.approx(0.5)
-    assert told["violations"]["energy"] == pytest.approx(0.25)
-    assert told["violations"]["networks_over_energy"] == pytest.approx(0.5)
-    assert told["violations"]["worst_energy_over_budget"] == pytest.approx(1.5)
-    assert told["violations"]["divergence"] == 1.0
-    assert told["violations"]["absent"] == pytest.approx(0.5)
+    (row,) = summarise(comparison(other=made_up([1.0, 1.0], 1.02)))["policies"].values()
+    assert row["violations"]["memory"] == pytest.approx(0.5)
+    assert row["violations"]["energy"] == pytest.approx(0.25)
+    assert row["violations"]["networks_over_energy"] == pytest.approx(0.5)
+    assert row["violations"]["worst_energy_over_budget"] == pytest.approx(1.5)
+    assert row["violations"]["divergence"] == 1.0
+    assert row["violations"]["absent"] == pytest.approx(0.5)
 
 
 def test_networks_that_cannot_run_are_left_out():
@@ -64,9 +64,9 @@ def test_networks_that_cannot_run_are_left_out():
 def test_infinite_values_are_unknown_and_json_stays_strict(tmp_path):
     broken = made_up([2.0, np.inf], np.inf)
     summary = summarise(comparison(dssra=made_up([1.0, 1.0]), broken=broken))
-    told = summary["policies"]["broken"]
-    assert told["latency_s"]["mean"] is None
-    assert told["divergence"]["median"] is None
+    row = summary["policies"]["broken"]
+    assert row["latency_s"]["mean"] is None
+    assert row["divergence"]["median"] is None
     write_json(tmp_path / "summary.json", summary)
     text = (tmp_path / "summary.json").read_text()
     assert not {"NaN", "Infinity"} & set(text.replace(",", " ").split())

@@ -1,4 +1,4 @@
-"""Rounds under vmap and scan against plain loops, and the books of the queues."""
+"""Rounds under vmap and scan against plain loops, and queues against (20)."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,6 @@ from collapipe_jax.simulation.environment import (
     observe,
     reset,
     simulate,
-    simulate_batch,
     simulate_round,
     step,
 )
@@ -32,7 +31,7 @@ traces = []
 @jax.jit
 def run(keys, params):
     traces.append(1)
-    return simulate_batch(keys, params, policy, ROUNDS)
+    return jax.vmap(lambda key: simulate(reset(key, params), policy, ROUNDS))(keys)
 
 
 def keys(seed=0):
@@ -66,7 +65,7 @@ def test_equal_to_loops_over_keys_and_rounds(history):
             )
 
 
-def test_queues_keep_the_books(history):
+def test_queues_follow_their_recursion(history):
     """Mean E <= budget (1 + (q_R - q_0) / R) on every node of every path, and (20)."""
     control = tiny_params().control
     energy_j = np.asarray(history.cost.energy_j, float)
@@ -116,35 +115,35 @@ def test_a_frozen_channel_repeats_its_rounds():
     assert np.unique(latency_s[:, 0]).size == REALISATIONS
 
 
-def test_the_reserve_is_the_least_price_of_divergence_and_leaves_the_queue_alone():
+def test_the_queue_floor_is_the_least_effective_queue_of_divergence_and_leaves_the_queue_alone():
     system = draw(jax.random.key(0), tiny_params())
     system = with_queue_params(system, divergence_queue_floor=2.5)
     state = initial_state(jax.random.key(1), system)
     for queue, seen in [(0.0, 2.5), (2.0, 2.5), (4.0, 4.0)]:
-        indebted = state._replace(queues=state.queues._replace(divergence=jnp.asarray(queue)))
-        problem = observe(Environment(system, indebted, jax.random.key(2)))
+        with_backlog = state._replace(queues=state.queues._replace(divergence=jnp.asarray(queue)))
+        problem = observe(Environment(system, with_backlog, jax.random.key(2)))
         assert float(problem.control.divergence_queue) == seen
-        after, happened = one_round(jax.random.key(2), system, indebted)
+        after, happened = one_round(jax.random.key(2), system, with_backlog)
         target = float(problem.control.divergence_target)
         grown = queue + float(happened.cost.divergence) / target - 1
         assert float(after.queues.divergence) == pytest.approx(max(grown, 0), abs=1e-5)
 
 
-def test_the_reserve_of_energy_is_its_least_price_at_every_node_and_leaves_queues_alone():
+def test_the_queue_floor_of_energy_holds_at_every_node_and_leaves_queues_alone():
     system = with_queue_params(draw(jax.random.key(0), tiny_params()), energy_queue_floor=0.5)
     state = initial_state(jax.random.key(1), system)
     queue = jnp.zeros_like(state.queues.energy).at[0, 1].set(0.2).at[1, 2].set(3.0)
-    indebted = state._replace(queues=state.queues._replace(energy=queue))
-    problem = observe(Environment(system, indebted, jax.random.key(2)))
+    with_backlog = state._replace(queues=state.queues._replace(energy=queue))
+    problem = observe(Environment(system, with_backlog, jax.random.key(2)))
     seen = np.full(queue.shape, 0.5)
     seen[1, 2] = 3.0
     np.testing.assert_array_equal(problem.control.energy_queue, seen)
-    after, happened = one_round(jax.random.key(2), system, indebted)
+    after, happened = one_round(jax.random.key(2), system, with_backlog)
     grown = queue + happened.cost.energy_j / problem.control.energy_budget_j - 1
     np.testing.assert_allclose(after.queues.energy, np.maximum(grown, 0), atol=1e-5)
 
 
-def test_a_fade_that_no_decision_can_afford_is_priced_in_its_own_round():
+def test_a_fade_that_no_decision_can_afford_counts_in_its_own_round():
     system = with_queue_params(
         draw(jax.random.key(0), tiny_params()),
         energy_queue_floor=0.0,
@@ -179,19 +178,17 @@ def test_this_rounds_gains_are_mean_gains_times_fading():
 
 
 def test_reset_observe_and_step_are_the_rounds_of_simulate():
-    """One's own loop, with keys of one's own, meets what ``simulate`` does with these keys."""
-    params, key = tiny_params(availability=0.6), jax.random.key(7)
-    expected = jax.jit(lambda key: simulate(key, params, policy, 4))(key)
-    environment = jax.jit(reset)(key, params)
-    keys = jax.random.split(environment.key, 4)
-    environment = environment._replace(key=keys[0])
-    carry_out = jax.jit(step)
-    for index, next_key in enumerate(jnp.roll(keys, -1)):
+    """A loop of one's own, with one's own keys, meets what ``simulate`` does with these keys."""
+    start = jax.jit(reset)(jax.random.key(7), tiny_params(availability=0.6))
+    expected = jax.jit(lambda start: simulate(start, policy, 4))(start)
+    state, carry_out = start.state, jax.jit(step)
+    for index, key in enumerate(jax.random.split(start.key, 4)):
+        environment = Environment(start.system, state, key)
         problem = jax.jit(observe)(environment)
-        decision = policy(jax.random.key(0), problem)
-        environment, cost = carry_out(next_key, environment, decision)
-        np.testing.assert_allclose(cost.energy_j, expected.cost.energy_j[index], rtol=1e-5)
-        np.testing.assert_allclose(cost.latency_s, expected.cost.latency_s[index], rtol=1e-5)
-        for name, queue in environment.state.queues._asdict().items():
+        state, record = carry_out(environment, problem, policy(jax.random.key(0), problem))
+        for name in ("energy_j", "latency_s"):
+            wanted = getattr(expected.cost, name)[index]
+            np.testing.assert_allclose(getattr(record.cost, name), wanted, rtol=1e-5)
+        for name, queue in state.queues._asdict().items():
             wanted = getattr(expected.queues, name)[index]
             np.testing.assert_allclose(queue, wanted, rtol=1e-4, atol=1e-5)

@@ -12,7 +12,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.realisations import chunk_parts
 from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.policies.registry import make_policy
-from collapipe_jax.simulation.environment import draw_system, simulate, simulate_system
+from collapipe_jax.simulation.environment import reset, simulate
 from collapipe_jax.simulation.montecarlo import (
     Case,
     policy_options,
@@ -49,7 +49,7 @@ def read(results, name):
 def test_chunks_are_the_realisations_one_by_one(tmp_path, params):
     results = run(tmp_path, {"one": Case(POLICY, params)})
     assert list(chunk_parts("one", results.options)) == ["one/000000", "one/000002", "one/000004"]
-    one = jax.jit(lambda key: simulate(key, params, POLICY, ROUNDS).cost.latency_s)
+    one = jax.jit(lambda key: simulate(reset(key, params), POLICY, ROUNDS).cost.latency_s)
     expected = [one(key) for key in realisation_keys(7, REALISATIONS)]
     np.testing.assert_allclose(read(results, "one"), expected, rtol=1e-5)
     assert labels(results, "one/000004")["latency_s"]["axes"] == ["realisation", "round"]
@@ -106,9 +106,10 @@ def test_reducers_keep_what_the_history_has(name, params):
 
     @jax.jit
     def reduced(key):
-        system = draw_system(key, params)
-        history = simulate_system(key, system, make_policy(name, 4), ROUNDS)
-        return history, [reduce(system, history) for reduce in (per_round, time_means, limit_use)]
+        start = reset(key, params)
+        history = simulate(start, make_policy(name, 4), ROUNDS)
+        reducers = per_round, time_means, limit_use
+        return history, [reduce(start.system, history) for reduce in reducers]
 
     history, variables = reduced(realisation_keys(0, 1)[0])
     kept = {}

@@ -24,7 +24,7 @@ from collapipe_jax.simulation.constraints import (
     network_groups,
     sample_path_excess,
 )
-from collapipe_jax.simulation.environment import simulate_batch
+from collapipe_jax.simulation.environment import reset, simulate
 from collapipe_jax.simulation.montecarlo import realisation_keys
 from experiments.studies import closed_loop
 from experiments.studies.closed_loop import summarise
@@ -159,7 +159,7 @@ def test_the_summary_is_that_of_a_direct_simulation(finished):
     kept = network_groups(load_realisations(finished, "closed_loop"))["within_floors"]
     keys = realisation_keys(settings["config"]["seed"], REALISATIONS)[kept]
     policy = make_policy("static_pipeline", 2)
-    history = jax.jit(lambda keys: simulate_batch(keys, params, policy, ROUNDS))(keys)
+    history = jax.jit(jax.vmap(lambda key: simulate(reset(key, params), policy, ROUNDS)))(keys)
     control = [closed_loop.drawn(key, params)[0].control for key in keys]
 
     reference_s = np.array([one.reference_latency_s for one in control])

@@ -11,7 +11,7 @@ import figures.all
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import make_policy
-from collapipe_jax.simulation.environment import observed_problems, simulate
+from collapipe_jax.simulation.environment import observed_problems, reset, simulate
 from collapipe_jax.simulation.system import sample_system
 from experiments.studies import stability
 from experiments.studies.stability import LEAST_SLACK, bounds, summarise
@@ -90,7 +90,7 @@ def test_problems_are_those_that_were_decided():
         return make_policy("static_pipeline", 4)(key, problem)
 
     def run(of):
-        return jax.jit(lambda key: of(key, params, policy, rounds))(jax.random.key(3))
+        return jax.jit(lambda key: of(reset(key, params), policy, rounds))(jax.random.key(3))
 
     run(simulate)
     jax.effects_barrier()
