@@ -25,25 +25,15 @@ _RELATIONS = {">": operator.gt, ">=": operator.ge, "<=": operator.le, "<": opera
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """What a number is.
+    """What a number is."""
 
-    Attributes:
-      meaning: a noun phrase.
-      symbol: as in docs/system-model.md, in TeX.
-      shape: a letter of :data:`AXES` an axis; none is a scalar.
-      unit: empty where there is none.
-      bounds: one or several, such as ``> 0 and <= 1``.
-      whole: whether it is an integer.
-      choices: known names, where it is a name.
-    """
-
-    meaning: str
-    symbol: str = ""
-    shape: str = ""
-    unit: str = ""
-    bounds: str = ">= 0"
-    whole: bool = False
-    choices: Collection[str] = ()
+    meaning: str  # a noun phrase
+    symbol: str = ""  # as in docs/system-model.md, in TeX
+    shape: str = ""  # a letter of :data:`AXES` an axis; none is a scalar
+    unit: str = ""  # empty where there is none
+    bounds: str = ">= 0"  # one or several, such as ``> 0 and <= 1``
+    whole: bool = False  # whether it is an integer
+    choices: Collection[str] = ()  # known names, where it is a name
 
     @property
     def axes(self) -> str:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Num
 
 from collapipe_jax.allocation.certificate import certify
 from collapipe_jax.allocation.evaluation import Coupling, Evaluation, evaluate_allocation
@@ -18,6 +17,7 @@ from collapipe_jax.cost.decision import Allocation, Decision, make_decision
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.shapes import MicroBatches, Segments
 
 OPTIMAL, STEP_LIMIT, NO_CLUSTER, BROKEN = range(4)
 """Status of a solution: within tolerance of the bound; out of steps; no cluster can run; a
@@ -124,8 +124,8 @@ def descend_clusters(
 def certified(
     problem: RoundProblem,
     fixed: FixedPartition,
-    segments: Num[Array, "N K *batch"],
-    micro_batches: Num[Array, " N *batch"],
+    segments: Segments,
+    micro_batches: MicroBatches,
     logs: Allocation,
     evaluation: Evaluation,
 ) -> Solution:

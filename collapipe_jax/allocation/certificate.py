@@ -4,12 +4,13 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from collapipe_jax.allocation.evaluation import Evaluation
 from collapipe_jax.allocation.variables import LEAST_LOG_POWER, LEAST_LOG_SHARE
 from collapipe_jax.batching import sum_nodes
 from collapipe_jax.cost.decision import Allocation
+from collapipe_jax.cost.shapes import ActiveNodes
 
 _AT_LIMIT = 1e-4
 
@@ -32,7 +33,7 @@ class Certificate(NamedTuple):
 def certify(
     evaluation: Evaluation,
     logs: Allocation,
-    active: Bool[Array, "P N *batch"],
+    active: ActiveNodes,
     joint: bool = True,
 ) -> Certificate:
     """Certificate of a point from the smooth objective there.

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
 
 from collapipe_jax.allocation.smooth_maximum import mean_slope
 from collapipe_jax.batching import fusion_barrier, sum_nodes
@@ -26,58 +25,38 @@ from collapipe_jax.cost.divergence import excess_inverse_survival, inverse_survi
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.latency import message_time_s
 from collapipe_jax.cost.round_terms import RoundTerms
+from collapipe_jax.cost.shapes import PerCluster, PerNode
 from collapipe_jax.network.channel import efficiency_elasticity
 
 
 class Marginals(NamedTuple):
-    """What the objective charges at a point.
+    """What the objective charges at a point."""
 
-    Attributes:
-      cost_per_s: of a cluster's latency, ``[N, ...]``.
-      latency_part: of a cluster in the maximum of the latencies, ``[N, ...]``.
-      sender_cost_per_j: of energy, by message.
-      objective: smooth, ``[...]`` or by cluster.
-    """
-
-    cost_per_s: Array
-    latency_part: Array
-    sender_cost_per_j: Messages
-    objective: Array
+    cost_per_s: PerCluster  # of a cluster's latency
+    latency_part: PerCluster  # of a cluster in the maximum of the latencies
+    sender_cost_per_j: Messages  # of energy, by message
+    objective: Array  # smooth, ``[...]`` or by cluster
 
 
 class TimeSlopes(NamedTuple):
-    """Slopes of the smooth objective by the logarithms of times on air.
+    """Slopes of the smooth objective by the logarithms of times on air."""
 
-    Attributes:
-      energy: through energy alone.
-      stage: through the longest stages alone, hops and the uplink.
-      total: through energy and latency.
-      downlink, downlink_stage: of the downlink, ``[N, ...]``.
-    """
-
-    energy: Messages
-    stage: Messages
-    total: Messages
+    energy: Messages  # through energy alone
+    stage: Messages  # through the longest stages alone, hops and the uplink
+    total: Messages  # through energy and latency
+    # of the downlink, ``[N, ...]``
     downlink: Array
     downlink_stage: Array
 
 
 class SinrSlopes(NamedTuple):
-    """Falls of the smooth objective by the logarithms of SINRs.
+    """Falls of the smooth objective by the logarithms of SINRs."""
 
-    Attributes:
-      efficiency: elasticity of the spectral efficiency without a ceiling.
-      time: elasticity of the smooth time; 0 at the ceiling.
-      hazard: fall of a micro-batch's hazard, hops and the uplink.
-      cost_per_hazard: ``[N, ...]``.
-      total: of the objective, through times and losses.
-    """
-
-    efficiency: Messages
-    time: Messages
-    hazard: Messages
-    cost_per_hazard: Array
-    total: Messages
+    efficiency: Messages  # elasticity of the spectral efficiency without a ceiling
+    time: Messages  # elasticity of the smooth time; 0 at the ceiling
+    hazard: Messages  # fall of a micro-batch's hazard, hops and the uplink
+    cost_per_hazard: PerCluster
+    total: Messages  # of the objective, through times and losses
 
 
 def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) -> TimeSlopes:
@@ -141,12 +120,12 @@ def sinr_elasticities(fixed: FixedPartition, terms: RoundTerms) -> tuple[Message
     return efficiency, time
 
 
-def loss_cost_per_excess(fixed: FixedPartition) -> Float[Array, " N *batch"]:
+def loss_cost_per_excess(fixed: FixedPartition) -> PerCluster:
     """Cost of a cluster's losses per unit of the excess inverse survival."""
     return fixed.costs.divergence * fixed.divergence.per_excess
 
 
-def slope_by_interference(fixed: FixedPartition, sinrs: SinrSlopes) -> Float[Array, "P N *batch"]:
+def slope_by_interference(fixed: FixedPartition, sinrs: SinrSlopes) -> PerNode:
     """Slope by the logarithm of noise and interference at every node."""
     return sum_by_receiver(sinrs.total.hop, sinrs.total.move, fixed.active)
 
@@ -155,8 +134,8 @@ def slope(
     fixed: FixedPartition,
     times: TimeSlopes,
     sinrs: SinrSlopes,
-    interference_cost: Float[Array, "P N *batch"],
-    bandwidth_cost: Float[Array, " N *batch"],
+    interference_cost: PerNode,
+    bandwidth_cost: PerCluster,
 ) -> Allocation:
     """Slope by the logarithms of shares and powers, 0 where idle.
 
@@ -185,7 +164,7 @@ def curvature(
     marginals: Marginals,
     times: TimeSlopes,
     sinrs: SinrSlopes,
-    interference_cost: Float[Array, "P N *batch"],
+    interference_cost: PerNode,
     temperature: float,
 ) -> Allocation:
     """Diagonal preconditioner: how fast the slope changes along each variable; no bound.

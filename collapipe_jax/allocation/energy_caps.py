@@ -15,7 +15,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Num
 
 from collapipe_jax.allocation.derivative import SinrSlopes, sinr_elasticities
 from collapipe_jax.allocation.smooth_maximum import TEMPERATURE, PowerMean, Weights
@@ -29,6 +28,7 @@ from collapipe_jax.cost.links import BitTimes, link_sinrs, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import RoundTerms, air_energy_j, message_energy_j, round_terms
+from collapipe_jax.cost.shapes import MicroBatches, PerCluster, PerNode, PerRound, Segments
 
 _STEEPEST = 0.1
 """Excess, as a logarithm, from where a penalty goes on along its tangent. A multiplier then
@@ -46,41 +46,27 @@ _NEWTON_STEPS, _LARGEST_SHIFT, _LEAST_ELASTICITY = 6, 3.0, 1e-3
 
 
 class EnergyCaps(NamedTuple):
-    """Caps on the energy of nodes in one round.
+    """Caps on the energy of nodes in one round."""
 
-    Attributes:
-      room_j: what a cap leaves for time on air, positive, ``[P, N, ...]``.
-      initial_multiplier: in units of the objective, ``[P, N, ...]``.
-      least_multiplier: ``[...]``; from 0 none would come back.
-    """
-
-    room_j: Array
-    initial_multiplier: Array
-    least_multiplier: Array
+    room_j: PerNode  # what a cap leaves for time on air, positive
+    initial_multiplier: PerNode  # in units of the objective
+    least_multiplier: PerRound  # from 0 none would come back
 
 
 class CapPenalties(NamedTuple):
-    """What caps add to the objective.
+    """What caps add to the objective."""
 
-    Attributes:
-      smooth: of a cluster's nodes, ``[N, ...]``.
-      exact: the same of the caps that are exceeded, 0 or more.
-      cost_per_j: of a node's energy on air, ``[P, N, ...]``.
-      multiplier: better ones, ``[P, N, ...]``.
-      stiffness: second derivative by a node's energy, ``[P, N, ...]``.
-    """
-
-    smooth: Array
-    exact: Array
-    cost_per_j: Array
-    multiplier: Array
-    stiffness: Array
+    smooth: PerCluster  # of a cluster's nodes
+    exact: Array  # the same of the caps that are exceeded, 0 or more
+    cost_per_j: PerNode  # of a node's energy on air
+    multiplier: PerNode  # better ones
+    stiffness: PerNode  # second derivative by a node's energy
 
 
 def fix_capped_partition(
     problem: RoundProblem,
-    segments: Num[Array, "N K *batch"],
-    micro_batches: Num[Array, " N *batch"],
+    segments: Segments,
+    micro_batches: MicroBatches,
 ) -> FixedPartition:
     """A fixed partition whose nodes' budgets are caps of this round.
 
@@ -102,7 +88,7 @@ def fix_capped_partition(
     return fixed.replace(caps=EnergyCaps(room_j, initial, _LEAST_MULTIPLIER * weight))
 
 
-def least_air_energy_j(fixed: FixedPartition) -> Float[Array, "P N *batch"]:
+def least_air_energy_j(fixed: FixedPartition) -> PerNode:
     """Energy of a node's messages at vanishing powers, without interference.
 
     There ``log2(1 + x)`` is ``x / ln 2``, whatever the shares; 0 where idle.
@@ -126,7 +112,7 @@ def least_air_energy_j(fixed: FixedPartition) -> Float[Array, "P N *batch"]:
 def cap_penalties(
     fixed: FixedPartition,
     smooth: RoundTerms,
-    multiplier: Float[Array, "P N *batch"],
+    multiplier: PerNode,
     temperature: float,
 ) -> CapPenalties:
     """Penalties of the caps at a point.
@@ -165,7 +151,7 @@ def cap_curvature(
     fixed: FixedPartition,
     smooth: RoundTerms,
     sinrs: SinrSlopes,
-    stiffness: Float[Array, "P N *batch"],
+    stiffness: PerNode,
 ) -> Allocation:
     """Stiffness times squared slopes of energies, by shares and powers."""
     rising_j = _rising_energy(smooth.message_j, sinrs.time)
@@ -188,7 +174,7 @@ def _rising_energy(message_j: Messages, elasticity: Messages) -> Messages:
 
 def air_energy_and_slope(
     problem: RoundProblem, fixed: FixedPartition, logs: Allocation, weights: Weights
-) -> tuple[Float[Array, "P N *batch"], Float[Array, "P N *batch"]]:
+) -> tuple[PerNode, PerNode]:
     """Energies of nodes on air, and their slopes by logarithms of all powers of the node.
 
     Args:

@@ -37,25 +37,19 @@ from collapipe_jax.cost.links import active_power_w, interference_w, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.objective import UnitCosts, drift_plus_penalty
 from collapipe_jax.cost.round_terms import round_terms
+from collapipe_jax.cost.shapes import PerCluster, PerNode, PerRound
 
 
 class Coupling(NamedTuple):
-    """What a cluster sees of the others while these stay as they are.
+    """What a cluster sees of the others while these stay as they are."""
 
-    Attributes:
-      interference_w: at its nodes, ``[P, N, ...]``.
-      interference_cost_per_w: of a watt of its nodes on the others, ``[P, N, ...]``.
-      latency_cost_per_s: of its latency below the round's, ``[N, ...]``; above, it bears
-        the whole cost of the round's latency.
-      round_s: latency of the round, ``[...]``.
-      bandwidth_cost: of the D2E band, ``[...]``.
-    """
-
-    interference_w: Array
-    interference_cost_per_w: Array
+    interference_w: PerNode  # at its nodes
+    interference_cost_per_w: PerNode  # of a watt of its nodes on the others
+    # Of its latency below the round's, ``[N, ...]``; above, it bears the whole cost of the round's
+    # latency
     latency_cost_per_s: Array
-    round_s: Array
-    bandwidth_cost: Array
+    round_s: PerRound  # latency of the round
+    bandwidth_cost: PerRound  # of the D2E band
 
 
 def coupled_latency_cost(
@@ -67,25 +61,15 @@ def coupled_latency_cost(
 
 
 class Evaluation(NamedTuple):
-    """The objective at a point, and how it changes there.
+    """The objective at a point, and how it changes there."""
 
-    Attributes:
-      smooth: smooth objective, ``[...]``, or ``[N, ...]`` with a coupling.
-      objective: the exact one.
-      cluster_latency_s: ``[N, ...]``.
-      slope: of the smooth objective by the logarithms of shares and powers.
-      curvature: about as much as the slope changes where a logarithm grows by 1.
-      interference_cost_per_w: of a watt of a node on other clusters, ``[P, N, ...]``.
-      weights: better ones.
-    """
-
-    smooth: Array
-    objective: Array
-    cluster_latency_s: Array
-    slope: Allocation
-    curvature: Allocation
-    interference_cost_per_w: Array
-    weights: Weights
+    smooth: Array  # smooth objective, ``[...]``, or ``[N, ...]`` with a coupling
+    objective: Array  # the exact one
+    cluster_latency_s: PerCluster
+    slope: Allocation  # of the smooth objective by the logarithms of shares and powers
+    curvature: Allocation  # about as much as the slope changes where a logarithm grows by 1
+    interference_cost_per_w: PerNode  # of a watt of a node on other clusters
+    weights: Weights  # better ones
 
 
 def evaluate_allocation(

@@ -96,18 +96,13 @@ def _of_band(slope, log, used):
 
 
 class FullDevice(NamedTuple):
-    """A device without memory for another block.
+    """A device without memory for another block."""
 
-    Attributes:
-      cluster, device: indices; devices count from 1.
-      blocks: on the device.
-      saved: fall of (P2) with memory for one block more.
-    """
-
+    # indices; devices count from 1
     cluster: int
     device: int
-    blocks: int
-    saved: float
+    blocks: int  # on the device
+    saved: float  # fall of (P2) with memory for one block more
 
 
 def full_devices(

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool
 
 from collapipe_jax.allocation.evaluation import Evaluation
 from collapipe_jax.allocation.smooth_maximum import Weights
 from collapipe_jax.allocation.variables import LEAST_LOG_POWER, LEAST_LOG_SHARE
 from collapipe_jax.batching import sum_nodes
 from collapipe_jax.cost.decision import Allocation
+from collapipe_jax.cost.shapes import ActiveNodes, PerCluster, PerRound
 
 _WEIGHT_STEP = 0.2
 _MOMENTUM = 0.9
@@ -32,50 +32,31 @@ Evaluate = Callable[[Allocation, Weights], Evaluation]
 
 
 class Descent(NamedTuple):
-    """The best point of a descent.
+    """The best point of a descent."""
 
-    Attributes:
-      logs: logarithms of shares, and of powers over their maxima.
-      weights: of the maxima there.
-      objective: exact, ``[...]``, or ``[N, ...]`` for clusters by themselves.
-      cluster_latency_s: ``[N, ...]``.
-      evaluation: the :class:`.evaluation.Evaluation` there, if asked for.
-    """
-
-    logs: Allocation
-    weights: Weights
-    objective: Array
-    cluster_latency_s: Array
-    evaluation: Any = None
+    logs: Allocation  # logarithms of shares, and of powers over their maxima
+    weights: Weights  # of the maxima there
+    objective: Array  # exact, ``[...]``, or ``[N, ...]`` for clusters by themselves
+    cluster_latency_s: PerCluster
+    evaluation: Any = None  # the :class:`.evaluation.Evaluation` there, if asked for
 
 
 class _State(NamedTuple):
-    """Loop carry.
+    """Loop carry."""
 
-    Attributes:
-      reached: last point after projection.
-      ahead: where to evaluate next, with momentum.
-      weights: of the maxima.
-      best: best point so far.
-      step: common step size, ``[...]``.
-      age: steps since momentum restarted, ``[...]``.
-      last: smooth objective of the step before, ``[...]``.
-      evaluation: of the last point, if asked for.
-    """
-
-    reached: Allocation
-    ahead: Allocation
-    weights: Weights
-    best: Descent
-    step: Array
-    age: Array
-    last: Array
-    evaluation: Evaluation | None
+    reached: Allocation  # last point after projection
+    ahead: Allocation  # where to evaluate next, with momentum
+    weights: Weights  # of the maxima
+    best: Descent  # best point so far
+    step: PerRound  # common step size
+    age: PerRound  # steps since momentum restarted
+    last: PerRound  # smooth objective of the step before
+    evaluation: Evaluation | None  # of the last point, if asked for
 
 
 def descend(
     evaluate: Evaluate,
-    active: Bool[Array, "P N *batch"],
+    active: ActiveNodes,
     logs: Allocation,
     weights: Weights,
     steps: int | Array,
@@ -204,9 +185,7 @@ def _project_band(moved: Array, logs: Array, metric: Array, used: Array) -> Arra
     return moved - multiplier * fall
 
 
-def to_limits(
-    logs: Allocation, active: Bool[Array, "P N *batch"], joint: bool = True
-) -> Allocation:
+def to_limits(logs: Allocation, active: ActiveNodes, joint: bool = True) -> Allocation:
     """Logarithms moved into their limits, all shares of a band by one factor.
 
     Args:

@@ -22,6 +22,7 @@ from jaxtyping import Float
 from collapipe_jax.batching import fusion_barrier, max_nodes, sum_nodes
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.maximum import Maximum
+from collapipe_jax.cost.shapes import PerCluster
 
 TEMPERATURE = 0.1
 """Inverse order of the means: sharp enough to single out a bottleneck, soft enough for
@@ -30,23 +31,18 @@ _LEAST_WEIGHT = 1e-6
 
 
 class Weights(NamedTuple):
-    """Weights of the maxima, sum 1 over their first axis; of two entries, the first one's.
+    """Weights of the maxima, sum 1 over their first axis; of two entries, the first one's."""
 
-    Attributes:
-      forward, backward: of the hops by node, the D2E link and the longest compute stage,
-        ``[P + 2, N, ...]``.
-      cluster: of the clusters' latencies, ``[N, ...]``.
-      hop, move, uplink: of a message's time by its SINR, against that by the ceiling of
-        modulation, ``[2, P, N, ...]``, ``[2, K, N, ...]`` and ``[N, ...]``.
-      caps: multipliers of caps on nodes' energies, ``[P, N, ...]``, or None without caps.
-    """
-
+    # of the hops by node, the D2E link and the longest compute stage, ``[J + 2, N, ...]``
     forward: Array
     backward: Array
-    cluster: Array
+    cluster: PerCluster  # of the clusters' latencies
+    # of a message's time by its SINR, against that by the ceiling of modulation, ``[2, J, N,
+    # ...]``, ``[2, K, N, ...]`` and ``[N, ...]``
     hop: Array
     move: Array
     uplink: Array
+    # Multipliers of caps on nodes' energies, ``[J, N, ...]``, or None without caps
     caps: Any = None
 
 
@@ -67,15 +63,10 @@ def initial_weights(fixed: FixedPartition) -> Weights:
 
 
 class PowerMean(NamedTuple):
-    """Maxima as weighted power means; a rule for :func:`.cost.round_terms.round_terms`.
+    """Maxima as weighted power means; a rule for :func:`.cost.round_terms.round_terms`."""
 
-    Attributes:
-      weights: by the name of the maximum.
-      temperature: inverse order of the means; no traced value.
-    """
-
-    weights: Weights
-    temperature: float = TEMPERATURE
+    weights: Weights  # by the name of the maximum
+    temperature: float = TEMPERATURE  # inverse order of the means; no traced value
 
     def pair(self, name: str, first: Array, second: Array) -> Maximum:
         """Mean of two arrays, element by element: one power and no reduction."""

@@ -1,11 +1,10 @@
 """Variables of the allocation: logarithms of shares, and of powers over their maxima."""
 
 import jax.numpy as jnp
-from jax import Array
-from jaxtyping import Bool
 
 from collapipe_jax.cost.decision import Allocation, Decision, decision_allocation
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.shapes import ActiveNodes
 
 LEAST_LOG_POWER = -14.0
 """Least power, 61 dB under its maximum."""
@@ -23,9 +22,7 @@ def to_allocation(problem: RoundProblem, logs: Allocation) -> Allocation:
     )
 
 
-def to_logs(
-    problem: RoundProblem, active: Bool[Array, "P N *batch"], decision: Decision
-) -> Allocation:
+def to_logs(problem: RoundProblem, active: ActiveNodes, decision: Decision) -> Allocation:
     """Logarithms of a decision's shares, and of its powers over their maxima.
 
     Args:

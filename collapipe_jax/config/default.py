@@ -35,17 +35,11 @@ _SHARE, _RATE = ">= 0 and <= 1", ">= 0 and < 1"
 
 
 class Key(NamedTuple):
-    """A key of a configuration.
+    """A key of a configuration."""
 
-    Attributes:
-      default: its value, which also fixes its type.
-      quantity: what the value is.
-      why: reason for the default, or its source.
-    """
-
-    default: Any
-    quantity: Quantity
-    why: str
+    default: Any  # its value, which also fixes its type
+    quantity: Quantity  # what the value is
+    why: str  # reason for the default, or its source
 
 
 _Unnamed = Callable[[str, Mapping[str, Quantity]], Key]

@@ -31,18 +31,14 @@ _LOSS_COSTS = np.logspace(-10, 14, 481)
 
 
 class _Floors(NamedTuple):
-    """Floors of a round, in units of budgets and of the target.
+    """Floors of a round, in units of budgets and of the target."""
 
-    Attributes:
-      uplink, rest: least energy of a control unit.
-      per_excess: divergence per unit of ``e^hazard - 1`` of a cluster.
-      lossless: divergence of a round without losses.
-    """
-
+    # least energy of a control unit
     uplink: Float[Array | np.ndarray, "*rounds N"]
     rest: Float[Array | np.ndarray, "*rounds N"]
+    # Divergence per unit of ``e^hazard - 1`` of a cluster
     per_excess: Float[Array | np.ndarray, "*rounds N"]
-    lossless: Float[Array | np.ndarray, "*rounds"]
+    lossless: Float[Array | np.ndarray, "*rounds"]  # divergence of a round without losses
 
 
 def backlog_lower_bound(

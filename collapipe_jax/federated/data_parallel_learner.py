@@ -28,31 +28,22 @@ from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
 
 class ClientsState(NamedTuple):
-    """State from round to round.
+    """State from round to round."""
 
-    Attributes:
-      params: global ``{"embedding", "encoder", "decoder"}``.
-      client_optimizer: state of every client's own optimisers, leaves ``[N K, ...]``, the
-        devices of a cluster side by side.
-      server_optimizer: state of the server's optimiser.
-    """
-
-    params: Params
+    params: Params  # global ``{"embedding", "encoder", "decoder"}``
+    # State of every client's own optimisers, leaves ``[N K, ...]``, the devices of a cluster side
+    # by side
     client_optimizer: optax.OptState
-    server_optimizer: optax.OptState
+    server_optimizer: optax.OptState  # state of the server's optimiser
 
 
 class ClientsOutcome(NamedTuple):
-    """Effect of the round's decision and channel on learning.
+    """Effect of the round's decision and channel on learning."""
 
-    Attributes:
-      samples: ``B_k [N, K]`` int32, each client's part of its cluster's mini-batch; a client
-        with 0 does not participate.
-      loss_probability: ``P_k [N, K]``, of a client's one message a step and its answer.
-    """
-
+    # ``B_k [N, K]`` int32, each client's part of its cluster's mini-batch; a client with 0 does not
+    # participate
     samples: Array
-    loss_probability: Array
+    loss_probability: Array  # ``P_k [N, K]``, of a client's one message a step and its answer
 
 
 @struct.dataclass(kw_only=True)
@@ -66,20 +57,15 @@ class DataParallelLearner:
     rescaled over the clusters with any sample. A client without a sample, or of a cluster of
     weight 0, contributes nothing and keeps its optimisers' state; without any participant
     nothing changes.
-
-    Attributes:
-      cluster_weight: ``w_n [N]``, >= 0.
-      model: the model that is trained.
-      optimizers: of the client part and the decoder of a client, and of the server.
-      devices: K.
-      max_samples: most samples of a client; time and memory grow with it, values do not
-        depend on it. Parts beyond it, or beyond B in all, give NaN throughout.
     """
 
-    cluster_weight: Any
-    model: SplitModel = struct.field(pytree_node=False)
+    cluster_weight: Any  # ``w_n [N]``, >= 0
+    model: SplitModel = struct.field(pytree_node=False)  # the model that is trained
+    # Of the client part and the decoder of a client, and of the server
     optimizers: Optimizers = struct.field(pytree_node=False)
-    devices: int = struct.field(pytree_node=False)
+    devices: int = struct.field(pytree_node=False)  # K
+    # Most samples of a client; time and memory grow with it, values do not depend on it. Parts
+    # beyond it, or beyond B in all, give NaN throughout.
     max_samples: int = struct.field(pytree_node=False)
 
     def init(self, params: Params) -> ClientsState:

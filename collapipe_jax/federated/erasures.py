@@ -8,16 +8,13 @@ from jaxtyping import Array, Float, Int, Key
 
 
 class ErasureLaw(NamedTuple):
-    """Law of the erasures; the default is the one that the bound assumes.
+    """Law of the erasures; the default is the one that the bound assumes."""
 
-    Attributes:
-      per_round: one draw takes all micro-batches of a cluster in a round, or none: fading
-        that outlasts the round. Otherwise erasures are independent.
-      pooled: survivors of all clusters weigh the same, see ``pool_survivors``. Otherwise each
-        weighs by its own survival probability.
-    """
-
+    # One draw takes all micro-batches of a cluster in a round, or none: fading that outlasts the
+    # round. Otherwise erasures are independent.
     per_round: bool = False
+    # Survivors of all clusters weigh the same, see ``pool_survivors``. Otherwise each weighs by its
+    # own survival probability.
     pooled: bool = False
 
 

@@ -25,21 +25,16 @@ Loss = Callable[[PyTree, PyTree], Array]
 
 
 class BoundConstants(NamedTuple):
-    """Estimates at one model, all ``[]`` and not negative.
+    """Estimates at one model, all ``[]`` and not negative."""
 
-    Attributes:
-      gradient_variance: ``sigma^2``, weighted mean over clusters of ``B`` times the variance of a
-        mini-batch's gradient: a sample's, where the loss is a mean over samples.
-      gradient_heterogeneity: ``zeta^2``, the largest ``|grad F_n - grad F|^2`` among clusters.
-      mean_gradient_heterogeneity: the weighted mean of the same.
-      gradient_norm_squared: ``|grad F|^2`` of the weighted mean ``F`` of all clusters.
-      smoothness: a lower estimate of ``L_s``: ``largest_curvature`` on the first mini-batches.
-    """
-
+    # ``sigma^2``, weighted mean over clusters of ``B`` times the variance of a mini-batch's
+    # gradient: a sample's, where the loss is a mean over samples
     gradient_variance: Array
+    # ``zeta^2``, the largest ``|grad F_n - grad F|^2`` among clusters
     gradient_heterogeneity: Array
-    mean_gradient_heterogeneity: Array
-    gradient_norm_squared: Array
+    mean_gradient_heterogeneity: Array  # the weighted mean of the same
+    gradient_norm_squared: Array  # ``|grad F|^2`` of the weighted mean ``F`` of all clusters
+    # A lower estimate of ``L_s``: ``largest_curvature`` on the first mini-batches
     smoothness: Array
 
 

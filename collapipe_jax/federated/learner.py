@@ -17,18 +17,14 @@ from collapipe_jax.pipeline.mesh import CLUSTER
 
 
 class LearningReport(NamedTuple):
-    """Report of a round of learning, all ``[]``; NaN without participants.
+    """Report of a round of learning, all ``[]``; NaN without participants."""
 
-    Attributes:
-      loss: training loss in nats a prediction, over all examples of the participants and all
-        local steps, erased or not.
-      erased_fraction: share of these examples that were erased.
-      gradient_norm: norm of the gradient over all parameters, the weighted mean over the
-        participants, averaged over the local steps.
-    """
-
+    # Training loss in nats a prediction, over all examples of the participants and all local steps,
+    # erased or not
     loss: Array
-    erased_fraction: Array
+    erased_fraction: Array  # share of these examples that were erased
+    # Norm of the gradient over all parameters, the weighted mean over the participants, averaged
+    # over the local steps
     gradient_norm: Array
 
 
@@ -60,21 +56,13 @@ class Learner(Protocol):
 
 
 class LearningState(NamedTuple):
-    """State from round to round.
+    """State from round to round."""
 
-    Attributes:
-      client: global parameters of which every client trains a copy.
-      client_optimizer: state of every client's own optimiser, leaves ``[N, ...]``.
-      decoder: that of the edge server; None where every client has its own.
-      decoder_optimizer: state of the decoder's optimiser.
-      server_optimizer: state of the server's optimiser.
-    """
-
-    client: Params
-    client_optimizer: optax.OptState
-    decoder: Params | None
-    decoder_optimizer: optax.OptState | None
-    server_optimizer: optax.OptState
+    client: Params  # global parameters of which every client trains a copy
+    client_optimizer: optax.OptState  # state of every client's own optimiser, leaves ``[N, ...]``
+    decoder: Params | None  # that of the edge server; None where every client has its own
+    decoder_optimizer: optax.OptState | None  # state of the decoder's optimiser
+    server_optimizer: optax.OptState  # state of the server's optimiser
 
     @property
     def params(self) -> Params:
@@ -83,21 +71,14 @@ class LearningState(NamedTuple):
 
 
 class StepGradients(NamedTuple):
-    """Gradients of a local step.
+    """Gradients of a local step."""
 
-    Attributes:
-      clients: of every client's copy, leaves ``[N, ...]``.
-      decoder: of the one decoder, weighted mean over the participants; None without it.
-      loss_sum: ``[N]``, without erasure weights.
-      token_count: ``[N]``, of erased examples too.
-      erased_fraction: share of the participants' examples that were erased.
-    """
-
-    clients: Params
+    clients: Params  # of every client's copy, leaves ``[N, ...]``
+    # Of the one decoder, weighted mean over the participants; None without it
     decoder: Params | None
-    loss_sum: Array
-    token_count: Array
-    erased_fraction: Array
+    loss_sum: Array  # ``[N]``, without erasure weights
+    token_count: Array  # ``[N]``, of erased examples too
+    erased_fraction: Array  # share of the participants' examples that were erased
 
 
 def learn_round(

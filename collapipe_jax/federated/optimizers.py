@@ -18,16 +18,11 @@ _SCHEDULES = ("constant", "cosine", "inverse_sqrt")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizers:
-    """The optimisers of a run; static under jit, and compiled once an object.
+    """The optimisers of a run; static under jit, and compiled once an object."""
 
-    Attributes:
-      client: of embedding and encoder, one a cluster or client.
-      decoder: of the decoder or head.
-      server: on the aggregated parameters; ``optax.sgd(1.0)`` is averaging.
-    """
-
-    client: optax.GradientTransformation
-    decoder: optax.GradientTransformation
+    client: optax.GradientTransformation  # of embedding and encoder, one a cluster or client
+    decoder: optax.GradientTransformation  # of the decoder or head
+    # On the aggregated parameters; ``optax.sgd(1.0)`` is averaging
     server: optax.GradientTransformation
 
 

@@ -24,19 +24,13 @@ from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 
 
 class PipelineOutcome(NamedTuple):
-    """Effect of the round's decision and channel on learning.
+    """Effect of the round's decision and channel on learning."""
 
-    Attributes:
-      micro_batches: ``M_n [N]`` int32.
-      loss_probability: ``P_n [N]``, of the whole trip of a micro-batch.
-      participates: ``[N]`` bool.
-      segments: blocks per device ``[N, K]``, 0 throughout for a cluster that does not
-        participate; only pipelines read them.
-    """
-
-    micro_batches: Array
-    loss_probability: Array
-    participates: Array
+    micro_batches: Array  # ``M_n [N]`` int32
+    loss_probability: Array  # ``P_n [N]``, of the whole trip of a micro-batch
+    participates: Array  # ``[N]`` bool
+    # Blocks per device ``[N, K]``, 0 throughout for a cluster that does not participate; only
+    # pipelines read them
     segments: Array | None = None
 
 
@@ -50,19 +44,14 @@ class PipelineLearner:
     ``cluster_weight`` rescaled over the participants. A cluster that does not participate, or
     one of weight 0, contributes nothing and keeps its optimiser's state; without any
     participant nothing changes.
-
-    Attributes:
-      cluster_weight: ``w_n [N]``, >= 0.
-      model: the model that is trained.
-      optimizers: of clusters, decoder and server.
-      execution: how the encoder is executed.
-      erasure_law: law of the erasures.
     """
 
-    cluster_weight: Any
-    model: SplitModel = struct.field(pytree_node=False)
-    optimizers: Optimizers = struct.field(pytree_node=False)
+    cluster_weight: Any  # ``w_n [N]``, >= 0
+    model: SplitModel = struct.field(pytree_node=False)  # the model that is trained
+    optimizers: Optimizers = struct.field(pytree_node=False)  # of clusters, decoder and server
+    # How the encoder is executed
     execution: Execution = struct.field(pytree_node=False, default=SEQUENTIAL)
+    # Law of the erasures
     erasure_law: ErasureLaw = struct.field(pytree_node=False, default=ErasureLaw())
 
     def init(self, params: Params) -> LearningState:

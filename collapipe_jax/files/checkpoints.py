@@ -27,21 +27,13 @@ _KEPT = 2
 
 
 class RunRecord(NamedTuple):
-    """Results of a run, enough to draw it.
+    """Results of a run, enough to draw it."""
 
-    Attributes:
-      config: nested plain dictionary.
-      constants: budgets, limits and baselines by name.
-      history: arrays by name, first axis the rounds.
-      policy: name of the policy.
-      score_name: name of the score in ``history["score"]``.
-    """
-
-    config: dict[str, Any]
-    constants: dict[str, np.ndarray]
-    history: dict[str, np.ndarray]
-    policy: str
-    score_name: str
+    config: dict[str, Any]  # nested plain dictionary
+    constants: dict[str, np.ndarray]  # budgets, limits and baselines by name
+    history: dict[str, np.ndarray]  # arrays by name, first axis the rounds
+    policy: str  # name of the policy
+    score_name: str  # name of the score in ``history["score"]``
 
 
 def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:

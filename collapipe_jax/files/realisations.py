@@ -15,31 +15,20 @@ OURS = "dssra"
 
 
 class Case(NamedTuple):
-    """All realisations of one policy and V.
+    """All realisations of one policy and V."""
 
-    Attributes:
-      policy: its name.
-      v: weight of latency.
-      values: arrays by name, ``[R, ...]``.
-    """
-
-    policy: str
-    v: float
-    values: dict[str, np.ndarray]
+    policy: str  # its name
+    v: float  # weight of latency
+    values: dict[str, np.ndarray]  # arrays by name, ``[R, ...]``
 
 
 class Realisations(NamedTuple):
-    """Realisations of policies on the same networks.
+    """Realisations of policies on the same networks."""
 
-    Attributes:
-      settings: ``config``, and ``options`` with rounds, realisations, chunk, policies and V.
-      networks: arrays by name, ``[R, ...]``.
-      cases: in the order of policies, then of V.
-    """
-
+    # ``config``, and ``options`` with rounds, realisations, chunk, policies and V
     settings: dict[str, Any]
-    networks: dict[str, np.ndarray]
-    cases: list[Case]
+    networks: dict[str, np.ndarray]  # arrays by name, ``[R, ...]``
+    cases: list[Case]  # in the order of policies, then of V
 
     @property
     def rounds(self) -> int:
@@ -86,19 +75,13 @@ def load_realisations(workdir: str | os.PathLike, experiment: str) -> Realisatio
 
 
 class Sweep(NamedTuple):
-    """A sweep of comparisons.
+    """A sweep of comparisons."""
 
-    Attributes:
-      axis: what is swept, with its unit.
-      log: whether the values are best drawn on a logarithmic axis.
-      values: of the points, in their order; names where the points have no number.
-      points: comparisons.
-    """
-
-    axis: str
-    log: bool
+    axis: str  # what is swept, with its unit
+    log: bool  # whether the values are best drawn on a logarithmic axis
+    # Of the points, in their order; names where the points have no number
     values: list[float] | list[str]
-    points: list[Realisations]
+    points: list[Realisations]  # comparisons
 
 
 def point_folder(workdir: str | os.PathLike, index: int) -> Path:

@@ -36,15 +36,10 @@ class Variable(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The results of one experiment.
+    """The results of one experiment."""
 
-    Attributes:
-      folder: its workdir.
-      settings: ``experiment``, ``options`` and, where there is one, ``config``.
-    """
-
-    folder: Path
-    settings: dict[str, Any]
+    folder: Path  # its workdir
+    settings: dict[str, Any]  # ``experiment``, ``options`` and, where there is one, ``config``
 
     @classmethod
     def create(

@@ -16,25 +16,15 @@ Row = dict[str, Any]
 
 
 class Run(NamedTuple):
-    """A training run of a race.
+    """A training run of a race."""
 
-    Attributes:
-      policy: its name.
-      rate: multiple of the configured learning rates.
-      seed: of network, split and initial model.
-      folder: its workdir below that of the race.
-      headline: the test score of the objective, a key of the summary.
-      summary: its test scores and means.
-      record: its history.
-    """
-
-    policy: str
-    rate: float
-    seed: int
-    folder: str
-    headline: str
-    summary: dict[str, Any]
-    record: RunRecord
+    policy: str  # its name
+    rate: float  # multiple of the configured learning rates
+    seed: int  # of network, split and initial model
+    folder: str  # its workdir below that of the race
+    headline: str  # the test score of the objective, a key of the summary
+    summary: dict[str, Any]  # its test scores and means
+    record: RunRecord  # its history
 
     @property
     def last_score(self) -> float:
@@ -67,17 +57,12 @@ def load_entry(*, workdir: Path, **entry: Any) -> Run:
 
 
 class ConvergenceStudy(NamedTuple):
-    """Training runs around a setting, one cause at a time.
+    """Training runs around a setting, one cause at a time."""
 
-    Attributes:
-      base: values of the setting by axis.
-      axes: values by the axis that varies.
-      rows: a run each, with its values on the axes and its ``seed``; its ``simulated_time_s``
-        and ``score`` in every round, nan without evaluation.
-    """
-
-    base: dict[str, float]
-    axes: dict[str, list[float]]
+    base: dict[str, float]  # values of the setting by axis
+    axes: dict[str, list[float]]  # values by the axis that varies
+    # A run each, with its values on the axes and its ``seed``; its ``simulated_time_s`` and
+    # ``score`` in every round, nan without evaluation
     rows: list[Row]
 
     def of(self, axis: str, value: float) -> list[Row]:

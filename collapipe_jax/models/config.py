@@ -25,37 +25,27 @@ _KNOWN = {
 class EncoderConfig:
     """Sizes of the stack of blocks; hashable, hence static under jit.
 
-    Attributes:
-      width: ``h``, size of an activation; a multiple of ``heads``.
-      heads: attention heads.
-      feed_forward_width: inner size of the feed-forward layer, usually ``4 h``.
-      encoder_blocks: ``L``.
-      norm: "pre" norms the input of a layer and leaves the stack's output unnormed; "post"
-        norms the sum of a layer and its residual, as BERT does.
-      norm_epsilon: added to a variance.
-      activation: "gelu" (exact), "gelu_tanh" (its usual approximation) or "relu".
-      dropout_rate: probability in [0, 1) that an activation or an attention weight is dropped.
-      rematerialise: recompute a block's activations in the backward pass.
-      compute_dtype: "float32", or "bfloat16" for matrix products of 16-bit numbers that
-        are summed in 32; parameters, norms, softmax and losses keep float32 either way.
-      initial_deviation: of fresh weights, a normal law cut at two of it; 0 takes
-        ``1 / sqrt(inputs)``, LeCun's law.
-
     Raises:
       InputError: on a size below 1, heads that do not divide the width, a share outside
         [0, 1), or an unknown name.
     """
 
-    width: int
-    heads: int
-    feed_forward_width: int
-    encoder_blocks: int
+    width: int  # ``h``, size of an activation; a multiple of ``heads``
+    heads: int  # attention heads
+    feed_forward_width: int  # inner size of the feed-forward layer, usually ``4 h``
+    encoder_blocks: int  # ``L``
+    # "pre" norms the input of a layer and leaves the stack's output unnormed; "post" norms the sum
+    # of a layer and its residual, as BERT does
     norm: str = "pre"
-    norm_epsilon: float = 1e-6
-    activation: str = "gelu_tanh"
+    norm_epsilon: float = 1e-6  # added to a variance
+    activation: str = "gelu_tanh"  # "gelu" (exact), "gelu_tanh" (its usual approximation) or "relu"
+    # Probability in [0, 1) that an activation or an attention weight is dropped
     dropout_rate: float = 0.0
-    rematerialise: bool = False
+    rematerialise: bool = False  # recompute a block's activations in the backward pass
+    # "float32", or "bfloat16" for matrix products of 16-bit numbers that are summed in 32;
+    # parameters, norms, softmax and losses keep float32 either way
     compute_dtype: str = "float32"
+    # Of fresh weights, a normal law cut at two of it; 0 takes ``1 / sqrt(inputs)``, LeCun's law
     initial_deviation: float = 0.0
 
     def __post_init__(self) -> None:

@@ -47,80 +47,49 @@ _DEAD_LINK = 1e30
 
 
 class NodeCosts(NamedTuple):
-    """Costs of nodes, whoever else is active: parameters take the whole band.
+    """Costs of nodes, whoever else is active: parameters take the whole band."""
 
-    Attributes:
-      max_power_w: ``[P, N, 1, R]``.
-      energy_per_j: unit cost of a node's energy, likewise.
-      interference_per_w: cost of a watt of a node on other clusters, likewise.
-      block_energy: cost of the energy to compute a block, ``[K, N, 1, R]``.
-      collect_s, distribute_s: time to move a block from a device and to it, by level,
-        ``[levels, P, N, 1, R]``.
-    """
-
-    max_power_w: Array
-    energy_per_j: Array
-    interference_per_w: Array
-    block_energy: Array
+    max_power_w: Array  # ``[J, N, 1, R]``
+    energy_per_j: Array  # unit cost of a node's energy, likewise
+    interference_per_w: Array  # cost of a watt of a node on other clusters, likewise
+    block_energy: Array  # cost of the energy to compute a block, ``[K, N, 1, R]``
+    # time to move a block from a device and to it, by level, ``[levels, J, N, 1, R]``
     collect_s: Array
     distribute_s: Array
 
 
 class ActiveSets(NamedTuple):
-    """Active sets, and the messages of their nodes at every power, shares being equal.
+    """Active sets, and the messages of their nodes at every power, shares being equal."""
 
-    Attributes:
-      active: ``[P, N, A, R]``.
-      full_sinr: of both messages of a hop on the whole band at full power, 1 where idle,
-        ``[2, P, N, A, R]``.
-      bit_s: time on air of a bit of both messages that a node sends, by level,
-        ``[levels, P, N, A, R]``.
-      hazard: of a transport block of both, likewise.
-    """
-
-    active: Array
+    active: Array  # ``[J, N, A, R]``
+    # Of both messages of a hop on the whole band at full power, 1 where idle, ``[2, J, N, A, R]``
     full_sinr: Array
+    # Time on air of a bit of both messages that a node sends, by level, ``[levels, J, N, A, R]``
     bit_s: Array
-    hazard: Array
+    hazard: Array  # of a transport block of both, likewise
 
 
 class StepCosts(NamedTuple):
-    """What a number of micro-batches makes of a local step, ``[N, 1, R]`` unless said.
+    """What a number of micro-batches makes of a local step, ``[N, 1, R]`` unless said."""
 
-    Attributes:
-      micro_batches, bits: the number, and bits of a micro-batch on a hop, ``[1, R]``.
-      waits: how often a round waits for the longest stages, ``[1, R]``.
-      block_s: forward pass of a block on a device, ``[K, N, 1, R]``.
-      latency_per_s: between a cluster's own cost of a second and that of the round.
-      excess: cost of the excess inverse survival of a micro-batch.
-      d2e_hazard: of the D2E messages of a micro-batch.
-    """
-
+    # the number, and bits of a micro-batch on a hop, ``[1, R]``
     micro_batches: Array
     bits: Array
-    waits: Array
-    block_s: Array
-    latency_per_s: Array
-    excess: Array
-    d2e_hazard: Array
+    waits: Array  # how often a round waits for the longest stages, ``[1, R]``
+    block_s: Array  # forward pass of a block on a device, ``[K, N, 1, R]``
+    latency_per_s: Array  # between a cluster's own cost of a second and that of the round
+    excess: Array  # cost of the excess inverse survival of a micro-batch
+    d2e_hazard: Array  # of the D2E messages of a micro-batch
 
 
 class RankedSets(NamedTuple):
-    """Active sets with powers.
+    """Active sets with powers."""
 
-    Attributes:
-      active: ``[P, N, A, R]``.
-      full_sinr: as in :class:`ActiveSets`.
-      power: over its maximum, ``[P, N, A, R]``.
-      balanced_s: forward time of every device with blocks split at will, ``[N, A, R]``.
-      cost: estimated, of what differs between sets, likewise.
-    """
-
-    active: Array
-    full_sinr: Array
-    power: Array
-    balanced_s: Array
-    cost: Array
+    active: Array  # ``[J, N, A, R]``
+    full_sinr: Array  # as in :class:`ActiveSets`
+    power: Array  # over its maximum, ``[J, N, A, R]``
+    balanced_s: Array  # forward time of every device with blocks split at will, ``[N, A, R]``
+    cost: Array  # estimated, of what differs between sets, likewise
 
 
 def candidate_sets(preference: Array) -> Array:
@@ -277,7 +246,7 @@ def _cheapest_powers(
     will.
 
     Returns:
-      Powers over their maxima, and costs of nodes at them, ``[P, N, A, R]`` each.
+      Powers over their maxima, and costs of nodes at them, ``[J, N, A, R]`` each.
     """
     work, per_s = problem.workload, step.latency_per_s
     level = jnp.array(LEVELS).reshape(-1, 1, 1, 1, 1)

@@ -27,19 +27,12 @@ FixPartition = Callable[[RoundProblem, Array, Array], FixedPartition]
 
 
 class Candidates(NamedTuple):
-    """Candidate decisions.
+    """Candidate decisions."""
 
-    Attributes:
-      segments: whole numbers, ``[N, K, C, R]``.
-      micro_batches: ``[N, C, R]``.
-      logs: logarithms of shares and powers, each ``[..., C, R]``.
-      weights: of the maxima, likewise.
-    """
-
-    segments: Array
-    micro_batches: Array
-    logs: Allocation
-    weights: Weights
+    segments: Array  # whole numbers, ``[N, K, C, R]``
+    micro_batches: Array  # ``[N, C, R]``
+    logs: Allocation  # logarithms of shares and powers, each ``[..., C, R]``
+    weights: Weights  # of the maxima, likewise
 
 
 def with_candidate_axis(tree):

@@ -49,39 +49,29 @@ _LEAST_COST, _LARGEST_COST = 1e-30, 1e37
 
 
 class ClusterCandidates(NamedTuple):
-    """Candidates of every cluster, best first.
+    """Candidates of every cluster, best first."""
 
-    Attributes:
-      segments: ``[J, K, N, R]``.
-      micro_batches: ``[J, N, R]``.
-      log_share, log_power: estimates to start from, ``[J, P, N, R]``; powers over their
-        maxima.
-      cost: estimated, infinite where there is no candidate, ``[J, N, R]``.
-    """
-
-    segments: Array
-    micro_batches: Array
+    segments: Array  # ``[J, K, N, R]``
+    micro_batches: Array  # ``[J, N, R]``
+    # estimates to start from, ``[J, J, N, R]``; powers over their maxima
     log_share: Array
     log_power: Array
-    cost: Array
+    cost: Array  # estimated, infinite where there is no candidate, ``[J, N, R]``
 
 
 class _LinearCosts(NamedTuple):
-    """Cost of sets, linear in the blocks but for the longest stages, ``[N, A, R]`` each.
+    """Cost of sets, linear in the blocks but for the longest stages, ``[N, A, R]`` each."""
 
-    Attributes:
-      share, power: of the D2D band, and over its maximum, ``[P, N, A, R]``.
-      forward_s, backward_s: longest stage with one block on every device.
-      rest_s, rest_cost: latency and other costs that blocks do not change.
-      block_s, block_cost: of a block on a device, ``[K, N, A, R]``.
-    """
-
+    # of the D2D band, and over its maximum, ``[J, N, A, R]``
     share: Array
     power: Array
+    # longest stage with one block on every device
     forward_s: Array
     backward_s: Array
+    # latency and other costs that blocks do not change
     rest_s: Array
     rest_cost: Array
+    # of a block on a device, ``[K, N, A, R]``
     block_s: Array
     block_cost: Array
 
@@ -202,13 +192,13 @@ def _shares(problem, active, full_sinr, step: StepCosts, balanced_s) -> Array:
 
     Args:
       problem: one round.
-      active: ``[P, N, A, R]``.
-      full_sinr: of both messages of a hop on the whole band, ``[2, P, N, A, R]``.
+      active: ``[J, N, A, R]``.
+      full_sinr: of both messages of a hop on the whole band, ``[2, J, N, A, R]``.
       step: costs of a local step.
       balanced_s: as in :class:`RankedSets`.
 
     Returns:
-      ``[P, N, A, R]``; 1 on idle nodes.
+      ``[J, N, A, R]``; 1 on idle nodes.
     """
     band_hz = problem.radio.d2d_bandwidth_hz
     hops = sum_nodes(active.astype(full_sinr.dtype))

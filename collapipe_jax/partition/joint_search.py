@@ -54,17 +54,11 @@ class SearchConfig(NamedTuple):
 
 
 class Incumbent(NamedTuple):
-    """The best candidate, without the axis of candidates.
+    """The best candidate, without the axis of candidates."""
 
-    Attributes:
-      candidate: its partition and allocation.
-      fixed: its partition.
-      evaluation: of its allocation.
-    """
-
-    candidate: Candidates
-    fixed: FixedPartition
-    evaluation: Evaluation
+    candidate: Candidates  # its partition and allocation
+    fixed: FixedPartition  # its partition
+    evaluation: Evaluation  # of its allocation
 
 
 def coupling_at(fixed: FixedPartition, allocation: Allocation, evaluation: Evaluation) -> Coupling:

@@ -29,16 +29,12 @@ BACKENDS = ("sequential", "vmapped", "sharded")
 
 
 class Execution(NamedTuple):
-    """How the encoder is executed; it changes neither values nor gradients. Static.
+    """How the encoder is executed; it changes neither values nor gradients. Static."""
 
-    Attributes:
-      backend: ``sequential``, one scan over the stack; ``vmapped``, all stages at once under
-        ``jax.vmap``; or ``sharded``, a device per stage.
-      micro_batches: number of micro-batches of a pipeline, a divisor of ``B``.
-    """
-
+    # ``sequential``, one scan over the stack; ``vmapped``, all stages at once under ``jax.vmap``;
+    # or ``sharded``, a device per stage
     backend: str = "sequential"
-    micro_batches: int = 1
+    micro_batches: int = 1  # number of micro-batches of a pipeline, a divisor of ``B``
 
 
 SEQUENTIAL = Execution()

@@ -46,21 +46,13 @@ _ROUNDING = {"float32": 2e-5, "float64": 1e-9}
 
 
 class ExhaustiveSolution(NamedTuple):
-    """The best decision of all, and how much was searched.
+    """The best decision of all, and how much was searched."""
 
-    Attributes:
-      decision: the best.
-      objective: its objective.
-      lower_bound: of the objective over all decisions, less rounding.
-      partitions: joint partitions in all.
-      solved: those with optimised shares and powers; bounds ruled out the others.
-    """
-
-    decision: Decision
-    objective: float
-    lower_bound: float
-    partitions: int
-    solved: int
+    decision: Decision  # the best
+    objective: float  # its objective
+    lower_bound: float  # of the objective over all decisions, less rounding
+    partitions: int  # joint partitions in all
+    solved: int  # those with optimised shares and powers; bounds ruled out the others
 
 
 def exhaustive(
@@ -123,17 +115,11 @@ def exhaustive(
 
 
 class Partitions(NamedTuple):
-    """All partitions of a cluster; the last is of zeros, for one that cannot participate.
+    """All partitions of a cluster; the last is of zeros, for one that cannot participate."""
 
-    Attributes:
-      segments: integers, ``[J, K]``.
-      micro_batches: integers, ``[J]``.
-      allowed: those that each cluster may take, booleans ``[J, N]``; one at least.
-    """
-
-    segments: np.ndarray
-    micro_batches: np.ndarray
-    allowed: np.ndarray
+    segments: np.ndarray  # integers, ``[J, K]``
+    micro_batches: np.ndarray  # integers, ``[J]``
+    allowed: np.ndarray  # those that each cluster may take, booleans ``[J, N]``; one at least
 
 
 def enumerate_partitions(problem: RoundProblem) -> Partitions:

@@ -45,17 +45,11 @@ _PENALTY, _EXCESS_POWER = 200.0, 10.0
 
 
 class _Scaled(NamedTuple):
-    """Candidates whose powers are scaled down to the caps.
+    """Candidates whose powers are scaled down to the caps."""
 
-    Attributes:
-      candidates: ``C`` of them.
-      score: the less the better, ``[C, R]``.
-      air_j: energy of every node on air, ``[P, N, C, R]``.
-    """
-
-    candidates: Candidates
-    score: Array
-    air_j: Array
+    candidates: Candidates  # ``C`` of them
+    score: Array  # the less the better, ``[C, R]``
+    air_j: Array  # energy of every node on air, ``[P, N, C, R]``
 
 
 def greedy(

@@ -23,18 +23,13 @@ Policy = Callable[[Array, RoundProblem], Decision | ClientDecision]
 
 @dataclasses.dataclass(frozen=True)
 class PolicyEntry:
-    """A policy of the registry.
+    """A policy of the registry."""
 
-    Attributes:
-      decide: ``decide(problem, **options)``; ``decide(key, problem, **options)`` if random.
-      options: names of the options of :func:`make_policy` that it takes.
-      random: whether it takes a random key.
-      by_clients: whether every device trains a copy of the model, not its cluster a pipeline.
-    """
-
+    # ``decide(problem, **options)``; ``decide(key, problem, **options)`` if random
     decide: Callable[..., Decision | ClientDecision]
-    options: tuple[str, ...] = ()
-    random: bool = False
+    options: tuple[str, ...] = ()  # names of the options of :func:`make_policy` that it takes
+    random: bool = False  # whether it takes a random key
+    # Whether every device trains a copy of the model, not its cluster a pipeline
     by_clients: bool = False
 
 

@@ -40,33 +40,20 @@ class HeldPartition(NamedTuple):
 
 
 class SystemState(NamedTuple):
-    """Part of a network that changes from round to round.
+    """Part of a network that changes from round to round."""
 
-    Attributes:
-      fading: of all links.
-      queues: virtual queues of energy and divergence.
-      held: partition of the last round, where switching has a cost.
-      mobility: positions, velocities and shadowing, where devices walk.
-    """
-
-    fading: FadingState
-    queues: Queues
-    held: HeldPartition | None
-    mobility: MobilityState | None
+    fading: FadingState  # of all links
+    queues: Queues  # virtual queues of energy and divergence
+    held: HeldPartition | None  # partition of the last round, where switching has a cost
+    mobility: MobilityState | None  # positions, velocities and shadowing, where devices walk
 
 
 class Environment(NamedTuple):
-    """A network before a round.
+    """A network before a round."""
 
-    Attributes:
-      system: what does not change over rounds.
-      state: what does.
-      key: random key of the round.
-    """
-
-    system: EdgeSystem
-    state: SystemState
-    key: Array
+    system: EdgeSystem  # what does not change over rounds
+    state: SystemState  # what does
+    key: Array  # random key of the round
 
 
 class SystemRound(NamedTuple):

@@ -26,16 +26,11 @@ Reducer = Callable[[EdgeSystem, SystemRound], dict[str, Variable]]
 
 
 class Case(NamedTuple):
-    """A policy on networks.
+    """A policy on networks."""
 
-    Attributes:
-      policy: who decides.
-      params: what the networks are drawn from.
-      arguments: further arguments of the policy; array values, so nothing is compiled anew.
-    """
-
-    policy: Policy
-    params: SystemParams
+    policy: Policy  # who decides
+    params: SystemParams  # what the networks are drawn from
+    # Further arguments of the policy; array values, so nothing is compiled anew
     arguments: tuple = ()
 
 

@@ -37,19 +37,14 @@ NEEDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertObjective(Objective):
-    """The objective of BERT with a head.
+    """The objective of BERT with a head."""
 
-    Attributes:
-      pools: whether a text has one label instead of one a token.
-      pretrained: parameters of BERT to start from, as of ``load_bert``, or None.
-      piece_dropout: rate as in ``WordPiece.drop_pieces``, in training.
-    """
-
-    pools: ClassVar[bool]
+    pools: ClassVar[bool]  # whether a text has one label instead of one a token
 
     model: BertWithHead
+    # Parameters of BERT to start from, as of ``load_bert``, or None
     pretrained: Params | None = None
-    piece_dropout: float = 0.0
+    piece_dropout: float = 0.0  # rate as in ``WordPiece.drop_pieces``, in training
 
     @classmethod
     def from_config(cls, config: Config) -> "BertObjective":

@@ -37,22 +37,17 @@ class LabelledText(NamedTuple):
 
 
 class ClassificationData(NamedTuple):
-    """Arrays, vocabulary and classes of a classification task.
-
-    Attributes:
-      labels: names of the classes, sorted.
-      train, validation, test: texts and their classes, NumPy leaves ``[n, ...]``.
-      split_keys: domain of every training text, or its class without domains, ``[n]`` int32.
-      cut: number of texts of each set that were cut to the length.
-    """
+    """Arrays, vocabulary and classes of a classification task."""
 
     wordpiece: WordPiece
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # names of the classes, sorted
+    # texts and their classes, NumPy leaves ``[n, ...]``
     train: LabelledBatch
     validation: LabelledBatch
     test: LabelledBatch
+    # Domain of every training text, or its class without domains, ``[n]`` int32
     split_keys: np.ndarray
-    cut: dict[str, int]
+    cut: dict[str, int]  # number of texts of each set that were cut to the length
 
 
 def read_sets(

@@ -31,15 +31,11 @@ class LabelledSets(NamedTuple, Generic[Entry]):
 
 
 class TextFile(NamedTuple):
-    """A UTF-8 file that a configuration names.
+    """A UTF-8 file that a configuration names."""
 
-    Attributes:
-      key: key of the file in the configuration.
-      name: absolute path, or a path relative to the working directory or else to the directory
-        that the environment variable ``COLLAPIPE_DATA`` names.
-    """
-
-    key: str
+    key: str  # key of the file in the configuration
+    # Absolute path, or a path relative to the working directory or else to the directory that the
+    # environment variable ``COLLAPIPE_DATA`` names
     name: str
 
     def error(self, problem: str, remedy: str) -> InputError:

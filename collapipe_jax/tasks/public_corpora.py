@@ -25,21 +25,13 @@ _HEADERS = {"User-Agent": "collapipe-jax (corpus download)"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusFile:
-    """A file of a corpus.
+    """A file of a corpus."""
 
-    Attributes:
-      name: of the file in the folder of its corpus.
-      url: what to download.
-      sha256: digest of the file, in hexadecimal.
-      member: its name in the zip archive that ``url`` is; empty where ``url`` is the file.
-      replaced_upstream: the publisher puts newer versions under the same address.
-    """
-
-    name: str
-    url: str
-    sha256: str
-    member: str = ""
-    replaced_upstream: bool = False
+    name: str  # of the file in the folder of its corpus
+    url: str  # what to download
+    sha256: str  # digest of the file, in hexadecimal
+    member: str = ""  # its name in the zip archive that ``url`` is; empty where ``url`` is the file
+    replaced_upstream: bool = False  # the publisher puts newer versions under the same address
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -31,24 +31,20 @@ class TaggedText(NamedTuple):
 
 
 class TaggingData(NamedTuple):
-    """Arrays, vocabulary and tags of a tagging task.
-
-    Attributes:
-      labels: names of the tags, ``O`` first.
-      train, validation, test: windows of subwords, NumPy leaves ``[n, S]``. A word's label
-        belongs to its first subword alone.
-      split_keys: of every training window, ``[n]`` int32: 0 where its sentence has no entity,
-        else 1 + the number of the type that most of its entities have (of equals, the first).
-    """
+    """Arrays, vocabulary and tags of a tagging task."""
 
     wordpiece: WordPiece
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # names of the tags, ``O`` first
+    # windows of subwords, NumPy leaves ``[n, S]``. A word's label belongs to its first subword
+    # alone.
     train: LabelledBatch
     validation: LabelledBatch
     test: LabelledBatch
     train_text: TaggedText
     validation_text: TaggedText
     test_text: TaggedText
+    # Of every training window, ``[n]`` int32: 0 where its sentence has no entity, else 1 + the
+    # number of the type that most of its entities have (of equals, the first)
     split_keys: np.ndarray
 
 

@@ -20,41 +20,28 @@ _BATCH = 100
 
 
 class ModelCounts(NamedTuple):
-    """Work of a sample besides the encoder's, which the network prices.
+    """Work of a sample besides the encoder's, which the network prices."""
 
-    Attributes:
-      sequence: tokens in the encoder.
-      target_tokens: numbers that travel to the edge server as targets.
-      embedding_parameters, decoder_parameters: numbers of parameters.
-      embed_flops: forward pass of the embedding.
-      decoder_flops: forward and backward pass of the decoder or head.
-    """
-
-    sequence: int
-    target_tokens: int
+    sequence: int  # tokens in the encoder
+    target_tokens: int  # numbers that travel to the edge server as targets
+    # numbers of parameters
     embedding_parameters: int
     decoder_parameters: int
-    embed_flops: float
-    decoder_flops: float
+    embed_flops: float  # forward pass of the embedding
+    decoder_flops: float  # forward and backward pass of the decoder or head
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective(abc.ABC):
-    """A model, the data it learns from, and the scores that judge it.
+    """A model, the data it learns from, and the scores that judge it."""
 
-    Attributes:
-      model: the model that is trained.
-      data: tokenised samples: ``train``, ``validation`` and ``test``, batches of the model with
-        NumPy leaves ``[n, ...]``, and ``split_keys [n]``, integers by which a split of the
-        training samples that is not IID goes.
-      headline: key in ``test`` of the score to compare models by.
-      baseline: key in ``test`` of the score of a trivial answer.
-    """
+    headline: ClassVar[str]  # key in ``test`` of the score to compare models by
+    baseline: ClassVar[str]  # key in ``test`` of the score of a trivial answer
 
-    headline: ClassVar[str]
-    baseline: ClassVar[str]
-
-    model: SplitModel
+    model: SplitModel  # the model that is trained
+    # Tokenised samples: ``train``, ``validation`` and ``test``, batches of the model with NumPy
+    # leaves ``[n, ...]``, and ``split_keys [n]``, integers by which a split of the training samples
+    # that is not IID goes
     data: Any
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> Batch:
@@ -97,22 +84,16 @@ class Objective(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """One kind of task; its functions take the whole configuration and raise ``InputError``.
+    """One kind of task; its functions take the whole configuration and raise ``InputError``."""
 
-    Attributes:
-      score_name: name of the validation score, a percentage, in figures.
-      make_sizes: sizes of the model, without reading any file.
-      make_objective: model, data and scores.
-      count_work: what the model asks of the network, without reading any file.
-      reads: keys, empty by default, that not every task reads; the others refuse them.
-      needs: keys that must not be empty, each with the remedy.
-    """
-
-    score_name: str
-    make_sizes: Callable[[Config], Any]
-    make_objective: Callable[[Config], Objective]
+    score_name: str  # name of the validation score, a percentage, in figures
+    make_sizes: Callable[[Config], Any]  # sizes of the model, without reading any file
+    make_objective: Callable[[Config], Objective]  # model, data and scores
+    # What the model asks of the network, without reading any file
     count_work: Callable[[Config], ModelCounts]
+    # Keys, empty by default, that not every task reads; the others refuse them
     reads: frozenset[str] = frozenset()
+    # Keys that must not be empty, each with the remedy
     needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

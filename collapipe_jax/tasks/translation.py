@@ -65,24 +65,20 @@ class ParallelSentences(NamedTuple):
 
 
 class TranslationData(NamedTuple):
-    """Arrays and vocabulary of a translation task.
-
-    Attributes:
-      train, validation, test: padded token ids, NumPy leaves ``[n, ...]``: tokens and end of
-        the source; begin, tokens and end of the target.
-      validation_text, test_text: the sentences, row by row.
-      split_keys: class of every training source by length, see ``length_labels``, ``[n]``.
-      dropped: number of pairs left out: empty ones, and too long ones by set.
-    """
+    """Arrays and vocabulary of a translation task."""
 
     tokenizer: BpeTokenizer
+    # padded token ids, NumPy leaves ``[n, ...]``: tokens and end of the source; begin, tokens and
+    # end of the target
     train: TranslationBatch
     validation: TranslationBatch
     test: TranslationBatch
+    # the sentences, row by row
     validation_text: ParallelSentences
     test_text: ParallelSentences
+    # Class of every training source by length, see ``length_labels``, ``[n]``
     split_keys: np.ndarray
-    dropped: dict[str, int]
+    dropped: dict[str, int]  # number of pairs left out: empty ones, and too long ones by set
 
 
 def read_parallel_text(corpus: str) -> tuple[list[Pair], int]:
