@@ -59,4 +59,4 @@ def test_the_example_pipeline_runs():
     """In a process of its own: the devices have to be there before jax is."""
     (block,) = blocks_of("docs/pipeline.md")
     found = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=ROOT)
-    assert found.stdout == "(8, 16, 64) (8, 16, 64)\n", found.stderr
+    assert found.stdout == "(1, 8, 16, 64) (1, 8, 16, 64)\n", found.stderr

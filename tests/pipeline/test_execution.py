@@ -68,7 +68,13 @@ def batches(draw):
     x = jax.random.normal(jax.random.key(seed), (1, BATCH, LENGTH, 8))
     mask = jnp.arange(LENGTH)[None, None] < jnp.array(lengths)[None, :, None]
     micro_batches = draw(st.sampled_from([1, 2, 4]))  # fewer and more than stages
-    return x, mask, jnp.array(erased), jnp.array([draw(st.sampled_from(PARTITIONS))]), micro_batches
+    return (
+        x,
+        mask,
+        jnp.array([erased]),
+        jnp.array([draw(st.sampled_from(PARTITIONS))]),
+        micro_batches,
+    )
 
 
 @pytest.mark.parametrize("name", ["transformer", "bert"])

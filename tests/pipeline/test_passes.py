@@ -51,7 +51,8 @@ def test_the_two_passes_are_one_gradient(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "arrays"), [("pre-norm", 16), ("dropout", 16), ("rematerialised", 1)]
+    ("name", "arrays"),
+    [("pre-norm", 16), ("dropout", 16), ("bert", 17), ("bfloat16", 16), ("rematerialised", 1)],
 )
 def test_a_block_keeps_as_many_arrays_as_documented(name, arrays):
     """Counted in activations: input, q, k, v, mixed, 4 + 4 of the feed-forward, ..."""
