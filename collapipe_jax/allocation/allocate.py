@@ -129,14 +129,7 @@ def certified(
     logs: Allocation,
     evaluation: Evaluation,
 ) -> Solution:
-    """An evaluated point as a solution; with batch axes.
-
-    Args:
-      problem: with batch axes.
-      fixed: the partition.
-      segments, micro_batches: the same.
-      logs, evaluation: the point.
-    """
+    """An evaluated point as a solution; with batch axes."""
     certificate = certify(evaluation, logs, fixed.active)
     objective = evaluation.objective
     close = objective - certificate.lower_bound <= TOLERANCE * objective

@@ -137,14 +137,7 @@ def slope(
     interference_cost: PerNode,
     bandwidth_cost: PerCluster,
 ) -> Allocation:
-    """Slope by the logarithms of shares and powers, 0 where idle.
-
-    Args:
-      fixed: the partition.
-      times, sinrs: slopes at the point.
-      interference_cost: of a node's interference on other clusters.
-      bandwidth_cost: of a cluster's share of the D2E band.
-    """
+    """Slope by the logarithms of shares and powers, 0 where idle."""
     active, participates = fixed.active, fixed.active[0]
     time, sinr, energy = times.total, sinrs.total, times.energy
     d2d_share = sinr.hop[0] + sinr.hop[1] - (time.hop[0] + time.hop[1])
@@ -171,13 +164,6 @@ def curvature(
 
     That of a bottleneck grows with the sharpness of its mean, that of a loss with its size.
     docs/dssra.md derives the terms.
-
-    Args:
-      fixed: the partition.
-      terms: smooth ones, at the point.
-      marginals, times, sinrs: slopes there.
-      interference_cost: as for :func:`slope`.
-      temperature: of the means.
     """
     active, nodes, sharpness = fixed.active, fixed.active.shape[0], 1.0 / temperature
     time, stage, energy = times.total, times.stage, times.energy

@@ -115,14 +115,7 @@ def cap_penalties(
     multiplier: PerNode,
     temperature: float,
 ) -> CapPenalties:
-    """Penalties of the caps at a point.
-
-    Args:
-      fixed: with caps.
-      smooth: terms at the point.
-      multiplier: of every node's cap.
-      temperature: of the penalty.
-    """
+    """Penalties of the caps at a point."""
     air_j = jnp.maximum(air_energy_j(fixed, smooth.message_j), _LEAST_J)
     penalty, slope = _penalty(_log_excess(fixed, air_j), temperature)
     cost = multiplier * slope
@@ -175,14 +168,7 @@ def _rising_energy(message_j: Messages, elasticity: Messages) -> Messages:
 def air_energy_and_slope(
     problem: RoundProblem, fixed: FixedPartition, logs: Allocation, weights: Weights
 ) -> tuple[PerNode, PerNode]:
-    """Energies of nodes on air, and their slopes by logarithms of all powers of the node.
-
-    Args:
-      problem: with batch axes.
-      fixed: the partition.
-      logs: logarithms of shares, and of powers over their maxima.
-      weights: of the maxima, for the slopes.
-    """
+    """Energies of nodes on air, and their slopes by logarithms of all powers of the node."""
     allocation = to_allocation(problem, logs)
     links = round_links(fixed, allocation)
     exact_j = round_terms(fixed, allocation, links=links).message_j
@@ -198,11 +184,6 @@ def scale_powers_to_caps(
 
     By Newton's method for all nodes at once: the logarithm of a node's energy is convex and
     increasing in that of the factor, and falls with the others' interference.
-
-    Args:
-      problem: with batch axes.
-      fixed: with caps.
-      logs, weights: as in :func:`air_energy_and_slope`.
     """
 
     def shifted(shift):

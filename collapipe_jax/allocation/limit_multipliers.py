@@ -58,10 +58,6 @@ def limit_multipliers(problem: RoundProblem, decision: Decision) -> LimitMultipl
     At the decision itself several clusters and stages are equally slow; weights of the
     maxima from a descent tell their multipliers apart. It starts at equal shares, so that
     its first point, with arbitrary weights, is not the best.
-
-    Args:
-      problem: one round of one network.
-      decision: as :func:`.policies.dssra.dssra` makes it.
     """
     start = with_equal_allocation(problem, decision.segments, decision.micro_batches)
     return batch_last(_multipliers)(problem, decision, start)

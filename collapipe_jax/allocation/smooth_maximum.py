@@ -89,13 +89,7 @@ def power_mean(
     weights: Float[Array, " entries *any"],
     temperature: float,
 ) -> Maximum:
-    """Weighted power mean over the first axis, at most the maximum.
-
-    Args:
-      values: 0 or more.
-      weights: of sum 1.
-      temperature: inverse order of the mean.
-    """
+    """Power mean over the first axis with weights of sum 1, at most the maximum; values >= 0."""
     top = max_nodes(values)
     # All zero in a cluster that sits out, where any weights do.
     ratio = jnp.where(top > 0, values / jnp.where(top > 0, top, 1.0), 1.0)
@@ -107,23 +101,12 @@ def power_mean(
 def mean_slope(
     mean: Float[Array, "..."], part: Float[Array, "*entries"], values: Float[Array, "*entries"]
 ) -> Float[Array, "*entries"]:
-    """Slope of a power mean by some of its entries.
-
-    Args:
-      mean: its value.
-      part: of each entry in it.
-      values: the entries.
-    """
+    """Slope of a power mean by some of its entries."""
     return part * mean / jnp.where(values > 0, values, 1.0)
 
 
 def to_inverse(ratio: Float[Array, "*any"], temperature: float) -> Float[Array, "*any"]:
-    """``ratio^(1 / temperature)``, by products where that is a whole power.
-
-    Args:
-      ratio: between 0 and 1.
-      temperature: no traced value.
-    """
+    """``ratio^(1 / temperature)`` of ratios up to 1, by products where that is a whole power."""
     order = 1.0 / temperature
     if order.is_integer():
         return jax.lax.integer_pow(ratio, int(order))
@@ -131,10 +114,5 @@ def to_inverse(ratio: Float[Array, "*any"], temperature: float) -> Float[Array, 
 
 
 def floored(part: Float[Array, "*any"], entries: int) -> Float[Array, "*any"]:
-    """Weights of sum 1 kept away from 0, from where none would come back.
-
-    Args:
-      part: of each entry in a mean.
-      entries: how many there are.
-    """
+    """Weights of sum 1 kept away from 0, from where none would come back."""
     return _LEAST_WEIGHT + (1.0 - entries * _LEAST_WEIGHT) * part

@@ -145,14 +145,7 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
 def active_sets(
     problem: RoundProblem, coupling: Coupling, nodes: NodeCosts, members: Array
 ) -> ActiveSets:
-    """Messages of every set at every power, shares being equal.
-
-    Args:
-      problem: one round.
-      coupling: interference at the nodes.
-      nodes: largest powers.
-      members: active devices, ``[K, N, A, R]``.
-    """
+    """Messages of every set at every power, shares being equal."""
     radio, received_w = problem.radio, coupling.interference_w
     active = jnp.concatenate([jnp.ones_like(members[:1]), members])
     gain, one = jnp.moveaxis(radio.d2d_gain, 0, 2), jnp.ones(())

@@ -21,9 +21,6 @@ def relax_infeasible_budgets(problem: RoundProblem) -> RoundProblem:
     """Raise budgets until they pay for the encoder, and cut memory to the blocks they pay for.
 
     All budgets of a cluster are raised by the least factor that suffices; mostly that is 1.
-
-    Args:
-      problem: with batch axis ``[R]``.
     """
     control = problem.control
     block_j, fixed_j = _least_device_j(problem)
@@ -67,12 +64,7 @@ def _least_log_factor(problem: RoundProblem, affordable: Callable[[Array], Array
 
 
 def _with_memory_for(problem: RoundProblem, blocks: Array) -> RoundProblem:
-    """Cut memory to a number of blocks, with working memory of the smallest micro-batches.
-
-    Args:
-      problem: with batch axis ``[R]``.
-      blocks: ``[N, K, R]``.
-    """
+    """Cut memory to a number of blocks, with working memory of the smallest micro-batches."""
     work, compute = problem.workload, problem.compute
     samples = work.batch / jnp.max(work.micro_batch_choices, axis=0)
     per_block = work.block_static_bytes + work.batch * work.block_kept_bytes

@@ -56,14 +56,7 @@ def starting_candidates(
     count: int,
     fix: FixPartition = fix_partition,
 ) -> Candidates:
-    """One partition with all powers at different levels; the decision itself is the first.
-
-    Args:
-      problem: with batch axis ``[R]``.
-      decision: the partition, and an allocation.
-      count: ``C``.
-      fix: how a partition is fixed.
-    """
+    """One partition with all powers at different levels; the decision itself is the first."""
     fixed = fix(problem, decision.segments, decision.micro_batches)
     logs = repeat(to_logs(problem, fixed.active, decision), count)
     levels = jnp.array([_START_POWERS[i % len(_START_POWERS)] for i in range(count)])
@@ -131,7 +124,7 @@ def mix(candidates: Candidates, choices: Array, cluster_weight: Array) -> Candid
     """Candidates whose clusters come from different ones.
 
     Args:
-      candidates: of every cluster by itself, ``J`` of them.
+      candidates: of every cluster by itself, ``C`` of them.
       choices: candidate of every cluster in every mix, ``[N, C, R]``.
       cluster_weight: weights of the maximum of latencies to start with, ``[N, 1, R]``.
     """

@@ -51,12 +51,12 @@ _LEAST_COST, _LARGEST_COST = 1e-30, 1e37
 class ClusterCandidates(NamedTuple):
     """Candidates of every cluster, best first."""
 
-    segments: Array  # ``[J, K, N, R]``
-    micro_batches: Array  # ``[J, N, R]``
-    # estimates to start from, ``[J, J, N, R]``; powers over their maxima
+    segments: Array  # ``[C, K, N, R]``
+    micro_batches: Array  # ``[C, N, R]``
+    # estimates to start from, ``[C, J, N, R]``; powers over their maxima
     log_share: Array
     log_power: Array
-    cost: Array  # estimated, infinite where there is no candidate, ``[J, N, R]``
+    cost: Array  # estimated, infinite where there is no candidate, ``[C, N, R]``
 
 
 class _LinearCosts(NamedTuple):
@@ -85,7 +85,7 @@ def search_clusters(
       problem: with batch axis ``[R]``.
       allocation: tentative D2E shares and powers, ``[N, R]``.
       coupling: to the other clusters.
-      count: ``J``, or as many as there are.
+      count: ``C``, or as many as there are.
 
     Returns:
       At most one candidate for an active set and a number of micro-batches.
@@ -189,13 +189,6 @@ def _shares(problem, active, full_sinr, step: StepCosts, balanced_s) -> Array:
 
     In proportion to the times, which makes them equal, where hops are the bottleneck; to
     their roots, which makes the sum least, where devices are.
-
-    Args:
-      problem: one round.
-      active: ``[J, N, A, R]``.
-      full_sinr: of both messages of a hop on the whole band, ``[2, J, N, A, R]``.
-      step: costs of a local step.
-      balanced_s: as in :class:`RankedSets`.
 
     Returns:
       ``[J, N, A, R]``; 1 on idle nodes.

@@ -62,13 +62,7 @@ class Incumbent(NamedTuple):
 
 
 def coupling_at(fixed: FixedPartition, allocation: Allocation, evaluation: Evaluation) -> Coupling:
-    """Coupling of the clusters at an evaluated point.
-
-    Args:
-      fixed: the partition.
-      allocation: shares, and powers in watts.
-      evaluation: of all clusters together.
-    """
+    """Coupling of the clusters at an evaluated point."""
     return Coupling(
         interference_w=interference_w(fixed.cross_gain, active_power_w(fixed, allocation)),
         interference_cost_per_w=evaluation.interference_cost_per_w,
@@ -84,14 +78,7 @@ def optimise(
     steps: int | Array,
     fix: FixPartition = fix_partition,
 ) -> Incumbent:
-    """Optimise the allocation of every candidate, and take the best.
-
-    Args:
-      problem: with batch axis ``[R]``.
-      candidates: ``C`` of them.
-      steps: gradient steps.
-      fix: how a partition is fixed.
-    """
+    """Optimise the allocation of every candidate, and take the best."""
     problem = with_candidate_axis(problem)
     fixed = fix(problem, candidates.segments, candidates.micro_batches)
     start = candidates.logs, candidates.weights
@@ -107,14 +94,7 @@ def propose_partitions(
     config: SearchConfig,
     fix: FixPartition = fix_partition,
 ) -> Candidates:
-    """The incumbent, and the most promising candidates with other partitions.
-
-    Args:
-      problem: with batch axis ``[R]``.
-      incumbent: optimised.
-      config: how many partitions of a cluster, and how many candidates.
-      fix: how a partition is fixed.
-    """
+    """The incumbent, and the most promising candidates with other partitions."""
     own, fixed, evaluation = incumbent
     allocation = to_allocation(problem, own.logs)
     coupling = coupling_at(fixed, allocation, evaluation)
@@ -160,15 +140,15 @@ def _best_choices(fixed: FixedPartition, coupling: Coupling, refined: Descent, c
     has, every cluster takes the cheapest that keeps to it. One more combination takes each
     cluster's best by its own objective.
     """
-    per_s, latency_s = fixed.costs.latency_per_s, refined.cluster_latency_s  # [N, J, R]
+    per_s, latency_s = fixed.costs.latency_per_s, refined.cluster_latency_s  # [N, C, R]
     other_costs = refined.objective - coupled_latency_cost(coupling, fixed.costs, latency_s)
     runs = fixed.active[0]
     latency_s = jnp.where(runs, _nan_to_inf(latency_s), 0.0)
     other_costs = jnp.where(runs, _nan_to_inf(other_costs), 0.0)
-    limit_s = latency_s.reshape(-1, latency_s.shape[-1])  # [N J, R]
+    limit_s = latency_s.reshape(-1, latency_s.shape[-1])  # [N C, R]
     keeps = latency_s <= limit_s[:, None, None] * (1.0 + _SAME)
     cost = jnp.where(keeps, other_costs, jnp.inf)
-    choice = jnp.argmin(cost, axis=2)  # [N J, N, R]
+    choice = jnp.argmin(cost, axis=2)  # [N C, N, R]
     least = jnp.min(cost, axis=2)
     reached_s = jnp.take_along_axis(latency_s[None], choice[:, :, None], axis=2)[:, :, 0]
     # The same choice comes up under every limit until the next; its own is the least.
