@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from collapipe_jax.cost.client_decision import ClientDecision
+from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.divergence import cluster_divergence, participating_weight
 from collapipe_jax.cost.latency import LatencyParts
 from collapipe_jax.cost.objective import drift_plus_penalty, unit_costs

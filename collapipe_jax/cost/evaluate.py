@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.client_round import evaluate_clients
-from collapipe_jax.cost.decision import Decision, decision_allocation, fill_idle
+from collapipe_jax.cost.decision import ClientDecision, Decision, decision_allocation, fill_idle
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.cost.latency import AirTimes, compute_latency_s, message_time_s
 from collapipe_jax.cost.memory import device_memory_bytes

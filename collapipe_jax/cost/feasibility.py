@@ -5,9 +5,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.client_round import client_memory_bytes
-from collapipe_jax.cost.decision import Decision, active_nodes, participates
+from collapipe_jax.cost.decision import ClientDecision, Decision, active_nodes, participates
 from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.shapes import Broadcast

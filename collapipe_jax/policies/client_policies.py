@@ -7,8 +7,8 @@ ignores memory too. Source: docs/system-model.md, section 6.
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.cost.client_decision import ClientDecision
 from collapipe_jax.cost.client_round import model_ends
+from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.problem import RoundProblem
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from jax import Array
 
-from collapipe_jax.cost.client_decision import ClientDecision
-from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.decision import ClientDecision, Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError

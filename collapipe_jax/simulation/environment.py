@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.control.queues import Queues, effective_queues, empty_queues, update_queues
-from collapipe_jax.cost.client_decision import ClientDecision
-from collapipe_jax.cost.decision import Decision, participates
+from collapipe_jax.cost.decision import ClientDecision, Decision, participates
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import violations
 from collapipe_jax.cost.problem import RoundProblem

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.control.queues import queues_before
-from collapipe_jax.cost.client_decision import ClientDecision
+from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.files.results import Variable
 from collapipe_jax.simulation.environment import SystemRound
 from collapipe_jax.simulation.system import EdgeSystem

@@ -9,7 +9,7 @@ import pytest
 from support.random_problems import ENDS, pick, random_problems, with_ends
 from support.reference_cost import as_problem, hazard, random_network, spectral_efficiency
 
-from collapipe_jax.cost.client_decision import ClientDecision
+from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.errors import InputError
 from collapipe_jax.policies.client_policies import splitfed, vanilla_fl

@@ -6,8 +6,7 @@ import pytest
 from support import ROOT
 from support.random_problems import pick, random_problems, with_ends
 
-from collapipe_jax.cost.client_decision import ClientDecision
-from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.decision import ClientDecision, Decision
 from collapipe_jax.errors import InputError
 from collapipe_jax.policies.registry import POLICIES, make_policy
 
