@@ -10,6 +10,7 @@ the D2E band to a Lagrangian term. Later bounds are certificates of the joint so
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from jax import Array
 from collapipe_jax.allocation.allocate import Solution, certified, descend_clusters, descend_jointly
 from collapipe_jax.allocation.certificate import band_multiplier, certify
 from collapipe_jax.allocation.evaluation import Coupling
-from collapipe_jax.allocation.smooth_maximum import initial_weights
+from collapipe_jax.allocation.smooth_maximum import Weights, initial_weights
 from collapipe_jax.allocation.variables import to_logs
 from collapipe_jax.batching import batch_last
 from collapipe_jax.cost.decision import Allocation, Decision
@@ -28,16 +29,16 @@ from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_allocation
+from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 
 MOST_PARTITIONS = 1_000_000
 """Joint partitions whose bounds fit in memory."""
 
 _BATCH = 64
-_ROUNDS = (20, 80, 300, 1000)
-"""Gradient steps on partitions that no bound has ruled out yet."""
-_START_STEPS = 300
+_STAGES = (20, 80, 300, 1000)
+"""Gradient steps of descents, each from where the last ended. Partitions that no bound has ruled
+out are solved again with one stage more."""
 _CLUSTER_STEPS = 80
 _WEIGHT_PARTS = 8
 _LEAST_WEIGHT = 0.1
@@ -79,31 +80,34 @@ def exhaustive(
     best = static_pipeline(problem, 1) if start is None else start
     objective = float(jax.jit(evaluate)(problem, best).objective)
 
-    def solve(segments: np.ndarray, micro_batches: np.ndarray, steps: int):
-        """Solve a batch, filled up to one size, and keep the best decision."""
+    def solve(batch, stages: int):
+        """Solve segments and micro-batches from some points, and keep the best decision."""
         nonlocal best, objective
-        filled = np.minimum(np.arange(_BATCH), len(segments) - 1)
-        found = jax.device_get(_solve(problem, segments[filled], micro_batches[filled], steps))
+        filled = np.minimum(np.arange(_BATCH), len(batch[0]) - 1)  # so that all have one size
+        steps = np.where(np.arange(len(_STAGES)) < stages, _STAGES, 0)
+        full = jax.tree.map(lambda leaf: leaf[filled], batch)
+        found = jax.device_get(_solve(problem, *full, steps))
         first = np.argmin(np.nan_to_num(found.solution.objective, nan=np.inf))
         if found.solution.objective[first] < objective:
             objective = float(found.solution.objective[first])
             best = jax.tree.map(lambda leaf: jnp.asarray(leaf[first]), found.solution.decision)
         return found
 
-    segments, micro_batches = np.asarray(best.segments), np.asarray(best.micro_batches)
-    found = solve(segments[None], micro_batches[None], _START_STEPS)
+    alone = best.segments, best.micro_batches, _point_of(problem, best)
+    found = solve(jax.tree.map(lambda leaf: np.asarray(leaf)[None], alone), stages=3)
     # Any cost gives a bound; a start of infinite cost leaves 0.
     bandwidth_cost = float(np.nan_to_num(found.bandwidth_cost[0], posinf=0.0))
-    bound = _sums_of_bounds(problem, own, joint, bandwidth_cost)
+    bound, point = _sums_of_bounds(problem, own, joint, bandwidth_cost)
     solved = np.zeros(count, bool)
-    for steps in _ROUNDS:
+    for stages in range(1, len(_STAGES) + 1):
         left = np.flatnonzero(bound < objective * (1.0 - tolerance))
         left = left[np.argsort(bound[left], kind="stable")]
         for first in range(0, len(left), _BATCH):
             which = left[first : first + _BATCH]
             if bound[which[0]] >= objective * (1.0 - tolerance):
                 break
-            found = solve(own.segments[joint[which]], own.micro_batches[joint[which]], steps)
+            partition = own.segments[joint[which]], own.micro_batches[joint[which]]
+            found = solve((*partition, point(which)), stages)
             certificates = found.solution.lower_bound[: len(which)]
             bound[which], solved[which] = np.fmax(bound[which], certificates), True
     # The best partition's bound is among them, so only rounding lifts the least above the
@@ -142,6 +146,13 @@ def compositions(total: int, parts: int) -> np.ndarray:
     return np.diff(ends, axis=1) - 1
 
 
+class _Point(NamedTuple):
+    """Logarithms of shares and powers, and weights of the maxima."""
+
+    logs: Allocation
+    weights: Weights
+
+
 class _Found(NamedTuple):
     """Solution of a joint partition, and the cost of the whole D2E band there."""
 
@@ -150,24 +161,37 @@ class _Found(NamedTuple):
 
 
 @jax.jit
-@functools.partial(jax.vmap, in_axes=(None, 0, 0, None))
-def _solve(problem: RoundProblem, segments: Array, micro_batches: Array, steps: Array) -> _Found:
-    def solve(problem, decision, steps):
-        partition = decision.segments, decision.micro_batches
-        fixed = fix_partition(problem, *partition)
-        logs, weights = to_logs(problem, fixed.active, decision), initial_weights(fixed)
-        steps = jnp.max(steps)
-        found = descend_jointly(problem, fixed, logs, weights, steps, with_evaluation=True)
-        solution = certified(problem, fixed, *partition, found.logs, found.evaluation)
-        return _Found(solution, band_multiplier(found.evaluation.slope.d2e_share))
+def _point_of(problem: RoundProblem, decision: Decision) -> _Point:
+    def find(problem, decision):
+        fixed = fix_partition(problem, decision.segments, decision.micro_batches)
+        return _Point(to_logs(problem, fixed.active, decision), initial_weights(fixed))
 
-    decision = with_equal_allocation(problem, segments, micro_batches)
-    return batch_last(solve)(problem, decision, steps)
+    return batch_last(find)(problem, decision)
+
+
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, None))
+def _solve(problem, segments: Array, micro_batches: Array, start: _Point, steps: Array) -> _Found:
+    def solve(problem, segments, micro_batches, start, steps):
+        partition = segments, micro_batches
+        fixed = fix_partition(problem, *partition)
+
+        def descend(point: _Point, steps):
+            (logs, weights), steps = point, jnp.max(steps)  # the same in all problems
+            found = descend_jointly(problem, fixed, logs, weights, steps, with_evaluation=True)
+            solution = certified(problem, fixed, *partition, found.logs, found.evaluation)
+            bandwidth_cost = band_multiplier(found.evaluation.slope.d2e_share)
+            return _Point(found.logs, found.weights), _Found(solution, bandwidth_cost)
+
+        _, found = jax.lax.scan(descend, start, steps)
+        return jax.tree.map(lambda leaf: leaf[-1], found)
+
+    return batch_last(solve)(problem, segments, micro_batches, start, steps)
 
 
 def _sums_of_bounds(
     problem: RoundProblem, own: Partitions, joint: np.ndarray, bandwidth_cost: float
-) -> np.ndarray:
+) -> tuple[np.ndarray, Callable[[np.ndarray], _Point]]:
     """Lower bounds ``[B]`` of joint partitions, the best over some weights of latencies.
 
     Args:
@@ -175,19 +199,35 @@ def _sums_of_bounds(
       own: partitions of a cluster.
       joint: row of ``own`` for every cluster, ``[B, N]``.
       bandwidth_cost: of the whole D2E band.
+
+    Returns:
+      Also the points to start from at some places of ``joint``, every cluster at its best alone.
     """
     clusters = range(problem.clusters)
     # With weight 0 the cost of latency would have no curvature.
     weights = np.arange(_WEIGHT_PARTS + 1) + _LEAST_WEIGHT
     weights = weights / (_WEIGHT_PARTS + len(clusters) * _LEAST_WEIGHT)
     weights = weights.astype(problem.radio.d2d_gain.dtype)
-    found = bound_clusters(problem, own.segments, own.micro_batches, weights, bandwidth_cost)
-    each = np.nan_to_num(np.asarray(found, np.float64), nan=-np.inf)
-    bound = np.full(len(joint), -np.inf)
-    for part in compositions(_WEIGHT_PARTS, len(clusters)):
+    partitions = own.segments, own.micro_batches
+    found, points = jax.device_get(bound_clusters(problem, *partitions, weights, bandwidth_cost))
+    each = np.nan_to_num(found.astype(np.float64), nan=-np.inf)
+    parts = compositions(_WEIGHT_PARTS, len(clusters))
+    bound, best = np.full(len(joint), -np.inf), np.zeros(len(joint), np.int32)
+    for index, part in enumerate(parts):
         total = sum(each[part[n], joint[:, n], n] for n in clusters) - bandwidth_cost
-        bound = np.maximum(bound, total)
-    return bound
+        bound, best = np.maximum(bound, total), np.where(total > bound, index, best)
+
+    def point(which: np.ndarray) -> _Point:
+        part = parts[best[which]]
+
+        def pick(leaf):
+            own = [leaf[part[:, n], joint[which, n], ..., n] for n in clusters]
+            return np.stack(own, axis=-1)
+
+        logs, maxima = jax.tree.map(pick, points)
+        return _Point(logs, maxima._replace(cluster=weights[part]))
+
+    return bound, point
 
 
 @jax.jit
@@ -199,10 +239,10 @@ def bound_clusters(
     micro_batches: Array,
     weight: Array,
     bandwidth_cost: Array,
-) -> Array:
-    """Bounds of the cost of each cluster by itself, ``[W, J, N]``.
+) -> tuple[Array, _Point]:
+    """Bounds of the cost of each cluster by itself, ``[W, J, N]``, and where they were found.
 
-    Of weighted latency, energy, divergence and D2E band.
+    The cost is that of weighted latency, energy, divergence and D2E band.
 
     Args:
       problem: one round of one network.
@@ -227,7 +267,8 @@ def bound_clusters(
         start = Allocation(node, node, node[0] - jnp.log(1.0 * node.shape[1]), node[0])
         steps = _CLUSTER_STEPS
         found = descend_clusters(problem, fixed, start, coupling, steps, with_evaluation=True)
-        return certify(found.evaluation, found.logs, fixed.active, joint=False).lower_bound
+        bound = certify(found.evaluation, found.logs, fixed.active, joint=False).lower_bound
+        return bound, _Point(found.logs, found.weights)
 
     segments = jnp.broadcast_to(segments, (problem.clusters, problem.devices))
     micro_batches = jnp.broadcast_to(micro_batches, (problem.clusters,))
