@@ -69,10 +69,6 @@ def run_reporting_errors(
 ) -> int:
     """Run a program; print wrong input, or a file that cannot be written, as one message.
 
-    Args:
-      main: the program.
-      argv: its arguments; None takes those of the command line.
-
     Returns:
       The exit status: 0, or 2 after an error.
     """

@@ -39,9 +39,7 @@ _LONGEST_ROUND_S = 1e9
 def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> EdgeSystem:
     """Draw the network of a configuration and check that it can work.
 
-    Args:
-      config: the configuration.
-      cluster_weight: shares of the samples, ``[N]``; all the same without.
+    Clusters have ``cluster_weight [N]``, equal ones by default.
 
     Raises:
       InputError: if no cluster can hold the encoder, a round never ends, or, where devices
@@ -97,11 +95,7 @@ def _check_budgets(problem: RoundProblem) -> None:
 
 
 def build_system_params(config: Config, cluster_weight: np.ndarray | None = None) -> SystemParams:
-    """Parameters from which networks are drawn, in linear SI units.
-
-    Args:
-      config: the configuration.
-      cluster_weight: shares of the samples, ``[N]``; all the same without.
+    """Parameters from which networks are drawn, in linear SI units; weights as above.
 
     Raises:
       InputError: naming the first key that is wrong.

@@ -54,10 +54,8 @@ def device_budget_floor_j(problem: RoundProblem) -> Float[np.ndarray, " N"]:
 
     Spread over time, a device with budget ``E`` computes at most ``E / e_k`` blocks a
     round and never more than it can hold; the floor is where these sum to ``L``. It is 0 for a
-    cluster whose devices cannot hold the encoder.
-
-    Args:
-      problem: a round at mean gains, with all devices available.
+    cluster whose devices cannot hold the encoder. The problem is a round at mean gains, with
+    all devices available.
     """
     energy_j = np.maximum(block_energy_j(problem), 1e-300, dtype=np.float64)
     # As many as there may be: with them memory holds most.

@@ -70,13 +70,7 @@ def queues_before(after: Queues) -> Queues:
 
 
 def effective_queues(queues: Queues, problem: RoundProblem, params: EffectiveQueueParams) -> Queues:
-    """Queues as policies see them. Source: docs/system-model.md, section 5.
-
-    Args:
-      queues: virtual queues before the round.
-      problem: the round; its own queues are not read.
-      params: floors, and weight of unavoidable arrivals.
-    """
+    """Queues as policies see them. Source: docs/system-model.md, section 5."""
     floor = control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0]
     unavoidable = params.unavoidable_arrival_weight * jnp.maximum(floor - 1.0, 0.0)
     return Queues(

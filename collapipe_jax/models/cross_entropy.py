@@ -8,16 +8,13 @@ _Residual = tuple[Array, Array, Array]
 
 
 def _cross_entropy(scores: Array, targets: Array, smoothing: float) -> Array:
-    """Cross entropy against ``(1 - smoothing) one_hot + smoothing / V``, in nats ``[...]``.
+    """Cross entropy against ``(1 - smoothing) one_hot + smoothing / V``, in nats.
+
+    Scores are ``[..., V]``, targets and results ``[...]``.
 
     Scores over a vocabulary are the largest array of a training step. The explicit gradient
     ``softmax - target`` reads and writes it once; automatic differentiation passes through
     several arrays of that size and a scatter.
-
-    Args:
-      scores: logits ``[..., V]``.
-      targets: numbers of the right tokens ``[...]``, int32.
-      smoothing: share of the mass spread evenly, in [0, 1) (static).
     """
     return _forward(scores, targets, smoothing)[0]
 

@@ -6,6 +6,7 @@ ignores memory too. Source: docs/system-model.md, section 6.
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Int
 
 from collapipe_jax.cost.client_round import model_ends
 from collapipe_jax.cost.decision import ClientDecision
@@ -46,15 +47,10 @@ def splitfed(problem: RoundProblem) -> ClientDecision:
     return _with_all_clients(problem, blocks, whole_model=False)
 
 
-def split_batch(batch: Array, available: Array) -> Array:
+def split_batch(batch: Array, available: Bool[Array, "N K"]) -> Int[Array, "N K"]:
     """A mini-batch over the available devices, as evenly as integers allow.
 
-    Args:
-      batch: ``B``.
-      available: booleans, ``[N, K]``.
-
-    Returns:
-      Integers, ``[N, K]``; the first devices get the remainder.
+    The first devices get the remainder.
     """
     count = jnp.sum(available, axis=1, keepdims=True)
     share, remainder = jnp.divmod(jnp.asarray(batch, jnp.int32), jnp.maximum(count, 1))

@@ -194,12 +194,6 @@ def _sums_of_bounds(
 ) -> tuple[np.ndarray, Callable[[np.ndarray], _Point]]:
     """Lower bounds ``[B]`` of joint partitions, the best over some weights of latencies.
 
-    Args:
-      problem: one round of one network.
-      own: partitions of a cluster.
-      joint: row of ``own`` for every cluster, ``[B, N]``.
-      bandwidth_cost: of the whole D2E band.
-
     Returns:
       Also the points to start from at some places of ``joint``, every cluster at its best alone.
     """

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Int
 
 from collapipe_jax.cost.decision import Decision, active_nodes, participates
 from collapipe_jax.cost.feasibility import usable_blocks
@@ -45,19 +46,12 @@ def _random_micro_batches(key: Array, problem: RoundProblem) -> Array:
     return choices[jax.random.categorical(key, jnp.where(fits, 0.0, -jnp.inf), axis=0)]
 
 
-def random_composition(key: Array, capacity: Array, blocks: int) -> Array:
+def random_composition(key: Array, capacity: Int[Array, " K"], blocks: int) -> Int[Array, " K"]:
     """Blocks on every device of one cluster, uniform over all ways that fit.
 
     Devices are drawn one by one: a device gets d blocks with a probability proportional
     to the number of ways for those after it to hold the rest.
-
-    Args:
-      key: of the draw.
-      capacity: most blocks of each device, integers, ``[K]``.
-      blocks: ``L``.
-
-    Returns:
-      Integers, ``[K]``; zeros where the devices cannot hold the blocks together.
+    All are zeros where the devices cannot hold the blocks together.
     """
     held = jnp.arange(blocks + 1)
 
@@ -73,15 +67,11 @@ def random_composition(key: Array, capacity: Array, blocks: int) -> Array:
     return jnp.where(jnp.sum(capacity) >= blocks, segments, 0)
 
 
-def log_ways(capacity: Array, blocks: int) -> Array:
+def log_ways(capacity: Int[Array, " K"], blocks: int) -> Array:
     """Logarithm of the number of ways for the devices from the k-th on to hold l blocks.
 
     The numbers themselves leave the range of floats: 300 blocks on 120 devices can be split
     in 1e107 ways.
-
-    Args:
-      capacity: most blocks of each device, integers, ``[K]``.
-      blocks: ``L``.
 
     Returns:
       ``[K + 1, L + 1]``, of k and l; minus infinity where there is no way.

@@ -6,6 +6,7 @@ After Su et al., INFOCOM 2024. Its full text was not to be had; this is our read
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 from optax.assignment import hungarian_algorithm
 
 from collapipe_jax.cost.computing import forward_time_s
@@ -26,14 +27,10 @@ def titanic(problem: RoundProblem, micro_batches: int, partitions: int = 3) -> D
     whatever partition each has. A cluster that cannot place its partitions tries again with
     the largest allowed number of micro-batches, which needs least memory, then with one
     partition more, and so on up to a partition for every device. Where nothing can be placed,
-    the static pipeline decides.
+    the static pipeline decides. The nearest allowed number of micro-batches is taken, and at most
+    one partition for every device.
 
     Source: docs/system-model.md, section 6.
-
-    Args:
-      problem: one round of one network.
-      micro_batches: the number wanted; the nearest allowed one is taken.
-      partitions: ``S``, 1 or more; at most one for every device.
 
     Raises:
       InputError: if there are no partitions.
@@ -74,16 +71,13 @@ def _attempts(problem: RoundProblem, micro_batches: int, partitions: int) -> tup
     return jax.tree.map(lambda one: jnp.repeat(one, problem.clusters, axis=1), attempts)
 
 
-def affinity_s(problem: RoundProblem, sizes: Array, micro_batches: Array) -> Array:
+def affinity_s(
+    problem: RoundProblem, sizes: Int[Array, "N P"], micro_batches: Int[Array, " N"]
+) -> Array:
     """Affinity of every partition and device: minus the seconds of a local step.
 
     They are the passes (8) of all micro-batches through the partition, forward and backward,
     and twice the transfer (9) of their activations between the device and its control unit.
-
-    Args:
-      problem: one round of one network.
-      sizes: blocks of every partition of a cluster, ``[N, P]``.
-      micro_batches: ``[N]``.
 
     Returns:
       ``[N, P, K]``; 0 for a partition without blocks, minus infinity for others on a
@@ -105,11 +99,6 @@ def _transfer_time_s(problem: RoundProblem, partitions: Array, micro_batches: Ar
     The mean of both directions, at full power, on an equal share for each device with a
     partition and the control unit; infinite where one direction is dead. Interference is left
     out, since it depends on where the other clusters place theirs.
-
-    Args:
-      problem: one round of one network.
-      partitions: how many have blocks, ``[N]``.
-      micro_batches: ``[N, 1]``.
     """
     radio, work = problem.radio, problem.workload
     power_w, gain = radio.d2d_power_max_w, radio.d2d_gain
@@ -142,15 +131,11 @@ def _can_place(options: Array) -> Array:
     return jnp.all(devices > jnp.arange(options.shape[1])[None], axis=1)
 
 
-def _place(options: Array, sizes: Array) -> Array:
+def _place(options: Float[Array, "P K"], sizes: Int[Array, " P"]) -> Array:
     """Segments ``[K]`` of one cluster with the largest sum of affinities.
 
     Costs are scaled to at most 1. A pair that is ruled out costs more than all that can be
     chosen together, and not more than that, so that rounding leaves the others alone.
-
-    Args:
-      options: ``[P, K]``, of at most as many partitions as devices.
-      sizes: ``[P]``.
     """
     possible, devices = jnp.isfinite(options), options.shape[1]
     cost_s = jnp.where(possible, -options, 0.0)

@@ -122,12 +122,7 @@ def observe(environment: Environment) -> RoundProblem:
 def step(
     environment: Environment, problem: RoundProblem, decision: Decision | ClientDecision
 ) -> tuple[SystemState, SystemRound]:
-    """Carry out a decision.
-
-    Args:
-      environment: before the round.
-      problem: what :func:`observe` returns for it.
-      decision: of this problem.
+    """Carry out a decision for the problem that :func:`observe` returns.
 
     Returns:
       State before the next round, and the record of this one.

@@ -42,10 +42,6 @@ def span_f1(test: Sequence[TaggedSentence], predicted_tags: Sequence[Sequence[st
     Entities of all types count alike (micro average). As in conlleval, an ``I-`` that continues
     nothing begins an entity. No entity predicted scores 0.
 
-    Args:
-      test: sentences with their true tags.
-      predicted_tags: BIO tags of each sentence, one a word.
-
     Raises:
       InputError: no true entity at all, where F1 means nothing.
 

@@ -50,10 +50,6 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
     Every character of the lines is kept, and the most frequent pairs are merged until the
     vocabulary is full or no pair occurs twice.
 
-    Args:
-      lines: normalised training sentences of both languages.
-      vocabulary_size: upper limit on the ids, the four special ones included.
-
     Raises:
       InputError: a vocabulary too small for the characters, or no text at all.
 

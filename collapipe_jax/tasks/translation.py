@@ -123,11 +123,6 @@ def split_by_source(pairs: Sequence[Pair], sizes: tuple[int, int, int], seed: in
     then training. Validation and test take the first pair of each of their sources: one
     reference a source, the usual single-reference BLEU. Training takes every pair of its sources.
 
-    Args:
-      pairs: the corpus.
-      sizes: pairs wanted for (train, validation, test).
-      seed: of the shuffle.
-
     Raises:
       InputError: a corpus too small for the sizes.
     """
