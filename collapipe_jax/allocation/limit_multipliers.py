@@ -106,11 +106,6 @@ def full_devices(
 ) -> list[FullDevice]:
     """Full devices, and the fall of (P2) with memory for one block more on each.
 
-    Args:
-      problem: one round of one network, in NumPy's arrays.
-      solution: of the problem, likewise.
-      decide: solves any round of this network's shape.
-
     Returns:
       Largest fall first; 0 where the other solution does not use the memory.
     """

@@ -30,14 +30,7 @@ def previous_partition(problem: RoundProblem, fallback: Decision) -> Decision:
 def apply_hysteresis(
     problem: RoundProblem, before: Decision, found: Solution, steps: int
 ) -> Solution:
-    """A solution where it pays for the change, else the partition before, reallocated.
-
-    Args:
-      problem: with batch axes; its ``switching`` is used.
-      before: the partition of the round before.
-      found: by the search, the cost of switching included.
-      steps: gradient steps on the partition before.
-    """
+    """A solution where it pays for the change, else the partition before, reallocated."""
     assert problem.switching is not None
     stays = allocate_batch(problem, before, steps)
     switches = found.objective < (1.0 - problem.switching.hysteresis) * stays.objective

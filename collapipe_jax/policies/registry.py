@@ -52,10 +52,7 @@ POLICIES: dict[str, PolicyEntry] = {
 def make_policy(name: str, micro_batches: int = 8, partitions: int = 3) -> Policy:
     """A policy by name; the same object for all values of options that it does not take.
 
-    Args:
-      name: a key of :data:`POLICIES`.
-      micro_batches: of policies that fix it, and of others to start from.
-      partitions: of ``titanic``.
+    Policies that optimise the number of micro-batches start from ``micro_batches``.
 
     Raises:
       InputError: if there is no such policy.

@@ -35,20 +35,6 @@ def floors_bind(result: Realisations) -> bool:
     return result.settings["config"]["dynamics"]["availability"] == 1.0
 
 
-def constraints_met(values: Mapping[str, np.ndarray], rounds: int) -> dict[str, np.ndarray]:
-    """Realisations that meet each constraint at every node, booleans ``[R]``."""
-
-    def worst(name: str) -> np.ndarray:
-        return values[name].reshape(len(values[name]), -1).max(axis=1)
-
-    met = {
-        "energy": worst("energy_over_budget") <= ENERGY_LIMIT,
-        "energy_queue": worst("final_energy_queue") <= QUEUE_LIMIT * rounds,
-        "divergence": worst("divergence_over_target") <= DIVERGENCE_LIMIT,
-    }
-    return met | {"all": np.logical_and.reduce(list(met.values()))}
-
-
 def mean_backlog(values: Mapping[str, np.ndarray]) -> np.ndarray:
     """Sum of all queues, mean over the rounds, ``[R]``."""
     return values["mean_energy_queue"].sum(axis=(1, 2)) + values["mean_divergence_queue"]
@@ -57,22 +43,3 @@ def mean_backlog(values: Mapping[str, np.ndarray]) -> np.ndarray:
 def drift_constant(values: Mapping[str, np.ndarray]) -> np.ndarray:
     """``B`` of the drift bound: mean of half the squared steps of all queues, ``[R]``."""
     return values["energy_drift"] + values["divergence_drift"]
-
-
-def sample_path_excess(values: Mapping[str, np.ndarray], rounds: int) -> dict[str, float]:
-    """Largest violation of ``mean(E) / budget - 1 <= q(R) / R``, and of the same for ``z``.
-
-    It follows from (20) on every path and node, whatever the policy, so what is left is
-    rounding; relative to the mean where that is above 1.
-    """
-
-    def largest(mean: np.ndarray, queue: np.ndarray) -> float:
-        finite = np.isfinite(mean) & np.isfinite(queue)
-        mean, queue = mean[finite].astype(np.float64), queue[finite].astype(np.float64)
-        excess = (mean - 1.0 - queue / rounds) / np.maximum(mean, 1.0)
-        return float(max(excess.max(initial=0.0), 0.0))
-
-    return {
-        "energy": largest(values["energy_over_budget"], values["final_energy_queue"]),
-        "divergence": largest(values["divergence_over_target"], values["final_divergence_queue"]),
-    }

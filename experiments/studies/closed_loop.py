@@ -153,7 +153,7 @@ def summarise(result: Realisations) -> dict[str, Any]:
 
 
 def _case(case: Case, groups: Mapping[str, np.ndarray], rounds: int) -> dict[str, Any]:
-    excess = constraints.sample_path_excess(case.values, rounds)
+    excess = sample_path_excess(case.values, rounds)
     rounding = rounds * float(np.finfo(np.float32).eps)  # of so many additions
     return {
         "policy": case.policy,
@@ -170,7 +170,7 @@ def _group(
     if not members.any():
         return None
     values = select(values, members)
-    met = constraints.constraints_met(values, rounds)
+    met = constraints_met(values, rounds)
     return {
         "realisations": int(members.sum()),
         "mean_latency_s": mean_interval(values["mean_latency_s"]),
@@ -224,6 +224,39 @@ def _without_repeats(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         alike = all({**case, "v": own[0]["v"]} == own[0] for case in own)
         kept += [{**own[0], "v": "any"}] if alike and len(own) > 1 else own
     return kept
+
+
+def constraints_met(values: Mapping[str, np.ndarray], rounds: int) -> dict[str, np.ndarray]:
+    """Realisations that meet each constraint at every node, booleans ``[R]``."""
+
+    def worst(name: str) -> np.ndarray:
+        return values[name].reshape(len(values[name]), -1).max(axis=1)
+
+    met = {
+        "energy": worst("energy_over_budget") <= constraints.ENERGY_LIMIT,
+        "energy_queue": worst("final_energy_queue") <= constraints.QUEUE_LIMIT * rounds,
+        "divergence": worst("divergence_over_target") <= constraints.DIVERGENCE_LIMIT,
+    }
+    return met | {"all": np.logical_and.reduce(list(met.values()))}
+
+
+def sample_path_excess(values: Mapping[str, np.ndarray], rounds: int) -> dict[str, float]:
+    """Largest violation of ``mean(E) / budget - 1 <= q(R) / R``, and of the same for ``z``.
+
+    It follows from (20) on every path and node, whatever the policy, so what is left is
+    rounding; relative to the mean where that is above 1.
+    """
+
+    def largest(mean: np.ndarray, queue: np.ndarray) -> float:
+        finite = np.isfinite(mean) & np.isfinite(queue)
+        mean, queue = mean[finite].astype(np.float64), queue[finite].astype(np.float64)
+        excess = (mean - 1.0 - queue / rounds) / np.maximum(mean, 1.0)
+        return float(max(excess.max(initial=0.0), 0.0))
+
+    return {
+        "energy": largest(values["energy_over_budget"], values["final_energy_queue"]),
+        "divergence": largest(values["divergence_over_target"], values["final_divergence_queue"]),
+    }
 
 
 if __name__ == "__main__":

@@ -22,12 +22,11 @@ from collapipe_jax.policies.registry import POLICIES, PolicyEntry, make_policy
 from collapipe_jax.simulation.constraints import (
     DIVERGENCE_LIMIT,
     network_groups,
-    sample_path_excess,
 )
 from collapipe_jax.simulation.environment import reset, simulate
 from collapipe_jax.simulation.montecarlo import realisation_keys
 from experiments.studies import closed_loop
-from experiments.studies.closed_loop import summarise
+from experiments.studies.closed_loop import sample_path_excess, summarise
 from figures import all as all_figures
 
 CONFIG = SUPPORT / "tiny_run.py"
