@@ -62,7 +62,7 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     energy_j = jnp.concatenate([jnp.zeros_like(energy_j[:, :1]), energy_j], axis=1)
     energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
     round_s = jnp.max(cluster_latency_s)
-    costs = unit_costs(problem.control)
+    costs = unit_costs(problem)
     drift = jnp.sum(costs.energy_per_j * energy_j.T, axis=0) + costs.divergence * divergence
     objective = drift_plus_penalty(costs, round_s, drift)
     return RoundCost(

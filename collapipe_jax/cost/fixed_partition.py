@@ -93,7 +93,7 @@ def fix_partition(
     down_hazard = per_cluster(transport_block_hazard(radio, down_sinr))
     cross_gain = _cross_gain(radio)
     weight = participating_weight(learning.cluster_weight, participates)
-    costs = unit_costs(problem.control)
+    costs = unit_costs(problem)
     computing_j = node_computing_energy_j(problem, segments, participates)
     d2e_overhead_s = per_cluster(problem.compute.link_overhead_s)
     return FixedPartition(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from collapipe_jax.batching import sum_nodes
-from collapipe_jax.cost.problem import Control
+from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.shapes import PerCluster, PerNode, PerRound
 
 
@@ -17,8 +17,9 @@ class UnitCosts(NamedTuple):
     divergence: PerRound  # per unit, ``z / Gamma``
 
 
-def unit_costs(control: Control) -> UnitCosts:
+def unit_costs(problem: RoundProblem) -> UnitCosts:
     """Unit costs from the queues and the budgets."""
+    control = problem.control
     return UnitCosts(
         latency_per_s=control.v / control.reference_latency_s,
         energy_per_j=jnp.swapaxes(control.energy_queue / control.energy_budget_j, 0, 1),

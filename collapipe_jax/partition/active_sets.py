@@ -121,7 +121,7 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     radio, work = problem.radio, problem.workload
     gain = jnp.moveaxis(radio.d2d_gain, 0, 2)
     max_power_w, received_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1), coupling.interference_w
-    per_j = unit_costs(problem.control).energy_per_j
+    per_j = unit_costs(problem).energy_per_j
     joules_per_flop = jnp.swapaxes(problem.compute.joules_per_flop, 0, 1)[1:]
     one = jnp.ones(())
 
@@ -189,7 +189,7 @@ def step_costs(
       micro_batches: ``[1, R]``.
     """
     work, radio, learning = problem.workload, problem.radio, problem.learning
-    samples, costs = work.batch / micro_batches, unit_costs(problem.control)
+    samples, costs = work.batch / micro_batches, unit_costs(problem)
     weight = participating_weight(learning.cluster_weight, can_run)
     divergence = cluster_divergence(learning, weight, work.batch, micro_batches)
     gain = radio.d2e_gain[:, 0]

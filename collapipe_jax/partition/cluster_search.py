@@ -259,7 +259,7 @@ def _partition_cost(problem, coupling, linear: _LinearCosts, step: StepCosts, se
     block_s = sum_nodes(jnp.where(held, segments * linear.block_s, 0.0))
     block_cost = sum_nodes(jnp.where(held, segments * linear.block_cost, 0.0))
     latency_s = linear.rest_s + block_s + step.waits * longest_s
-    cost = coupled_latency_cost(coupling, unit_costs(problem.control), latency_s)
+    cost = coupled_latency_cost(coupling, unit_costs(problem), latency_s)
     cost = cost + linear.rest_cost + block_cost
     cost = cost + switching_cost(problem.switching, segments, problem.workload.blocks)
     # A hopeless link must still win against not fitting at all.
