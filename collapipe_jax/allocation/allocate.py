@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.allocation.certificate import certify
-from collapipe_jax.allocation.evaluation import Coupling, Evaluation, evaluate_allocation
 from collapipe_jax.allocation.projected_gradient import Descent, descend
 from collapipe_jax.allocation.smooth_maximum import Weights, initial_weights
+from collapipe_jax.allocation.smooth_objective import Coupling, Evaluation, evaluate_allocation
 from collapipe_jax.allocation.variables import to_allocation, to_logs
-from collapipe_jax.batching import batch_last
+from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.cost.decision import Allocation, Decision, make_decision
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition

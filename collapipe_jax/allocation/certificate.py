@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from collapipe_jax.allocation.evaluation import Evaluation
+from collapipe_jax.allocation.smooth_objective import Evaluation
 from collapipe_jax.allocation.variables import LEAST_LOG_POWER, LEAST_LOG_SHARE
-from collapipe_jax.batching import sum_nodes
+from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.shapes import ActiveNodes
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.allocation.smooth_maximum import mean_slope
-from collapipe_jax.batching import fusion_barrier, sum_nodes
+from collapipe_jax.batch_axis import fusion_barrier, sum_nodes
 from collapipe_jax.cost.chain import (
     Messages,
     from_previous_active,

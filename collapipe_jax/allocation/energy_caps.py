@@ -19,12 +19,12 @@ from jax import Array
 from collapipe_jax.allocation.derivative import SinrSlopes, sinr_elasticities
 from collapipe_jax.allocation.smooth_maximum import TEMPERATURE, PowerMean, Weights
 from collapipe_jax.allocation.variables import LEAST_LOG_POWER, to_allocation
-from collapipe_jax.batching import sum_nodes
+from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.chain import Messages, at_next_active, sum_by_sender
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.cost.latency import air_times
-from collapipe_jax.cost.links import BitTimes, link_sinrs, round_links
+from collapipe_jax.cost.link_quality import BitTimes, link_sinrs, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import RoundTerms, air_energy_j, message_energy_j, round_terms

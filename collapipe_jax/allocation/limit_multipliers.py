@@ -16,7 +16,7 @@ from collapipe_jax.allocation.allocate import Solution, descend_jointly, evaluat
 from collapipe_jax.allocation.certificate import band_multiplier, certify
 from collapipe_jax.allocation.smooth_maximum import initial_weights
 from collapipe_jax.allocation.variables import to_logs
-from collapipe_jax.batching import batch_last, sum_nodes
+from collapipe_jax.batch_axis import batch_last, sum_nodes
 from collapipe_jax.compilation import compile_for_now
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.fixed_partition import fix_partition

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.allocation.evaluation import Evaluation
 from collapipe_jax.allocation.smooth_maximum import Weights
+from collapipe_jax.allocation.smooth_objective import Evaluation
 from collapipe_jax.allocation.variables import LEAST_LOG_POWER, LEAST_LOG_SHARE
-from collapipe_jax.batching import sum_nodes
+from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.shapes import ActiveNodes, PerCluster, PerRound
 
@@ -188,10 +188,7 @@ def _project_band(moved: Array, logs: Array, metric: Array, used: Array) -> Arra
 def to_limits(logs: Allocation, active: ActiveNodes, joint: bool = True) -> Allocation:
     """Logarithms moved into their limits, all shares of a band by one factor.
 
-    Args:
-      logs: any finite numbers.
-      active: nodes of the partition.
-      joint: whether the clusters' D2E shares make up a band; if not, each is at most 1.
+    Unless ``joint``, the clusters' D2E shares make up no band, and each is at most 1.
     """
     participates = active[0]
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from collapipe_jax.batching import fusion_barrier, max_nodes, sum_nodes
+from collapipe_jax.batch_axis import fusion_barrier, max_nodes, sum_nodes
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.shapes import PerCluster

@@ -17,7 +17,12 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.models.config import DTYPES
 from collapipe_jax.network.devices import DeviceParams
-from collapipe_jax.network.dynamics import DynamicsParams, MobilityParams
+from collapipe_jax.network.fading import (
+    DynamicsParams,
+)
+from collapipe_jax.network.mobility import (
+    MobilityParams,
+)
 from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.pipeline.execution import BACKENDS
 from collapipe_jax.policies.registry import POLICIES

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from collapipe_jax.batching import sum_nodes
+from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.shapes import ActiveNodes, PerCluster, PerHop, PerMove, PerNode
 
 _Broadcast = Num[Array, "#J #N *#batch"]

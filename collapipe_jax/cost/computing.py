@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num
 
-from collapipe_jax.batching import max_nodes, sum_nodes
+from collapipe_jax.batch_axis import max_nodes, sum_nodes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.shapes import Broadcast, MicroBatches, PerCluster, PerDevice, PerNode
 from collapipe_jax.cost.workload import Workload

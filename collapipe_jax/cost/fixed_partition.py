@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from collapipe_jax.batching import sum_nodes
+from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.chain import Messages, gain_to_next, of_senders
 from collapipe_jax.cost.computing import ComputeStages, compute_stages, node_computing_energy_j
 from collapipe_jax.cost.divergence import (

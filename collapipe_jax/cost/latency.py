@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from collapipe_jax.batching import sum_nodes
+from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.fixed_partition import FixedPartition
-from collapipe_jax.cost.links import BitTimes
+from collapipe_jax.cost.link_quality import BitTimes
 from collapipe_jax.cost.maximum import Maximum, MaximumRule
 from collapipe_jax.cost.shapes import Broadcast, PerCluster, PerHop, PerMove
 from collapipe_jax.cost.timeline import flow_time_s

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from collapipe_jax.batching import max_nodes
+from collapipe_jax.batch_axis import max_nodes
 from collapipe_jax.cost.shapes import Broadcast
 
 

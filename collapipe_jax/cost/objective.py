@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from collapipe_jax.batching import sum_nodes
+from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.shapes import PerCluster, PerNode, PerRound
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from collapipe_jax.batching import fusion_barrier, sum_nodes
+from collapipe_jax.batch_axis import fusion_barrier, sum_nodes
 from collapipe_jax.cost.chain import Messages, of_senders, sum_by_sender
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition
@@ -17,7 +17,7 @@ from collapipe_jax.cost.latency import (
     flow_times,
     latency_parts,
 )
-from collapipe_jax.cost.links import BitTimes, Links, link_bit_times, round_links
+from collapipe_jax.cost.link_quality import BitTimes, Links, link_bit_times, round_links
 from collapipe_jax.cost.maximum import MaximumRule, hard_max
 from collapipe_jax.cost.shapes import PerCluster, PerNode
 

@@ -8,7 +8,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from collapipe_jax.batching import fusion_barrier
+from collapipe_jax.batch_axis import fusion_barrier
 from collapipe_jax.quantity import Struct, positive, quantity
 
 _Values = Float[Array, "*any"]

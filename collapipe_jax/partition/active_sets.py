@@ -17,9 +17,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float
 
-from collapipe_jax.allocation.evaluation import Coupling
-from collapipe_jax.batching import fusion_barrier, sum_nodes
+from collapipe_jax.allocation.smooth_objective import Coupling
+from collapipe_jax.batch_axis import fusion_barrier, sum_nodes
 from collapipe_jax.cost.chain import from_previous_active, gain_to_next
 from collapipe_jax.cost.computing import computing_energy_j, pass_times
 from collapipe_jax.cost.decision import Allocation
@@ -92,17 +93,11 @@ class RankedSets(NamedTuple):
     cost: Array  # estimated, of what differs between sets, likewise
 
 
-def candidate_sets(preference: Array) -> Array:
+def candidate_sets(preference: Float[Array, "orders K N R"]) -> Bool[Array, "K N A R"]:
     """Sets of active devices worth trying.
 
     All subsets of few devices; of many, those that take the best devices first, by each
-    of several orders of preference.
-
-    Args:
-      preference: the smaller the better, ``[orders, K, N, R]``.
-
-    Returns:
-      ``[K, N, A, R]``, boolean, none empty.
+    of several orders of preference, the least first. None is empty.
     """
     orders, devices, *shape = preference.shape
     if devices <= _ALL_SUBSETS_UP_TO:

@@ -14,7 +14,7 @@ from collapipe_jax.allocation.smooth_maximum import Weights, initial_weights
 from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.cost.decision import Allocation, Decision
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
-from collapipe_jax.cost.links import active_power_w, interference_w, link_sinrs
+from collapipe_jax.cost.link_quality import active_power_w, interference_w, link_sinrs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import sinr_at_hazard
 
@@ -92,11 +92,9 @@ def _narrow_shares(problem: RoundProblem, fixed: FixedPartition, logs: Allocatio
 
 
 def take(tree, index: Array):
-    """One candidate of every problem, without the axis of candidates.
+    """The candidate of every problem at ``index [R]``, without the axis of candidates.
 
-    Args:
-      tree: leaves ``[..., C, R]``, or ``[..., 1, R]`` where all candidates have the same.
-      index: ``[R]``.
+    That axis may have length 1, where all candidates share the numbers.
     """
     count = max(leaf.shape[-2] for leaf in jax.tree.leaves(tree))
     chosen = jnp.arange(count)[:, None] == index

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.allocation.evaluation import Coupling, coupled_latency_cost
-from collapipe_jax.batching import fusion_barrier, max_nodes, sum_nodes
+from collapipe_jax.allocation.smooth_objective import Coupling, coupled_latency_cost
+from collapipe_jax.batch_axis import fusion_barrier, max_nodes, sum_nodes
 from collapipe_jax.cost.chain import at_next_active
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.fixed_partition import fix_partition
-from collapipe_jax.cost.links import link_sinrs, links_at
+from collapipe_jax.cost.link_quality import link_sinrs, links_at
 from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.objective import unit_costs
 from collapipe_jax.cost.problem import RoundProblem

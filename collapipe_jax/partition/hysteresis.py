@@ -11,12 +11,7 @@ from collapipe_jax.cost.static_pipeline import with_equal_allocation
 
 
 def previous_partition(problem: RoundProblem, fallback: Decision) -> Decision:
-    """The partition of the round before with equal shares, where it is still possible.
-
-    Args:
-      problem: with batch axes; its ``switching`` is used.
-      fallback: a feasible decision for where there was none, or a device left.
-    """
+    """The partition of the round before with equal shares, where possible, else a fallback."""
 
     def one(problem, fallback):
         switching = problem.switching

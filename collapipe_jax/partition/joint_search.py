@@ -14,13 +14,13 @@ from jax import Array
 
 from collapipe_jax.allocation.allocate import descend_clusters, descend_jointly
 from collapipe_jax.allocation.certificate import band_multiplier
-from collapipe_jax.allocation.evaluation import Coupling, Evaluation, coupled_latency_cost
 from collapipe_jax.allocation.projected_gradient import Descent
+from collapipe_jax.allocation.smooth_objective import Coupling, Evaluation, coupled_latency_cost
 from collapipe_jax.allocation.variables import to_allocation
-from collapipe_jax.batching import max_nodes
+from collapipe_jax.batch_axis import max_nodes
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
-from collapipe_jax.cost.links import active_power_w, interference_w
+from collapipe_jax.cost.link_quality import active_power_w, interference_w
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.partition.candidates import (
     Candidates,

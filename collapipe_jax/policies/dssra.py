@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from collapipe_jax.allocation.allocate import Solution, certified
-from collapipe_jax.batching import batch_last
+from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.partition.candidates import Candidates, starting_candidates, with_last

@@ -20,10 +20,10 @@ from jax import Array
 
 from collapipe_jax.allocation.allocate import Solution, certified, descend_clusters, descend_jointly
 from collapipe_jax.allocation.certificate import band_multiplier, certify
-from collapipe_jax.allocation.evaluation import Coupling
 from collapipe_jax.allocation.smooth_maximum import Weights, initial_weights
+from collapipe_jax.allocation.smooth_objective import Coupling
 from collapipe_jax.allocation.variables import to_logs
-from collapipe_jax.batching import batch_last
+from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.cost.decision import Allocation, Decision
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import usable_blocks

@@ -18,7 +18,7 @@ from collapipe_jax.allocation.energy_caps import (
     fix_capped_partition,
     scale_powers_to_caps,
 )
-from collapipe_jax.batching import batch_last
+from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.partition.budget_relaxation import relax_infeasible_budgets

@@ -32,14 +32,7 @@ from collapipe_jax.statistics import Interval, mean_interval, reduction_percent
 def compare(
     config: ConfigDict, options: Mapping[str, Any], workdir: str | os.PathLike, console: Console
 ) -> dict[str, Any]:
-    """Run what is missing in a workdir, and summarise as in ``summary.json``.
-
-    Args:
-      config: a checked configuration.
-      options: of :func:`policy_options`.
-      workdir: where results go; a run of the same settings goes on there.
-      console: for progress.
-    """
+    """Run what is missing in a workdir, and summarise as in ``summary.json``."""
     results = Results.create(workdir, "compare", options, config.to_dict())
     run_policies(results, build_system_params(config), _networks, per_round, console)
     summary = summarise(load_realisations(results.folder, "compare"))

@@ -15,8 +15,10 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio, RadioConstants
 from collapipe_jax.network.devices import DeviceParams, sample_compute
-from collapipe_jax.network.dynamics import (
+from collapipe_jax.network.fading import (
     DynamicsParams,
+)
+from collapipe_jax.network.mobility import (
     Mobility,
     MobilityParams,
     sample_mobility,

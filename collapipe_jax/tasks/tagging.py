@@ -213,7 +213,10 @@ class Tagging(bert.BertObjective):
         is in one window and scored once. A word of more pieces than a row holds has a window of
         its own and keeps its first pieces.
         """
-        sets, length = read_tagged(**bert.reading_settings(config)), config["task"]["source_length"]
+        sets, length = (
+            read_tagged(**bert.reading_settings(config)),
+            config["task"]["source_length"],
+        )
         wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
         parts = {}
         for name in ("train", "validation", "test"):

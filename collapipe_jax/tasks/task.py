@@ -47,9 +47,7 @@ class Objective(abc.ABC):
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> Batch:
         """Training samples of mini-batches, leaves ``[*rows.shape, ...]``.
 
-        Args:
-          rows: indices of the training samples.
-          seed: of random changes to them, where the objective makes any.
+        The seed is that of random changes to them, where the objective makes any.
         """
         del seed
         return jax.tree.map(lambda leaf: leaf[rows], self.data.train)

@@ -10,7 +10,7 @@ import numpy as np
 
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.cost.round_cost import RoundCost
-from collapipe_jax.federated.estimates import BoundConstants
+from collapipe_jax.federated.bound_constants import BoundConstants
 from collapipe_jax.federated.learner import LearningReport
 from collapipe_jax.files.atomic import finite
 from collapipe_jax.models.layers import Params

@@ -19,7 +19,7 @@ from collapipe_jax import hosts
 from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS, quick_jit
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError
-from collapipe_jax.federated.estimates import BoundConstants, estimate_constants
+from collapipe_jax.federated.bound_constants import BoundConstants, estimate_constants
 from collapipe_jax.files.atomic import write_json, write_text
 from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run, open_workdir
 from collapipe_jax.models.split_model import Batch

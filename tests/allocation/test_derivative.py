@@ -11,13 +11,13 @@ from support.random_allocations import random_coupling, random_logs, random_weig
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.allocation.energy_caps import fix_capped_partition
-from collapipe_jax.allocation.evaluation import evaluate_allocation
 from collapipe_jax.allocation.smooth_maximum import PowerMean, initial_weights, power_mean
+from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.allocation.variables import to_allocation
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.divergence import local_steps_drift
 from collapipe_jax.cost.fixed_partition import fix_partition
-from collapipe_jax.cost.links import active_power_w, round_links
+from collapipe_jax.cost.link_quality import active_power_w, round_links
 from collapipe_jax.cost.round_terms import air_energy_j, round_terms
 from collapipe_jax.network.channel import RATE_LAWS
 

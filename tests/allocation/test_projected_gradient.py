@@ -11,9 +11,9 @@ from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.allocation.allocate import descend_jointly, evaluate_logs
 from collapipe_jax.allocation.certificate import certify
-from collapipe_jax.allocation.evaluation import Coupling
 from collapipe_jax.allocation.projected_gradient import descend, to_limits
 from collapipe_jax.allocation.smooth_maximum import initial_weights
+from collapipe_jax.allocation.smooth_objective import Coupling
 from collapipe_jax.allocation.variables import LEAST_LOG_POWER, to_logs
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import Allocation

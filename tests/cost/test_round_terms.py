@@ -11,7 +11,7 @@ from support.random_problems import random_rounds, to_batch_last
 from collapipe_jax.allocation.smooth_maximum import PowerMean, initial_weights
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import fix_partition
-from collapipe_jax.cost.links import round_links
+from collapipe_jax.cost.link_quality import round_links
 from collapipe_jax.cost.maximum import hard_max
 from collapipe_jax.cost.objective import drift_plus_penalty
 from collapipe_jax.cost.round_terms import round_terms

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from support.random_problems import random_problems, to_batch_last
 
-from collapipe_jax.allocation.evaluation import Coupling
+from collapipe_jax.allocation.smooth_objective import Coupling
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import fix_partition
-from collapipe_jax.cost.links import link_sinrs
+from collapipe_jax.cost.link_quality import link_sinrs
 from collapipe_jax.partition.active_sets import (
     LEVELS,
     active_sets,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.random_problems import random_problems, to_batch_last
 
 from collapipe_jax.allocation.allocate import allocate
-from collapipe_jax.allocation.evaluation import Coupling
+from collapipe_jax.allocation.smooth_objective import Coupling
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.feasibility import can_run, usable_blocks

@@ -10,7 +10,7 @@ import pytest
 from support.random_problems import random_problems, to_batch_last
 
 from collapipe_jax.allocation.allocate import allocate_batch
-from collapipe_jax.allocation.evaluation import Coupling, coupled_latency_cost
+from collapipe_jax.allocation.smooth_objective import Coupling, coupled_latency_cost
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.objective import UnitCosts
 from collapipe_jax.cost.static_pipeline import static_pipeline

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from collapipe_jax.allocation.evaluation import Coupling
+from collapipe_jax.allocation.smooth_objective import Coupling
 from collapipe_jax.cost.decision import Allocation
 
 

@@ -26,7 +26,7 @@ from collapipe_jax.cost.decision import Allocation, Decision
 from collapipe_jax.cost.divergence import excess_inverse_survival
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.latency import air_times, cluster_latency_s, flow_times, latency_parts
-from collapipe_jax.cost.links import BitTimes, Links, link_bit_times, link_sinrs, round_links
+from collapipe_jax.cost.link_quality import BitTimes, Links, link_bit_times, link_sinrs, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import energy_cost, message_energy_j, round_terms

@@ -10,7 +10,7 @@ from support.reference_cost import interference_w as interference_by_loops
 
 from collapipe_jax.cost.decision import decision_allocation
 from collapipe_jax.cost.fixed_partition import fix_partition
-from collapipe_jax.cost.links import active_power_w, interference_w, round_links
+from collapipe_jax.cost.link_quality import active_power_w, interference_w, round_links
 
 pytestmark = pytest.mark.usefixtures("x64", "batch_axis_last")
 NETWORK = random_network(np.random.default_rng(7), 3, 4, 6)

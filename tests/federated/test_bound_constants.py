@@ -10,7 +10,7 @@ from support import tiny_corpora, tiny_run
 
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
-from collapipe_jax.federated.estimates import (
+from collapipe_jax.federated.bound_constants import (
     BoundConstants,
     bound_constants,
     estimate_constants,

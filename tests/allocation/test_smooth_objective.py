@@ -9,14 +9,14 @@ import pytest
 from support.random_allocations import random_coupling, random_logs, random_weights
 from support.random_problems import random_rounds, to_batch_last
 
-from collapipe_jax.allocation.evaluation import Coupling, evaluate_allocation
 from collapipe_jax.allocation.smooth_maximum import initial_weights
+from collapipe_jax.allocation.smooth_objective import Coupling, evaluate_allocation
 from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import fix_partition
-from collapipe_jax.cost.links import active_power_w, interference_w
+from collapipe_jax.cost.link_quality import active_power_w, interference_w
 from collapipe_jax.network.channel import RATE_LAWS
 
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from collapipe_jax.batching import fusion_barrier, is_small_batch, sum_nodes
+from collapipe_jax.batch_axis import fusion_barrier, is_small_batch, sum_nodes
 from collapipe_jax.cost.chain import Messages, at_next_active
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition

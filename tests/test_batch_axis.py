@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support.random_problems import pick
 
-from collapipe_jax import batching
-from collapipe_jax.batching import batch_last, fusion_barrier, max_nodes, sum_nodes
+from collapipe_jax import batch_axis
+from collapipe_jax.batch_axis import batch_last, fusion_barrier, max_nodes, sum_nodes
 
 ROWS, COLUMNS = 3, 2
 
@@ -98,8 +98,8 @@ def test_a_batch_larger_than_a_chunk(monkeypatch, count):
         seen.append(arguments[1].shape)
         return by_batch(*arguments)
 
-    monkeypatch.setattr(batching, "_CHUNK", {"cpu": 4})
-    monkeypatch.setattr(batching, "_CHUNK_ELSEWHERE", 4)
+    monkeypatch.setattr(batch_axis, "_CHUNK", {"cpu": 4})
+    monkeypatch.setattr(batch_axis, "_CHUNK_ELSEWHERE", 4)
     arguments = random_arguments(count)
     assert_equal(jax.vmap(batch_last(watched))(*arguments), one_by_one(*arguments, (count,)))
     assert seen[-1] == (min(count, 4),)

@@ -29,11 +29,11 @@ from collapipe_jax.allocation.smooth_maximum import (
     mean_slope,
     power_mean,
 )
-from collapipe_jax.batching import max_nodes, sum_nodes
+from collapipe_jax.batch_axis import max_nodes, sum_nodes
 from collapipe_jax.cost.chain import of_senders
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition
-from collapipe_jax.cost.links import active_power_w, interference_w, round_links
+from collapipe_jax.cost.link_quality import active_power_w, interference_w, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.objective import UnitCosts, drift_plus_penalty
 from collapipe_jax.cost.round_terms import round_terms
