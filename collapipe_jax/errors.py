@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 
 class InputError(ValueError):
-    """Wrong input, told by the key it stands under, its value and the remedy.
+    """Wrong input: the key it stands under, its value and the remedy.
 
     The command-line programs print it as a single message and exit with status 2.
     """
@@ -15,7 +15,7 @@ class InputError(ValueError):
         super().__init__(f"{key} = {value!r}: {problem}. {remedy}.")
 
     def __reduce__(self):
-        """So that it can be told to other processes."""
+        """So that other processes can raise it too."""
         return type(self), (self.key, self.value, self.problem, self.remedy)
 
 

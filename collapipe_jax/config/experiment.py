@@ -111,7 +111,7 @@ def build_experiment(config: Config) -> Experiment:
 
 
 def _check_trainable(config: Config) -> None:
-    """Refuse what can be priced but not trained."""
+    """Refuse what can be evaluated but not trained."""
     if config.payload.trained_fraction < 1.0:
         remedy = "Give 1 to train, or compare policies without training"
         problem, fraction = "adapters are priced, not trained", config.payload.trained_fraction

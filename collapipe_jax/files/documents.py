@@ -99,7 +99,7 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
     """Write a round's problem, readable by :func:`read_network`.
 
     Raises:
-      InputError: if the rate law is not the mean one, changing the layout has a price, or
+      InputError: if the rate law is not the mean one, switching partitions has a cost, or
         the divergence counts drift: the format has no place for them.
     """
     if problem.learning.drift is not None:
