@@ -22,7 +22,7 @@ $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(VENV)/.installed
 
 quickstart: setup
-	$(BIN)/python -m experiments.quickstart
+	$(BIN)/collapipe quickstart
 
 test: setup-test
 	$(BIN)/python -m ruff check .

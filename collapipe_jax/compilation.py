@@ -2,11 +2,16 @@
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
+
+CACHE_VARIABLE = "COLLAPIPE_CACHE"
+"""Environment variable with the folder of compiled programs, or ``off``."""
 
 # Newer versions of XLA always emit fusions that way, and refuse the option.
 WITHOUT_FUSION_EMITTERS = (
@@ -64,3 +69,17 @@ def keep_freed_memory() -> bool:
         return False
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     return True
+
+
+def keep_compiled_programs() -> None:
+    """Keep compiled programs on disk, so that the next process need not compile them again.
+
+    The folder is that of ``JAX_COMPILATION_CACHE_DIR`` or ``COLLAPIPE_CACHE``, or
+    ``collapipe_jax`` in the user's folder for caches.
+    """
+    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "collapipe_jax"
+    folder = os.environ.get(CACHE_VARIABLE) or str(default)
+    if folder == "off" or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

@@ -6,14 +6,13 @@
 Decisions are fixed here, so that one of them at a time can be varied.
 """
 
-from ml_collections import ConfigDict
+from collapipe_jax.config.default import Config
+from collapipe_jax.config.named import clinc150
 
-from configs import classification_clinc150
 
-
-def get_config() -> ConfigDict:
+def get_config() -> Config:
     """CLINC150 with a smaller model, where losses matter."""
-    config = classification_clinc150.get_config()
+    config = clinc150.get_config()
     config.model.update({"width": 64, "feed_forward_width": 256, "encoder_blocks": 4})
     config.training.update({"rounds": 60, "warmup_steps": 60})
     config.training.update({"client_learning_rate": 2e-3, "decoder_learning_rate": 2e-3})

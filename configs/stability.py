@@ -3,12 +3,11 @@
 python -m experiments.studies.stability --config=configs/stability.py --workdir=runs/stability
 """
 
-from ml_collections import ConfigDict
+from collapipe_jax.config import default
+from collapipe_jax.config.default import Config
 
-from configs import default
 
-
-def get_config() -> ConfigDict:
+def get_config() -> Config:
     """Two clusters of two devices and four blocks."""
     config = default.get_config()
     config.network.update({"clusters": 2, "devices": 2})

@@ -1,6 +1,6 @@
 """Sweeps: policies side by side at several values of a key, by the name of the sweep.
 
-    python -m experiments.sweep --config=configs/sweeps.py:bandwidth --workdir=runs/bandwidth
+    collapipe sweep --config=configs/sweeps.py:bandwidth --workdir=runs/bandwidth
 
 On the networks of paper.py, but for ``mobility`` on those of default.py: their rounds last about
 as long as dynamics.round_interval_s. Rounds of paper.py last minutes, in which a pedestrian
@@ -11,15 +11,15 @@ its own and takes minutes to compile.
 
 from typing import Any
 
-from ml_collections import ConfigDict
-
+from collapipe_jax.config import default
+from collapipe_jax.config.default import Config
+from collapipe_jax.config.named import paper
 from collapipe_jax.errors import InputError
-from configs import default, paper
 
 _NANO, _TX2, _NX, _ORIN = "jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano"
 
 
-def get_config(name: str = "") -> ConfigDict:
+def get_config(name: str = "") -> Config:
     """The configuration that the points of a sweep change."""
     if name:
         get_sweep(name)  # raises for a wrong one

@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collapipe_jax.errors import InputError
-from figures import style
+from collapipe_jax.figures import style
 
 FLOOR_PERCENT = 1e-5
 """Left end of the axis."""
@@ -36,9 +36,8 @@ _LOOKS = {
 }
 
 
-def gap_file(workdir: str | os.PathLike) -> Path:
-    """File with a line for every network."""
-    return Path(workdir) / "gap.jsonl"
+FILE = "gap.jsonl"
+"""File in a workdir, with a line for every network."""
 
 
 def load(workdir: str | os.PathLike) -> list[dict]:
@@ -47,7 +46,7 @@ def load(workdir: str | os.PathLike) -> list[dict]:
     Raises:
       InputError: if there are none.
     """
-    path, rows = gap_file(workdir), []
+    path, rows = Path(workdir) / FILE, []
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for line in lines:
         try:

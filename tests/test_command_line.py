@@ -3,13 +3,9 @@
 import pytest
 
 from collapipe_jax import command_line
-from collapipe_jax.command_line import (
-    console_for_tables,
-    read_counts,
-    read_numbers,
-    require_positive,
-)
+from collapipe_jax.cli.options import read_counts, read_numbers, require_positive
 from collapipe_jax.errors import InputError
+from collapipe_jax.tables import console_for_tables
 
 
 def test_numbers_come_once_each_from_the_least_on():

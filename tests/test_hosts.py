@@ -12,8 +12,8 @@ import pytest
 from support import ROOT, SUPPORT
 
 from collapipe_jax import hosts
+from collapipe_jax.cli.train import main as train_main
 from collapipe_jax.errors import InputError
-from experiments.train import main as train_main
 
 
 def test_one_host_is_the_first_and_tells_itself():

@@ -336,7 +336,7 @@ RENAMED = {
 """Names that keys had before."""
 
 
-def get_config() -> ConfigDict:
+def get_config() -> Config:
     """The default configuration."""
     return ConfigDict(
         jax.tree.map(lambda key: key.default, KEYS, is_leaf=lambda each: isinstance(each, Key))

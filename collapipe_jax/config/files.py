@@ -1,6 +1,13 @@
-"""Configuration files, with an argument and with overrides on the command line."""
+"""Configurations by name, file or module, with overrides on the command line.
+
+A name is one of :data:`NAMED`, a file ends in ``.py``, and a module has a dot, as in
+``my_package.my_config``. Each may have a variant, as in ``paper:lowband``.
+"""
 
 import ast
+import difflib
+import importlib
+import importlib.util
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,14 +17,21 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.config.checks import check_config, unknown_key
+from collapipe_jax.config.default import Config
 from collapipe_jax.errors import InputError
 
+NAMED = {
+    "default": "default",
+    **{name: f"named.{name}" for name in ("quickstart", "paper", "clinc150", "bc5cdr", "tatoeba")},
+}
+"""Modules of ``collapipe_jax.config`` by the names of configurations."""
 
-def read_config(path: str, overrides: Sequence[str]) -> ConfigDict:
-    """The checked configuration of a file, with ``--config.section.key=value`` applied.
+
+def read_config(path: str, overrides: Sequence[str]) -> Config:
+    """The checked configuration of this path, with ``--config.section.key=value`` applied.
 
     Args:
-      path: a Python file with ``get_config()``, or ``FILE:ARGUMENT`` for its argument.
+      path: a name, or a file or module with ``get_config()``; ``PATH:VARIANT`` for its argument.
       overrides: arguments of the form above.
 
     Raises:
@@ -69,23 +83,39 @@ def read_sweep(path: str) -> dict[str, Any]:
 
 
 def _call(path: str, name: str) -> Any:
-    """Result of a function of a Python file, given its argument if there is one."""
-    file, _, argument = path.partition(":")
-    if not Path(file).is_file():
-        raise InputError("--config", path, "no such file", "Name a file, e.g. configs/default.py")
+    """Result of a function of a configuration, given its variant if there is one."""
+    place, _, variant = path.partition(":")
     try:
-        names = runpy.run_path(file)
-        if argument not in names.get("VARIANTS", (argument,)):
-            remedy = (
-                f"Choose among: {', '.join(f'{file}:{one}' for one in names['VARIANTS'] if one)}"
-            )
-            raise InputError("--config", path, "no such variant", remedy)
-        return names[name](*([argument] if argument else []))
+        names = _names(path, place)
+        if variant not in names.get("VARIANTS", (variant,)):
+            known = ", ".join(f"{place}:{one}" for one in names["VARIANTS"] if one)
+            raise InputError("--config", path, "no such variant", f"Choose among: {known}")
+        return names[name](*([variant] if variant else []))
     except InputError:
         raise
     except Exception as error:  # whatever its author wrote
-        problem = f"the file fails with {type(error).__name__}: {error}".splitlines()[0]
-        raise InputError("--config", path, problem, f"Give a .py file with {name}()") from error
+        problem = f"it fails with {type(error).__name__}: {error}".splitlines()[0]
+        raise InputError("--config", path, problem, f"Give Python with {name}()") from error
+
+
+def _names(path: str, place: str) -> dict[str, Any]:
+    """What a configuration defines, by name."""
+    if place.endswith(".py"):
+        if not Path(place).is_file():
+            raise InputError("--config", path, "no such file", "Name a file, or paper, for one")
+        return runpy.run_path(place)
+    if place in NAMED:
+        return vars(importlib.import_module(f"collapipe_jax.config.{NAMED[place]}"))
+    try:
+        found = "." in place and importlib.util.find_spec(place)
+    except ModuleNotFoundError:  # of the package around it
+        found = None
+    if not found:
+        near = difflib.get_close_matches(place, NAMED, n=1)
+        remedy = f"Did you mean {near[0]}" if near else f"Choose among: {', '.join(NAMED)}"
+        remedy += ", or name a file FILE.py or a module package.module"
+        raise InputError("--config", path, "no such configuration", remedy)
+    return vars(importlib.import_module(place))
 
 
 def _parse(text: str) -> Any:

@@ -33,9 +33,8 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import (
+from collapipe_jax.cli.options import (
     make_parser,
-    make_table,
     read_counts,
     read_numbers,
     require_positive,
@@ -48,6 +47,7 @@ from collapipe_jax.models.bert import bert_encode, init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.pretrained import load_bert
+from collapipe_jax.tables import make_table
 from experiments.benchmarks.timing import in_turns
 
 CLASSES = 2

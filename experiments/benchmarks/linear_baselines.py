@@ -20,13 +20,9 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import make_union
 from sklearn.svm import LinearSVC
 
-from collapipe_jax.command_line import (
-    console_for_tables,
-    make_parser,
-    make_table,
-    run_reporting_errors,
-)
+from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.errors import InputError
+from collapipe_jax.tables import console_for_tables, make_table
 from collapipe_jax.tasks.classification import read_sets
 from collapipe_jax.tasks.corpora import OUTSIDE, LabelledSets, TaggedSentence
 from collapipe_jax.tasks.scores import (

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.progress import track
 
-from collapipe_jax.command_line import make_parser, make_table, read_counts, run_reporting_errors
+from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.workload import encoder_workload
 from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.tables import make_table
 from experiments.benchmarks.pipeline import Shape, device_bytes
 
 STATE_BYTES = 16

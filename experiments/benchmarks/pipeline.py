@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import make_parser, make_table, require_positive, run_training
+from collapipe_jax.cli.options import make_parser, require_positive, run_training
 from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
@@ -35,6 +35,7 @@ from collapipe_jax.models.layers import Params
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.pipeline.schedules import SCHEDULES
 from collapipe_jax.pipeline.slots import gather_slots
+from collapipe_jax.tables import make_table
 from experiments.benchmarks.timing import in_turns
 
 _OPTIMIZER = optax.adam(1e-3)

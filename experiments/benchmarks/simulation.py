@@ -15,7 +15,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from collapipe_jax.command_line import make_parser, require_positive, run_reporting_errors
+from collapipe_jax.cli.options import make_parser, require_positive, run_reporting_errors
+from collapipe_jax.config import default
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
@@ -27,7 +28,6 @@ from collapipe_jax.simulation.environment import (
     simulate_round,
 )
 from collapipe_jax.simulation.system import SystemParams, sample_system
-from configs import default
 from experiments.benchmarks.timing import timed
 
 _BLOCKS = 12

@@ -25,11 +25,12 @@ from rich.progress import track
 from rich.table import Table
 from scipy import stats
 
-from collapipe_jax.command_line import make_parser, make_table, run_reporting_errors
+from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.cost import convergence
 from collapipe_jax.cost.divergence import Learning, participating_weight
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.results import Results, as_columns, as_rows
+from collapipe_jax.tables import make_table
 from experiments.studies.bound_descents import (
     BATCH,
     CLUSTERS,

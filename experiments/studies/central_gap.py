@@ -1,6 +1,6 @@
 """How much collaboration costs in score: collaborative against central training.
 
-    python -m experiments.studies.central_gap --config=configs/translation_tatoeba.py \
+    python -m experiments.studies.central_gap --config=tatoeba \
         --workdir=runs/gap --seeds=3
 
 Trains both for every seed on the same number of samples, and prints scores, their paired
@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from collapipe_jax.command_line import make_parser, run_training
+from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.config.files import read_config
 from collapipe_jax.files.results import Results, as_columns

@@ -1,6 +1,6 @@
 """Are the long-term constraints kept, and at what latency: policies over random networks.
 
-    python -m experiments.studies.closed_loop --config=configs/default.py --workdir=DIR \
+    python -m experiments.studies.closed_loop --config=default --workdir=DIR \
         --rounds=300 --realisations=256 --v=1,10,100
 
 No learning. Every policy and V meets the same networks and the same fading. Results are in
@@ -19,13 +19,7 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.command_line import (
-    COMPACT,
-    make_parser,
-    make_table,
-    read_numbers,
-    run_reporting_errors,
-)
+from collapipe_jax.cli.options import make_parser, read_numbers, run_reporting_errors
 from collapipe_jax.config.files import read_config
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.control.backlog_bound import backlog_lower_bound
@@ -47,6 +41,7 @@ from collapipe_jax.simulation.montecarlo import chunk_rows, policy_options, run_
 from collapipe_jax.simulation.reducers import time_means
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
+from collapipe_jax.tables import COMPACT, make_table
 
 GROUPS = ("within_floors", "below_floors")
 

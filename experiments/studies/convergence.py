@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from collapipe_jax.command_line import make_parser, make_table, run_training
+from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.config.files import read_config
 from collapipe_jax.config.system import build_system
@@ -37,6 +37,7 @@ from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import ConvergenceStudy, Row, save_study
 from collapipe_jax.policies.registry import Policy
 from collapipe_jax.statistics import Interval, interval_text, mean_interval
+from collapipe_jax.tables import make_table
 from collapipe_jax.training.loop import train
 from experiments.studies.seeds import experiments_of_seeds
 

@@ -1,6 +1,6 @@
 r"""Train with several policies on the same network and data: score against simulated time.
 
-    python -m experiments.studies.race --config=configs/classification_clinc150.py \
+    python -m experiments.studies.race --config=clinc150 \
         --workdir=runs/race --policies=dssra,titanic,vanilla_fl,splitfed --equal=time --seeds=3 \
         --rates=1,2
 
@@ -14,49 +14,16 @@ multiple for all instead. Every seed is another network, split and initial model
 table and the figures.
 """
 
-import dataclasses
-import itertools
-import math
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from ml_collections import ConfigDict
-from rich.console import Console
-from rich.table import Table
-
-from collapipe_jax.command_line import (
-    console_for_tables,
-    make_parser,
-    make_table,
-    read_numbers,
-    require_positive,
-    run_training,
-)
-from collapipe_jax.config.experiment import Experiment, build_experiment, build_optimizers
+from collapipe_jax.cli.options import make_parser, read_numbers, require_positive, run_training
 from collapipe_jax.config.files import read_config
-from collapipe_jax.errors import InputError
-from collapipe_jax.federated.optimizers import Optimizers
-from collapipe_jax.files.results import Results
-from collapipe_jax.files.studies import Run, load_entry, save_race
-from collapipe_jax.policies.registry import POLICIES, make_policy
-from collapipe_jax.statistics import interval_text, mean_interval
-from collapipe_jax.training.loop import round_latencies_s, train
-from collapipe_jax.units import bytes_to_mib
+from collapipe_jax.figures.draw import draw_folders
+from collapipe_jax.policies.registry import POLICIES
+from collapipe_jax.tables import console_for_tables
+from collapipe_jax.training.race import race
 
-ROWS = {
-    "simulated time, s": ("simulated_time_s", "{:.0f}"),
-    "mean latency of a round, s": ("mean_latency_s", "{:.2f}"),
-    "  of it compute alone, s": ("mean_compute_latency_s", "{:.2f}"),
-    "mean energy of a round, all nodes, J": ("mean_energy_j", "{:.2f}"),
-    "mean energy over budget, worst node": ("worst_energy_over_budget", "{:.2f}"),
-    "mean divergence over target": ("mean_divergence_over_target", "{:.3g}"),
-    "peak memory of a device, MiB": ("peak_device_memory_bytes", "{:.1f}"),  # in bytes on file
-}
-TARGET = 0.9
-"""Share of a seed's best final validation score, to which the time of every policy is measured."""
 _WIDTH = 160
 
 
@@ -84,218 +51,8 @@ def main(argv: Sequence[str]) -> None:
         seeds=given.seeds,
         equal_time=given.equal == "time",
     )
-    draw(given.workdir)
-
-
-def draw(workdir: str | Path) -> None:
-    """Draw the figures of a race, by the program that draws those of any folder."""
-    subprocess.run([sys.executable, "-m", "figures", f"--workdir={workdir}"], check=True)
-
-
-def race(
-    config: ConfigDict,
-    policies: Sequence[str],
-    root: Path,
-    console: Console,
-    *,
-    rates: Sequence[float] = (1.0,),
-    seeds: int = 1,
-    equal_time: bool = False,
-) -> None:
-    """Train with every policy in a folder of its own, then compare.
-
-    Args:
-      config: of all runs but for policy, rates, seed and, in equal time, rounds.
-      policies: their names; the first sets the time.
-      root: where the folders go: ``NAME``, and ``NAME_x2_seed1`` for twice the rates and seed 1.
-      console: for progress and the table.
-      rates: multiples of the local learning rates. The first seed chooses the best of a policy
-        by the last validation score, of equals the first.
-      seeds: number of seeds, from that of ``config`` on.
-      equal_time: whether all policies have the same simulated time instead of the same rounds.
-
-    Raises:
-      InputError: if the configuration is wrong, or ``root`` holds another race. More policies,
-        rates and seeds than before are the same race.
-    """
-    if len(set(policies)) < len(policies):
-        raise InputError("--policies", list(policies), "has one twice", "Name every policy once")
-    for name in policies:
-        make_policy(name)  # a wrong name is found before any work
-    clock = policies[0] if equal_time else None
-    results = Results.create(root, "race", {"clock": clock}, config.to_dict())
-
-    course = _Course(config, root, console, clock)
-    tried = course.train([(name, rate) for rate in rates for name in policies], config.seed)
-    runs = [
-        max((run for run in tried if run.policy == name), key=lambda run: run.last_score)
-        for name in policies
-    ]
-    chosen = [(run.policy, run.rate) for run in runs]
-    for seed in range(config.seed + 1, config.seed + seeds):
-        runs += course.train(chosen, seed)
-    save_race(runs, results)
-    console.print(race_table(runs, with_rates=len(rates) > 1))
-
-
-@dataclasses.dataclass
-class _Course:
-    """What all runs of a race have alike."""
-
-    config: ConfigDict
-    root: Path
-    console: Console
-    clock: str | None  # policy that sets the simulated time; None where rounds are alike instead
-    # By way of learning, rate and rounds; one object is compiled once.
-    optimizers: dict[tuple[bool, float, int], Optimizers] = dataclasses.field(default_factory=dict)
-
-    def train(self, pairs: Sequence[tuple[str, float]], seed: int) -> list[Run]:
-        """Train on one seed, for pairs of a policy and a multiple of the rates."""
-        runs = []
-        for name, rate, experiment in self._entrants(pairs, seed):
-            folder = name + (f"_x{rate:g}" if rate != 1.0 else "")
-            folder += f"_seed{seed}" if seed != self.config.seed else ""
-            self.console.print(f"[bold]{folder}[/bold]")
-            train(experiment, self.root / folder, resume=True, console=self.console)
-            entry = {"policy": name, "rate": rate, "seed": seed, "folder": folder}
-            headline = experiment.objective.headline
-            runs.append(load_entry(**entry, headline=headline, workdir=self.root / folder))
-        return runs
-
-    def _entrants(
-        self, pairs: Sequence[tuple[str, float]], seed: int
-    ) -> Iterator[tuple[str, float, Experiment]]:
-        """Experiments of one seed; the corpus is read once for each way of learning."""
-        built: dict[bool, Experiment] = {}
-
-        def build(name: str) -> Experiment:
-            own = self.config.copy_and_resolve_references()
-            own.seed, own.policy.name = seed, name
-            by_clients = POLICIES[name].by_clients
-            if by_clients not in built:
-                built[by_clients] = build_experiment(own)
-            return dataclasses.replace(
-                built[by_clients], config=own.to_dict(), policy=make_policy(**own.policy)
-            )
-
-        rounds = self._rounds({name: build(name) for name, _ in pairs})
-        for name, rate in pairs:
-            experiment = build(name)
-            own = ConfigDict(experiment.config)
-            _spread_over(own, rounds[name])
-            for key in ("client_learning_rate", "decoder_learning_rate"):
-                own.training[key] *= rate
-            learns = (POLICIES[name].by_clients, rate, rounds[name])
-            if learns not in self.optimizers:
-                self.optimizers[learns] = build_optimizers(own)
-            own = {"config": own.to_dict(), "optimizers": self.optimizers[learns]}
-            yield name, rate, dataclasses.replace(experiment, **own)
-
-    def _rounds(self, experiments: Mapping[str, Experiment]) -> dict[str, int]:
-        """Rounds of every policy on one seed.
-
-        Raises:
-          InputError: if the policy that sets the clock has rounds that never end, or take no time.
-        """
-        rounds = dict.fromkeys(experiments, self.config.training.rounds)
-        if self.clock is None:
-            return rounds
-        lasting_s = round_latencies_s(experiments[self.clock])
-        time_s = sum(itertools.islice(lasting_s, rounds[self.clock]))
-        if not 0.0 < time_s < math.inf:
-            problem = f"the first one sets the time, and its rounds take {time_s} s"
-            remedy = "Put another policy first, or choose --equal=rounds"
-            raise InputError("--policies", self.clock, problem, remedy)
-        others = [name for name in experiments if name != self.clock]
-        return rounds | {name: rounds_within(experiments[name], time_s) for name in others}
-
-
-def rounds_within(experiment: Experiment, time_s: float) -> int:
-    """How many rounds end within a simulated time; at least one."""
-    elapsed_s = itertools.accumulate(round_latencies_s(experiment))
-    return max(1, sum(1 for _ in itertools.takewhile(lambda now_s: now_s <= time_s, elapsed_s)))
-
-
-def _spread_over(config: ConfigDict, rounds: int) -> None:
-    """Set the rounds; warm-up, evaluations and checkpoints keep their shares of them."""
-    share = rounds / config.training.rounds
-    for place, key in (
-        (config.evaluation, "every_rounds"),
-        (config.evaluation, "estimate_every_rounds"),
-        (config, "checkpoint_every_rounds"),
-    ):
-        if place[key]:
-            place[key] = max(1, round(share * place[key]))
-    if share != 1.0:
-        last = rounds * config.training.local_steps - 1  # what a schedule needs after the warm-up
-        config.training.warmup_steps = min(round(share * config.training.warmup_steps), last)
-    config.training.rounds = rounds
-
-
-def race_table(runs: Sequence[Run], with_rates: bool = False) -> Table:
-    """Policies side by side, test scores first; means over seeds with their intervals.
-
-    Every policy has as many runs as there are seeds.
-    """
-    teams: dict[str, list[Run]] = {}
-    for run in runs:
-        teams.setdefault(run.policy, []).append(run)
-    seeds = len({run.seed for run in runs})
-    title = "Same network, same data, same seed"
-    if seeds > 1:
-        title += f" for all; mean of {seeds} seeds, 95 %"
-    rows = _score_rows(teams) | _time_to_score(teams)
-    if with_rates:
-        rates = [f"{team[0].rate:g}" for team in teams.values()]
-        rows["learning rates, of those configured"] = rates
-    rounds = [[len(run.record.history["round"]) for run in team] for team in teams.values()]
-    rows["rounds"] = [_cell(counts, "{:.0f}") for counts in rounds]
-    for label, (key, form) in ROWS.items():
-        unit = bytes_to_mib if key.endswith("_bytes") else float
-        rows[label] = [
-            _cell([unit(run.summary[key]) for run in team], form) for team in teams.values()
-        ]
-    cells = [(label, *row) for label, row in rows.items()]
-    return make_table(("", *teams), cells, title=title, title_justify="center")
-
-
-def _score_rows(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
-    """Every test score, and the lead of the first policy in the headline."""
-    first = next(iter(teams.values()))
-    rows = {}
-    for key, value in first[0].summary.items():
-        if not key.startswith("test_") or isinstance(value, bool | str) or value is None:
-            continue
-        values = [[run.summary[key] for run in team] for team in teams.values()]
-        rows[key.replace("_", " ")] = [_cell(row, "{:.1f}") for row in values]
-        if key == first[0].headline and len(first) > 1:
-            leads = [np.subtract(values[0], row) for row in values]
-            rows[f"  under {first[0].policy}"] = [_cell(lead, "{:.1f}") for lead in leads]
-    return rows
-
-
-def _cell(values: Sequence[float], form: str) -> str:
-    """One value, or the mean of several with its interval."""
-    interval = mean_interval(np.asarray(values))
-    return "not finite" if interval["mean"] is None else interval_text(interval, form)
-
-
-def _time_to_score(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
-    """When each run's validation score first reached a share of the seed's best final one."""
-    goals, cells = [], []
-    for runs in zip(*teams.values(), strict=True):
-        goals.append(TARGET * max(run.last_score for run in runs))
-        times_s = (
-            run.record.history["simulated_time_s"][run.record.history["score"] >= goals[-1]]
-            for run in runs
-        )
-        known = np.isfinite(goals[-1])
-        cells.append(
-            [f"{time_s[0]:.0f}" if time_s.size and known else "never" for time_s in times_s]
-        )
-    goal = ", ".join(f"{goal:.1f}" if np.isfinite(goal) else "not finite" for goal in goals)
-    label = f"evaluated at {goal} or above first after, s"
-    return {label: [", ".join(team) for team in zip(*cells, strict=True)]}
+    for path in draw_folders([given.workdir], Path(given.workdir) / "figures"):
+        print(f"written: {path}")
 
 
 if __name__ == "__main__":

@@ -21,12 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from collapipe_jax.command_line import (
-    console_for_tables,
-    make_parser,
-    make_table,
-    run_reporting_errors,
-)
+from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.config.files import read_config
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.decision import Decision
@@ -41,6 +36,7 @@ from collapipe_jax.simulation.montecarlo import Case, realisation_keys, run_case
 from collapipe_jax.simulation.reducers import limit_use
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
+from collapipe_jax.tables import console_for_tables, make_table
 from experiments.benchmarks.solver.networks import in_double, judge, pick
 
 V = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

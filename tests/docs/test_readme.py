@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from support import ROOT
 
+from collapipe_jax.config import default
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.feasibility import can_run, is_feasible
 from collapipe_jax.policies.registry import POLICIES, make_policy
 from collapipe_jax.simulation.system import sample_system
-from configs import default
 
 
 def blocks_of(page):

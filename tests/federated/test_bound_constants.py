@@ -16,11 +16,11 @@ from collapipe_jax.federated.bound_constants import (
     estimate_constants,
     largest_curvature,
 )
+from collapipe_jax.figures import all as all_figures
+from collapipe_jax.figures import constants, style
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.training import loop as train
 from collapipe_jax.training.history import last_constants
-from figures import all as all_figures
-from figures import constants, style
 
 NUMBERS, CLUSTERS, GROUPS, BATCH = 6, 3, 8, 4
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])

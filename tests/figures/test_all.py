@@ -8,11 +8,11 @@ from matplotlib.text import Text
 from support.drawing import assert_units, make_record, rendered
 from support.made_up_comparisons import write_comparison, write_gaps, write_loop, write_sweep
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.cli.options import run_reporting_errors
+from collapipe_jax.figures import all as all_figures
+from collapipe_jax.figures import gantt, latency, progress, queues, style
 from collapipe_jax.files.checkpoints import Checkpoints, load_run, open_workdir
 from collapipe_jax.files.results import Results
-from figures import all as all_figures
-from figures import gantt, latency, progress, queues, style
 
 DRAWS = {"progress": progress, "latency": latency, "queues": queues, "gantt": gantt}
 CASES = {

@@ -3,7 +3,7 @@
 import pytest
 from support.made_up_comparisons import CASES, assert_readable, compared
 
-from figures import constraints, memory, policies, reduction, style
+from collapipe_jax.figures import constraints, memory, policies, reduction, style
 
 FIGURES = {
     "policies": policies.draw,

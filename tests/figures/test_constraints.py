@@ -3,8 +3,8 @@
 import numpy as np
 from support.made_up_comparisons import EIGHT, break_all, break_first, compared
 
+from collapipe_jax.figures import constraints
 from collapipe_jax.statistics import mean_estimate, median_estimate
-from figures import constraints
 
 
 def test_energy_over_budget_is_the_running_mean_of_all_nodes(tmp_path):

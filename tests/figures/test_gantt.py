@@ -6,8 +6,8 @@ import pytest
 from support.drawing import flow_s, make_record
 
 from collapipe_jax.errors import InputError
-from figures import gantt
-from figures.gantt import BACKWARD, TURN, first_step, pick, runs_pipeline
+from collapipe_jax.figures import gantt
+from collapipe_jax.figures.gantt import BACKWARD, TURN, first_step, pick, runs_pipeline
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 7, 32])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.figures import gantt_clients
+from collapipe_jax.figures.gantt_clients import client_round, draw, has_clients
 from collapipe_jax.files.checkpoints import RunRecord
-from figures import gantt_clients
-from figures.gantt_clients import client_round, draw, has_clients
 
 
 def make_record(samples, parts_s, policy="splitfed"):

@@ -5,9 +5,9 @@ import pytest
 from support.drawing import rendered
 from support.made_up_comparisons import assert_readable, write_gaps
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.errors import InputError
-from figures import all as all_figures
+from collapipe_jax.figures import all as all_figures
 from figures import gap
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from support.drawing import make_record, rendered
 
-from figures import latency
+from collapipe_jax.figures import latency
 
 
 def test_slowest_parts_sum_to_the_latency():

@@ -3,7 +3,7 @@
 import numpy as np
 from support.made_up_comparisons import compared, rulers
 
-from figures import memory
+from collapipe_jax.figures import memory
 
 
 def test_memory_is_summed_over_held():

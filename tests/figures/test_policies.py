@@ -13,9 +13,9 @@ from support.made_up_comparisons import (
 )
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.figures import policies, reduction
+from collapipe_jax.figures.comparison import only_runnable
 from collapipe_jax.simulation.comparison import summarise
-from figures import policies, reduction
-from figures.comparison import only_runnable
 
 
 def test_rows_show_every_network_its_median_and_its_mean(tmp_path):

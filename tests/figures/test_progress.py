@@ -5,7 +5,7 @@ import re
 import numpy as np
 from support.drawing import line_values, make_record
 
-from figures import progress
+from collapipe_jax.figures import progress
 
 
 def test_progress_joins_evaluated_rounds_only():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.drawing import CLUSTERS, DEVICES, line_values, make_record, panels_of, rendered
 
-from figures import queues
+from collapipe_jax.figures import queues
 
 
 def test_ratios_at_the_last_round_are_time_averages_over_budget():

@@ -4,8 +4,8 @@ import numpy as np
 from support.drawing import make_record
 from support.made_up_comparisons import assert_readable
 
+from collapipe_jax.figures import race, style
 from collapipe_jax.files.studies import Run
-from figures import race, style
 
 POLICIES = ("dssra", "titanic", "vanilla_fl", "splitfed")
 

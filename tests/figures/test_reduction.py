@@ -5,9 +5,9 @@ import pytest
 from support.drawing import rendered
 from support.made_up_comparisons import EIGHT, compared, row_artists, write_comparison
 
-from collapipe_jax.command_line import run_reporting_errors
-from figures import all as all_figures
-from figures import reduction
+from collapipe_jax.cli.options import run_reporting_errors
+from collapipe_jax.figures import all as all_figures
+from collapipe_jax.figures import reduction
 
 
 def test_reduction_is_paired_and_signed(tmp_path):

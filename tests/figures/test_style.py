@@ -7,7 +7,7 @@ import pytest
 from support.drawing import make_record
 from support.made_up_comparisons import EIGHT, compared, rulers
 
-from figures import constraints, memory, progress, style
+from collapipe_jax.figures import constraints, memory, progress, style
 
 
 def test_policies_keep_their_colours(tmp_path):

@@ -12,8 +12,8 @@ from support.made_up_comparisons import (
     write_sweep,
 )
 
+from collapipe_jax.figures import sweep
 from collapipe_jax.files.realisations import load_sweep
-from figures import sweep
 
 
 @pytest.mark.parametrize("values", [(5.0, 10.0, 20.0, 40.0, 80.0), ("as it is", "otherwise")])

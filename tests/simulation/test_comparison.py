@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from collapipe_jax.cli.compare import summary_table
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.files.realisations import METRICS, Case, Realisations
 from collapipe_jax.simulation.comparison import summarise
-from experiments.compare import summary_table
 
 
 def made_up(latency_s, divergence=1.0):

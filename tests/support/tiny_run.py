@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from configs import default
+from collapipe_jax.config import default
 
 
 def get_config() -> ConfigDict:

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
+from collapipe_jax.config.default import get_config
 from collapipe_jax.config.system import build_system_params
-from configs.default import get_config
 
 
 def tiny_params(**dynamics):

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 from support.local_server import serving
 
+from collapipe_jax.cli import fetch as program
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks import public_corpora
 from collapipe_jax.tasks.public_corpora import Corpus, CorpusFile, corpora, fetch
-from experiments import fetch as program
 
 CONTENT = b"word\tO\n" * 20_000
 

@@ -5,10 +5,10 @@ import jax
 import numpy as np
 import pytest
 
+from collapipe_jax.config import default
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.training.central import central_round, initial_central_state
 from collapipe_jax.training.loop import initial_run_state, run_round
-from configs import default
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 
 from collapipe_jax.allocation.allocate import Solution, allocate
-from collapipe_jax.command_line import make_parser, require_positive, run_reporting_errors
+from collapipe_jax.cli.options import make_parser, require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_allocation

@@ -20,17 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.allocation.allocate import allocate
-from collapipe_jax.command_line import (
-    make_parser,
-    make_table,
-    require_positive,
-    run_reporting_errors,
-)
+from collapipe_jax.cli.options import make_parser, require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.exhaustive import exhaustive
+from collapipe_jax.tables import make_table
 from experiments.benchmarks.solver import networks
 from experiments.benchmarks.solver.options import SEARCH_OPTIONS, search_config
 from experiments.benchmarks.timing import timed

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from collapipe_jax.command_line import make_parser, require_positive, run_reporting_errors
+from collapipe_jax.cli.options import make_parser, require_positive, run_reporting_errors
 from collapipe_jax.cost.decision import Decision, active_nodes
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.problem import RoundProblem

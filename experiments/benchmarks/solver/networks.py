@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from collapipe_jax.command_line import make_table
+from collapipe_jax.config import default
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.evaluate import evaluate
@@ -30,8 +30,8 @@ from collapipe_jax.files.atomic import write_text
 from collapipe_jax.simulation.environment import Environment, initial_state, observe
 from collapipe_jax.simulation.montecarlo import realisation_keys
 from collapipe_jax.simulation.system import SystemParams, sample_system
+from collapipe_jax.tables import make_table
 from collapipe_jax.units import db_to_linear
-from configs import default
 
 _BATCH = 32
 _CHOICES = (1, 2, 4, 8, 16, 32)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from collapipe_jax.command_line import read_counts, require_positive
+from collapipe_jax.cli.options import read_counts, require_positive
 from collapipe_jax.errors import InputError
 from collapipe_jax.partition.joint_search import SearchConfig
 

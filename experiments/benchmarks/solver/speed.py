@@ -25,18 +25,14 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.allocation.allocate import Solution
-from collapipe_jax.command_line import (
-    make_parser,
-    make_table,
-    require_positive,
-    run_reporting_errors,
-)
+from collapipe_jax.cli.options import make_parser, require_positive, run_reporting_errors
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.partition.joint_search import SearchConfig
 from collapipe_jax.policies.dssra import dssra
+from collapipe_jax.tables import make_table
 from experiments.benchmarks.solver.networks import LARGE_SHAPE, in_double, pick, sample_problems
 from experiments.benchmarks.solver.options import SEARCH_OPTIONS, search_config
 from experiments.benchmarks.solver.outside_cvxpy import lower_bound_with_cvxpy

@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 from support.drawing import rendered
 
-from collapipe_jax.command_line import run_reporting_errors
+from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.errors import InputError
+from collapipe_jax.figures import all as all_figures
+from collapipe_jax.figures import style
 from collapipe_jax.files.results import Results
 from experiments.studies import bound as experiment
 from experiments.studies.bound import Case, bound, start_gap
@@ -23,9 +25,7 @@ from experiments.studies.bound_descents import (
     make_problems,
     make_quadratic,
 )
-from figures import all as all_figures
 from figures import bound as figure
-from figures import style
 
 LOOSE = 4.5  # standard errors
 REPEATS = 400

@@ -11,13 +11,13 @@ from support import tiny_run
 
 from collapipe_jax.config.experiment import build_experiment, build_optimizers
 from collapipe_jax.errors import InputError
+from collapipe_jax.figures import all as all_figures
 from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_race, save_race
+from collapipe_jax.training import race as module
 from collapipe_jax.training.loop import round_latencies_s
-from experiments.studies import race as module
-from experiments.studies.race import race
-from figures import all as all_figures
+from collapipe_jax.training.race import race
 
 
 def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkeypatch):

@@ -2,12 +2,12 @@
 
 import json
 
+import figures.all
 import jax
 import numpy as np
 import pytest
 from support.tiny_system import tiny_params
 
-import figures.all
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import make_policy

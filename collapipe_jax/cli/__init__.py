@@ -1,0 +1,1 @@
+"""The command ``collapipe``: one file a subcommand."""

@@ -1,0 +1,59 @@
+"""Dispatch of ``collapipe COMMAND``; what a command needs is imported once it is known."""
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+COMMANDS = {
+    "quickstart": "train with two policies on synthetic text, compare, draw: 2 minutes",
+    "train": "train a model over a simulated network",
+    "compare": "evaluate all policies on the same networks, without training",
+    "sweep": "compare policies at several values of a configuration key",
+    "figures": "draw what a folder of results holds",
+    "sample": "write a network, drawn from a configuration, to a file",
+    "plan": "let a policy decide for a network on file, and explain the decision",
+    "price": "evaluate the cost of a decision on file",
+    "fetch": "download public corpora",
+}
+_TRAINING = ("quickstart", "train")
+_USAGE = """\
+usage: collapipe COMMAND [options]
+
+Train language models over simulated wireless edge networks.
+
+commands:
+{commands}
+
+collapipe COMMAND --help shows the options of a command, collapipe --version the version.
+Compiled programs are kept in ~/.cache/collapipe_jax; COLLAPIPE_CACHE names another folder, or
+is "off"."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status: 0, 2 after wrong input, 130 after Ctrl-C."""
+    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        print(_USAGE.format(commands="\n".join(f"  {c:{width}}  {COMMANDS[c]}" for c in COMMANDS)))
+        return 0
+    if name in ("-V", "--version"):
+        print(f"collapipe-jax {metadata.version('collapipe-jax')}")
+        return 0
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        remedy = f"Did you mean {near[0]}?" if near else "collapipe --help lists all commands."
+        print(f"error: command = {name!r}: no such command. {remedy}", file=sys.stderr)
+        return 2
+    sys.argv[0] = f"collapipe {name}"  # as parsers show it
+    sys.path.append(os.getcwd())  # where modules of one's own may be; last, to hide nothing
+
+    from collapipe_jax.cli.options import run_reporting_errors, run_training
+    from collapipe_jax.compilation import keep_compiled_programs
+
+    keep_compiled_programs()
+    command = importlib.import_module(f"collapipe_jax.cli.{name}")
+    run = run_training if name in _TRAINING else run_reporting_errors
+    return run(command.main, rest)

@@ -1,0 +1,120 @@
+"""Options of all commands, and one message for wrong input."""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from collapipe_jax.compilation import keep_freed_memory
+from collapipe_jax.config.files import NAMED
+from collapipe_jax.errors import InputError
+
+_HELP = {
+    "config": "NAME, FILE.py or package.module, with :VARIANT where it has some; names: "
+    + ", ".join(NAMED),
+    "workdir": "folder for the results",
+    "out": "file to write",
+    "rounds": "length of the horizon",
+    "realisations": "number of networks, each with its fading",
+    "chunk": "realisations at a time",
+    "policies": "names, with commas",
+    "instance": "network on file",
+    "decision": "decision on file",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that reports wrong options as an ``InputError``, like all wrong input."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the error."""
+        remedy = f"{self.prog} --help shows all options"
+        raise InputError("options", " ".join(sys.argv[1:]), message, remedy)
+
+
+def make_parser(description: str | None, *required: str, **options: Any) -> Parser:
+    """A parser that shows the docstring of a program as it is.
+
+    Args:
+      description: the docstring.
+      *required: names of options that must be given.
+      **options: for the others the default, of the option's type, or a pair of it and a help text.
+    """
+    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in required:
+        parser.add_argument(f"--{name}", required=True, help=_HELP.get(name))
+    for name, option in options.items():
+        default, words = option if isinstance(option, tuple) else (option, _HELP.get(name))
+        flag = f"--{name.replace('_', '-')}"
+        kind = str if default is None else type(default)
+        parser.add_argument(flag, type=kind, default=default, help=words)
+    return parser
+
+
+def run_reporting_errors(
+    main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
+) -> int:
+    """Run a program; print wrong input, or a file that cannot be written, as one message.
+
+    Returns:
+      The exit status: 0, 2 after an error, 130 after Ctrl-C.
+    """
+    try:
+        main(sys.argv[1:] if argv is None else argv)
+    except BrokenPipeError:  # who reads the output has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (InputError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(f"stopped{f': {stop}' if stop.args else ''}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def run_training(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
+    """As :func:`run_reporting_errors`, for the first program in a process that uses JAX.
+
+    Memory is set up for many steps of training.
+    """
+    keep_freed_memory()
+    return run_reporting_errors(main, argv)
+
+
+def require_positive(**counts: int) -> None:
+    """Check, or raise an ``InputError``, that options by these names are 1 or more."""
+    for name, value in counts.items():
+        if value < 1:
+            key = f"--{name.replace('_', '-')}"
+            raise InputError(key, value, "not positive", "Give 1 or more")
+
+
+def read_numbers(key: str, text: str, zero: bool = True) -> list[float]:
+    """Different numbers written with commas, from the least on.
+
+    Raises:
+      InputError: for the option ``key``, if a word is no finite number from 0 on, or is a 0 that
+        is not allowed.
+    """
+    try:
+        values = {float(word) for word in text.split(",")}
+    except ValueError:
+        values = {math.nan}
+    if not all(0.0 <= value < math.inf for value in values) or (0.0 in values and not zero):
+        kind = "numbers from 0 on" if zero else "positive numbers"
+        raise InputError(key, text, f"not a list of {kind}", "Write it like 1,10,100")
+    return sorted(values)
+
+
+def read_counts(key: str, text: str) -> list[int]:
+    """Positive integers written with commas, in their order.
+
+    Raises:
+      InputError: for the option ``key``, if a word is no positive integer.
+    """
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and int(word) for word in words):
+        raise InputError(key, text, "not a list of positive integers", "Write it like 1,2,4")
+    return [int(word) for word in words]

@@ -1,0 +1,91 @@
+"""Let a policy decide for a network on file.
+
+    collapipe plan --instance=NET.json --policy=dssra --out=DECISION.json
+
+Prints the decision of every cluster; for a policy that minimises (P2), also its certificate and
+the multipliers of its limits. "As latency" divides by the cost of a second, V / T_ref.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import RenderableType
+
+from collapipe_jax.allocation.limit_multipliers import full_devices, limit_multipliers
+from collapipe_jax.cli.explanation import appraise, decision_summary, decision_table, explain
+from collapipe_jax.cli.options import make_parser
+from collapipe_jax.compilation import compile_for_now, compile_together
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.feasibility import can_run
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.documents import read_network, write_decision
+from collapipe_jax.policies.dssra import dssra
+from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
+from collapipe_jax.tables import console_for_tables
+
+_WIDTH = 100
+
+
+def main(argv: Sequence[str]) -> None:
+    """Read the network, decide, write the decision and explain it."""
+    parser = make_parser(__doc__, "instance", "out", micro_batches=(8, "for policies that fix it"))
+    parser.add_argument("--policy", required=True, help=", ".join(POLICIES))
+    options = parser.parse_args(argv)
+
+    policy = make_policy(options.policy, options.micro_batches)
+    problem = read_network(options.instance)
+    if not np.any(compile_for_now(can_run, problem)(problem)):
+        raise InputError(
+            "compute.memory_bytes",
+            np.asarray(problem.compute.memory_bytes).tolist(),
+            f"no cluster can ever hold the {problem.workload.blocks} encoder blocks",
+            "Raise the memory or shrink the model",
+        )
+    console = console_for_tables(_WIDTH)
+    if options.policy == "dssra":
+        decision, parts = _plan_and_explain(problem, options.micro_batches)
+    else:
+        decision, parts = _plan(problem, policy)
+    write_decision(options.out, decision, options.policy)
+    console.print(*parts, sep="\n", highlight=False)
+    console.print(f"written: {options.out}", highlight=False, soft_wrap=True)
+
+
+def _plan_and_explain(
+    problem: RoundProblem, micro_batches: int
+) -> tuple[Decision, tuple[RenderableType, ...]]:
+    """The decision of the policy that minimises (P2), with its explanation."""
+    problem = jax.device_get(problem)
+    some_decision = jax.eval_shape(lambda problem: static_pipeline(problem, micro_batches), problem)
+    decide, evaluate = compile_together(
+        (lambda problem: dssra(problem, micro_batches), problem),
+        (lambda *round_: (appraise(*round_), limit_multipliers(*round_)), problem, some_decision),
+    )
+    solution = jax.device_get(decide(problem))
+    (cost, lossless), multipliers = jax.device_get(evaluate(problem, solution.decision))
+    full = full_devices(problem, solution, decide)
+    why = explain(problem, solution, cost, float(lossless), multipliers, full)
+    table = decision_table(problem, solution.decision, cost)
+    return solution.decision, (table, decision_summary(problem, cost), why)
+
+
+def _plan(problem: RoundProblem, policy: Policy) -> tuple[Decision, tuple[RenderableType, ...]]:
+    """The decision of any other policy.
+
+    Limits have multipliers only at an optimum of (P2).
+    """
+
+    def decide(key, problem):
+        decision: Any = policy(key, problem)  # a problem on file is a pipeline's
+        return decision, appraise(problem, decision)[0]
+
+    arguments = jax.random.key(0), problem
+    decision, cost = jax.device_get(compile_for_now(decide, *arguments)(*arguments))
+    problem = jax.device_get(problem)
+    why = "no multipliers of limits: they have them only at an optimum of (P2), as with dssra"
+    table = decision_table(problem, decision, cost)
+    return decision, (table, decision_summary(problem, cost), why)

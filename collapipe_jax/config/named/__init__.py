@@ -1,0 +1,1 @@
+"""Configurations that the commands know by name."""

@@ -1,0 +1,60 @@
+"""Intents of CLINC150 (150 classes), over 4 clusters that see different domains.
+
+    collapipe train --config=clinc150 --workdir=runs/clinc150
+
+A small BERT from fresh weights, about 10 minutes on 2 cores. Test accuracy 90.2, 90.2 and 90.1 with
+seeds 0, 1 and 2, trained in one place 89.7, 89.8 and 89.6; the majority class gives 0.7, a linear
+SVM on TF-IDF 92.7.
+
+``configs/classification_clinc150.py:base`` is BERT-base, for a GPU: from fresh weights, or with
+``--config.model.pretrained=DIR`` from a folder of bert-base-uncased. The result is in ``model/`` of
+the workdir, as Hugging Face lays it out. Only its checks and its network have been run so far, no
+training.
+"""
+
+from collapipe_jax.config import default
+from collapipe_jax.config.default import Config
+
+VARIANTS = ("", "base")
+
+
+def get_config(variant: str = "") -> Config:
+    """A small BERT from scratch, or BERT-base."""
+    config = default.get_config()
+    config.task.update(
+        {
+            "kind": "classification",
+            "train": "cls_clinc150/data_full.json#train",
+            "validation": "cls_clinc150/data_full.json#val",
+            "test": "cls_clinc150/data_full.json#test",
+            "domains": "cls_clinc150/domains.json",
+            "labels": 150,
+            "vocabulary_size": 3_000,
+            "source_length": 24,
+            "split": "dirichlet",  # by domain, 10 of them
+        }
+    )
+    config.model.update({"encoder_blocks": 4, "dropout_rate": 0.1})
+    config.training.update({"rounds": 400, "warmup_steps": 200})
+    config.training.update({"client_learning_rate": 1e-3, "decoder_learning_rate": 1e-3})
+    config.devices.memory_share = 0.002  # scaled down with the model; see default.py
+    config.evaluation.every_rounds = 50
+    config.checkpoint_every_rounds = 50
+    if variant == "base":
+        enlarge(config)
+        config.task.source_length = 32
+        config.training.warmup_steps = 160
+        config.control.update({"control_unit_budget_j": 140.0, "device_budget_j": 120.0})
+    return config
+
+
+def enlarge(config: Config) -> None:
+    """Give a configuration of BERT the sizes, vocabulary and step sizes of BERT-base."""
+    config.model.update({"width": 768, "heads": 12, "feed_forward_width": 3072})
+    config.model.update({"encoder_blocks": 12, "compute_dtype": "bfloat16"})
+    config.model.initial_deviation = 0.02  # as published
+    config.task.update({"vocabulary": "vocab_bert/bert-base-uncased-vocab.txt"})
+    config.task.update({"vocabulary_size": 30_522, "lowercase": True})
+    config.training.update({"batch": 32, "micro_batch_choices": (1, 2, 4, 8, 16, 32)})
+    config.training.update({"client_learning_rate": 5e-5, "decoder_learning_rate": 5e-5})
+    config.devices.memory_share = 0.25  # a quarter of the board is free to train

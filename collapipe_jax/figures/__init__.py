@@ -1,0 +1,1 @@
+"""Figures of training runs, races, comparisons and sweeps, drawn from the files they leave."""

@@ -1,0 +1,164 @@
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from support import ROOT, SUPPORT
+from support.random_problems import pick, plain_problems
+
+from collapipe_jax.cli import compare
+from collapipe_jax.compilation import quick_jit
+from collapipe_jax.config.system import build_system_params
+from collapipe_jax.cost.evaluate import evaluate
+from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.realisations import METRICS, load_realisations
+from collapipe_jax.policies.registry import make_policy
+from collapipe_jax.policies.titanic import titanic
+from collapipe_jax.simulation.environment import reset, simulate
+from collapipe_jax.simulation.montecarlo import realisation_keys
+
+CONFIG = SUPPORT / "tiny_run.py"
+ROUNDS, REALISATIONS, CHUNK = 4, 5, 3
+POLICIES = ("static_pipeline", "vanilla_fl", "splitfed")
+
+
+def arguments(workdir):
+    return [
+        f"--config={CONFIG}",
+        f"--workdir={workdir}",
+        f"--rounds={ROUNDS}",
+        f"--realisations={REALISATIONS}",
+        f"--chunk={CHUNK}",
+        f"--policies={','.join(POLICIES)}",
+    ]
+
+
+def run(workdir, *more):
+    compare.main([*arguments(workdir), *more])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("compare") / "run"
+    run(workdir)
+    return workdir
+
+
+@pytest.mark.parametrize("name", ["static_pipeline", "splitfed"])
+def test_what_is_on_file_is_what_was_simulated(finished, name):
+    result = load_realisations(finished, "compare")
+    config = ConfigDict(result.settings["config"])
+    params = build_system_params(config, np.full(2, 0.5))
+    index = 4  # in the second, filled-up chunk
+    key = realisation_keys(config.seed, REALISATIONS)[index]
+    history = jax.jit(
+        lambda key: simulate(
+            reset(key, params), make_policy(name, config.policy.micro_batches), ROUNDS
+        )
+    )(key)
+    kept, cost = result.policies[name], history.cost
+    for field in ("latency_s", "compute_latency_s", "divergence"):
+        np.testing.assert_allclose(kept[field][index], getattr(cost, field), rtol=1e-5)
+    np.testing.assert_allclose(
+        kept["energy_j"][index], np.sum(cost.energy_j, axis=(1, 2)), rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        kept["device_memory_bytes"][index], np.max(cost.memory_bytes, axis=(1, 2)), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        kept["parts_s"][index].sum(axis=1), cost.latency_s, rtol=1e-5, atol=1e-9
+    )
+    for field, broken in history.violations.items():
+        assert kept[f"violated.{field}"][index] == np.sum(broken)
+    np.testing.assert_array_equal(kept["absent_rounds"][index], np.sum(cost.absent, axis=0))
+
+
+def test_blocks_are_counted_with_their_memory(finished):
+    result = load_realisations(finished, "compare")
+    for name, values in result.policies.items():
+        held = values["blocks_held"]
+        np.testing.assert_allclose(held.sum(axis=1), values["active_devices"].sum(axis=1))
+        if name == "static_pipeline":
+            assert np.all(held[:, 0] == 0)
+        if name == "vanilla_fl":  # the whole encoder or nothing
+            assert np.all(held[:, :2] == 0)
+
+
+def test_the_summary_has_every_policy_and_metric(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert set(summary["policies"]) == set(POLICIES)
+    for told in summary["policies"].values():
+        for metric in METRICS:
+            assert set(told[metric]) == {"mean", "ci95", "median"}
+        assert told["violations"]["memory"] is not None
+    assert summary["reduction_percent"] == {}  # nothing to reduce without dssra
+    assert summary["realisations"] + summary["realisations_left_out"] == REALISATIONS
+    assert summary["policies"]["vanilla_fl"]["micro_batches"]["mean"] == 1.0
+
+
+def test_a_run_goes_on_to_the_same_bytes(finished, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(finished, again)
+    (again / "summary.json").unlink()
+    networks, lost = "results/networks.npz", "results/splitfed_v3.0/000003.npz"
+    for file in (networks, lost):
+        (again / file).unlink()
+    first = again / "results/splitfed_v3.0/000000.npz"
+    kept = first.stat().st_mtime_ns
+    run(again)
+    assert first.stat().st_mtime_ns == kept
+    for file in ("summary.json", networks, lost):
+        assert (again / file).read_bytes() == (finished / file).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_killed_process_goes_on_to_the_same_bytes(finished, tmp_path):
+    workdir = tmp_path / "killed"
+    command = [sys.executable, "-m", "experiments.compare", *arguments(workdir)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and not any(
+            workdir.glob("results/static_pipeline_v3.0/*.npz")
+        ):
+            time.sleep(0.01)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    done, whole = (
+        {path.relative_to(folder) for path in folder.glob("results/**/*.npz")}
+        for folder in (workdir, finished)
+    )
+    assert done < whole
+    assert not (workdir / "summary.json").exists()
+    run(workdir)
+    for file in ("summary.json", *whole):
+        assert (workdir / file).read_bytes() == (finished / file).read_bytes()
+
+
+def test_another_configuration_is_refused(finished):
+    with pytest.raises(InputError, match="belongs to another configuration"):
+        run(finished, "--config.seed=1")
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [("--rounds=0", "--rounds"), ("--chunk=0", "--chunk"), ("--policies=x", r"policy\.name")],
+)
+def test_wrong_options_are_named(option, key, tmp_path):
+    with pytest.raises(InputError, match=key):
+        run(tmp_path / "run", option)
+
+
+def test_the_same_decision_has_the_same_cost_under_any_policy():
+    """Static pipeline and titanic agree where every device gets one block."""
+    problem = pick(plain_problems(1, 2, 3, 3), 0)
+    decide = quick_jit(lambda: (static_pipeline(problem, 2), titanic(problem, 2, 3)))
+    one, two = decide()
+    np.testing.assert_array_equal(one.segments, np.ones((2, 3)))
+    priced = quick_jit(evaluate)
+    jax.tree.map(np.testing.assert_array_equal, priced(problem, one), priced(problem, two))

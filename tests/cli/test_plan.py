@@ -1,0 +1,109 @@
+"""The planning program on the example network, and on networks that it must refuse."""
+
+import contextlib
+import io
+import json
+import pathlib
+import re
+from typing import NamedTuple
+
+import jax
+import pytest
+from support import ROOT
+
+from collapipe_jax.cli import plan
+from collapipe_jax.cli.options import run_reporting_errors
+from collapipe_jax.cost.evaluate import evaluate
+from collapipe_jax.cost.feasibility import is_feasible
+from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.files.documents import read_decision, read_network
+
+EXAMPLE = ROOT / "docs" / "examples" / "edge.network.json"
+
+
+class Planned(NamedTuple):
+    """A policy's run of the program."""
+
+    out: pathlib.Path
+    printed: str
+
+
+@pytest.fixture(scope="module", params=["static_pipeline", "dssra"])
+def policy(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def planned(policy, tmp_path_factory):
+    out = tmp_path_factory.mktemp(policy) / "decision.json"
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        plan.main([f"--instance={EXAMPLE}", f"--policy={policy}", f"--out={out}"])
+    return Planned(out, printed.getvalue())
+
+
+priced = jax.jit(evaluate)
+
+
+def objective_of(problem, decision):
+    return float(priced(problem, decision).objective)
+
+
+def test_the_decision_is_feasible_and_told(policy, planned):
+    problem = read_network(EXAMPLE)
+    decision = read_decision(planned.out, problem)
+    assert is_feasible(problem, decision)
+    assert json.loads(planned.out.read_text())["policy"] == policy
+    for blocks in decision.segments.tolist():
+        assert " ".join(map(str, blocks)) in planned.printed
+    printed = float(re.search(r"objective (\S+) =", planned.printed)[1])
+    assert printed == pytest.approx(objective_of(problem, decision), rel=1e-4)
+
+
+def test_dssra_beats_the_static_pipeline(policy, planned):
+    problem = read_network(EXAMPLE)
+    found = objective_of(problem, read_decision(planned.out, problem))
+    equal = objective_of(problem, static_pipeline(problem, 8))
+    assert (found < 0.9 * equal) == (policy == "dssra")
+
+
+def test_binding_limits_are_listed_where_there_are_multipliers(policy, planned):
+    told = [
+        "optimal",
+        "latency: a second",
+        "Limits that bind",
+        "memory:",
+        "a J costs",
+        "a whole target",
+    ]
+    missing = [word for word in told if word not in planned.printed]
+    assert missing == ([] if policy == "dssra" else told)
+    assert ("no multipliers" in planned.printed) == (policy != "dssra")
+    lines = [line for line in planned.printed.splitlines() if "written" not in line]
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"memory_bytes": [[1.0] * 3] * 2}, ["compute.memory_bytes", "hold", "Raise"]),
+        ({"flops_per_s": [[0.0] * 4] * 2}, ["compute.flops_per_s", "zero"]),
+    ],
+)
+def test_a_wrong_network_ends_with_one_message(changes, words, tmp_path, capsys):
+    document = json.loads(EXAMPLE.read_text())
+    document["compute"] |= changes
+    network = tmp_path / "net.json"
+    network.write_text(json.dumps(document))
+    out = tmp_path / "decision.json"
+    arguments = [f"--instance={network}", "--policy=static_pipeline", f"--out={out}"]
+    assert run_reporting_errors(plan.main, arguments) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert all(word in message for word in words)
+    assert not out.exists()
+
+
+def test_an_unknown_policy_is_refused_with_the_known_ones(tmp_path, capsys):
+    arguments = [f"--instance={EXAMPLE}", "--policy=oracle", f"--out={tmp_path / 'd.json'}"]
+    assert run_reporting_errors(plan.main, arguments) == 2
+    assert "static_pipeline" in capsys.readouterr().err

@@ -1,0 +1,21 @@
+"""A network drawn to a file is read, and decided, as any other."""
+
+import jax
+
+from collapipe_jax.cli import sample
+from collapipe_jax.compilation import quick_jit
+from collapipe_jax.cost.feasibility import is_feasible
+from collapipe_jax.files.documents import read_network
+from collapipe_jax.policies.registry import make_policy
+
+
+def test_a_drawn_network_can_be_read_and_decided(tmp_path):
+    first, again, other = (tmp_path / f"{name}.json" for name in ("first", "again", "other"))
+    for path, seed in ((first, 0), (again, 0), (other, 1)):
+        sample.main(["--config=default", f"--config.seed={seed}", f"--out={path}"])
+    assert first.read_bytes() == again.read_bytes()
+    assert first.read_bytes() != other.read_bytes()
+    problem = read_network(first)
+    decision = quick_jit(make_policy("static_pipeline"))(jax.random.key(0), problem)
+    assert (problem.clusters, problem.devices) == (4, 5)
+    assert is_feasible(problem, decision)
