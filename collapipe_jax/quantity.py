@@ -6,13 +6,13 @@ reference pages and docstrings of structs follow from it.
 
 import dataclasses
 import operator
-from collections.abc import Collection
 from typing import Any, dataclass_transform
 
 import numpy as np
 from flax import struct
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.own import find
 from collapipe_jax.units import unit_of
 
 AXES = {"N": "N", "K": "K", "J": "K + 1", "C": "C"}
@@ -33,7 +33,8 @@ class Quantity:
     unit: str = ""  # empty where there is none
     bounds: str = ">= 0"  # one or several, such as ``> 0 and <= 1``
     whole: bool = False  # whether it is an integer
-    choices: Collection[str] = ()  # known names, where it is a name
+    choices: Any = ()  # known names, where it is a name; a mapping where ``own``
+    own: bool = False  # whether it may also name an object of one's own, see :mod:`.own`
 
     @property
     def axes(self) -> str:
@@ -46,6 +47,9 @@ class Quantity:
         Raises:
           InputError: on the first wrong entry of the key, with an example of a right value.
         """
+        if self.own:
+            find(key, value, self.choices)
+            return
         if self.choices:
             if value not in self.choices:
                 problem = f"unknown ({self.meaning})"

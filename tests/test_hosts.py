@@ -71,7 +71,13 @@ def test_hosts_without_a_coordinator_are_told(option, tmp_path):
 def _start(workdir, devices, *options):
     """A training run in a process of its own."""
     flags = os.environ["XLA_FLAGS"].replace("count=8", f"count={devices}")
-    command = [sys.executable, "-m", "experiments.train", f"--config={SUPPORT / 'tiny_run.py'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "collapipe_jax",
+        "train",
+        f"--config={SUPPORT / 'tiny_run.py'}",
+    ]
     command += [f"--workdir={workdir}", "--config.pipeline.backend=sharded", *options]
     return subprocess.Popen(
         command,

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.config.files import read_config
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.simulation.comparison import compare
 from collapipe_jax.simulation.montecarlo import policy_options
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
         policies=",".join(POLICIES),
     )
     given, overrides = parser.parse_known_args(argv)
-    console, config = Console(), read_config(given.config, overrides)
+    console, config = Console(), read_config(given.config, parse_overrides(overrides))
     options = policy_options(
         given.policies.split(","),
         [config.control.v],

@@ -11,7 +11,7 @@ import jax
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.compilation import quick_jit
-from collapipe_jax.config.files import read_config
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.files.documents import write_network
 from collapipe_jax.simulation.environment import Environment, initial_state, observe
@@ -20,7 +20,7 @@ from collapipe_jax.simulation.environment import Environment, initial_state, obs
 def main(argv: Sequence[str]) -> None:
     """Draw the network, its channel of one round, and write both."""
     options, overrides = make_parser(__doc__, "config", "out").parse_known_args(argv)
-    config = read_config(options.config, overrides)
+    config = read_config(options.config, parse_overrides(overrides))
     clusters = config.network.clusters
     system = build_system(config)
     state_key, round_key = jax.random.split(jax.random.key(config.seed))

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.config.files import read_config, read_sweep
+from collapipe_jax.config.files import parse_overrides, read_config, read_sweep
 from collapipe_jax.files.realisations import point_folder
 from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import POLICIES
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
     sizes = {"rounds": given.rounds, "realisations": given.realisations}
     policies, cases = given.policies.split(","), []
     for _, keys in sweep["points"]:
-        config = read_config(given.config, [*overrides, *keys])
+        config = read_config(given.config, parse_overrides(overrides) | keys)
         v = [config.control.v]
         cases.append((config, policy_options(policies, v, chunk=given.realisations, **sizes)))
     swept = {"axis": sweep["axis"], "log": sweep["log"]}

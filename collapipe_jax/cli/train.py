@@ -17,7 +17,7 @@ from rich.console import Console
 from collapipe_jax import hosts
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.config.files import read_config
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.errors import InputError
 from collapipe_jax.training.loop import train
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> None:
     options, overrides = parser.parse_known_args(argv)
     _join(options)
 
-    config = hosts.on_every(lambda: read_config(options.config, overrides))
+    config = hosts.on_every(lambda: read_config(options.config, parse_overrides(overrides)))
     experiment = hosts.on_every(lambda: build_experiment(config))
     console = Console()
     train(experiment, options.workdir, resume=options.resume, console=console)

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from collapipe_jax.config.default import KEYS, RENAMED, Key
 from collapipe_jax.errors import InputError
 from collapipe_jax.quantity import Quantity
-from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.tasks.registry import TASKS, find_task
 
 REFERENCE = "docs/reference/configuration.md"
 """Page with all keys."""
@@ -112,11 +112,11 @@ def _check_lengths(config: Mapping[str, Any]) -> None:
 def _check_task(config: Mapping[str, Any]) -> None:
     kind = config["task.kind"]
     read_by = {name: other for other, task in reversed(TASKS.items()) for name in task.reads}
-    for name in sorted(read_by.keys() - TASKS[kind].reads):
+    for name in sorted(read_by.keys() - find_task(kind).reads):
         if value := config[name]:
             remedy = f"Clear it, or set task.kind to {read_by[name]}"
             raise InputError(name, value, f"{kind} does not read it", remedy)
-    for name, remedy in TASKS[kind].needs.items():
+    for name, remedy in find_task(kind).needs.items():
         if not (value := config[name]):
             raise InputError(name, value, f"{kind} needs it", remedy)
 

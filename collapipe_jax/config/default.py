@@ -209,7 +209,7 @@ KEYS: dict[str, Any] = {
         hysteresis=key(0.0, why="off, as in the paper; more keeps partitions for longer"),
     ),
     "policy": section(
-        name=key("dssra", "policy that decides (docs/policies.md)", choices=POLICIES),
+        name=key("dssra", "policy that decides (docs/policies.md)", choices=POLICIES, own=True),
         micro_batches=key(
             8,
             "micro-batches of policies that fix them, of the reference latency, and where dssra "
@@ -241,7 +241,9 @@ KEYS: dict[str, Any] = {
         micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),
     ),
     "task": section(
-        kind=key("translation", "kind of task; all but translation with BERT", choices=TASKS),
+        kind=key(
+            "translation", "kind of task; all but translation with BERT", choices=TASKS, own=True
+        ),
         corpus=key(
             "synthetic",
             "of translation: a file of pairs, or `A|B` for two aligned ones; paths may be below "

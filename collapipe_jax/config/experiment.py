@@ -22,7 +22,7 @@ from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.policies.registry import Policy, make_policy, policy_entry
 from collapipe_jax.simulation.system import EdgeSystem
-from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.tasks.registry import find_task
 from collapipe_jax.tasks.sampling import split_samples
 from collapipe_jax.tasks.task import Objective, Task
 
@@ -48,7 +48,7 @@ class Experiment:
     @property
     def task(self) -> Task:
         """The kind of task."""
-        return TASKS[self.config["task"]["kind"]]
+        return find_task(self.config["task"]["kind"])
 
     @functools.cached_property
     def learner(self) -> Learner:
@@ -78,7 +78,7 @@ def build_experiment(config: Config) -> Experiment:
       InputError: naming key, value and remedy.
     """
     config = check_config(config)
-    task, training = TASKS[config.task.kind], config.training
+    task, training = find_task(config.task.kind), config.training
     task.make_sizes(config)  # cheap checks first, the corpus last
     _check_trainable(config)
     optimizers = build_optimizers(config)

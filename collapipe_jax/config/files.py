@@ -27,31 +27,47 @@ NAMED = {
 """Modules of ``collapipe_jax.config`` by the names of configurations."""
 
 
-def read_config(path: str, overrides: Sequence[str]) -> Config:
-    """The checked configuration of this path, with ``--config.section.key=value`` applied.
+def read_config(path: str = "default", overrides: Mapping[str, Any] | None = None) -> Config:
+    """A checked configuration, some of its keys changed.
+
+    >>> read_config("paper:lowband", {"control.v": 10}).radio.d2e_bandwidth_hz
+    5000000.0
 
     Args:
       path: a name, or a file or module with ``get_config()``; ``PATH:VARIANT`` for its argument.
-      overrides: arguments of the form above.
+      overrides: values by key, as ``"section.key"``; a text is read as on the command line.
 
     Raises:
-      InputError: if the file or an argument is wrong, or naming the key that is.
+      InputError: if the path is wrong, or naming the key that is.
     """
     config = _call(path, "get_config")
     if not isinstance(config, ConfigDict):
         problem = f"its get_config() returns {type(config).__name__}"
         raise InputError("--config", path, problem, "Return an ml_collections.ConfigDict")
     values: dict[str, Any] = dict(flatten_dict(config.to_dict(), sep="."))
-    for override in overrides:
-        option, separator, text = override.partition("=")
+    for name, value in (overrides or {}).items():
+        if name not in values:
+            raise unknown_key(name, value)
+        is_text = isinstance(value, str) and not isinstance(values[name], str)
+        values[name] = _parse(value) if is_text else value
+    return check_config(ConfigDict(unflatten_dict(values, sep=".")))
+
+
+def parse_overrides(arguments: Sequence[str]) -> dict[str, str]:
+    """Values by key of the arguments ``--config.section.key=value``.
+
+    Raises:
+      InputError: if an argument has another form.
+    """
+    overrides = {}
+    for argument in arguments:
+        option, separator, text = argument.partition("=")
         name = option.removeprefix("--config.")
         if not separator or name == option:
-            remedy = "Write --config.section.key=value"
-            raise InputError("argument", override, "not understood", remedy)
-        if name not in values:
-            raise unknown_key(name, text)
-        values[name] = text if isinstance(values[name], str) else _parse(text)
-    return check_config(ConfigDict(unflatten_dict(values, sep=".")))
+            remedy = "Write a key as --config.section.key=value; --help shows all other options"
+            raise InputError("argument", argument, "not understood", remedy)
+        overrides[name] = text
+    return overrides
 
 
 def read_sweep(path: str) -> dict[str, Any]:
@@ -75,11 +91,7 @@ def read_sweep(path: str) -> dict[str, Any]:
     if any(named) and not all(named):
         raise InputError("--config", path, "get_sweep() mixes names and numbers", remedy)
     kind = str if all(named) else float
-    points = [
-        (kind(value), [f"--config.{name}={setting}" for name, setting in keys.items()])
-        for value, keys in sweep["points"]
-    ]
-    return {**sweep, "points": points}
+    return {**sweep, "points": [(kind(value), dict(keys)) for value, keys in sweep["points"]]}
 
 
 def _call(path: str, name: str) -> Any:

@@ -35,7 +35,7 @@ from collapipe_jax.simulation.system import (
     SystemParams,
     sample_system,
 )
-from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.tasks.registry import find_task
 from collapipe_jax.units import linear_name, to_linear
 
 _LONGEST_ROUND_S = 1e9
@@ -170,6 +170,6 @@ def _build_workload(config: Config) -> Workload:
         micro_batch_choices=jnp.array(training.micro_batch_choices),
         state_bytes_per_parameter=state_bytes,
         **config.payload,
-        **TASKS[config.task.kind].count_work(config)._asdict(),
+        **find_task(config.task.kind).count_work(config)._asdict(),
     )
     return jax.tree.map(jnp.asarray, plain)

@@ -21,7 +21,7 @@ from orbax.checkpoint import v1 as ocp
 from collapipe_jax import hosts
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import partial_path, read_object, write_text
-from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.tasks.registry import find_task
 
 _KEPT = 2
 
@@ -218,5 +218,5 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
         constants=record["constants"],
         history=record["history"],
         policy=config["policy"]["name"],
-        score_name=TASKS[config["task"]["kind"]].score_name,
+        score_name=find_task(config["task"]["kind"]).score_name,
     )

@@ -1,6 +1,7 @@
 """Where nodes are, and large-scale propagation between them: path loss and shadowing."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from collapipe_jax.own import find
 from collapipe_jax.quantity import Struct, positive, quantity
 from collapipe_jax.units import db_to_linear
 
@@ -97,8 +99,12 @@ class PathLossLaw(NamedTuple):
     intercept_db: float
     slope_db: float
 
+    def __call__(self, distance_m: Float[Array, "*any"]) -> Float[Array, "*any"]:
+        """Path loss in dB at a distance. Source: docs/system-model.md, section 2."""
+        return self.intercept_db + self.slope_db * jnp.log10(distance_m / 1000.0)
 
-PATH_LOSS_LAWS: dict[str, PathLossLaw] = {
+
+PATH_LOSS_LAWS: dict[str, Callable[[Array], Array]] = {
     # 3GPP TR 36.814, urban macro at 2 GHz, device to edge
     "macro_2ghz": PathLossLaw(128.1, 37.6),
     # 3GPP TR 36.843, outdoor device to device, out of sight
@@ -108,7 +114,7 @@ PATH_LOSS_LAWS: dict[str, PathLossLaw] = {
     # Friis at 2 GHz: 20 log10(4 pi d f / c)
     "free_space_2ghz": PathLossLaw(98.47, 20.0),
 }
-"""Known path-loss laws by name; the distance enters in kilometres."""
+"""Known path-loss laws by name: functions of the distance in m, with the loss in dB."""
 
 _NUGGET = 1e-4  # two nodes in one place would make a covariance singular in float32
 
@@ -116,8 +122,12 @@ _NUGGET = 1e-4  # two nodes in one place would make a covariance singular in flo
 class PropagationParams(Struct):
     """Path loss and log-normal shadowing of both kinds of link."""
 
-    d2e_path_loss: str = quantity("path-loss law of the D2E links", choices=PATH_LOSS_LAWS)
-    d2d_path_loss: str = quantity("path-loss law of the D2D links", choices=PATH_LOSS_LAWS)
+    d2e_path_loss: str = quantity(
+        "path-loss law of the D2E links", choices=PATH_LOSS_LAWS, own=True
+    )
+    d2d_path_loss: str = quantity(
+        "path-loss law of the D2D links", choices=PATH_LOSS_LAWS, own=True
+    )
     d2e_shadowing_db: Array = quantity("standard deviation of the shadowing of D2E links")
     d2d_shadowing_db: Array = quantity("standard deviation of the shadowing of D2D links")
     d2e_decorrelation_distance_m: Array = positive(
@@ -144,9 +154,9 @@ class LargeScaleGain(NamedTuple):
     node: Float[Array, "N J N J"]
 
 
-def path_loss_db(distance_m: Float[Array, "*any"], law: PathLossLaw) -> Float[Array, "*any"]:
-    """Path loss in dB at a distance. Source: docs/system-model.md, section 2."""
-    return law.intercept_db + law.slope_db * jnp.log10(distance_m / 1000.0)
+def path_loss_law(name: str) -> Callable[[Array], Array]:
+    """The law of a name of :data:`PATH_LOSS_LAWS`, or of ``package.module:name``."""
+    return find("path_loss", name, PATH_LOSS_LAWS)
 
 
 def sample_shadowing(
@@ -202,8 +212,8 @@ def large_scale_gain(
     """Path loss with shadowing, as linear gains."""
     shape = position_m.shape[:2]
     d2e_m, between_m = d2e_distance_m(position_m, topology), node_distance_m(position_m, topology)
-    d2e_db = -path_loss_db(d2e_m, PATH_LOSS_LAWS[params.d2e_path_loss]) + shadowing.d2e_db
-    node_db = -path_loss_db(between_m, PATH_LOSS_LAWS[params.d2d_path_loss]) + shadowing.node_db
+    d2e_db = -path_loss_law(params.d2e_path_loss)(d2e_m) + shadowing.d2e_db
+    node_db = -path_loss_law(params.d2d_path_loss)(between_m) + shadowing.node_db
     return LargeScaleGain(
         d2e=db_to_linear(d2e_db), node=db_to_linear(node_db).reshape(*shape, *shape)
     )

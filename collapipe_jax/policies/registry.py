@@ -10,6 +10,7 @@ from collapipe_jax.cost.decision import ClientDecision, Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
+from collapipe_jax.own import find
 from collapipe_jax.policies.client_policies import splitfed, vanilla_fl
 from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.greedy import greedy
@@ -63,15 +64,18 @@ def make_policy(name: str, micro_batches: int = 8, partitions: int = 3) -> Polic
 
 
 def policy_entry(name: str) -> PolicyEntry:
-    """Entry of a policy.
+    """Entry of a policy of the registry, or of one's own as ``package.module:name``.
+
+    One's own is a function ``decide(problem)``, or a :class:`PolicyEntry`.
 
     Raises:
       InputError: if there is no such policy.
     """
-    if name not in POLICIES:
-        known = ", ".join(POLICIES)
-        raise InputError("policy.name", name, "unknown policy", f"Choose among: {known}")
-    return POLICIES[name]
+    found = find("policy.name", name, POLICIES)
+    if not callable(found) and not isinstance(found, PolicyEntry):
+        remedy = "Name a function of the problem, or a PolicyEntry"
+        raise InputError("policy.name", name, f"it is a {type(found).__name__}", remedy)
+    return found if isinstance(found, PolicyEntry) else PolicyEntry(found)
 
 
 @functools.cache

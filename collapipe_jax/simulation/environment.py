@@ -122,13 +122,33 @@ def observe(environment: Environment) -> RoundProblem:
 
 
 def step(
-    environment: Environment, problem: RoundProblem, decision: Decision | ClientDecision
-) -> tuple[SystemState, SystemRound]:
+    key: Array, environment: Environment, decision: Decision | ClientDecision
+) -> tuple[Environment, SystemRound]:
     """Carry out a decision for the problem that :func:`observe` returns.
 
+    Args:
+      key: of the next round.
+      environment: before the round.
+      decision: need not be feasible; the record names the limits that it breaks.
+
     Returns:
-      State before the next round, and the record of this one.
+      Environment before the next round, and the record of this one.
     """
+    state, record = _carry_out(environment, observe(environment), decision)
+    return environment._replace(state=state, key=key), record
+
+
+def simulate_round(environment: Environment, policy: Policy) -> tuple[SystemState, SystemRound]:
+    """Observe, decide by a policy, and carry the decision out."""
+    _, policy_key, _ = jax.random.split(environment.key, 3)
+    problem = observe(environment)
+    return _carry_out(environment, problem, policy(policy_key, problem))
+
+
+def _carry_out(
+    environment: Environment, problem: RoundProblem, decision: Decision | ClientDecision
+) -> tuple[SystemState, SystemRound]:
+    """State after the round of a problem, and the round's record."""
     system, state, key = environment
     _, _, fading_key = jax.random.split(key, 3)
     cost, mobility = evaluate(problem, decision), state.mobility
@@ -151,15 +171,11 @@ def step(
     return state, record
 
 
-def simulate_round(environment: Environment, policy: Policy) -> tuple[SystemState, SystemRound]:
-    """Observe, decide by a policy, and :func:`step`."""
-    _, policy_key, _ = jax.random.split(environment.key, 3)
-    problem = observe(environment)
-    return step(environment, problem, policy(policy_key, problem))
-
-
 def simulate(environment: Environment, policy: Policy, rounds: int) -> SystemRound:
-    """A whole horizon from a :func:`reset`, every leaf with a leading axis of rounds."""
+    """A whole horizon from a :func:`reset`, every leaf with a leading axis of rounds.
+
+    Rounds have the keys ``jax.random.split(environment.key, rounds)``.
+    """
     return _scan_rounds(environment, policy, rounds, lambda before, record: record)
 
 

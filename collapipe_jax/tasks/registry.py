@@ -1,5 +1,6 @@
 """All tasks by the name that ``task.kind`` gives."""
 
+from collapipe_jax.own import find
 from collapipe_jax.tasks.classification import CLASSIFICATION
 from collapipe_jax.tasks.tagging import TAGGING
 from collapipe_jax.tasks.task import Task
@@ -11,3 +12,8 @@ TASKS: dict[str, Task] = {
     "classification": CLASSIFICATION,
 }
 """A new task is one file with its ``Task``, and one entry here."""
+
+
+def find_task(kind: str) -> Task:
+    """The task of a name of the registry, or of ``package.module:name``."""
+    return find("task.kind", kind, TASKS)

@@ -18,7 +18,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_entry, save_race
-from collapipe_jax.policies.registry import POLICIES, make_policy
+from collapipe_jax.policies.registry import make_policy, policy_entry
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.tables import make_table
 from collapipe_jax.training.loop import round_latencies_s, train
@@ -116,7 +116,7 @@ class _Course:
         def build(name: str) -> Experiment:
             own = self.config.copy_and_resolve_references()
             own.seed, own.policy.name = seed, name
-            by_clients = POLICIES[name].by_clients
+            by_clients = policy_entry(name).by_clients
             if by_clients not in built:
                 built[by_clients] = build_experiment(own)
             return dataclasses.replace(
@@ -130,7 +130,7 @@ class _Course:
             _spread_over(own, rounds[name])
             for key in ("client_learning_rate", "decoder_learning_rate"):
                 own.training[key] *= rate
-            learns = (POLICIES[name].by_clients, rate, rounds[name])
+            learns = (policy_entry(name).by_clients, rate, rounds[name])
             if learns not in self.optimizers:
                 self.optimizers[learns] = build_optimizers(own)
             own = {"config": own.to_dict(), "optimizers": self.optimizers[learns]}

@@ -18,7 +18,7 @@ from rich.progress import track
 
 from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.config.experiment import Experiment
-from collapipe_jax.config.files import read_config
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.files.results import Results, as_columns
 from collapipe_jax.statistics import mean_interval
 from collapipe_jax.training.central import central_round, initial_central_state
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
     """Train both ways for every seed, and print the scores."""
     parser = make_parser(__doc__, "config", "workdir", seeds=(3, "number of seeds, 2 or more"))
     given, overrides = parser.parse_known_args(argv)
-    config, console = read_config(given.config, overrides), Console()
+    config, console = read_config(given.config, parse_overrides(overrides)), Console()
     experiments = experiments_of_seeds(config, given.seeds)
     results = Results.create(given.workdir, "central_gap", {}, config.to_dict())
     rows = []

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_reporting_errors
-from collapipe_jax.config.files import read_config
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.control.backlog_bound import backlog_lower_bound
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> None:
         v=(None, "values of V, with commas (default: the configuration's)"),
     )
     given, overrides = parser.parse_known_args(argv)
-    config = read_config(given.config, overrides)
+    config = read_config(given.config, parse_overrides(overrides))
     options = policy_options(
         given.policies.split(","),
         [config.control.v] if given.v is None else read_numbers("--v", given.v),

@@ -25,7 +25,7 @@ from scipy import stats
 
 from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.config.experiment import Experiment
-from collapipe_jax.config.files import read_config
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.feasibility import usable_blocks
@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> None:
     """Train under every setting with every seed, and write the results."""
     parser = make_parser(__doc__, "config", "workdir", seeds=(12, "number of seeds, 2 or more"))
     given, overrides = parser.parse_known_args(argv)
-    config, console = read_config(given.config, overrides), Console()
+    config, console = read_config(given.config, parse_overrides(overrides)), Console()
     settings = settings_of(config)
     experiments = experiments_of_seeds(config, given.seeds)
     around = {"base": BASE._asdict(), "axes": AXES}

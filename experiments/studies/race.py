@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collapipe_jax.cli.options import make_parser, read_numbers, require_positive, run_training
-from collapipe_jax.config.files import read_config
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.figures.draw import draw_folders
 from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.tables import console_for_tables
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = parser.parse_known_args(argv)
     require_positive(seeds=given.seeds)
     race(
-        read_config(given.config, overrides),
+        read_config(given.config, parse_overrides(overrides)),
         given.policies.split(","),
         Path(given.workdir),
         console_for_tables(_WIDTH),

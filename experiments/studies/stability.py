@@ -22,7 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.config.files import read_config
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
     for name, value in sizes.items():
         if value < 2:
             raise InputError(f"--{name}", value, "under 2", "Give 2 or more")
-    config = read_config(given.config, overrides)
+    config = read_config(given.config, parse_overrides(overrides))
     console = console_for_tables(_WIDTH)
     if config.control.hysteresis or config.control.switching_cost:
         value = [config.control.hysteresis, config.control.switching_cost]

@@ -121,7 +121,7 @@ def test_a_run_goes_on_to_the_same_bytes(finished, tmp_path):
 @pytest.mark.slow
 def test_a_killed_process_goes_on_to_the_same_bytes(finished, tmp_path):
     workdir = tmp_path / "killed"
-    command = [sys.executable, "-m", "experiments.compare", *arguments(workdir)]
+    command = [sys.executable, "-m", "collapipe_jax", "compare", *arguments(workdir)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None and not any(
             workdir.glob("results/static_pipeline_v3.0/*.npz")

@@ -89,7 +89,7 @@ def test_wrong_input_is_one_message_and_exit_status_2(tmp_path):
     network["radio"]["snr_gap"] = -1
     (tmp_path / "network.json").write_text(json.dumps(network))
     out = tmp_path / "cost.json"
-    command = [sys.executable, "-m", "experiments.price"]
+    command = [sys.executable, "-m", "collapipe_jax", "price"]
     ended = subprocess.run(
         [*command, *arguments(out, tmp_path / "network.json")],
         cwd=ROOT,

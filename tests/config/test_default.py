@@ -4,7 +4,6 @@ import re
 
 import pytest
 from flax.traverse_util import flatten_dict
-from support import ROOT
 from support.changed_keys import KEYS, TINY, changed
 
 from collapipe_jax.config import default
@@ -54,7 +53,7 @@ def test_an_old_name_is_refused_with_the_new_one(old, new):
         check_config(config)
     assert found.value.remedy == f"Use {new}"
     with pytest.raises(InputError) as found:
-        read_config(str(ROOT / "configs/default.py"), [f"--config.{old}=1.0"])
+        read_config("default", {old: 1.0})
     assert (found.value.key, found.value.remedy) == (old, f"Use {new}")
 
 

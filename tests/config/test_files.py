@@ -3,10 +3,10 @@ import re
 import pytest
 from support import ROOT
 
-from collapipe_jax.config.files import read_config
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.errors import InputError
 
-DEFAULT = "configs/default.py"
+DEFAULT = "default"
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def in_root(monkeypatch):
     ],
 )
 def test_override_sets_one_key_and_keeps_its_type(override, section, key, value):
-    config, untouched = read_config(DEFAULT, [override]), read_config(DEFAULT, [])
+    config, untouched = read_config(DEFAULT, parse_overrides([override])), read_config()
     assert config[section][key] == value
     assert type(config[section][key]) is type(untouched[section][key])
     with config.unlocked():
@@ -50,7 +50,7 @@ def test_override_sets_one_key_and_keeps_its_type(override, section, key, value)
 
 
 def test_top_level_key_and_later_override_wins():
-    assert read_config(DEFAULT, ["--config.seed=3", "--config.seed=4"]).seed == 4
+    assert read_config(DEFAULT, parse_overrides(["--config.seed=3", "--config.seed=4"])).seed == 4
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_top_level_key_and_later_override_wins():
 )
 def test_wrong_override_names_key_and_remedy(override, key, remedy):
     with pytest.raises(InputError) as told:
-        read_config(DEFAULT, [override])
+        read_config(DEFAULT, parse_overrides([override]))
     assert told.value.key == key
     assert remedy in told.value.remedy
 
@@ -97,24 +97,49 @@ def test_config_file_that_fails(tmp_path, text, part):
     if text is not None:
         path.write_text(text)
     with pytest.raises(InputError, match=re.escape(part)) as told:
-        read_config(str(path), [])
+        read_config(str(path))
     assert told.value.key == "--config"
     assert str(path) == told.value.value
     assert "\n" not in str(told.value)
 
 
 def test_an_argument_chooses_a_variant(tmp_path):
-    path = "configs/paper.py"
-    plain, other = read_config(path, []), read_config(f"{path}:lowband", [])
+    plain, other = read_config("paper"), read_config("paper:lowband")
     assert (plain.training.local_steps, other.training.local_steps) == (4, 1)
-    with pytest.raises(InputError, match=r"no such variant.*paper\.py:transformer"):
-        read_config(f"{path}:highband", [])
+    with pytest.raises(InputError, match=r"no such variant.*paper:transformer"):
+        read_config("paper:highband")
     with pytest.raises(InputError, match="takes 0 positional arguments"):
-        read_config("configs/quickstart.py:fast", [])
+        read_config("quickstart:fast")
 
 
 def test_config_that_is_no_python_file(tmp_path):
     path = tmp_path / "config.txt"
     path.write_text("seed = 0\n")
-    with pytest.raises(InputError, match=r"\.py"):
-        read_config(str(path), [])
+    with pytest.raises(InputError, match=r"FILE\.py"):
+        read_config(str(path))
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("papr", "Did you mean paper"),
+        ("no_such", "Choose among: default"),
+        ("no_such.module", "FILE.py"),
+        ("configs/no_such.py", "Name a file"),
+    ],
+)
+def test_a_wrong_configuration_is_answered_with_the_right_ones(path, remedy):
+    with pytest.raises(InputError) as told:
+        read_config(path)
+    assert told.value.key == "--config"
+    assert remedy in told.value.remedy
+
+
+def test_a_configuration_is_found_by_file_and_by_module():
+    by_file, by_module = read_config("configs/stability.py"), read_config("configs.stability")
+    assert by_file.to_dict() == by_module.to_dict()
+
+
+def test_values_of_python_are_taken_as_they_are():
+    config = read_config("default", {"control.v": 10, "training.batch": "32"})
+    assert (config.control.v, config.training.batch) == (10.0, 32)

@@ -7,6 +7,7 @@ import re
 import pytest
 from support import ROOT
 
+from collapipe_jax.cli.main import COMMANDS
 from collapipe_jax.config.files import read_config
 
 PAGES = sorted(
@@ -45,10 +46,10 @@ def test_programs_and_configurations_exist(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     for module in re.findall(r"python -m\s+((?:experiments|figures)[\w.]*)", text):
         assert importlib.util.find_spec(module), module
-    for path, name in re.findall(r"\b(configs/[a-z0-9_]+\.py)(?::([a-z0-9_]+))?", text):
-        assert (ROOT / path).is_file(), path
-        if name:
-            read_config(f"{path}:{name}", [])
+    for command in re.findall(r"\bcollapipe ([a-z]+)", text):
+        assert command in COMMANDS, command
+    for path in re.findall(r"--config=([\w./]+(?::\w+)?)", text):
+        read_config(path)
 
 
 def test_every_figure_on_file_is_shown():

@@ -284,7 +284,7 @@ def phase(workdir):
 def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, quick_compilation):
     workdir, copies = tmp_path / "run", tmp_path / "copies"
     copies.mkdir()
-    command = [sys.executable, "-m", "experiments.train", f"--workdir={workdir}"]
+    command = [sys.executable, "-m", "collapipe_jax", "train", f"--workdir={workdir}"]
     with subprocess.Popen(
         [*command, "--config=tests/support/tiny_run.py"],
         cwd=ROOT,
