@@ -16,8 +16,7 @@ from collapipe_jax.federated.bound_constants import (
     estimate_constants,
     largest_curvature,
 )
-from collapipe_jax.figures import all as all_figures
-from collapipe_jax.figures import constants, style
+from collapipe_jax.figures import constants, draw, style
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.training import loop as train
 from collapipe_jax.training.history import last_constants
@@ -301,7 +300,7 @@ def test_only_runs_with_estimates_have_the_figure(run, monkeypatch):
     left = {k: v for k, v in record.history.items() if k not in BoundConstants._fields}
     without = record._replace(history=left)
     monkeypatch.setattr(style, "save", lambda figure, folder, name: [name])
-    assert "constants" in all_figures.draw_all([record, without], "nowhere")
-    assert "constants" not in all_figures.draw_all([without], "nowhere")
+    assert "constants" in draw.draw_runs([record, without], "nowhere")
+    assert "constants" not in draw.draw_runs([without], "nowhere")
     with pytest.raises(InputError, match="estimate_every_rounds"):
         constants.draw([without])

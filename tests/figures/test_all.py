@@ -9,10 +9,11 @@ from support.drawing import assert_units, make_record, rendered
 from support.made_up_comparisons import write_comparison, write_gaps, write_loop, write_sweep
 
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.figures import all as all_figures
 from collapipe_jax.figures import gantt, latency, progress, queues, style
+from collapipe_jax.figures.draw import KINDS
 from collapipe_jax.files.checkpoints import Checkpoints, load_run, open_workdir
 from collapipe_jax.files.results import Results
+from figures import __main__ as all_figures
 
 DRAWS = {"progress": progress, "latency": latency, "queues": queues, "gantt": gantt}
 CASES = {
@@ -65,8 +66,7 @@ def test_all_figures_in_both_formats(tmp_path, monkeypatch, capsys):
     }
     for workdir, record in runs.items():
         open_workdir(workdir, {"policy": {"name": record.policy}}, resume=False)
-    modules = all_figures._BY_EXPERIMENT["run"][1]
-    monkeypatch.setitem(all_figures._BY_EXPERIMENT, "run", (runs.get, modules))
+    monkeypatch.setitem(KINDS, "run", KINDS["run"]._replace(load=runs.get))
     out = tmp_path / "out"
     arguments = [*(f"--workdir={workdir}" for workdir in runs), f"--out={out}"]
     assert run_reporting_errors(all_figures.main, arguments) == 0
@@ -168,8 +168,7 @@ def test_an_option_of_another_figure_is_told(name, option, capsys):
 
 def test_a_chosen_round_of_several_runs_is_drawn_in_the_first_folder(tmp_path, monkeypatch):
     runs = {str(tmp_path / name): make_record(name, rounds=4) for name in "ab"}
-    modules = all_figures._BY_EXPERIMENT["run"][1]
-    monkeypatch.setitem(all_figures._BY_EXPERIMENT, "run", (runs.get, modules))
+    monkeypatch.setitem(KINDS, "run", KINDS["run"]._replace(load=runs.get))
     drawn = []
     monkeypatch.setattr(gantt, "draw", lambda records, **given: drawn.append((records, given)))
     monkeypatch.setattr(style, "save", lambda figure, folder, name: [folder / f"{name}.pdf"])

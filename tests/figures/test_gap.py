@@ -7,7 +7,7 @@ from support.made_up_comparisons import assert_readable, write_gaps
 
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.errors import InputError
-from collapipe_jax.figures import all as all_figures
+from figures import __main__ as all_figures
 from figures import gap
 
 
@@ -41,7 +41,7 @@ def test_gap_curve_is_the_empirical_distribution(tmp_path):
 def test_hopeless_networks_have_a_curve_of_their_own(tmp_path):
     write_gaps(tmp_path, [1e-4, 1e-3])
     write_gaps(tmp_path, [1e-2], loss=0.95)
-    with gap.gap_file(tmp_path).open("a") as stream:
+    with (tmp_path / gap.FILE).open("a") as stream:
         stream.write('{"network": 9, "dss')
     axes = gap.draw(gap.load(tmp_path)).axes[0]
     assert [line.get_label() for line in axes.lines][::3] == [

@@ -6,8 +6,8 @@ from support.drawing import rendered
 from support.made_up_comparisons import EIGHT, compared, row_artists, write_comparison
 
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.figures import all as all_figures
 from collapipe_jax.figures import reduction
+from figures import __main__ as all_figures
 
 
 def test_reduction_is_paired_and_signed(tmp_path):

@@ -107,7 +107,7 @@ def write_gaps(folder, gaps, loss=0.1):
     for number, value in enumerate(gaps):
         row = {"network": number, "dssra": 2.0 * (1 + value), "dssra_tuned": 2.0}
         row |= {"exhaustive": 2.0, "lower_bound": 1.9, "loss": loss}
-        with gap.gap_file(folder).open("a") as stream:
+        with (folder / gap.FILE).open("a") as stream:
             stream.write(json.dumps(row) + "\n")
     return folder
 

@@ -11,7 +11,6 @@ from support.drawing import rendered
 
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.errors import InputError
-from collapipe_jax.figures import all as all_figures
 from collapipe_jax.figures import style
 from collapipe_jax.files.results import Results
 from experiments.studies import bound as experiment
@@ -25,6 +24,7 @@ from experiments.studies.bound_descents import (
     make_problems,
     make_quadratic,
 )
+from figures import __main__ as all_figures
 from figures import bound as figure
 
 LOOSE = 4.5  # standard errors

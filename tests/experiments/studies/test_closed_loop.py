@@ -16,7 +16,6 @@ from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
-from collapipe_jax.figures import all as all_figures
 from collapipe_jax.files.realisations import load_realisations
 from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import POLICIES, PolicyEntry, make_policy
@@ -28,6 +27,7 @@ from collapipe_jax.simulation.environment import reset, simulate
 from collapipe_jax.simulation.montecarlo import realisation_keys
 from experiments.studies import closed_loop
 from experiments.studies.closed_loop import sample_path_excess, summarise
+from figures import __main__ as all_figures
 
 CONFIG = SUPPORT / "tiny_run.py"
 ROUNDS, REALISATIONS = 6, 5

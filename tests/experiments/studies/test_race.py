@@ -11,18 +11,19 @@ from support import tiny_run
 
 from collapipe_jax.config.experiment import build_experiment, build_optimizers
 from collapipe_jax.errors import InputError
-from collapipe_jax.figures import all as all_figures
+from collapipe_jax.figures import draw
 from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_race, save_race
 from collapipe_jax.training import race as module
 from collapipe_jax.training.loop import round_latencies_s
 from collapipe_jax.training.race import race
+from figures import __main__ as all_figures
 
 
 def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(all_figures, "draw_all", lambda *given: drawn.append(given) or [])
+    monkeypatch.setattr(draw, "draw_runs", lambda *given: drawn.append(given) or [])
     config, out = tiny_run.get_config(), io.StringIO()
     config.dynamics.availability = 1.0
     config.training.rounds = 3
@@ -44,7 +45,7 @@ def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkey
     for words in ("evaluated at", "under static_pipeline", "of 2 seeds"):
         assert words in table
     assert "learning rates" not in table
-    assert all_figures.kind_of(tmp_path) == "race"
+    assert draw.kind_of(tmp_path) == "race"
     all_figures.main([f"--workdir={tmp_path}"])
     ((records, folder),) = drawn  # figures of runs have tests of their own
     assert [record.policy for record in records] == list(names)

@@ -2,13 +2,13 @@
 
 import json
 
-import figures.all
 import jax
 import numpy as np
 import pytest
 from support.tiny_system import tiny_params
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.figures.draw import kind_of
 from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.simulation.environment import observed_problems, reset, simulate
@@ -16,6 +16,7 @@ from collapipe_jax.simulation.system import sample_system
 from experiments.studies import stability
 from experiments.studies.stability import LEAST_SLACK, bounds, summarise
 from figures import stability as stability_figure
+from figures.__main__ import KINDS, STUDIES
 
 
 def made_up(seed, use_mean, latency_mean, networks=5, rounds=400, limits=3):
@@ -168,5 +169,5 @@ def test_bounds_are_drawn_where_there_are_any(tmp_path):
     figure = stability_figure.draw(stability_figure.load(tmp_path))
     points = [len(line.get_xdata()) for axes in figure.axes for line in axes.lines[::3]]
     assert points == [2, 2, 1, 1]  # the second comparison bounds no backlog
-    assert figures.all.kind_of(tmp_path) == "stability"
+    assert kind_of(tmp_path, KINDS | STUDIES) == "stability"
     assert stability.table({v: summarise(row) for v, row in rows.items()}).row_count == 2
