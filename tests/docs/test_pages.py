@@ -48,7 +48,7 @@ def test_programs_and_configurations_exist(page, monkeypatch):
         assert importlib.util.find_spec(module), module
     for command in re.findall(r"\bcollapipe ([a-z]+)", text):
         assert command in COMMANDS, command
-    for path in re.findall(r"--config=([\w./]+(?::\w+)?)", text):
+    for path in re.findall(r"--config=([\w./]+(?::[a-z_]+)?)", text):
         read_config(path)
 
 

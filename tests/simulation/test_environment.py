@@ -181,14 +181,14 @@ def test_reset_observe_and_step_are_the_rounds_of_simulate():
     """A loop of one's own, with one's own keys, meets what ``simulate`` does with these keys."""
     start = jax.jit(reset)(jax.random.key(7), tiny_params(availability=0.6))
     expected = jax.jit(lambda start: simulate(start, policy, 4))(start)
-    state, carry_out = start.state, jax.jit(step)
-    for index, key in enumerate(jax.random.split(start.key, 4)):
-        environment = Environment(start.system, state, key)
-        problem = jax.jit(observe)(environment)
-        state, record = carry_out(environment, problem, policy(jax.random.key(0), problem))
+    keys = jax.random.split(start.key, 4)
+    environment, carry_out = start._replace(key=keys[0]), jax.jit(step)
+    for index, following in enumerate([*keys[1:], keys[0]]):
+        decision = policy(jax.random.key(0), jax.jit(observe)(environment))
+        environment, record = carry_out(following, environment, decision)
         for name in ("energy_j", "latency_s"):
             wanted = getattr(expected.cost, name)[index]
             np.testing.assert_allclose(getattr(record.cost, name), wanted, rtol=1e-5)
-        for name, queue in state.queues._asdict().items():
+        for name, queue in environment.state.queues._asdict().items():
             wanted = getattr(expected.queues, name)[index]
             np.testing.assert_allclose(queue, wanted, rtol=1e-4, atol=1e-5)
