@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from collapipe_jax.compilation import keep_freed_memory
-from collapipe_jax.config.files import NAMED
+from collapipe_jax.config.named import NAMED
 from collapipe_jax.errors import InputError
 
 _HELP = {

@@ -18,13 +18,8 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.config.checks import check_config, unknown_key
 from collapipe_jax.config.default import Config
+from collapipe_jax.config.named import NAMED
 from collapipe_jax.errors import InputError
-
-NAMED = {
-    "default": "default",
-    **{name: f"named.{name}" for name in ("quickstart", "paper", "clinc150", "bc5cdr", "tatoeba")},
-}
-"""Modules of ``collapipe_jax.config`` by the names of configurations."""
 
 
 def read_config(path: str = "default", overrides: Mapping[str, Any] | None = None) -> Config:

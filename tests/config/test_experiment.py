@@ -9,7 +9,8 @@ from support.changed_keys import DEFAULT, KEYS, SECTIONS, TINY, changed, without
 from collapipe_jax.config import checks as config_checks
 from collapipe_jax.config import experiment as build
 from collapipe_jax.config import system as build_system
-from collapipe_jax.config.files import NAMED, read_config
+from collapipe_jax.config.files import read_config
+from collapipe_jax.config.named import NAMED
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.classification import Classification
 from collapipe_jax.tasks.registry import find_task
