@@ -20,8 +20,8 @@ QUEUE_LIMIT = 0.01
 def network_groups(result: Realisations) -> dict[str, np.ndarray]:
     """Networks by group, booleans ``[R]``: within floors, below floors, or no cluster can run.
 
-    Floors at mean gains are conditions only where every device is always there: rounds that
-    a cluster sits out cost nothing. The least final queue has met those rounds.
+    Floors at mean gains are conditions only where every device is always there and stands
+    still: rounds that a cluster sits out cost nothing. The least final queue has met those.
     """
     networks, runs = result.networks, runnable(result.networks)
     floor = np.maximum(networks["control_unit_floor"], networks["device_floor"]).max(axis=1)
@@ -32,7 +32,8 @@ def network_groups(result: Realisations) -> dict[str, np.ndarray]:
 
 def floors_bind(result: Realisations) -> bool:
     """Whether the floors are necessary conditions."""
-    return result.settings["config"]["dynamics"]["availability"] == 1.0
+    dynamics = result.settings["config"]["dynamics"]
+    return dynamics["availability"] == 1.0 and dynamics["speed_m_per_s"] == 0.0
 
 
 def mean_backlog(values: Mapping[str, np.ndarray]) -> np.ndarray:
