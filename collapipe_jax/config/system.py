@@ -20,12 +20,8 @@ from collapipe_jax.cost.workload import Workload, encoder_workload
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.federated.optimizers import state_bytes_per_parameter
 from collapipe_jax.network.devices import DeviceParams
-from collapipe_jax.network.fading import (
-    DynamicsParams,
-)
-from collapipe_jax.network.mobility import (
-    MobilityParams,
-)
+from collapipe_jax.network.fading import DynamicsParams
+from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.quantity import Struct, quantities
 from collapipe_jax.simulation.system import (

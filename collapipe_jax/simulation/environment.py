@@ -18,16 +18,8 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.cost.switching import Switching
 from collapipe_jax.network.channel import Radio
-from collapipe_jax.network.fading import (
-    FadingState,
-    fading_power,
-    sample_fading,
-    step_fading,
-)
-from collapipe_jax.network.mobility import (
-    MobilityState,
-    step_mobility,
-)
+from collapipe_jax.network.fading import FadingState, fading_power, sample_fading, step_fading
+from collapipe_jax.network.mobility import MobilityState, step_mobility
 from collapipe_jax.network.propagation import large_scale_gain
 from collapipe_jax.policies.registry import Policy
 from collapipe_jax.simulation.system import EdgeSystem, SystemParams, sample_system

@@ -15,14 +15,8 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio, RadioConstants
 from collapipe_jax.network.devices import DeviceParams, sample_compute
-from collapipe_jax.network.fading import (
-    DynamicsParams,
-)
-from collapipe_jax.network.mobility import (
-    Mobility,
-    MobilityParams,
-    sample_mobility,
-)
+from collapipe_jax.network.fading import DynamicsParams
+from collapipe_jax.network.mobility import Mobility, MobilityParams, sample_mobility
 from collapipe_jax.network.propagation import (
     PropagationParams,
     TopologyParams,
