@@ -17,12 +17,8 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.models.config import DTYPES
 from collapipe_jax.network.devices import DeviceParams
-from collapipe_jax.network.fading import (
-    DynamicsParams,
-)
-from collapipe_jax.network.mobility import (
-    MobilityParams,
-)
+from collapipe_jax.network.fading import DynamicsParams
+from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.pipeline.execution import BACKENDS
 from collapipe_jax.policies.registry import POLICIES
@@ -161,7 +157,9 @@ KEYS: dict[str, Any] = {
         parameter_number_bits=key(16, "bits of a parameter sent", "> 0", why="half precision"),
         token_bits=key(16, "bits of a target sent", why="targets travel as token numbers"),
         trained_fraction=key(
-            1.0, "share of parameters trained and sent; less: adapters, only priced", "> 0 and <= 1"
+            1.0,
+            "share of parameters trained and sent; less: adapters, only evaluated",
+            "> 0 and <= 1",
         ),
     ),
     "learning": section(
@@ -268,7 +266,9 @@ KEYS: dict[str, Any] = {
             why="off; above 0 words split otherwise in every pass (Hiraoka 2022)",
         ),
         vocabulary_size=key(600, "entries of the vocabulary", "> 0"),
-        source_length=key(24, "tokens of a source; longer pairs are dropped and counted", "> 0"),
+        source_length=key(
+            24, "tokens of a source or text; longer pairs are dropped, longer texts cut", "> 0"
+        ),
         split=key(
             "iid",
             "split of samples over clusters: `iid`; `dirichlet` over length of the source, type of "
@@ -316,7 +316,7 @@ KEYS: dict[str, Any] = {
         every_rounds=key(30, "rounds from score to score", "> 0"),
         estimate_every_rounds=key(
             0,
-            "rounds from one estimate of `learning` in summary.json to the next; 0 is never",
+            "rounds from one estimate of the bound's constants to the next; 0 is never",
             why="one is as much work as about 10 rounds of 4 local steps",
         ),
         beams=key(4, "beams of a second final score; 1 leaves it at the greedy one", "> 0"),

@@ -29,13 +29,13 @@ from collapipe_jax.tasks.task import Objective, Task
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A configuration ready to run, which is saved as a nested plain dictionary.
+    """A configuration ready to run.
 
     Clusters have the training samples of ``cluster_indices``, and the shares ``cluster_weight
     [N]`` of all.
     """
 
-    config: dict[str, Any]
+    config: dict[str, Any]  # nested, as it is saved
     objective: Objective
     cluster_indices: list[np.ndarray]
     cluster_weight: np.ndarray
@@ -113,8 +113,9 @@ def build_experiment(config: Config) -> Experiment:
 def _check_trainable(config: Config) -> None:
     """Refuse what can be evaluated but not trained."""
     if config.payload.trained_fraction < 1.0:
+        problem = "the cost of adapters is evaluated, but they are not trained"
         remedy = "Give 1 to train, or compare policies without training"
-        problem, fraction = "adapters are priced, not trained", config.payload.trained_fraction
+        fraction = config.payload.trained_fraction
         raise InputError("payload.trained_fraction", fraction, problem, remedy)
     only = {"pipeline.backend": "sequential"}
     only |= {"training.erased_together": "micro_batch", "training.survivor_weight": "survival"}
