@@ -35,6 +35,7 @@ from collapipe_jax.models.layers import Params
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.pipeline.schedules import SCHEDULES
 from collapipe_jax.pipeline.slots import gather_slots
+from collapipe_jax.units import bytes_to_mib
 from experiments.benchmarks.timing import in_turns
 
 _OPTIMIZER = optax.adam(1e-3)
@@ -222,7 +223,7 @@ def _memory_table(rows: list[dict]) -> Table:
     for row in rows:
         place = "1 device" if row["stages"] == 1 else f"{row['stages']} devices"
         activations = "rematerialised" if row["rematerialise"] else "kept"
-        size = f"{row['bytes'] / 2**20:.1f}"
+        size = f"{bytes_to_mib(row['bytes']):.1f}"
         cells.append((place, row["schedule"] or "one scan", activations, size))
     headings, title = ("blocks on", "schedule", "activations", "MiB"), "memory of one device"
     return make_table(headings, cells, left=3, title=f"{title} for a training step")
