@@ -10,12 +10,8 @@ the summary is printed and in DIR/summary.json.
 """
 
 import functools
-import os
 from collections.abc import Sequence
 from pathlib import Path
-
-# Small matrices: two threads would cost SciPy more than they bring.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import jax.numpy as jnp

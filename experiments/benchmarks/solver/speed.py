@@ -15,9 +15,6 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Small matrices: two threads would cost SciPy more than they bring.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec
