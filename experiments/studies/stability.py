@@ -41,7 +41,7 @@ from collapipe_jax.simulation.montecarlo import Setup, realisation_keys, run_cas
 from collapipe_jax.simulation.reducers import limit_use
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
-from experiments.benchmarks.solver.networks import in_double, judge, pick
+from experiments.double_precision import in_double, judge, pick
 
 V = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 PRICES = (0.3, 1.0, 3.0, 10.0, 30.0)

@@ -10,7 +10,6 @@ from collapipe_jax.allocation.allocate import allocate
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.static_pipeline import static_pipeline
-from experiments.benchmarks.solver.networks import in_double
 from experiments.benchmarks.solver.outside_scipy import (
     derivatives,
     fix,
@@ -18,6 +17,7 @@ from experiments.benchmarks.solver.outside_scipy import (
     solve_with_scipy,
     used_entries,
 )
+from experiments.double_precision import in_double
 
 
 @pytest.fixture(scope="module")
