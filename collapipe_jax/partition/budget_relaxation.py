@@ -41,7 +41,9 @@ def _least_device_j(problem: RoundProblem) -> tuple[Array, Array]:
     On air at vanishing power, without interference and to the best receiver.
     """
     work, radio = problem.workload, problem.radio
-    bit_j = IN_REACH * LN2 * radio.snr_gap * radio.node_noise_w_per_hz / radio.d2d_gain[:, 1:]
+    itself = jnp.eye(radio.d2d_gain.shape[1], dtype=bool)[1:, :, None]
+    gain = jnp.where(itself, 0.0, radio.d2d_gain[:, 1:])
+    bit_j = IN_REACH * LN2 * radio.snr_gap * radio.node_noise_w_per_hz / gain
     block_j = jax.vmap(block_energy_j, -1, -1)(problem)
     bits = 2.0 * work.local_steps * work.batch * work.activation_bits
     return block_j + work.block_param_bits * bit_j[:, :, 0], bits * jnp.min(bit_j, axis=2)
