@@ -10,6 +10,7 @@ is convex, at most 0 where the cap holds, and ``w e^(1/T)`` is a better multipli
 fixed point a cap is met exactly or costs nothing.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -41,7 +42,6 @@ _OUT_OF_REACH = 2.0
 """Where it cannot, the node may spend this many times that least. Nearer to it powers
 vanish, and what is saved costs the whole round."""
 _LEAST_J = 1e-15
-LN2 = 0.6931472
 _NEWTON_STEPS, _LARGEST_SHIFT, _LEAST_ELASTICITY = 6, 3.0, 1e-3
 
 
@@ -98,7 +98,7 @@ def least_air_energy_j(fixed: FixedPartition) -> PerNode:
     sinr = link_sinrs(fixed, watt, jnp.zeros_like(one))
 
     def time(sinr, band_hz):
-        return Maximum(LN2 * radio.snr_gap / (band_hz * sinr), None)
+        return Maximum(math.log(2.0) * radio.snr_gap / (band_hz * sinr), None)
 
     bit_time = BitTimes(
         hop=time(sinr.hop, radio.d2d_bandwidth_hz),

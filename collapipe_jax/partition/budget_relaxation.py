@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.allocation.energy_caps import IN_REACH, LN2
+from collapipe_jax.allocation.energy_caps import IN_REACH
 from collapipe_jax.control.budget_floors import block_energy_j
 from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.network.channel import least_bit_energy_j
 
 _LOG_LARGEST_FACTOR = 30.0
 _HALVINGS = 30
@@ -43,7 +44,7 @@ def _least_device_j(problem: RoundProblem) -> tuple[Array, Array]:
     work, radio = problem.workload, problem.radio
     itself = jnp.eye(radio.d2d_gain.shape[1], dtype=bool)[1:, :, None]
     gain = jnp.where(itself, 0.0, radio.d2d_gain[:, 1:])
-    bit_j = IN_REACH * LN2 * radio.snr_gap * radio.node_noise_w_per_hz / gain
+    bit_j = IN_REACH * least_bit_energy_j(radio, radio.node_noise_w_per_hz, gain)
     block_j = jax.vmap(block_energy_j, -1, -1)(problem)
     bits = 2.0 * work.local_steps * work.batch * work.activation_bits
     return block_j + work.block_param_bits * bit_j[:, :, 0], bits * jnp.min(bit_j, axis=2)
