@@ -99,11 +99,11 @@ def _least_factor(
     """
     work, radio = problem.workload, problem.radio
     batch = work.batch / jnp.max(work.micro_batch_choices)
-    blocks = batch * (work.activation_bits + work.target_bits) / radio.transport_block_bits
+    transport_blocks = batch * work.uplink_bits / radio.transport_block_bits
     with jax.enable_x64(True):
         sinr = jnp.asarray(_SINRS)
         energy = sinr / (radio.snr_gap * np.log(2.0) * spectral_efficiency(sinr, radio))
-        loss = excess_inverse_survival(blocks * transport_block_hazard(radio, sinr))
+        loss = excess_inverse_survival(transport_blocks * transport_block_hazard(radio, sinr))
     energy = np.concatenate([[1.0], np.maximum(energy, 1.0)])
     loss = np.concatenate([np.asarray(loss), [0.0]])
     costs = np.concatenate([[0.0], _LOSS_COSTS])

@@ -35,9 +35,7 @@ def uplink_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     """Part of every uplink in :func:`control_unit_floor_j`."""
     work, radio = problem.workload, problem.radio
     noise = radio.bs_noise_w_per_hz + radio.d2e_interference_w / radio.d2e_bandwidth_hz
-    model_bits = work.blocks * work.block_param_bits + work.embedding_param_bits
-    sample_bits = work.activation_bits + work.target_bits
-    bits = work.local_steps * work.batch * sample_bits + model_bits
+    bits = work.local_steps * work.batch * work.uplink_bits + work.model_bits
     floor_j = bits * least_bit_energy_j(radio, noise, radio.d2e_gain[:, 0])
     return jnp.where(can_run(problem), floor_j, 0.0)
 

@@ -109,7 +109,7 @@ def _client_times(problem: RoundProblem, decision: ClientDecision, links: _Links
         flops = behind * work.block_flops * (1.0 + work.backward_ratio) + work.decoder_flops
         step_s = step_s + clients * samples * flops / compute.es_flops_per_s
         step_s = step_s + (behind * (1.0 + work.backward_ratio) + 1) * compute.block_overhead_s
-        up_bits = samples * (work.activation_bits + work.target_bits)
+        up_bits = samples * work.uplink_bits
         down_bits = samples * work.activation_bits
         messages_s = up_bits * links.uplink_bit_s + down_bits * links.downlink_bit_s
         messages_s = messages_s + 2 * compute.link_overhead_s
@@ -159,7 +159,7 @@ def _client_energy_j(problem: RoundProblem, decision: ClientDecision, links: _Li
     computing_j = samples * _client_flops(work, decision) * compute.joules_per_flop[:, 1:]
     up_bits = _client_model_bits(work, decision)
     if not decision.whole_model:
-        up_bits = up_bits + samples * (work.activation_bits + work.target_bits)
+        up_bits = up_bits + samples * work.uplink_bits
     sending_j = decision.d2e_power_w * up_bits * links.uplink_bit_s
     return jnp.where(decision.samples > 0, computing_j + sending_j, 0.0)
 
@@ -184,7 +184,7 @@ def _client_hazard(problem: RoundProblem, decision: ClientDecision, links: _Link
     blocks = decision.samples / radio.transport_block_bits
     up = transport_block_hazard(radio, links.uplink_sinr)
     down = transport_block_hazard(radio, links.downlink_sinr)
-    hazard = blocks * ((work.activation_bits + work.target_bits) * up + work.activation_bits * down)
+    hazard = blocks * (work.uplink_bits * up + work.activation_bits * down)
     return jnp.where(decision.samples > 0, hazard, 0.0)
 
 

@@ -86,7 +86,7 @@ def fix_partition(
         return jnp.where(participates, value, 0.0)
 
     step_bits = per_cluster(samples * work.activation_bits)
-    uplink_bits = per_cluster(samples * (work.activation_bits + work.target_bits))
+    uplink_bits = per_cluster(samples * work.uplink_bits)
     d2d_gain = jnp.moveaxis(radio.d2d_gain, 0, 2)  # [J, J, N, ...]
     hop_gain = [gain_to_next(d2d_gain, active), gain_to_next(jnp.swapaxes(d2d_gain, 0, 1), active)]
     down_sinr = downlink_sinr(radio, radio.d2e_gain[:, 0])
@@ -111,7 +111,7 @@ def fix_partition(
         uplink_bits=uplink_bits,
         downlink_bits=step_bits,
         move_bits=segments * work.block_param_bits,
-        model_bits=per_cluster(work.blocks * work.block_param_bits + work.embedding_param_bits),
+        model_bits=per_cluster(work.model_bits),
         hop_overhead_s=jnp.where(active, d2e_overhead_s, 0.0),
         d2e_overhead_s=d2e_overhead_s,
         compute=compute_stages(problem, micro_batches, segments, participates),

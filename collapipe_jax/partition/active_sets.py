@@ -189,7 +189,7 @@ def step_costs(
     divergence = cluster_divergence(learning, weight, work.batch, micro_batches)
     gain = radio.d2e_gain[:, 0]
     up_sinr = uplink_sinr(radio, allocation.d2e_power, gain, allocation.d2e_share)
-    up_bits = samples * (work.activation_bits + work.target_bits)
+    up_bits = samples * work.uplink_bits
     down_bits = samples * work.activation_bits
     hazard = up_bits * transport_block_hazard(radio, up_sinr)
     hazard = hazard + down_bits * transport_block_hazard(radio, downlink_sinr(radio, gain))
