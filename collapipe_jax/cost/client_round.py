@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.divergence import cluster_divergence, participating_weight
 from collapipe_jax.cost.latency import LatencyParts
+from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.objective import drift_plus_penalty, unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import ClientTimes, RoundCost
@@ -168,7 +169,7 @@ def client_memory_bytes(work: Workload, decision: ClientDecision) -> _PerClient:
     """Memory of every client, for its cluster's largest part of a mini-batch."""
     ends, blocks = model_ends(work), decision.client_blocks
     largest = jnp.max(decision.samples, axis=1, keepdims=True)
-    memory = blocks * (work.block_static_bytes + largest * work.block_kept_bytes)
+    memory = blocks * block_bytes(work, largest)
     memory = memory + jnp.where(blocks > 0, largest * work.block_working_bytes, 0.0)
     memory = memory + ends.embedding_static_bytes
     if decision.whole_model:

@@ -9,6 +9,7 @@ from jax import Array
 from collapipe_jax.allocation.energy_caps import IN_REACH
 from collapipe_jax.control.budget_floors import block_energy_j
 from collapipe_jax.cost.feasibility import usable_blocks
+from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import least_bit_energy_j
 
@@ -70,8 +71,8 @@ def _with_memory_for(problem: RoundProblem, blocks: Array) -> RoundProblem:
     """Cut memory to a number of blocks, with working memory of the smallest micro-batches."""
     work, compute = problem.workload, problem.compute
     samples = work.batch / jnp.max(work.micro_batch_choices, axis=0)
-    per_block = work.block_static_bytes + work.batch * work.block_kept_bytes
-    enough = (blocks + _ROUNDING) * per_block + samples * work.block_working_bytes
+    enough = (blocks + _ROUNDING) * block_bytes(work, work.batch)
+    enough = enough + samples * work.block_working_bytes
     cut = jnp.minimum(compute.memory_bytes, enough)
     memory_bytes = jnp.where(blocks < work.blocks, cut, compute.memory_bytes)
     return problem.replace(compute=compute.replace(memory_bytes=memory_bytes))
