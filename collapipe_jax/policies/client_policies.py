@@ -39,9 +39,10 @@ def splitfed(problem: RoundProblem) -> ClientDecision:
     work, memory_bytes = problem.workload, problem.compute.memory_bytes
     samples = split_batch(work.batch, memory_bytes > 0)
     largest = jnp.max(samples, axis=1, keepdims=True)
+    per_block = block_bytes(work, largest)
     room = memory_bytes - model_ends(work).embedding_static_bytes
     # Slack against rounding for a device whose memory fits exactly.
-    fits = jnp.floor((room - largest * work.block_working_bytes) / block_bytes(work, largest) * (1 + 1e-6))
+    fits = jnp.floor((room - largest * work.block_working_bytes) / per_block * (1 + 1e-6))
     least = jnp.min(jnp.where(samples > 0, fits, jnp.inf))
     blocks = jnp.clip(least, 0, work.blocks // 2).astype(jnp.int32)
     return _with_all_clients(problem, blocks, whole_model=False)
