@@ -25,6 +25,7 @@ from collapipe_jax.cost.chain import from_previous_active, gain_to_next
 from collapipe_jax.cost.computing import computing_energy_j, pass_times
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.divergence import cluster_divergence, participating_weight
+from collapipe_jax.cost.link_quality import d2e_hazard
 from collapipe_jax.cost.objective import unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import (
@@ -189,18 +190,14 @@ def step_costs(
     divergence = cluster_divergence(learning, weight, work.batch, micro_batches)
     gain = radio.d2e_gain[:, 0]
     up_sinr = uplink_sinr(radio, allocation.d2e_power, gain, allocation.d2e_share)
-    up_bits = samples * work.uplink_bits
-    down_bits = samples * work.activation_bits
-    hazard = up_bits * transport_block_hazard(radio, up_sinr)
-    hazard = hazard + down_bits * transport_block_hazard(radio, downlink_sinr(radio, gain))
     return StepCosts(
         micro_batches=micro_batches,
-        bits=down_bits,
+        bits=samples * work.activation_bits,
         waits=work.local_steps * (micro_batches - 1.0),
         block_s=pass_times(problem, micro_batches).block_s,
         latency_per_s=0.5 * (costs.latency_per_s + coupling.latency_cost_per_s),
         excess=costs.divergence * divergence.per_excess,
-        d2e_hazard=hazard / radio.transport_block_bits,
+        d2e_hazard=d2e_hazard(problem, samples, up_sinr, downlink_sinr(radio, gain)),
     )
 
 

@@ -81,8 +81,9 @@ def _narrow_shares(problem: RoundProblem, fixed: FixedPartition, logs: Allocatio
     received_w = interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
     sinr = link_sinrs(fixed, allocation, received_w)
 
-    def narrow(log_share, sinr, blocks):
-        wanted = sinr_at_hazard(fixed.radio, _LARGEST_HAZARD / jnp.maximum(blocks, 1.0))
+    def narrow(log_share, sinr, transport_blocks):
+        hazard = _LARGEST_HAZARD / jnp.maximum(transport_blocks, 1.0)
+        wanted = sinr_at_hazard(fixed.radio, hazard)
         return log_share + jnp.minimum(jnp.log(jnp.maximum(sinr, 1e-30) / wanted), 0.0)
 
     return logs._replace(
