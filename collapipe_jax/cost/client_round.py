@@ -14,8 +14,9 @@ from jaxtyping import Array, Float
 from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.divergence import cluster_divergence, participating_weight
 from collapipe_jax.cost.latency import LatencyParts
+from collapipe_jax.cost.link_quality import d2e_hazard
 from collapipe_jax.cost.memory import block_bytes
-from collapipe_jax.cost.objective import drift_plus_penalty, unit_costs
+from collapipe_jax.cost.objective import round_objective, unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import ClientTimes, RoundCost
 from collapipe_jax.cost.workload import ModelEnds, Workload
@@ -24,7 +25,6 @@ from collapipe_jax.network.channel import (
     bit_time_s,
     downlink_sinr,
     loss_probability,
-    transport_block_hazard,
     uplink_sinr,
 )
 
@@ -65,7 +65,6 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     round_s = jnp.max(cluster_latency_s)
     costs = unit_costs(problem)
     drift = jnp.sum(costs.energy_per_j * energy_j.T, axis=0) + costs.divergence * divergence
-    objective = drift_plus_penalty(costs, round_s, drift)
     return RoundCost(
         latency_s=round_s,
         cluster_latency_s=cluster_latency_s,
@@ -76,8 +75,7 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
         memory_bytes=client_memory_bytes(problem.workload, decision),
         loss_probability=jnp.where(takes_part, loss_probability(hazard), 0.0),
         divergence=jnp.sum(divergence),
-        # An empty queue times an infinite cost is not a number, yet the decision is useless.
-        objective=jnp.where(jnp.isnan(objective), jnp.inf, objective),
+        objective=round_objective(costs, round_s, drift),
         absent=~jnp.any(takes_part, axis=1),
         clients=times,
     )
@@ -181,11 +179,7 @@ def _client_hazard(problem: RoundProblem, decision: ClientDecision, links: _Link
     """Hazard ``Lambda_k`` of a client's one micro-batch: its uplink and its downlink."""
     if decision.whole_model:
         return jnp.zeros(decision.samples.shape)
-    work, radio = problem.workload, problem.radio
-    blocks = decision.samples / radio.transport_block_bits
-    up = transport_block_hazard(radio, links.uplink_sinr)
-    down = transport_block_hazard(radio, links.downlink_sinr)
-    hazard = blocks * (work.uplink_bits * up + work.activation_bits * down)
+    hazard = d2e_hazard(problem, decision.samples, links.uplink_sinr, links.downlink_sinr)
     return jnp.where(decision.samples > 0, hazard, 0.0)
 
 
