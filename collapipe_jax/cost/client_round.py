@@ -51,7 +51,6 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
-    takes_part = decision.samples > 0
     links = _client_links(problem, decision)
     times = _client_times(problem, decision, links)
     latency_s = functools.reduce(operator.add, times)
@@ -73,10 +72,10 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
         flows=None,
         energy_j=energy_j,
         memory_bytes=client_memory_bytes(problem.workload, decision),
-        loss_probability=jnp.where(takes_part, loss_probability(hazard), 0.0),
+        loss_probability=loss_probability(hazard),
         divergence=jnp.sum(divergence),
         objective=round_objective(costs, round_s, drift),
-        absent=~jnp.any(takes_part, axis=1),
+        absent=~jnp.any(decision.samples > 0, axis=1),
         clients=times,
     )
 
@@ -187,12 +186,11 @@ def _client_divergence(
     problem: RoundProblem, decision: ClientDecision, hazard: _PerClient
 ) -> Float[Array, " N"]:
     """Divergence of every cluster's clients, of weight ``w_n B_k / B`` and ``M = 1``."""
-    takes_part = decision.samples > 0
-    weight = participating_weight(problem.learning.cluster_weight, jnp.any(takes_part, axis=1))
+    participates = jnp.any(decision.samples > 0, axis=1)
+    weight = participating_weight(problem.learning.cluster_weight, participates)
     weight = weight[:, None] * decision.samples / problem.workload.batch
     batch = jnp.maximum(decision.samples, 1)
-    own = cluster_divergence(problem.learning, weight, batch, 1).at(hazard)
-    return jnp.sum(jnp.where(takes_part, own, 0.0), axis=1)
+    return jnp.sum(cluster_divergence(problem.learning, weight, batch, 1).at(hazard), axis=1)
 
 
 def _slowest_parts(times: ClientTimes, latency_s: _PerClient) -> LatencyParts:
