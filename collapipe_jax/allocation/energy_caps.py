@@ -23,13 +23,13 @@ from collapipe_jax.allocation.variables import LEAST_LOG_POWER, to_allocation
 from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.chain import Messages, at_next_active, sum_by_sender
 from collapipe_jax.cost.decision import Allocation
-from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.cost.fixed_partition import EnergyCaps, FixedPartition, fix_partition
 from collapipe_jax.cost.latency import air_times
 from collapipe_jax.cost.link_quality import BitTimes, link_sinrs, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import RoundTerms, air_energy_j, message_energy_j, round_terms
-from collapipe_jax.cost.shapes import MicroBatches, PerCluster, PerNode, PerRound, Segments
+from collapipe_jax.cost.shapes import MicroBatches, PerCluster, PerNode, Segments
 
 _STEEPEST = 0.1
 """Excess, as a logarithm, from where a penalty goes on along its tangent. A multiplier then
@@ -43,14 +43,6 @@ _OUT_OF_REACH = 2.0
 vanish, and what is saved costs the whole round."""
 _LEAST_J = 1e-15
 _NEWTON_STEPS, _LARGEST_SHIFT, _LEAST_ELASTICITY = 6, 3.0, 1e-3
-
-
-class EnergyCaps(NamedTuple):
-    """Caps on the energy of nodes in one round."""
-
-    room_j: PerNode  # what a cap leaves for time on air, positive
-    initial_multiplier: PerNode  # in units of the objective
-    least_multiplier: PerRound  # from 0 none would come back
 
 
 class CapPenalties(NamedTuple):
@@ -116,8 +108,9 @@ def cap_penalties(
     temperature: float,
 ) -> CapPenalties:
     """Penalties of the caps at a point."""
+    assert fixed.caps is not None
     air_j = jnp.maximum(air_energy_j(fixed, smooth.message_j), _LEAST_J)
-    penalty, slope = _penalty(_log_excess(fixed, air_j), temperature)
+    penalty, slope = _penalty(_log_excess(fixed.caps, air_j), temperature)
     cost = multiplier * slope
     return CapPenalties(
         smooth=sum_nodes(multiplier * penalty),
@@ -128,9 +121,9 @@ def cap_penalties(
     )
 
 
-def _log_excess(fixed: FixedPartition, air_j: Array) -> Array:
+def _log_excess(caps: EnergyCaps, air_j: Array) -> Array:
     """Logarithm of energies on air over what caps leave for them; very low where idle."""
-    return jnp.log(jnp.maximum(air_j, _LEAST_J) / fixed.caps.room_j)
+    return jnp.log(jnp.maximum(air_j, _LEAST_J) / caps.room_j)
 
 
 def _penalty(excess: Array, temperature: float) -> tuple[Array, Array]:
@@ -185,6 +178,8 @@ def scale_powers_to_caps(
     By Newton's method for all nodes at once: the logarithm of a node's energy is convex and
     increasing in that of the factor, and falls with the others' interference.
     """
+    caps = fixed.caps
+    assert caps is not None
 
     def shifted(shift):
         return logs._replace(
@@ -195,8 +190,8 @@ def scale_powers_to_caps(
     def newton(_, shift):
         air_j, slope_j = air_energy_and_slope(problem, fixed, shifted(shift), weights)
         elasticity = jnp.maximum(slope_j / jnp.maximum(air_j, 1e-30), _LEAST_ELASTICITY)
-        step = jnp.clip(_log_excess(fixed, air_j) / elasticity, -_LARGEST_SHIFT, _LARGEST_SHIFT)
+        step = jnp.clip(_log_excess(caps, air_j) / elasticity, -_LARGEST_SHIFT, _LARGEST_SHIFT)
         return jnp.where(fixed.active, jnp.minimum(shift - step, 0.0), 0.0)
 
-    start = jnp.zeros_like(fixed.caps.room_j)
+    start = jnp.zeros_like(caps.room_j)
     return shifted(jax.lax.fori_loop(0, _NEWTON_STEPS, newton, start))

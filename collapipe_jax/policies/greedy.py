@@ -157,6 +157,7 @@ def _scale_to_caps(problem: RoundProblem, relaxed: RoundProblem, candidates: Can
 def _propose_partitions(relaxed: RoundProblem, own: Candidates, config: SearchConfig) -> Candidates:
     """A candidate, and others that look better where caps cost what its multipliers say."""
     fixed = fix_capped_partition(relaxed, own.segments, own.micro_batches)
+    assert fixed.caps is not None
     evaluation = evaluate_logs(relaxed, fixed, own.logs, own.weights)
     cost_per_j = jnp.where(fixed.active, own.weights.caps / fixed.caps.room_j, 0.0)
     queue = jnp.swapaxes(cost_per_j, 0, 1) * relaxed.control.energy_budget_j
@@ -168,6 +169,7 @@ def _propose_partitions(relaxed: RoundProblem, own: Candidates, config: SearchCo
 def _solution(relaxed: RoundProblem, best: _Scaled) -> Solution:
     own = best.candidates
     fixed = fix_capped_partition(relaxed, own.segments, own.micro_batches)
+    assert fixed.caps is not None
     room_j = jnp.where(fixed.active, jnp.maximum(fixed.caps.room_j, best.air_j), 1.0)
     fixed = fixed.replace(caps=fixed.caps._replace(room_j=room_j))
     evaluation = evaluate_logs(relaxed, fixed, own.logs, own.weights)
