@@ -159,10 +159,10 @@ def _rising_energy(message_j: Messages, elasticity: Messages) -> Messages:
 
 
 def air_energy_and_slope(
-    problem: RoundProblem, fixed: FixedPartition, logs: Allocation, weights: Weights
+    fixed: FixedPartition, logs: Allocation, weights: Weights
 ) -> tuple[PerNode, PerNode]:
     """Energies of nodes on air, and their slopes by logarithms of all powers of the node."""
-    allocation = to_allocation(problem, logs)
+    allocation = to_allocation(fixed, logs)
     links = round_links(fixed, allocation)
     exact_j = round_terms(fixed, allocation, links=links).message_j
     smooth = round_terms(fixed, allocation, PowerMean(weights, TEMPERATURE), links)
@@ -170,9 +170,7 @@ def air_energy_and_slope(
     return air_energy_j(fixed, exact_j), air_energy_j(fixed, rising_j)
 
 
-def scale_powers_to_caps(
-    problem: RoundProblem, fixed: FixedPartition, logs: Allocation, weights: Weights
-) -> Allocation:
+def scale_powers_to_caps(fixed: FixedPartition, logs: Allocation, weights: Weights) -> Allocation:
     """Lower the powers of the nodes above their caps, all of a node by one factor.
 
     By Newton's method for all nodes at once: the logarithm of a node's energy is convex and
@@ -188,7 +186,7 @@ def scale_powers_to_caps(
         )
 
     def newton(_, shift):
-        air_j, slope_j = air_energy_and_slope(problem, fixed, shifted(shift), weights)
+        air_j, slope_j = air_energy_and_slope(fixed, shifted(shift), weights)
         elasticity = jnp.maximum(slope_j / jnp.maximum(air_j, 1e-30), _LEAST_ELASTICITY)
         step = jnp.clip(_log_excess(caps, air_j) / elasticity, -_LARGEST_SHIFT, _LARGEST_SHIFT)
         return jnp.where(fixed.active, jnp.minimum(shift - step, 0.0), 0.0)

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.allocation.allocate import Solution, descend_jointly, evaluate_logs
+from collapipe_jax.allocation.allocate import Solution, descend_jointly
 from collapipe_jax.allocation.certificate import band_multiplier, certify
 from collapipe_jax.allocation.smooth_maximum import initial_weights
+from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.allocation.variables import to_logs
 from collapipe_jax.batch_axis import batch_last, sum_nodes
 from collapipe_jax.compilation import compile_for_now
@@ -65,10 +66,10 @@ def limit_multipliers(problem: RoundProblem, decision: Decision) -> LimitMultipl
 
 def _multipliers(problem, decision, start) -> LimitMultipliers:
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    active, first = fixed.active, to_logs(problem, fixed.active, start)
-    weights = descend_jointly(problem, fixed, first, initial_weights(fixed), _STEPS).weights
-    logs = to_logs(problem, active, decision)
-    evaluation = evaluate_logs(problem, fixed, logs, weights)
+    active, first = fixed.active, to_logs(fixed, start)
+    weights = descend_jointly(fixed, first, initial_weights(fixed), _STEPS).weights
+    logs = to_logs(fixed, decision)
+    evaluation = evaluate_allocation(fixed, logs, weights)
     slope, per_s = evaluation.slope, fixed.costs.latency_per_s
 
     def of_power(slope, log, used):

@@ -29,6 +29,7 @@ from collapipe_jax.allocation.smooth_maximum import (
     mean_slope,
     power_mean,
 )
+from collapipe_jax.allocation.variables import to_allocation
 from collapipe_jax.batch_axis import max_nodes, sum_nodes
 from collapipe_jax.cost.chain import of_senders
 from collapipe_jax.cost.decision import Allocation
@@ -74,7 +75,7 @@ class Evaluation(NamedTuple):
 
 def evaluate_allocation(
     fixed: FixedPartition,
-    allocation: Allocation,
+    logs: Allocation,
     weights: Weights,
     coupling: Coupling | None = None,
     temperature: float = TEMPERATURE,
@@ -83,13 +84,14 @@ def evaluate_allocation(
 
     Args:
       fixed: with batch axes.
-      allocation: shares, and powers in watts; positive where used.
+      logs: logarithms of shares, and of powers over their maxima.
       weights: of the maxima.
       coupling: if given, every cluster is evaluated by itself, and the cluster weights are
         those of its own latency and the round's, ``[2, N, ...]``.
       temperature: of the means.
     """
-    active, power_w = fixed.active, active_power_w(fixed, allocation)
+    active, allocation = fixed.active, to_allocation(fixed, logs)
+    power_w = active_power_w(fixed, allocation)
     if coupling is None:
         received_w = interference_w(fixed.cross_gain, power_w)
     else:

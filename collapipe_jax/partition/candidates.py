@@ -58,11 +58,11 @@ def starting_candidates(
 ) -> Candidates:
     """One partition with all powers at different levels; the decision itself is the first."""
     fixed = fix(problem, decision.segments, decision.micro_batches)
-    logs = repeat(to_logs(problem, fixed.active, decision), count)
+    logs = repeat(to_logs(fixed, decision), count)
     levels = jnp.array([_START_POWERS[i % len(_START_POWERS)] for i in range(count)])
     number = logs.d2d_power.dtype
     logs = logs._replace(d2d_power=logs.d2d_power + jnp.log(levels)[:, None])
-    narrowed = _narrow_shares(with_candidate_axis(problem), repeat(fixed, count), logs)
+    narrowed = _narrow_shares(repeat(fixed, count), logs)
     is_first = jnp.arange(count)[:, None] == 0
     return Candidates(
         segments=repeat(decision.segments, count).astype(number),
@@ -72,12 +72,12 @@ def starting_candidates(
     )
 
 
-def _narrow_shares(problem: RoundProblem, fixed: FixedPartition, logs: Allocation) -> Allocation:
+def _narrow_shares(fixed: FixedPartition, logs: Allocation) -> Allocation:
     """Shares narrowed until a micro-batch mostly survives every message.
 
     From where nearly all is lost a descent takes long to come back.
     """
-    allocation = to_allocation(problem, logs)
+    allocation = to_allocation(fixed, logs)
     received_w = interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
     sinr = link_sinrs(fixed, allocation, received_w)
 

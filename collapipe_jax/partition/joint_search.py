@@ -82,7 +82,7 @@ def optimise(
     problem = with_candidate_axis(problem)
     fixed = fix(problem, candidates.segments, candidates.micro_batches)
     start = candidates.logs, candidates.weights
-    descent = descend_jointly(problem, fixed, *start, steps, with_evaluation=True)
+    descent = descend_jointly(fixed, *start, steps, with_evaluation=True)
     candidates = candidates._replace(logs=descent.logs, weights=descent.weights)
     best = jnp.argmin(descent.objective, axis=0)
     return Incumbent(*take((candidates, fixed, descent.evaluation), best))
@@ -96,14 +96,14 @@ def propose_partitions(
 ) -> Candidates:
     """The incumbent, and the most promising candidates with other partitions."""
     own, fixed, evaluation = incumbent
-    allocation = to_allocation(problem, own.logs)
+    allocation = to_allocation(fixed, own.logs)
     coupling = coupling_at(fixed, allocation, evaluation)
     found = search_clusters(problem, allocation, coupling, config.cluster_candidates)
     candidates = _with_own(found, own)
     wide_problem, wide_coupling = with_candidate_axis((problem, coupling))
     wide = fix(wide_problem, candidates.segments, candidates.micro_batches)
     start, steps = candidates.logs, config.cluster_steps
-    refined = descend_clusters(wide_problem, wide, start, wide_coupling, steps)
+    refined = descend_clusters(wide, start, wide_coupling, steps)
     candidates = candidates._replace(logs=refined.logs, weights=refined.weights)
     choices = _best_choices(wide, wide_coupling, refined, config.candidates - 1)
     weight = with_candidate_axis(own.weights.cluster)
