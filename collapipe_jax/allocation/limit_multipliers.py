@@ -13,11 +13,11 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.allocation.allocate import Solution, descend_jointly
-from collapipe_jax.allocation.certificate import band_multiplier, certify
+from collapipe_jax.allocation.certificate import certify, full_band_multiplier
 from collapipe_jax.allocation.smooth_maximum import initial_weights
 from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.allocation.variables import to_logs
-from collapipe_jax.batch_axis import batch_last, sum_nodes
+from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.compilation import compile_for_now
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.fixed_partition import fix_partition
@@ -78,18 +78,12 @@ def _multipliers(problem, decision, start) -> LimitMultipliers:
     return LimitMultipliers(
         latency=per_s,
         cluster_latency=per_s * evaluation.weights.cluster,
-        d2d_band=_of_band(slope.d2d_share, logs.d2d_share, active),
-        d2e_band=_of_band(slope.d2e_share, logs.d2e_share, active[0]),
+        d2d_band=full_band_multiplier(slope.d2d_share, logs.d2d_share, active, _AT_LIMIT),
+        d2e_band=full_band_multiplier(slope.d2e_share, logs.d2e_share, active[0], _AT_LIMIT),
         d2d_power=jnp.swapaxes(of_power(slope.d2d_power, logs.d2d_power, active), 0, 1),
         d2e_power=of_power(slope.d2e_power, logs.d2e_power, active[0]),
         residual=certify(evaluation, logs, active).residual,
     )
-
-
-def _of_band(slope, log, used):
-    """Multiplier of a band, 0 where part of it is left empty."""
-    share = sum_nodes(jnp.where(used, jnp.exp(log), 0.0))
-    return jnp.where(share > 1.0 - _AT_LIMIT, band_multiplier(slope), 0.0)
 
 
 class FullDevice(NamedTuple):

@@ -52,6 +52,11 @@ def interference_w(cross_gain: CrossGain, d2d_power_w: PerNode) -> PerNode:
     return fusion_barrier(sum(d2d_power_w[i, n] * cross_gain[i, n] for i, n in senders))
 
 
+def received_interference_w(fixed: FixedPartition, allocation: Allocation) -> PerNode:
+    """Interference at every node at powers in watts."""
+    return interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
+
+
 def active_power_w(fixed: FixedPartition, allocation: Allocation) -> PerNode:
     """D2D powers, 0 on idle nodes."""
     return jnp.where(fixed.active, allocation.d2d_power, 0.0)
@@ -65,7 +70,7 @@ def round_links(
     Interference received at every node is by default that of the allocation itself.
     """
     if received_w is None:
-        received_w = interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
+        received_w = received_interference_w(fixed, allocation)
     return links_at(fixed, link_sinrs(fixed, allocation, received_w))
 
 

@@ -14,7 +14,7 @@ from collapipe_jax.allocation.smooth_maximum import Weights, initial_weights
 from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.cost.decision import Allocation, Decision
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
-from collapipe_jax.cost.link_quality import active_power_w, interference_w, link_sinrs
+from collapipe_jax.cost.link_quality import link_sinrs, received_interference_w
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import sinr_at_hazard
 
@@ -78,8 +78,7 @@ def _narrow_shares(fixed: FixedPartition, logs: Allocation) -> Allocation:
     From where nearly all is lost a descent takes long to come back.
     """
     allocation = to_allocation(fixed, logs)
-    received_w = interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
-    sinr = link_sinrs(fixed, allocation, received_w)
+    sinr = link_sinrs(fixed, allocation, received_interference_w(fixed, allocation))
 
     def narrow(log_share, sinr, transport_blocks):
         hazard = _LARGEST_HAZARD / jnp.maximum(transport_blocks, 1.0)

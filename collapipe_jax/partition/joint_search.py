@@ -20,7 +20,7 @@ from collapipe_jax.allocation.variables import to_allocation
 from collapipe_jax.batch_axis import max_nodes
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
-from collapipe_jax.cost.link_quality import active_power_w, interference_w
+from collapipe_jax.cost.link_quality import received_interference_w
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.partition.candidates import (
     Candidates,
@@ -64,7 +64,7 @@ class Incumbent(NamedTuple):
 def coupling_at(fixed: FixedPartition, allocation: Allocation, evaluation: Evaluation) -> Coupling:
     """Coupling of the clusters at an evaluated point."""
     return Coupling(
-        interference_w=interference_w(fixed.cross_gain, active_power_w(fixed, allocation)),
+        interference_w=received_interference_w(fixed, allocation),
         interference_cost_per_w=evaluation.interference_cost_per_w,
         latency_cost_per_s=fixed.costs.latency_per_s * evaluation.weights.cluster,
         round_s=max_nodes(evaluation.cluster_latency_s),
