@@ -69,6 +69,7 @@ def allocate_batch(problem: RoundProblem, decision: Decision, steps: int) -> Sol
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
     start, weights = to_logs(fixed, decision), initial_weights(fixed)
     descent = descend_jointly(fixed, start, weights, steps, with_evaluation=True)
+    assert descent.evaluation is not None
     partition = decision.segments, decision.micro_batches
     return certified(fixed, *partition, descent.logs, descent.evaluation)
 
@@ -98,13 +99,7 @@ def descend_clusters(
     weights = weights._replace(cluster=jnp.full((2, *weights.cluster.shape), 0.5))
     evaluate = functools.partial(evaluate_allocation, fixed, coupling=coupling)
     return descend(
-        evaluate,
-        fixed.active,
-        logs,
-        weights,
-        steps,
-        joint=False,
-        with_evaluation=with_evaluation,
+        evaluate, fixed.active, logs, weights, steps, joint=False, with_evaluation=with_evaluation
     )
 
 

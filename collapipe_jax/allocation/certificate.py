@@ -31,10 +31,7 @@ class Certificate(NamedTuple):
 
 
 def certify(
-    evaluation: Evaluation,
-    logs: Allocation,
-    active: ActiveNodes,
-    joint: bool = True,
+    evaluation: Evaluation, logs: Allocation, active: ActiveNodes, joint: bool = True
 ) -> Certificate:
     """Certificate of a point from the smooth objective there.
 

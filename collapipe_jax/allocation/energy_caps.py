@@ -56,9 +56,7 @@ class CapPenalties(NamedTuple):
 
 
 def fix_capped_partition(
-    problem: RoundProblem,
-    segments: Segments,
-    micro_batches: MicroBatches,
+    problem: RoundProblem, segments: Segments, micro_batches: MicroBatches
 ) -> FixedPartition:
     """A fixed partition whose nodes' budgets are caps of this round.
 
@@ -102,10 +100,7 @@ def least_air_energy_j(fixed: FixedPartition) -> PerNode:
 
 
 def cap_penalties(
-    fixed: FixedPartition,
-    smooth: RoundTerms,
-    multiplier: PerNode,
-    temperature: float,
+    fixed: FixedPartition, smooth: RoundTerms, multiplier: PerNode, temperature: float
 ) -> CapPenalties:
     """Penalties of the caps at a point."""
     assert fixed.caps is not None
@@ -134,10 +129,7 @@ def _penalty(excess: Array, temperature: float) -> tuple[Array, Array]:
 
 
 def cap_curvature(
-    fixed: FixedPartition,
-    smooth: RoundTerms,
-    sinrs: SinrSlopes,
-    stiffness: PerNode,
+    fixed: FixedPartition, smooth: RoundTerms, sinrs: SinrSlopes, stiffness: PerNode
 ) -> Allocation:
     """Stiffness times squared slopes of energies, by shares and powers."""
     rising_j = _rising_energy(smooth.message_j, sinrs.time)
@@ -155,7 +147,7 @@ def cap_curvature(
 
 def _rising_energy(message_j: Messages, elasticity: Messages) -> Messages:
     """Slopes of messages' energies by the logarithm of their power."""
-    return Messages(*((1.0 - e) * j for e, j in zip(elasticity, message_j, strict=True)))
+    return jax.tree.map(lambda e, j: (1.0 - e) * j, elasticity, message_j)
 
 
 def air_energy_and_slope(

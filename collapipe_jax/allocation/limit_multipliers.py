@@ -19,7 +19,7 @@ from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.allocation.variables import to_logs
 from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.compilation import compile_for_now
-from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.decision import Decision, participates
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
@@ -89,9 +89,8 @@ def _multipliers(problem, decision, start) -> LimitMultipliers:
 class FullDevice(NamedTuple):
     """A device without memory for another block."""
 
-    # indices; devices count from 1
-    cluster: int
-    device: int
+    cluster: int  # index
+    device: int  # counted from 1
     blocks: int  # on the device
     saved: float  # fall of (P2) with memory for one block more
 
@@ -108,10 +107,10 @@ def full_devices(
     memory_bytes = problem.compute.memory_bytes
     needs = compile_for_now(device_memory_bytes, problem.workload, segments, counts)
     one_more_bytes = np.asarray(needs(problem.workload, segments + 1, counts))
-    runs = segments.sum(axis=1, keepdims=True) > 0
-    full = runs & (memory_bytes > 0) & (one_more_bytes > memory_bytes * _FITS)
+    full = (memory_bytes > 0) & (one_more_bytes > memory_bytes * _FITS)
+    could_hold = participates(segments)[:, None] & (segments < problem.workload.blocks)
     found = []
-    for n, k in np.argwhere(full & (segments < problem.workload.blocks)):
+    for n, k in np.argwhere(full & could_hold):
         wider_bytes = memory_bytes.copy()
         wider_bytes[n, k] = one_more_bytes[n, k] * _ROOM
         other = decide(problem.replace(compute=problem.compute.replace(memory_bytes=wider_bytes)))

@@ -14,9 +14,9 @@ from jax import Array
 from collapipe_jax.allocation.derivative import (
     Marginals,
     curvature,
+    interference_cost_per_w,
     sinr_slopes,
     slope,
-    slope_by_interference,
     time_slopes,
 )
 from collapipe_jax.allocation.energy_caps import cap_curvature, cap_penalties
@@ -33,12 +33,7 @@ from collapipe_jax.batch_axis import max_nodes, sum_nodes
 from collapipe_jax.cost.chain import of_senders
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition
-from collapipe_jax.cost.link_quality import (
-    active_power_w,
-    interference_w,
-    received_interference_w,
-    round_links,
-)
+from collapipe_jax.cost.link_quality import active_power_w, received_interference_w, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.objective import UnitCosts, drift_plus_penalty
 from collapipe_jax.cost.round_terms import round_terms
@@ -109,7 +104,8 @@ def evaluate_allocation(
         caps = cap_penalties(fixed, smooth, weights.caps, temperature)
         exact = exact._replace(cluster_cost=exact.cluster_cost + caps.exact)
         smooth = smooth._replace(cluster_cost=smooth.cluster_cost + caps.smooth)
-        cost_per_j = _added(cost_per_j, of_senders(caps.cost_per_j, fixed.active))
+        of_caps = of_senders(caps.cost_per_j, fixed.active)
+        cost_per_j = jax.tree.map(jnp.add, cost_per_j, of_caps)
     if coupling is None:
         total = _joint(fixed, exact, smooth, weights, temperature)
     else:
@@ -118,14 +114,15 @@ def evaluate_allocation(
     marginals = Marginals(total.cost_per_s, total.latency_part, cost_per_j, total.smooth)
     times = time_slopes(fixed, smooth, marginals)
     sinrs = sinr_slopes(fixed, smooth, times)
-    if coupling is None:
-        cost_per_w = _interference_cost_per_w(fixed, sinrs, received_w)
+    if coupling is None:  # not charged: the slopes of the other clusters contain it
+        cost_per_w = interference_cost_per_w(fixed, sinrs, received_w)
     else:
         cost_per_w = coupling.interference_cost_per_w
     interference_cost = active_power_w(fixed, allocation) * cost_per_w
     curved = curvature(fixed, smooth, marginals, times, sinrs, interference_cost, temperature)
     if caps is not None:
-        curved = _added(curved, cap_curvature(fixed, smooth, sinrs, caps.stiffness))
+        capped = cap_curvature(fixed, smooth, sinrs, caps.stiffness)
+        curved = jax.tree.map(jnp.add, curved, capped)
     return Evaluation(
         smooth=total.smooth,
         objective=total.objective,
@@ -135,11 +132,6 @@ def evaluate_allocation(
         interference_cost_per_w=cost_per_w,
         weights=_better_weights(smooth, total.cluster_weights, caps),
     )
-
-
-def _added(first, second):
-    """Sums of the numbers of two trees."""
-    return jax.tree.map(jnp.add, first, second)
 
 
 class _Total(NamedTuple):
@@ -187,13 +179,6 @@ def _coupled(fixed, allocation, exact, smooth, weights, coupling, temperature) -
         cluster_weights=_next_weights(mean),
         bandwidth_cost=band,
     )
-
-
-def _interference_cost_per_w(fixed, sinrs, received_w) -> PerNode:
-    """Cost of a watt of every node; not charged, as the slopes of other clusters contain it."""
-    noise_w = fixed.radio.d2d_bandwidth_hz * fixed.radio.node_noise_w_per_hz + received_w
-    per_w = slope_by_interference(fixed, sinrs) / noise_w
-    return interference_w(fixed.cross_gain_to, per_w)
 
 
 def _better_weights(smooth, cluster_weights, caps) -> Weights:

@@ -33,11 +33,9 @@ _LOSS_COSTS = np.logspace(-10, 14, 481)
 class _Floors(NamedTuple):
     """Floors of a round, in units of budgets and of the target."""
 
-    # least energy of a control unit
-    uplink: Float[Array | np.ndarray, "*rounds N"]
-    rest: Float[Array | np.ndarray, "*rounds N"]
-    # Divergence per unit of ``e^hazard - 1`` of a cluster
-    per_excess: Float[Array | np.ndarray, "*rounds N"]
+    uplink: Float[Array | np.ndarray, "*rounds N"]  # least energy of a control unit's uplink
+    rest: Float[Array | np.ndarray, "*rounds N"]  # and of all else that it does
+    per_excess: Float[Array | np.ndarray, "*rounds N"]  # divergence per unit of e^hazard - 1
     lossless: Float[Array | np.ndarray, "*rounds"]  # divergence of a round without losses
 
 

@@ -21,12 +21,7 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import ClientTimes, RoundCost
 from collapipe_jax.cost.workload import ModelEnds, Workload
 from collapipe_jax.errors import InputError
-from collapipe_jax.network.channel import (
-    bit_time_s,
-    downlink_sinr,
-    loss_probability,
-    uplink_sinr,
-)
+from collapipe_jax.network.channel import bit_time_s, downlink_sinr, loss_probability, uplink_sinr
 
 _PerClient = Float[Array, "N K"]
 

@@ -42,19 +42,11 @@ def with_candidate_axis(tree):
 
 def repeat(tree, count: int):
     """Leaves ``[..., R]`` as ``[..., count, R]``."""
-    return jax.tree.map(
-        lambda leaf: jnp.broadcast_to(
-            leaf[..., None, :], (*leaf.shape[:-1], count, leaf.shape[-1])
-        ),
-        tree,
-    )
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf[..., None, :], count, axis=-2), tree)
 
 
 def starting_candidates(
-    problem: RoundProblem,
-    decision: Decision,
-    count: int,
-    fix: FixPartition = fix_partition,
+    problem: RoundProblem, decision: Decision, count: int, fix: FixPartition = fix_partition
 ) -> Candidates:
     """One partition with all powers at different levels; the decision itself is the first."""
     fixed = fix(problem, decision.segments, decision.micro_batches)

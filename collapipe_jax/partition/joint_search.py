@@ -142,9 +142,9 @@ def _best_choices(fixed: FixedPartition, coupling: Coupling, refined: Descent, c
     """
     per_s, latency_s = fixed.costs.latency_per_s, refined.cluster_latency_s  # [N, C, R]
     other_costs = refined.objective - coupled_latency_cost(coupling, fixed.costs, latency_s)
-    runs = fixed.active[0]
-    latency_s = jnp.where(runs, _nan_to_inf(latency_s), 0.0)
-    other_costs = jnp.where(runs, _nan_to_inf(other_costs), 0.0)
+    participates = fixed.active[0]
+    latency_s = jnp.where(participates, _nan_to_inf(latency_s), 0.0)
+    other_costs = jnp.where(participates, _nan_to_inf(other_costs), 0.0)
     limit_s = latency_s.reshape(-1, latency_s.shape[-1])  # [N C, R]
     keeps = latency_s <= limit_s[:, None, None] * (1.0 + _SAME)
     cost = jnp.where(keeps, other_costs, jnp.inf)

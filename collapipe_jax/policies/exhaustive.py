@@ -179,6 +179,7 @@ def _solve(problem, segments: Array, micro_batches: Array, start: _Point, steps:
         def descend(point: _Point, steps):
             (logs, weights), steps = point, jnp.max(steps)  # the same in all problems
             found = descend_jointly(fixed, logs, weights, steps, with_evaluation=True)
+            assert found.evaluation is not None
             solution = certified(fixed, *partition, found.logs, found.evaluation)
             bandwidth_cost = band_multiplier(found.evaluation.slope.d2e_share)
             return _Point(found.logs, found.weights), _Found(solution, bandwidth_cost)
@@ -261,6 +262,7 @@ def bound_clusters(
         start = Allocation(node, node, node[0] - jnp.log(1.0 * node.shape[1]), node[0])
         steps = _CLUSTER_STEPS
         found = descend_clusters(fixed, start, coupling, steps, with_evaluation=True)
+        assert found.evaluation is not None
         bound = certify(found.evaluation, found.logs, fixed.active, joint=False).lower_bound
         return bound, _Point(found.logs, found.weights)
 
