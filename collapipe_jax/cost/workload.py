@@ -51,6 +51,16 @@ class Workload(Struct):
         default=None,
     )
 
+    @property
+    def uplink_bits(self) -> Array:
+        """Bits of a sample on the uplink: its activations and its targets."""
+        return self.activation_bits + self.target_bits
+
+    @property
+    def model_bits(self) -> Array:
+        """Bits of all parameters on the link to the base station."""
+        return self.blocks * self.block_param_bits + self.embedding_param_bits
+
 
 def encoder_workload(
     *,

@@ -62,7 +62,7 @@ def _alternate(problem: RoundProblem, candidates: Candidates, config: SearchConf
         )
         best, fixed, evaluation = incumbent
         partition = best.segments, best.micro_batches
-        return candidates, certified(problem, fixed, *partition, best.logs, evaluation)
+        return candidates, certified(fixed, *partition, best.logs, evaluation)
 
     _, solutions = jax.lax.scan(iterate, candidates, jnp.arange(len(steps)))
     return jax.tree.map(lambda leaf: leaf[-1], solutions)

@@ -163,7 +163,7 @@ class _Found(NamedTuple):
 def _point_of(problem: RoundProblem, decision: Decision) -> _Point:
     def find(problem, decision):
         fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-        return _Point(to_logs(problem, fixed.active, decision), initial_weights(fixed))
+        return _Point(to_logs(fixed, decision), initial_weights(fixed))
 
     return batch_last(find)(problem, decision)
 
@@ -177,8 +177,9 @@ def _solve(problem, segments: Array, micro_batches: Array, start: _Point, steps:
 
         def descend(point: _Point, steps):
             (logs, weights), steps = point, jnp.max(steps)  # the same in all problems
-            found = descend_jointly(problem, fixed, logs, weights, steps, with_evaluation=True)
-            solution = certified(problem, fixed, *partition, found.logs, found.evaluation)
+            found = descend_jointly(fixed, logs, weights, steps, with_evaluation=True)
+            assert found.evaluation is not None
+            solution = certified(fixed, *partition, found.logs, found.evaluation)
             bandwidth_cost = band_multiplier(found.evaluation.slope.d2e_share)
             return _Point(found.logs, found.weights), _Found(solution, bandwidth_cost)
 
@@ -259,7 +260,8 @@ def bound_clusters(
         # Full power; D2D shares of 1, which the descent projects to its limits.
         start = Allocation(node, node, node[0] - jnp.log(1.0 * node.shape[1]), node[0])
         steps = _CLUSTER_STEPS
-        found = descend_clusters(problem, fixed, start, coupling, steps, with_evaluation=True)
+        found = descend_clusters(fixed, start, coupling, steps, with_evaluation=True)
+        assert found.evaluation is not None
         bound = certify(found.evaluation, found.logs, fixed.active, joint=False).lower_bound
         return bound, _Point(found.logs, found.weights)
 

@@ -288,7 +288,7 @@ def bound(case: DescentCase, problem: Problem, trace: Trace) -> float:
         gradient_variance=jnp.max(trace.variance),
         gradient_heterogeneity=jnp.max(trace.heterogeneity),
     )
-    descent = convergence.Descent(
+    descent = convergence.DescentSettings(
         smoothness=problem.smoothness,
         start_gap=start_gap(problem, case.weight),
         step_size=at.step_smoothness / problem.smoothness,
@@ -320,7 +320,7 @@ _momentum_bound = jax.jit(convergence.momentum_bound)
 
 @jax.jit
 def _absence_bound(
-    learning: Learning, descent: convergence.Descent, present: jax.Array
+    learning: Learning, descent: convergence.DescentSettings, present: jax.Array
 ) -> jax.Array:
     """The bound if the same clusters sat out in all rounds; its mean over rounds is the bound."""
     bias = convergence.absence_bias(learning, present)

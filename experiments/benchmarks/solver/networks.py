@@ -21,6 +21,7 @@ from rich.table import Table
 
 from collapipe_jax.command_line import make_table
 from collapipe_jax.config.system import build_system_params
+from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.problem import Control, RoundProblem
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
@@ -92,8 +93,8 @@ def _tight_memory(key: Array, problem: RoundProblem) -> Array:
     split = jax.random.uniform(split_key, (clusters, devices), minval=0.5, maxval=1.5)
     part = total * split / jnp.sum(split, axis=1, keepdims=True)
     blocks = jnp.minimum(jnp.ceil(work.blocks * part), work.blocks - 1)
-    block_bytes = work.block_static_bytes + work.batch * work.block_kept_bytes
-    return 1.001 * (blocks * block_bytes + work.batch * work.block_working_bytes)
+    blocks_bytes = blocks * block_bytes(work, work.batch)
+    return 1.001 * (blocks_bytes + work.batch * work.block_working_bytes)
 
 
 def _with_queues(key: Array, control: Control) -> Control:
