@@ -161,7 +161,7 @@ class Norm(nnx.LayerNorm):
 
 
 class Attention(nnx.Module):
-    """Multi-head attention with biases: ``4 h^2 + 4 h`` parameters."""
+    """Multi-head attention with biases."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         width, self.config = config.width, config
@@ -225,7 +225,7 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class FeedForward(nnx.Module):
-    """Two linear maps and an activation: ``2 h d + d + h`` parameters for inner width ``d``."""
+    """Two linear maps with biases, and an activation between them."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.activation = config.activation

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from collapipe_jax.cost import model_counts
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import write_text
+from collapipe_jax.models import counts
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
@@ -141,13 +141,13 @@ def count_work(config: Config, *, pools: bool) -> ModelCounts:
     task, width = config["task"], config["model"]["width"]
     sequence, labels = task["source_length"], task["labels"]
     predictions = 1 if pools else sequence
-    tables = (task["vocabulary_size"] + sequence + 1) * width  # texts are all of one type
+    vocabulary_size = task["vocabulary_size"]
     pooler_flops = 2 * width**2 if pools else 0
     return ModelCounts(
         sequence=sequence,
         target_tokens=predictions,
-        embedding_parameters=tables + 2 * width,
-        decoder_parameters=model_counts.head_parameters(width, labels, not pools),
+        embedding_parameters=counts.bert_embedding_parameters(vocabulary_size, sequence, width),
+        decoder_parameters=counts.head_parameters(width, labels, pools),
         embed_flops=10.0 * sequence * width,  # two sums, then the norm's eight operations
         decoder_flops=3.0 * (pooler_flops + 2 * predictions * width * labels),
     )

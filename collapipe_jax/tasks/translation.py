@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jax import Array
 
-from collapipe_jax.cost import model_counts
 from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.models import counts
 from collapipe_jax.models.config import (
     BOS_ID,
     EOS_ID,
@@ -335,10 +335,10 @@ def count_work(config: Config) -> ModelCounts:
     return ModelCounts(
         sequence=source,
         target_tokens=target,
-        embedding_parameters=model_counts.embedding_parameters(vocabulary_size, width),
-        decoder_parameters=model_counts.decoder_parameters(vocabulary_size, width, inner, blocks),
-        embed_flops=model_counts.embedding_flops(source, width),
-        decoder_flops=model_counts.decoder_flops(
+        embedding_parameters=counts.embedding_parameters(vocabulary_size, width),
+        decoder_parameters=counts.decoder_parameters(vocabulary_size, width, inner, blocks),
+        embed_flops=counts.embedding_flops(source, width),
+        decoder_flops=counts.decoder_flops(
             source_length=source,
             target_length=target,
             width=width,
