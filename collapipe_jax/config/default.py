@@ -276,7 +276,9 @@ KEYS: dict[str, Any] = {
             "entity, class or domain; `natural`: a domain or type of entity belongs to one cluster",
             choices=SCHEMES,
         ),
-        concentration=key(0.5, "concentration of the Dirichlet split"),
+        concentration=key(
+            0.5, "concentration of the Dirichlet split; 0.1 is skew, 100 almost none", ">= 0.001"
+        ),
     ),
     "training": section(
         Workload,

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID, TransformerConfig
 from collapipe_jax.models.layers import Norm, Params, bind
 from collapipe_jax.models.transformer import DecoderBlock, embed, logits, source_memory
@@ -47,23 +46,14 @@ def beam_search(
     Args:
       params, config: of the model.
       source_ids: ``[B, S]``.
-      beams: ``W``, hypotheses kept for an example (static).
+      beams: ``W``, hypotheses kept for an example, at least 1 (static).
       length_penalty: ``a`` >= 0 (an array value); 0 ranks by log-probability alone.
 
     Returns:
       ``(ids [B, T] int32, score [B])`` of the best hypothesis of each example, ``T`` of the
       configuration: tokens without a start token, an end token, then padding. A sentence that
       never ends has no end token.
-
-    Raises:
-      InputError: on fewer than 1 beam or a negative penalty.
     """
-    if beams < 1:
-        raise InputError("evaluation.beams", beams, "keeps no hypothesis", "Give at least 1")
-    if not length_penalty >= 0.0:
-        raise InputError(
-            "evaluation.length_penalty", length_penalty, "is negative", "Give 0 or more"
-        )
     return _beam_search(params, config, source_ids, jnp.float32(length_penalty), beams)
 
 

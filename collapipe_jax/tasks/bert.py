@@ -53,9 +53,6 @@ class BertObjective(Objective):
         sizes, pretrained = make_sizes(config), None
         if model["pretrained"]:
             sizes, pretrained = _load_pretrained(model["pretrained"], sizes)
-        if task["source_length"] < 3:
-            problem = "no room for a piece between [CLS] and [SEP]"
-            raise InputError("task.source_length", task["source_length"], problem, "Use 3 or more")
         data = cls.load_data(config)
         if task["labels"] != (found := len(data.labels)):
             names = ", ".join(data.labels[:5]) + (", ..." if found > 5 else "")
@@ -127,6 +124,9 @@ _predict = jax.jit(predict, static_argnums=0)
 def make_sizes(config: Config) -> BertConfig:
     """Sizes of BERT without its head."""
     task = config["task"]
+    if task["source_length"] < 3:
+        problem = "no room for a piece between [CLS] and [SEP]"
+        raise InputError("task.source_length", task["source_length"], problem, "Use 3 or more")
     ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
     with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
         return BertConfig(

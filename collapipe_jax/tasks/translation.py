@@ -237,11 +237,7 @@ class Translation(Objective):
             leave a set empty.
         """
         task, seed = config["task"], config["seed"]
-        lengths = {key: task[key] for key in ("source_length", "target_length")}
-        for key, length in lengths.items():
-            if length < 2:
-                problem = "no room for a token beside the end id"
-                raise InputError(f"task.{key}", length, problem, "Use 2 or more")
+        lengths = task["source_length"], task["target_length"]
         pairs, held_out = task["pairs"], task["validation_pairs"] + task["test_pairs"]
         if pairs <= held_out:
             problem = f"validation and test take {held_out} of them, none are left to train on"
@@ -259,7 +255,7 @@ class Translation(Objective):
         tokenizer = train_bpe(lines, task["vocabulary_size"])
         arrays, texts, dropped = {}, {}, {"empty": empty_lines}
         for name, chosen in split._asdict().items():
-            arrays[name], texts[name] = _arrays(tokenizer, chosen, tuple(lengths.values()), name)
+            arrays[name], texts[name] = _arrays(tokenizer, chosen, lengths, name)
             dropped[name] = len(chosen) - len(arrays[name].source_ids)
         return TranslationData(
             tokenizer=tokenizer,
@@ -318,6 +314,10 @@ _SIZES = ("vocabulary_size", "source_length", "target_length")
 def make_sizes(config: Config) -> TransformerConfig:
     """Sizes of the encoder-decoder."""
     task, model = config["task"], config["model"]
+    for key in ("source_length", "target_length"):
+        if task[key] < 2:
+            problem = "no room for a token beside the end id"
+            raise InputError(f"task.{key}", task[key], problem, "Use 2 or more")
     with under_keys({f"model.{key}": f"task.{key}" for key in _SIZES}):
         return TransformerConfig(
             **{key: task[key] for key in _SIZES},

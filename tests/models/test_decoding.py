@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.decoding import beam_search, greedy_decode
 from collapipe_jax.models.transformer import decode, init_params, logits, source_memory
@@ -110,11 +109,3 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(seed, penalty):
         if penalty == 0.0:
             greedy_total = total[(texts == greedy[b]).all(1)]
             assert score[b] >= greedy_total - 1e-5
-
-
-def test_wrong_settings_are_named():
-    params = make_params(0)
-    with pytest.raises(InputError, match=r"evaluation\.beams"):
-        beam_search(params, CONFIG, SOURCE, beams=0)
-    with pytest.raises(InputError, match=r"evaluation\.length_penalty"):
-        beam_search(params, CONFIG, SOURCE, length_penalty=-1.0)
