@@ -1,4 +1,4 @@
-"""Translation by greedy and beam search with cached keys and values."""
+"""Translation by beam search with cached keys and values."""
 
 import functools
 from typing import NamedTuple
@@ -24,20 +24,16 @@ class _Beams(NamedTuple):
     values: Array  # [decoder_blocks, Q, T, h]
 
 
-def greedy_decode(params: Params, config: TransformerConfig, source_ids: Array) -> Array:
-    """Greedy search: the likeliest next token until the end token; as ``beam_search``."""
-    return _beam_search(params, config, source_ids, jnp.float32(0.0), 1)[0]
-
-
+@functools.partial(jax.jit, static_argnames=("config", "beams"))
 def beam_search(
     params: Params,
     config: TransformerConfig,
     source_ids: Array,
     *,
     beams: int = 4,
-    length_penalty: float = 0.6,
+    length_penalty: Array | float = 0.6,
 ) -> tuple[Array, Array]:
-    """Beam search; exact once the beams hold every hypothesis.
+    """Beam search: greedy with one beam, exact once the beams hold every hypothesis.
 
     A hypothesis of n tokens, end included, scores ``log p / ((5 + n) / 6)^a`` with the
     penalty a (Wu et al. 1609.08144). Finished hypotheses stay in the beam and compete.
@@ -54,17 +50,6 @@ def beam_search(
       configuration: tokens without a start token, an end token, then padding. A sentence that
       never ends has no end token.
     """
-    return _beam_search(params, config, source_ids, jnp.float32(length_penalty), beams)
-
-
-@functools.partial(jax.jit, static_argnames=("config", "beams"))
-def _beam_search(
-    params: Params,
-    config: TransformerConfig,
-    source_ids: Array,
-    length_penalty: Array,
-    beams: int,
-) -> tuple[Array, Array]:
     batch, length = len(source_ids), config.target_length
     memory = _project_memory(params, config, source_ids, beams)
 
@@ -99,11 +84,11 @@ def _beam_search(
     return ids, jnp.take_along_axis(score, best, axis=1)[:, 0]
 
 
-def _penalty(length: Array, strength: Array) -> Array:
+def _penalty(length: Array, strength: Array | float) -> Array:
     return ((5.0 + length) / 6.0) ** strength
 
 
-def _keep_best(state: _Beams, log_p: Array, length_penalty: Array) -> _Beams:
+def _keep_best(state: _Beams, log_p: Array, length_penalty: Array | float) -> _Beams:
     """Extend every hypothesis by every token, ``log_p [B, W, V]``, and keep W of them."""
     batch, beams, vocabulary_size = log_p.shape
     stay = jnp.where(jnp.arange(vocabulary_size) == PAD_ID, 0.0, -jnp.inf)[None, None]

@@ -21,7 +21,7 @@ from collapipe_jax.models.config import (
     TransformerConfig,
     encoder_sizes,
 )
-from collapipe_jax.models.decoding import beam_search, greedy_decode
+from collapipe_jax.models.decoding import beam_search
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
 from collapipe_jax.tasks.corpora import TextFile
@@ -298,12 +298,10 @@ class Translation(Objective):
 
     def translate(self, params: Params, source_ids: np.ndarray, beams: int = 1) -> list[str]:
         """Translations of sources ``[n, source_length]``, greedy for one beam."""
-        sizes, options = self.model.sizes, {"length_penalty": self.length_penalty, "beams": beams}
+        options = {"beams": beams, "length_penalty": self.length_penalty if beams > 1 else 0.0}
 
         def decode(ids: Ids) -> Array:
-            if beams == 1:
-                return greedy_decode(params, sizes, ids)
-            return beam_search(params, sizes, ids, **options)[0]
+            return beam_search(params, self.model.sizes, ids, **options)[0]
 
         return self.data.tokenizer.decode_batch(in_batches(decode, source_ids))
 
