@@ -139,16 +139,13 @@ def _next_scores(
     x = embed(decoder_params["embedding"], config, last, position)
 
     def block(x: Array, layer: tuple) -> tuple[Array, tuple[Array, Array]]:
-        params, key, value, memory_key, memory_value = layer
+        params, keys, values, *source = layer
+
+        def extend(key: Array, value: Array) -> tuple[Array, Array]:
+            return keys.at[:, position].set(key[:, 0]), values.at[:, position].set(value[:, 0])
+
         module = bind(DecoderBlock, config, params)
-        normed = module.attention_norm(x)
-        own_key, own_value = module.attention.project(normed)
-        key = key.at[:, position].set(own_key[:, 0])
-        value = value.at[:, position].set(own_value[:, 0])
-        x = x + module.attention(normed, key, value, seen)
-        normed = module.memory_attention_norm(x)
-        x = x + module.memory_attention(normed, memory_key, memory_value, memory_mask)
-        return x + module.feed_forward(module.feed_forward_norm(x)), (key, value)
+        return module(x, seen, (*source, memory_mask), extend=extend)
 
     layers = decoder_params["blocks"], state.keys, state.values, memory_keys, memory_values
     x, (keys, values) = jax.lax.scan(block, x, layers)
