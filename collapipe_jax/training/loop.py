@@ -21,7 +21,8 @@ from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.bound_constants import BoundConstants, estimate_constants
 from collapipe_jax.files.atomic import write_json, write_text
-from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run, open_workdir
+from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run
+from collapipe_jax.files.workdir import open_workdir
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.simulation.environment import (
@@ -132,7 +133,7 @@ def _start(
         history = History(record["history"])
 
     def write() -> None:
-        # Anew: lines after the newest checkpoint are to come again.
+        # Rounds after the newest checkpoint will be written again.
         write_text(folder / _METRICS, "".join(map(metrics_line, history.rounds)))
         experiment.objective.save(folder)
 
@@ -193,7 +194,7 @@ def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunS
     outcome = jax.device_get(learner.outcome(happened.decision, happened.cost))
     batches, outcome = round_batches(experiment, index), jax.device_put(outcome, place)
     learning, report = learner.round(state.learning, batches, outcome, learning_key, index)
-    # Where the compiler left it may differ, and would make the next round another program.
+    # Another placement would compile the next round anew.
     learning = jax.device_put(learning, place)
     return RunState(learning, system_state), round_metrics(index, happened, report)
 
