@@ -148,7 +148,7 @@ def _log(folder: Path, metrics: Metrics) -> None:
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    learning_key, network_key = jax.random.split(_key(experiment, 1))
+    learning_key, network_key = jax.random.split(run_key(experiment, 1))
     objective, learner = experiment.objective, experiment.learner
     params = objective.starting_params(_fresh_params(learning_key, model=objective.model))
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
@@ -178,8 +178,11 @@ def _mesh(experiment: Experiment) -> Mesh:
     return make_pipeline_mesh(problem.clusters, problem.devices)
 
 
-def _key(experiment: Experiment, purpose: int) -> Array:
-    """A key of the experiment's seed; purpose 0 draws the network."""
+def run_key(experiment: Experiment, purpose: int) -> Array:
+    """A key of the experiment's seed: 1 for the start, 2 rounds, 3 estimates and central rounds.
+
+    ``system_key`` is that of purpose 0, the network.
+    """
     return jax.random.fold_in(jax.random.key(experiment.config["seed"]), purpose)
 
 
@@ -201,7 +204,7 @@ def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunS
 
 def _round_keys(experiment: Experiment, index: int) -> Array:
     """Keys of a round's network and of its learning."""
-    return jax.random.split(jax.random.fold_in(_key(experiment, 2), index))
+    return jax.random.split(jax.random.fold_in(run_key(experiment, 2), index))
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:
@@ -209,7 +212,7 @@ def round_latencies_s(experiment: Experiment) -> Iterator[float]:
 
     The network changes and decides independently of what is learnt.
     """
-    _, key = jax.random.split(_key(experiment, 1))
+    _, key = jax.random.split(run_key(experiment, 1))
     state = _first_network(experiment, key)
     for index in itertools.count():
         key, _ = _round_keys(experiment, index)
@@ -263,7 +266,7 @@ def _estimate_when_due(experiment: Experiment, state: RunState, index: int) -> M
         state.learning.params,
         estimate_batches(experiment, index),
         jnp.asarray(experiment.cluster_weight, jnp.float32),
-        _key(experiment, 3),
+        run_key(experiment, 3),
         model=experiment.objective.model,
     )
     return {name: np.asarray(value) for name, value in constants._asdict().items()}
