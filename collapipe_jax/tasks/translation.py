@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.files.atomic import write_text
 from collapipe_jax.models import counts
 from collapipe_jax.models.config import (
     BOS_ID,
@@ -294,7 +295,7 @@ class Translation(Objective):
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the tokenizer."""
-        self.data.tokenizer.model.save(str(Path(folder) / "tokenizer.json"))
+        write_text(Path(folder) / "tokenizer.json", self.data.tokenizer.model.to_str(pretty=True))
 
     def translate(self, params: Params, source_ids: np.ndarray, beams: int = 1) -> list[str]:
         """Translations of sources ``[n, source_length]``, greedy for one beam."""
