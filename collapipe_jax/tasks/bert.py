@@ -18,6 +18,7 @@ from collapipe_jax.models.bert import BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import load_bert, save_bert
+from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
 from collapipe_jax.tasks.task import Config, ModelCounts, Objective, in_batches
 
@@ -82,7 +83,7 @@ class BertObjective(Objective):
         """Training texts, with random segmentation where there is piece dropout."""
         ids, labels = super().draw(rows, seed)
         if self.piece_dropout:
-            rng = np.random.Generator(np.random.Philox(seed))
+            rng = seeded_generator(seed)
             marks = np.zeros_like(ids) if self.pools else labels
             ids, marks = self.data.wordpiece.drop_pieces(ids, marks, self.piece_dropout, rng)
             labels = labels if self.pools else marks

@@ -9,8 +9,8 @@ from collapipe_jax.errors import InputError
 SCHEMES = ("iid", "dirichlet", "natural")
 
 
-def seeded_generator(seed: int) -> np.random.Generator:
-    """Counter-based generator of a seed from 0."""
+def seeded_generator(seed: int | Sequence[int]) -> np.random.Generator:
+    """Counter-based generator of one or several seeds from 0."""
     return np.random.Generator(np.random.Philox(seed))
 
 
