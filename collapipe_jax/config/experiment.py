@@ -131,7 +131,7 @@ def _check_trainable(config: Config) -> None:
 
 
 def build_optimizers(config: Config) -> Optimizers:
-    """Optimisers of clients, decoder and server, or an ``InputError``."""
+    """Optimisers of clients, decoder and server."""
     training, network = config.training, config.network
     local = {
         "schedule": training.schedule,
@@ -142,9 +142,7 @@ def build_optimizers(config: Config) -> Optimizers:
 
     def make(owner: str, **options: Any) -> optax.GradientTransformation:
         name, rate = training[f"{owner}_optimizer"], training[f"{owner}_learning_rate"]
-        keys = {"name": f"{owner}_optimizer", "schedule": "schedule"}
-        with under_keys({f"optimizer.{key}": f"training.{own}" for key, own in keys.items()}):
-            return make_optimizer(name, rate, **options)
+        return make_optimizer(name, rate, **options)
 
     # A round averages the embeddings of all clusters, or of all clients.
     is_by_clients = policy_entry(config.policy.name).by_clients

@@ -9,12 +9,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from collapipe_jax.files.realisations import Realisations, runnable
+from collapipe_jax.files.realisations import Realisations
 
 ENERGY_LIMIT = DIVERGENCE_LIMIT = 1.01
 """A mean over budget or target up to which a long-term constraint counts as met."""
 QUEUE_LIMIT = 0.01
 """A final energy queue over the rounds up to which it counts as stable."""
+
+
+def runnable(networks: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Networks in which some cluster can hold the encoder, booleans ``[R]``."""
+    reference_s = networks["reference_latency_s"]
+    return networks["can_run"].any(axis=1) & (reference_s > 0) & np.isfinite(reference_s)
 
 
 def network_groups(result: Realisations) -> dict[str, np.ndarray]:

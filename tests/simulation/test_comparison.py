@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from collapipe_jax.files.atomic import write_json
-from collapipe_jax.files.realisations import METRICS, Case, Realisations
-from collapipe_jax.simulation.comparison import summarise
+from collapipe_jax.files.realisations import Case, Realisations
+from collapipe_jax.simulation.comparison import METRICS, summarise
 from experiments.compare import summary_table
 
 
