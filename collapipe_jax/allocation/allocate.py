@@ -67,25 +67,14 @@ def allocate(problem: RoundProblem, decision: Decision, steps: int = 200) -> Sol
 def allocate_batch(problem: RoundProblem, decision: Decision, steps: int) -> Solution:
     """:func:`allocate` with batch axes; the best point of the descent, without the start."""
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    start, weights = to_logs(problem, fixed.active, decision), initial_weights(fixed)
-    descent = descend_jointly(problem, fixed, start, weights, steps, with_evaluation=True)
+    start, weights = to_logs(fixed, decision), initial_weights(fixed)
+    descent = descend_jointly(fixed, start, weights, steps, with_evaluation=True)
+    assert descent.evaluation is not None
     partition = decision.segments, decision.micro_batches
-    return certified(problem, fixed, *partition, descent.logs, descent.evaluation)
-
-
-def evaluate_logs(
-    problem: RoundProblem,
-    fixed: FixedPartition,
-    logs: Allocation,
-    weights: Weights,
-    coupling: Coupling | None = None,
-) -> Evaluation:
-    """:func:`evaluate_allocation` of logarithms of shares, and of powers over their maxima."""
-    return evaluate_allocation(fixed, to_allocation(problem, logs), weights, coupling)
+    return certified(fixed, *partition, descent.logs, descent.evaluation)
 
 
 def descend_jointly(
-    problem: RoundProblem,
     fixed: FixedPartition,
     logs: Allocation,
     weights: Weights,
@@ -93,12 +82,11 @@ def descend_jointly(
     with_evaluation: bool = False,
 ) -> Descent:
     """Descent of all clusters together, interference following the powers; with batch axes."""
-    evaluate = functools.partial(evaluate_logs, problem, fixed)
+    evaluate = functools.partial(evaluate_allocation, fixed)
     return descend(evaluate, fixed.active, logs, weights, steps, with_evaluation=with_evaluation)
 
 
 def descend_clusters(
-    problem: RoundProblem,
     fixed: FixedPartition,
     logs: Allocation,
     coupling: Coupling,
@@ -109,20 +97,13 @@ def descend_clusters(
     weights = initial_weights(fixed)
     # Of its own latency and the round's.
     weights = weights._replace(cluster=jnp.full((2, *weights.cluster.shape), 0.5))
-    evaluate = functools.partial(evaluate_logs, problem, fixed, coupling=coupling)
+    evaluate = functools.partial(evaluate_allocation, fixed, coupling=coupling)
     return descend(
-        evaluate,
-        fixed.active,
-        logs,
-        weights,
-        steps,
-        joint=False,
-        with_evaluation=with_evaluation,
+        evaluate, fixed.active, logs, weights, steps, joint=False, with_evaluation=with_evaluation
     )
 
 
 def certified(
-    problem: RoundProblem,
     fixed: FixedPartition,
     segments: Segments,
     micro_batches: MicroBatches,
@@ -137,7 +118,7 @@ def certified(
     status = jnp.where(jnp.isfinite(objective), status, BROKEN)
     status = jnp.where(jnp.any(fixed.active[0], axis=0), status, NO_CLUSTER)
     return Solution(
-        decision=make_decision(segments, micro_batches, to_allocation(problem, logs), fixed.active),
+        decision=make_decision(segments, micro_batches, to_allocation(fixed, logs), fixed.active),
         objective=objective,
         lower_bound=certificate.lower_bound,
         residual=certificate.residual,

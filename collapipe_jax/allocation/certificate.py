@@ -31,10 +31,7 @@ class Certificate(NamedTuple):
 
 
 def certify(
-    evaluation: Evaluation,
-    logs: Allocation,
-    active: ActiveNodes,
-    joint: bool = True,
+    evaluation: Evaluation, logs: Allocation, active: ActiveNodes, joint: bool = True
 ) -> Certificate:
     """Certificate of a point from the smooth objective there.
 
@@ -76,6 +73,12 @@ def band_multiplier(slope: Float[Array, " shares *any"]) -> Float[Array, "*any"]
     return jnp.maximum(-sum_nodes(slope), 0.0)
 
 
+def full_band_multiplier(slope, log, used, tolerance: float):
+    """:func:`band_multiplier`, 0 where more than a tolerance of the band is left empty."""
+    share = sum_nodes(jnp.where(used, jnp.exp(log), 0.0))
+    return jnp.where(share > 1.0 - tolerance, band_multiplier(slope), 0.0)
+
+
 def _least_on_band(slope, log, used):
     """Least of ``slope (x - log)`` over shares ``e^x`` of sum at most 1."""
     down = jnp.where(used & (slope < 0), -slope, 0.0)
@@ -94,10 +97,8 @@ def _least_in_box(slope, log, used):
 
 def _residual_on_band(slope, log, used):
     """Sizes of slopes that no multiplier of the band cancels, summed over the band."""
-    share = jnp.where(used, jnp.exp(log), 0.0)
-    full = sum_nodes(share) > 1.0 - _AT_LIMIT
-    multiplier = jnp.where(full, band_multiplier(slope), 0.0)
-    return sum_nodes(jnp.where(used, jnp.abs(slope + multiplier * share), 0.0))
+    multiplier = full_band_multiplier(slope, log, used, _AT_LIMIT)
+    return sum_nodes(jnp.where(used, jnp.abs(slope + multiplier * jnp.exp(log)), 0.0))
 
 
 def _residual_in_box(slope, log, used):

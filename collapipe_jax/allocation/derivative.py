@@ -7,23 +7,21 @@ Written out it takes a quarter of the time of automatic differentiation, and the
 comes from the same terms.
 """
 
+import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.allocation.smooth_maximum import mean_slope
 from collapipe_jax.batch_axis import fusion_barrier, sum_nodes
-from collapipe_jax.cost.chain import (
-    Messages,
-    from_previous_active,
-    sum_by_receiver,
-    sum_by_sender,
-)
+from collapipe_jax.cost.chain import Messages, from_previous_active, sum_by_receiver, sum_by_sender
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.divergence import excess_inverse_survival, inverse_survival_slope
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.latency import message_time_s
+from collapipe_jax.cost.link_quality import interference_w
 from collapipe_jax.cost.round_terms import RoundTerms
 from collapipe_jax.cost.shapes import PerCluster, PerNode
 from collapipe_jax.network.channel import efficiency_elasticity
@@ -44,9 +42,8 @@ class TimeSlopes(NamedTuple):
     energy: Messages  # through energy alone
     stage: Messages  # through the longest stages alone, hops and the uplink
     total: Messages  # through energy and latency
-    # of the downlink, ``[N, ...]``
-    downlink: Array
-    downlink_stage: Array
+    downlink: PerCluster  # of the downlink
+    downlink_stage: PerCluster  # of the downlink, through the longest stage alone
 
 
 class SinrSlopes(NamedTuple):
@@ -80,8 +77,7 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
         uplink=air.uplink_s * forward[nodes],
     )
     downlink_stage = air.downlink_s * backward[nodes]
-    cost_per_j = marginals.sender_cost_per_j
-    energy = Messages(*(cost * j for cost, j in zip(cost_per_j, terms.message_j, strict=True)))
+    energy = jax.tree.map(jnp.multiply, marginals.sender_cost_per_j, terms.message_j)
     total = Messages(
         hop=air.hop_s * step_cost + energy.hop + stage.hop,
         move=air.move_s * per_s + energy.move,
@@ -108,16 +104,11 @@ def sinr_slopes(fixed: FixedPartition, terms: RoundTerms, times: TimeSlopes) -> 
 def sinr_elasticities(fixed: FixedPartition, terms: RoundTerms) -> tuple[Messages, Messages]:
     """Elasticities by a SINR: of the efficiency, and of the smooth time as a fall."""
     links = terms.links
-    efficiency = Messages(
-        *(
-            efficiency_elasticity(sinr, bit_hz_s, fixed.radio)
-            for sinr, bit_hz_s in zip(links.sinr, links.bit_hz_s, strict=True)
-        )
-    )
-    times = terms.bit_time.hop, terms.bit_time.move, terms.bit_time.uplink
-    below_ceiling = (one.part for one in times)
-    time = Messages(*(part * e for part, e in zip(below_ceiling, efficiency, strict=True)))
-    return efficiency, time
+    elasticity = functools.partial(efficiency_elasticity, radio=fixed.radio)
+    efficiency = jax.tree.map(elasticity, links.sinr, links.bit_hz_s)
+    times = terms.bit_time
+    below_ceiling = Messages(times.hop.part, times.move.part, times.uplink.part)
+    return efficiency, jax.tree.map(jnp.multiply, below_ceiling, efficiency)
 
 
 def loss_cost_per_excess(fixed: FixedPartition) -> PerCluster:
@@ -125,9 +116,13 @@ def loss_cost_per_excess(fixed: FixedPartition) -> PerCluster:
     return fixed.costs.divergence * fixed.divergence.per_excess
 
 
-def slope_by_interference(fixed: FixedPartition, sinrs: SinrSlopes) -> PerNode:
-    """Slope by the logarithm of noise and interference at every node."""
-    return sum_by_receiver(sinrs.total.hop, sinrs.total.move, fixed.active)
+def interference_cost_per_w(
+    fixed: FixedPartition, sinrs: SinrSlopes, received_w: PerNode
+) -> PerNode:
+    """Cost of a watt of every node on other clusters, by what its receivers hear already."""
+    noise_w = fixed.radio.d2d_bandwidth_hz * fixed.radio.node_noise_w_per_hz + received_w
+    heard = sum_by_receiver(sinrs.total.hop, sinrs.total.move, fixed.active)
+    return interference_w(fixed.cross_gain_to, heard / noise_w)
 
 
 def slope(

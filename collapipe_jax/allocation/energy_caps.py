@@ -10,6 +10,7 @@ is convex, at most 0 where the cap holds, and ``w e^(1/T)`` is a better multipli
 fixed point a cap is met exactly or costs nothing.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -22,13 +23,13 @@ from collapipe_jax.allocation.variables import LEAST_LOG_POWER, to_allocation
 from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.chain import Messages, at_next_active, sum_by_sender
 from collapipe_jax.cost.decision import Allocation
-from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.cost.fixed_partition import EnergyCaps, FixedPartition, fix_partition
 from collapipe_jax.cost.latency import air_times
 from collapipe_jax.cost.link_quality import BitTimes, link_sinrs, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import RoundTerms, air_energy_j, message_energy_j, round_terms
-from collapipe_jax.cost.shapes import MicroBatches, PerCluster, PerNode, PerRound, Segments
+from collapipe_jax.cost.shapes import MicroBatches, PerCluster, PerNode, Segments
 
 _STEEPEST = 0.1
 """Excess, as a logarithm, from where a penalty goes on along its tangent. A multiplier then
@@ -41,16 +42,7 @@ _OUT_OF_REACH = 2.0
 """Where it cannot, the node may spend this many times that least. Nearer to it powers
 vanish, and what is saved costs the whole round."""
 _LEAST_J = 1e-15
-LN2 = 0.6931472
 _NEWTON_STEPS, _LARGEST_SHIFT, _LEAST_ELASTICITY = 6, 3.0, 1e-3
-
-
-class EnergyCaps(NamedTuple):
-    """Caps on the energy of nodes in one round."""
-
-    room_j: PerNode  # what a cap leaves for time on air, positive
-    initial_multiplier: PerNode  # in units of the objective
-    least_multiplier: PerRound  # from 0 none would come back
 
 
 class CapPenalties(NamedTuple):
@@ -64,9 +56,7 @@ class CapPenalties(NamedTuple):
 
 
 def fix_capped_partition(
-    problem: RoundProblem,
-    segments: Segments,
-    micro_batches: MicroBatches,
+    problem: RoundProblem, segments: Segments, micro_batches: MicroBatches
 ) -> FixedPartition:
     """A fixed partition whose nodes' budgets are caps of this round.
 
@@ -98,7 +88,7 @@ def least_air_energy_j(fixed: FixedPartition) -> PerNode:
     sinr = link_sinrs(fixed, watt, jnp.zeros_like(one))
 
     def time(sinr, band_hz):
-        return Maximum(LN2 * radio.snr_gap / (band_hz * sinr), None)
+        return Maximum(math.log(2.0) * radio.snr_gap / (band_hz * sinr), None)
 
     bit_time = BitTimes(
         hop=time(sinr.hop, radio.d2d_bandwidth_hz),
@@ -110,14 +100,12 @@ def least_air_energy_j(fixed: FixedPartition) -> PerNode:
 
 
 def cap_penalties(
-    fixed: FixedPartition,
-    smooth: RoundTerms,
-    multiplier: PerNode,
-    temperature: float,
+    fixed: FixedPartition, smooth: RoundTerms, multiplier: PerNode, temperature: float
 ) -> CapPenalties:
     """Penalties of the caps at a point."""
+    assert fixed.caps is not None
     air_j = jnp.maximum(air_energy_j(fixed, smooth.message_j), _LEAST_J)
-    penalty, slope = _penalty(_log_excess(fixed, air_j), temperature)
+    penalty, slope = _penalty(_log_excess(fixed.caps, air_j), temperature)
     cost = multiplier * slope
     return CapPenalties(
         smooth=sum_nodes(multiplier * penalty),
@@ -128,9 +116,9 @@ def cap_penalties(
     )
 
 
-def _log_excess(fixed: FixedPartition, air_j: Array) -> Array:
+def _log_excess(caps: EnergyCaps, air_j: Array) -> Array:
     """Logarithm of energies on air over what caps leave for them; very low where idle."""
-    return jnp.log(jnp.maximum(air_j, _LEAST_J) / fixed.caps.room_j)
+    return jnp.log(jnp.maximum(air_j, _LEAST_J) / caps.room_j)
 
 
 def _penalty(excess: Array, temperature: float) -> tuple[Array, Array]:
@@ -141,10 +129,7 @@ def _penalty(excess: Array, temperature: float) -> tuple[Array, Array]:
 
 
 def cap_curvature(
-    fixed: FixedPartition,
-    smooth: RoundTerms,
-    sinrs: SinrSlopes,
-    stiffness: PerNode,
+    fixed: FixedPartition, smooth: RoundTerms, sinrs: SinrSlopes, stiffness: PerNode
 ) -> Allocation:
     """Stiffness times squared slopes of energies, by shares and powers."""
     rising_j = _rising_energy(smooth.message_j, sinrs.time)
@@ -162,14 +147,14 @@ def cap_curvature(
 
 def _rising_energy(message_j: Messages, elasticity: Messages) -> Messages:
     """Slopes of messages' energies by the logarithm of their power."""
-    return Messages(*((1.0 - e) * j for e, j in zip(elasticity, message_j, strict=True)))
+    return jax.tree.map(lambda e, j: (1.0 - e) * j, elasticity, message_j)
 
 
 def air_energy_and_slope(
-    problem: RoundProblem, fixed: FixedPartition, logs: Allocation, weights: Weights
+    fixed: FixedPartition, logs: Allocation, weights: Weights
 ) -> tuple[PerNode, PerNode]:
     """Energies of nodes on air, and their slopes by logarithms of all powers of the node."""
-    allocation = to_allocation(problem, logs)
+    allocation = to_allocation(fixed, logs)
     links = round_links(fixed, allocation)
     exact_j = round_terms(fixed, allocation, links=links).message_j
     smooth = round_terms(fixed, allocation, PowerMean(weights, TEMPERATURE), links)
@@ -177,14 +162,14 @@ def air_energy_and_slope(
     return air_energy_j(fixed, exact_j), air_energy_j(fixed, rising_j)
 
 
-def scale_powers_to_caps(
-    problem: RoundProblem, fixed: FixedPartition, logs: Allocation, weights: Weights
-) -> Allocation:
+def scale_powers_to_caps(fixed: FixedPartition, logs: Allocation, weights: Weights) -> Allocation:
     """Lower the powers of the nodes above their caps, all of a node by one factor.
 
     By Newton's method for all nodes at once: the logarithm of a node's energy is convex and
     increasing in that of the factor, and falls with the others' interference.
     """
+    caps = fixed.caps
+    assert caps is not None
 
     def shifted(shift):
         return logs._replace(
@@ -193,10 +178,10 @@ def scale_powers_to_caps(
         )
 
     def newton(_, shift):
-        air_j, slope_j = air_energy_and_slope(problem, fixed, shifted(shift), weights)
+        air_j, slope_j = air_energy_and_slope(fixed, shifted(shift), weights)
         elasticity = jnp.maximum(slope_j / jnp.maximum(air_j, 1e-30), _LEAST_ELASTICITY)
-        step = jnp.clip(_log_excess(fixed, air_j) / elasticity, -_LARGEST_SHIFT, _LARGEST_SHIFT)
+        step = jnp.clip(_log_excess(caps, air_j) / elasticity, -_LARGEST_SHIFT, _LARGEST_SHIFT)
         return jnp.where(fixed.active, jnp.minimum(shift - step, 0.0), 0.0)
 
-    start = jnp.zeros_like(fixed.caps.room_j)
+    start = jnp.zeros_like(caps.room_j)
     return shifted(jax.lax.fori_loop(0, _NEWTON_STEPS, newton, start))

@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.allocation.allocate import Solution, descend_jointly, evaluate_logs
-from collapipe_jax.allocation.certificate import band_multiplier, certify
+from collapipe_jax.allocation.allocate import Solution, descend_jointly
+from collapipe_jax.allocation.certificate import certify, full_band_multiplier
 from collapipe_jax.allocation.smooth_maximum import initial_weights
+from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.allocation.variables import to_logs
-from collapipe_jax.batch_axis import batch_last, sum_nodes
+from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.compilation import compile_for_now
-from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.decision import Decision, participates
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
@@ -65,10 +66,10 @@ def limit_multipliers(problem: RoundProblem, decision: Decision) -> LimitMultipl
 
 def _multipliers(problem, decision, start) -> LimitMultipliers:
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    active, first = fixed.active, to_logs(problem, fixed.active, start)
-    weights = descend_jointly(problem, fixed, first, initial_weights(fixed), _STEPS).weights
-    logs = to_logs(problem, active, decision)
-    evaluation = evaluate_logs(problem, fixed, logs, weights)
+    active, first = fixed.active, to_logs(fixed, start)
+    weights = descend_jointly(fixed, first, initial_weights(fixed), _STEPS).weights
+    logs = to_logs(fixed, decision)
+    evaluation = evaluate_allocation(fixed, logs, weights)
     slope, per_s = evaluation.slope, fixed.costs.latency_per_s
 
     def of_power(slope, log, used):
@@ -77,26 +78,19 @@ def _multipliers(problem, decision, start) -> LimitMultipliers:
     return LimitMultipliers(
         latency=per_s,
         cluster_latency=per_s * evaluation.weights.cluster,
-        d2d_band=_of_band(slope.d2d_share, logs.d2d_share, active),
-        d2e_band=_of_band(slope.d2e_share, logs.d2e_share, active[0]),
+        d2d_band=full_band_multiplier(slope.d2d_share, logs.d2d_share, active, _AT_LIMIT),
+        d2e_band=full_band_multiplier(slope.d2e_share, logs.d2e_share, active[0], _AT_LIMIT),
         d2d_power=jnp.swapaxes(of_power(slope.d2d_power, logs.d2d_power, active), 0, 1),
         d2e_power=of_power(slope.d2e_power, logs.d2e_power, active[0]),
         residual=certify(evaluation, logs, active).residual,
     )
 
 
-def _of_band(slope, log, used):
-    """Multiplier of a band, 0 where part of it is left empty."""
-    share = sum_nodes(jnp.where(used, jnp.exp(log), 0.0))
-    return jnp.where(share > 1.0 - _AT_LIMIT, band_multiplier(slope), 0.0)
-
-
 class FullDevice(NamedTuple):
     """A device without memory for another block."""
 
-    # indices; devices count from 1
-    cluster: int
-    device: int
+    cluster: int  # index
+    device: int  # counted from 1
     blocks: int  # on the device
     saved: float  # fall of (P2) with memory for one block more
 
@@ -113,10 +107,10 @@ def full_devices(
     memory_bytes = problem.compute.memory_bytes
     needs = compile_for_now(device_memory_bytes, problem.workload, segments, counts)
     one_more_bytes = np.asarray(needs(problem.workload, segments + 1, counts))
-    runs = segments.sum(axis=1, keepdims=True) > 0
-    full = runs & (memory_bytes > 0) & (one_more_bytes > memory_bytes * _FITS)
+    full = (memory_bytes > 0) & (one_more_bytes > memory_bytes * _FITS)
+    could_hold = participates(segments)[:, None] & (segments < problem.workload.blocks)
     found = []
-    for n, k in np.argwhere(full & (segments < problem.workload.blocks)):
+    for n, k in np.argwhere(full & could_hold):
         wider_bytes = memory_bytes.copy()
         wider_bytes[n, k] = one_more_bytes[n, k] * _ROOM
         other = decide(problem.replace(compute=problem.compute.replace(memory_bytes=wider_bytes)))

@@ -7,7 +7,7 @@ projection in the same scale. The weights of the maxima follow in small steps.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class Descent(NamedTuple):
     weights: Weights  # of the maxima there
     objective: Array  # exact, ``[...]``, or ``[N, ...]`` for clusters by themselves
     cluster_latency_s: PerCluster
-    evaluation: Any = None  # the :class:`.evaluation.Evaluation` there, if asked for
+    evaluation: Evaluation | None = None  # there, if asked for
 
 
 class _State(NamedTuple):
@@ -80,40 +80,19 @@ def descend(
       exceeded on the way, the last one.
     """
     capped = weights.caps is not None
-    total = sum_nodes if joint else lambda by_cluster: by_cluster
     shape = active.shape[2:] if joint else active.shape[1:]
 
     def body(number, state):
         point = state.ahead, state.weights
-        if with_evaluation:  # the last evaluation is that of the best point
+        if with_evaluation:  # of the best point last: in the loop it is compiled once
             best = state.best.logs, state.best.weights
             point = jax.tree.map(lambda a, b: jnp.where(number == steps, a, b), best, point)
         logs, weights = point
         found = evaluate(logs, weights)
         here = Descent(logs, weights, found.objective, found.cluster_latency_s)
         best = here if capped else _better(here, state.best)
-        slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), found.slope)
-        metric = _metric(found.curvature, slope, logs, state.step, total)
-        moved = _projected_step(logs, slope, metric, active, joint)
-        uphill = total(_along(slope, moved, state.reached)) > 0
-        age = jnp.where(uphill, 0.0, state.age + 1.0)
-        momentum = jnp.minimum(age / (age + 3.0), _MOMENTUM)
-        ahead = jax.tree.map(lambda new, old: new + momentum * (new - old), moved, state.reached)
-        step = jnp.where(
-            found.smooth > state.last,
-            jnp.maximum(state.step * _SHORTER, _LEAST_STEP),
-            jnp.minimum(state.step * _LONGER, 1.0),
-        )
-        return _State(
-            reached=moved,
-            ahead=to_limits(ahead, active, joint),
-            weights=jax.tree.map(lambda a, b: a + _WEIGHT_STEP * (b - a), weights, found.weights),
-            best=best,
-            step=step,
-            age=age,
-            last=found.smooth,
-            evaluation=found if with_evaluation else None,
-        )
+        state = state._replace(best=best, evaluation=found if with_evaluation else None)
+        return _step(state, logs, weights, found, active, joint)
 
     logs = to_limits(logs, active, joint)
     highest, one = jnp.full(shape, jnp.inf), jnp.ones(shape)
@@ -122,10 +101,48 @@ def descend(
     if not with_evaluation:
         return jax.lax.fori_loop(0, steps, body, state).best
     unknown = Evaluation(
-        highest, highest, start.cluster_latency_s, logs, logs, logs.d2d_power, weights
+        smooth=highest,
+        objective=highest,
+        cluster_latency_s=start.cluster_latency_s,
+        slope=logs,
+        curvature=logs,
+        interference_cost_per_w=logs.d2d_power,
+        weights=weights,
     )
     end = jax.lax.fori_loop(0, steps + 1, body, state._replace(evaluation=unknown))
     return end.best._replace(evaluation=end.evaluation)
+
+
+def _step(
+    state: _State,
+    logs: Allocation,
+    weights: Weights,
+    found: Evaluation,
+    active: ActiveNodes,
+    joint: bool,
+) -> _State:
+    """One accelerated step from an evaluated point."""
+    total = sum_nodes if joint else lambda by_cluster: by_cluster
+    slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), found.slope)
+    metric = _metric(found.curvature, slope, logs, state.step, total)
+    moved = _projected_step(logs, slope, metric, active, joint)
+    uphill = total(_along(slope, moved, state.reached)) > 0
+    age = jnp.where(uphill, 0.0, state.age + 1.0)
+    momentum = jnp.minimum(age / (age + 3.0), _MOMENTUM)
+    ahead = jax.tree.map(lambda new, old: new + momentum * (new - old), moved, state.reached)
+    step = jnp.where(
+        found.smooth > state.last,
+        jnp.maximum(state.step * _SHORTER, _LEAST_STEP),
+        jnp.minimum(state.step * _LONGER, 1.0),
+    )
+    return state._replace(
+        reached=moved,
+        ahead=to_limits(ahead, active, joint),
+        weights=jax.tree.map(lambda a, b: a + _WEIGHT_STEP * (b - a), weights, found.weights),
+        step=step,
+        age=age,
+        last=found.smooth,
+    )
 
 
 def _better(new: Descent, old: Descent) -> Descent:

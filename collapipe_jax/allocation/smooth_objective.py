@@ -10,14 +10,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
 
 from collapipe_jax.allocation.derivative import (
     Marginals,
     curvature,
+    interference_cost_per_w,
     sinr_slopes,
     slope,
-    slope_by_interference,
     time_slopes,
 )
 from collapipe_jax.allocation.energy_caps import cap_curvature, cap_penalties
@@ -29,11 +28,12 @@ from collapipe_jax.allocation.smooth_maximum import (
     mean_slope,
     power_mean,
 )
+from collapipe_jax.allocation.variables import to_allocation
 from collapipe_jax.batch_axis import max_nodes, sum_nodes
 from collapipe_jax.cost.chain import of_senders
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition
-from collapipe_jax.cost.link_quality import active_power_w, interference_w, round_links
+from collapipe_jax.cost.link_quality import active_power_w, received_interference_w, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.objective import UnitCosts, drift_plus_penalty
 from collapipe_jax.cost.round_terms import round_terms
@@ -53,11 +53,13 @@ class Coupling(NamedTuple):
 
 
 def coupled_latency_cost(
-    coupling: Coupling, costs: UnitCosts, latency_s: Float[Array, " N *any"]
-) -> Float[Array, " N *any"]:
-    """Cost of a cluster's latency while the others stay as they are."""
-    own, round_s = coupling.latency_cost_per_s, coupling.round_s
-    return own * latency_s + (costs.latency_per_s - own) * jnp.maximum(latency_s, round_s)
+    coupling: Coupling, costs: UnitCosts, latency_s: PerCluster, longer_s: PerCluster | None = None
+) -> PerCluster:
+    """Cost of a cluster's latency, and the longer of it and the round's, the others fixed."""
+    if longer_s is None:
+        longer_s = jnp.maximum(latency_s, coupling.round_s)
+    own = coupling.latency_cost_per_s
+    return own * latency_s + (costs.latency_per_s - own) * longer_s
 
 
 class Evaluation(NamedTuple):
@@ -74,7 +76,7 @@ class Evaluation(NamedTuple):
 
 def evaluate_allocation(
     fixed: FixedPartition,
-    allocation: Allocation,
+    logs: Allocation,
     weights: Weights,
     coupling: Coupling | None = None,
     temperature: float = TEMPERATURE,
@@ -83,47 +85,40 @@ def evaluate_allocation(
 
     Args:
       fixed: with batch axes.
-      allocation: shares, and powers in watts; positive where used.
+      logs: logarithms of shares, and of powers over their maxima.
       weights: of the maxima.
       coupling: if given, every cluster is evaluated by itself, and the cluster weights are
         those of its own latency and the round's, ``[2, N, ...]``.
       temperature: of the means.
     """
-    active, power_w = fixed.active, active_power_w(fixed, allocation)
+    allocation = to_allocation(fixed, logs)
     if coupling is None:
-        received_w = interference_w(fixed.cross_gain, power_w)
+        received_w = received_interference_w(fixed, allocation)
     else:
         received_w = coupling.interference_w
     links = round_links(fixed, allocation, received_w)
     exact = round_terms(fixed, allocation, links=links)
     smooth = round_terms(fixed, allocation, PowerMean(weights, temperature), links)
-    exact_cost, smooth_cost = exact.cluster_cost, smooth.cluster_cost
     cost_per_j, caps = fixed.sender_cost_per_j, None
     if fixed.caps is not None:
         caps = cap_penalties(fixed, smooth, weights.caps, temperature)
-        capped_cost = of_senders(caps.cost_per_j, active)
-        cost_per_j = jax.tree.map(jnp.add, cost_per_j, capped_cost)
-        exact_cost, smooth_cost = exact_cost + caps.exact, smooth_cost + caps.smooth
-
+        exact = exact._replace(cluster_cost=exact.cluster_cost + caps.exact)
+        smooth = smooth._replace(cluster_cost=smooth.cluster_cost + caps.smooth)
+        of_caps = of_senders(caps.cost_per_j, fixed.active)
+        cost_per_j = jax.tree.map(jnp.add, cost_per_j, of_caps)
     if coupling is None:
-        total = _joint(fixed, exact, smooth, exact_cost, smooth_cost, weights, temperature)
-        bandwidth_cost = jnp.zeros_like(smooth_cost)
+        total = _joint(fixed, exact, smooth, weights, temperature)
     else:
-        bandwidth_cost = jnp.where(active[0], allocation.d2e_share * coupling.bandwidth_cost, 0.0)
-        others = sum_nodes(power_w * coupling.interference_cost_per_w) + bandwidth_cost
-        cluster_costs = exact_cost + others, smooth_cost + others
-        total = _coupled(fixed, exact, smooth, *cluster_costs, weights, coupling, temperature)
+        total = _coupled(fixed, allocation, exact, smooth, weights, coupling, temperature)
 
     marginals = Marginals(total.cost_per_s, total.latency_part, cost_per_j, total.smooth)
     times = time_slopes(fixed, smooth, marginals)
     sinrs = sinr_slopes(fixed, smooth, times)
     if coupling is None:  # not charged: the slopes of the other clusters contain it
-        noise_w = fixed.radio.d2d_bandwidth_hz * fixed.radio.node_noise_w_per_hz + received_w
-        per_w = slope_by_interference(fixed, sinrs) / noise_w
-        cost_per_w = interference_w(fixed.cross_gain_to, per_w)
+        cost_per_w = interference_cost_per_w(fixed, sinrs, received_w)
     else:
         cost_per_w = coupling.interference_cost_per_w
-    interference_cost = power_w * cost_per_w
+    interference_cost = active_power_w(fixed, allocation) * cost_per_w
     curved = curvature(fixed, smooth, marginals, times, sinrs, interference_cost, temperature)
     if caps is not None:
         capped = cap_curvature(fixed, smooth, sinrs, caps.stiffness)
@@ -132,18 +127,10 @@ def evaluate_allocation(
         smooth=total.smooth,
         objective=total.objective,
         cluster_latency_s=exact.cluster_latency_s,
-        slope=slope(fixed, times, sinrs, interference_cost, bandwidth_cost),
+        slope=slope(fixed, times, sinrs, interference_cost, total.bandwidth_cost),
         curvature=curved,
         interference_cost_per_w=cost_per_w,
-        weights=Weights(
-            forward=_next_weights(smooth.flows.forward),
-            backward=_next_weights(smooth.flows.backward),
-            cluster=total.cluster_weights,
-            hop=floored(smooth.bit_time.hop.part, 2),
-            move=floored(smooth.bit_time.move.part, 2),
-            uplink=floored(smooth.bit_time.uplink.part, 2),
-            caps=None if caps is None else caps.multiplier,
-        ),
+        weights=_better_weights(smooth, total.cluster_weights, caps),
     )
 
 
@@ -155,37 +142,55 @@ class _Total(NamedTuple):
     cost_per_s: Array
     latency_part: Array
     cluster_weights: Array
+    bandwidth_cost: PerCluster  # of a share of the D2E band; 0 for all clusters together
 
 
-def _joint(fixed, exact, smooth, exact_cost, smooth_cost, weights, temperature) -> _Total:
+def _joint(fixed, exact, smooth, weights, temperature) -> _Total:
     """All clusters together: the round lasts as long as the slowest."""
     costs, latency_s = fixed.costs, smooth.cluster_latency_s
     mean = power_mean(latency_s, weights.cluster, temperature)
+    exact_s = max_nodes(exact.cluster_latency_s)
     return _Total(
-        objective=drift_plus_penalty(costs, max_nodes(exact.cluster_latency_s), exact_cost),
-        smooth=drift_plus_penalty(costs, mean.value, smooth_cost),
+        objective=drift_plus_penalty(costs, exact_s, exact.cluster_cost),
+        smooth=drift_plus_penalty(costs, mean.value, smooth.cluster_cost),
         cost_per_s=costs.latency_per_s * mean_slope(mean.value, mean.part, latency_s),
         latency_part=mean.part,
         cluster_weights=_next_weights(mean),
+        bandwidth_cost=jnp.zeros_like(smooth.cluster_cost),
     )
 
 
-def _coupled(
-    fixed, exact, smooth, exact_cost, smooth_cost, weights, coupling, temperature
-) -> _Total:
+def _coupled(fixed, allocation, exact, smooth, weights, coupling, temperature) -> _Total:
     """Every cluster by itself: part of the cost of latency, all of it beyond the round's."""
-    own, round_s = coupling.latency_cost_per_s, coupling.round_s
-    rest = fixed.costs.latency_per_s - own
+    costs, own = fixed.costs, coupling.latency_cost_per_s
     exact_s, smooth_s = exact.cluster_latency_s, smooth.cluster_latency_s
-    both = jnp.stack([smooth_s, jnp.broadcast_to(round_s, smooth_s.shape)])
+    both = jnp.stack([smooth_s, jnp.broadcast_to(coupling.round_s, smooth_s.shape)])
     mean = power_mean(both, weights.cluster, temperature)
     own_slope = mean_slope(mean.value, mean.part[0], smooth_s)
+    band = jnp.where(fixed.active[0], allocation.d2e_share * coupling.bandwidth_cost, 0.0)
+    power_w = active_power_w(fixed, allocation)
+    others = sum_nodes(power_w * coupling.interference_cost_per_w) + band
+    exact_cost, smooth_cost = exact.cluster_cost + others, smooth.cluster_cost + others
     return _Total(
-        objective=coupled_latency_cost(coupling, fixed.costs, exact_s) + exact_cost,
-        smooth=own * smooth_s + rest * mean.value + smooth_cost,
-        cost_per_s=own + rest * own_slope,
+        objective=coupled_latency_cost(coupling, costs, exact_s) + exact_cost,
+        smooth=coupled_latency_cost(coupling, costs, smooth_s, mean.value) + smooth_cost,
+        cost_per_s=own + (costs.latency_per_s - own) * own_slope,
         latency_part=mean.part[0],
         cluster_weights=_next_weights(mean),
+        bandwidth_cost=band,
+    )
+
+
+def _better_weights(smooth, cluster_weights, caps) -> Weights:
+    """Weights of all maxima by the parts of their entries, and multipliers of caps."""
+    return Weights(
+        forward=_next_weights(smooth.flows.forward),
+        backward=_next_weights(smooth.flows.backward),
+        cluster=cluster_weights,
+        hop=floored(smooth.bit_time.hop.part, 2),
+        move=floored(smooth.bit_time.move.part, 2),
+        uplink=floored(smooth.bit_time.uplink.part, 2),
+        caps=None if caps is None else caps.multiplier,
     )
 
 

@@ -3,17 +3,16 @@
 import jax.numpy as jnp
 
 from collapipe_jax.cost.decision import Allocation, Decision, decision_allocation
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.shapes import ActiveNodes
+from collapipe_jax.cost.fixed_partition import FixedPartition
 
 LEAST_LOG_POWER = -14.0
 """Least power, 61 dB under its maximum."""
 LEAST_LOG_SHARE = -14.0
 
 
-def to_allocation(problem: RoundProblem, logs: Allocation) -> Allocation:
+def to_allocation(fixed: FixedPartition, logs: Allocation) -> Allocation:
     """Shares, and powers in watts, of their logarithms; with batch axes."""
-    radio = problem.radio
+    radio = fixed.radio
     return Allocation(
         d2d_share=jnp.exp(logs.d2d_share),
         d2d_power=jnp.swapaxes(radio.d2d_power_max_w, 0, 1) * jnp.exp(logs.d2d_power),
@@ -22,18 +21,17 @@ def to_allocation(problem: RoundProblem, logs: Allocation) -> Allocation:
     )
 
 
-def to_logs(problem: RoundProblem, active: ActiveNodes, decision: Decision) -> Allocation:
+def to_logs(fixed: FixedPartition, decision: Decision) -> Allocation:
     """Logarithms of a decision's shares, and of its powers over their maxima.
 
     Args:
-      problem: with batch axes.
-      active: nodes of the partition.
+      fixed: the decision's partition, with batch axes.
       decision: what is 0 though used starts at a tiny number.
 
     Returns:
       Logarithms, 0 where idle.
     """
-    radio, participates = problem.radio, active[0]
+    radio, active, participates = fixed.radio, fixed.active, fixed.active[0]
 
     def log(value, used):
         return jnp.where(used, jnp.log(jnp.maximum(value, 1e-30)), 0.0)

@@ -33,11 +33,9 @@ _LOSS_COSTS = np.logspace(-10, 14, 481)
 class _Floors(NamedTuple):
     """Floors of a round, in units of budgets and of the target."""
 
-    # least energy of a control unit
-    uplink: Float[Array | np.ndarray, "*rounds N"]
-    rest: Float[Array | np.ndarray, "*rounds N"]
-    # Divergence per unit of ``e^hazard - 1`` of a cluster
-    per_excess: Float[Array | np.ndarray, "*rounds N"]
+    uplink: Float[Array | np.ndarray, "*rounds N"]  # least energy of a control unit's uplink
+    rest: Float[Array | np.ndarray, "*rounds N"]  # and of all else that it does
+    per_excess: Float[Array | np.ndarray, "*rounds N"]  # divergence per unit of e^hazard - 1
     lossless: Float[Array | np.ndarray, "*rounds"]  # divergence of a round without losses
 
 
@@ -99,11 +97,11 @@ def _least_factor(
     """
     work, radio = problem.workload, problem.radio
     batch = work.batch / jnp.max(work.micro_batch_choices)
-    blocks = batch * (work.activation_bits + work.target_bits) / radio.transport_block_bits
+    transport_blocks = batch * work.uplink_bits / radio.transport_block_bits
     with jax.enable_x64(True):
         sinr = jnp.asarray(_SINRS)
         energy = sinr / (radio.snr_gap * np.log(2.0) * spectral_efficiency(sinr, radio))
-        loss = excess_inverse_survival(blocks * transport_block_hazard(radio, sinr))
+        loss = excess_inverse_survival(transport_blocks * transport_block_hazard(radio, sinr))
     energy = np.concatenate([[1.0], np.maximum(energy, 1.0)])
     loss = np.concatenate([np.asarray(loss), [0.0]])
     costs = np.concatenate([[0.0], _LOSS_COSTS])

@@ -12,8 +12,7 @@ from jaxtyping import Float
 from collapipe_jax.cost.computing import computing_energy_j
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
-
-_LN2 = 0.6931472
+from collapipe_jax.network.channel import least_bit_energy_j
 
 
 def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
@@ -26,7 +25,7 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     samples = work.local_steps * work.batch
     hop_bits = 2 * samples * work.activation_bits + work.blocks * work.block_param_bits
     best_gain = jnp.max(radio.d2d_gain[:, 0, 1:], axis=1)
-    hop_j_per_bit = _LN2 * radio.snr_gap * radio.node_noise_w_per_hz / best_gain
+    hop_j_per_bit = least_bit_energy_j(radio, radio.node_noise_w_per_hz, best_gain)
     computing_j = computing_energy_j(work, work.embed_flops, problem.compute.joules_per_flop[:, 0])
     floor_j = jnp.where(can_run(problem), computing_j + hop_bits * hop_j_per_bit, 0.0)
     return floor_j + uplink_floor_j(problem)
@@ -36,10 +35,8 @@ def uplink_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     """Part of every uplink in :func:`control_unit_floor_j`."""
     work, radio = problem.workload, problem.radio
     noise = radio.bs_noise_w_per_hz + radio.d2e_interference_w / radio.d2e_bandwidth_hz
-    model_bits = work.blocks * work.block_param_bits + work.embedding_param_bits
-    sample_bits = work.activation_bits + work.target_bits
-    bits = work.local_steps * work.batch * sample_bits + model_bits
-    floor_j = bits * _LN2 * radio.snr_gap * noise / radio.d2e_gain[:, 0]
+    bits = work.local_steps * work.batch * work.uplink_bits + work.model_bits
+    floor_j = bits * least_bit_energy_j(radio, noise, radio.d2e_gain[:, 0])
     return jnp.where(can_run(problem), floor_j, 0.0)
 
 

@@ -14,18 +14,14 @@ from jaxtyping import Array, Float
 from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.divergence import cluster_divergence, participating_weight
 from collapipe_jax.cost.latency import LatencyParts
-from collapipe_jax.cost.objective import drift_plus_penalty, unit_costs
+from collapipe_jax.cost.link_quality import d2e_hazard
+from collapipe_jax.cost.memory import block_bytes
+from collapipe_jax.cost.objective import round_objective, unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import ClientTimes, RoundCost
 from collapipe_jax.cost.workload import ModelEnds, Workload
 from collapipe_jax.errors import InputError
-from collapipe_jax.network.channel import (
-    bit_time_s,
-    downlink_sinr,
-    loss_probability,
-    transport_block_hazard,
-    uplink_sinr,
-)
+from collapipe_jax.network.channel import bit_time_s, downlink_sinr, loss_probability, uplink_sinr
 
 _PerClient = Float[Array, "N K"]
 
@@ -50,7 +46,6 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
-    takes_part = decision.samples > 0
     links = _client_links(problem, decision)
     times = _client_times(problem, decision, links)
     latency_s = functools.reduce(operator.add, times)
@@ -64,7 +59,6 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     round_s = jnp.max(cluster_latency_s)
     costs = unit_costs(problem)
     drift = jnp.sum(costs.energy_per_j * energy_j.T, axis=0) + costs.divergence * divergence
-    objective = drift_plus_penalty(costs, round_s, drift)
     return RoundCost(
         latency_s=round_s,
         cluster_latency_s=cluster_latency_s,
@@ -73,11 +67,10 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
         flows=None,
         energy_j=energy_j,
         memory_bytes=client_memory_bytes(problem.workload, decision),
-        loss_probability=jnp.where(takes_part, loss_probability(hazard), 0.0),
+        loss_probability=loss_probability(hazard),
         divergence=jnp.sum(divergence),
-        # An empty queue times an infinite cost is not a number, yet the decision is useless.
-        objective=jnp.where(jnp.isnan(objective), jnp.inf, objective),
-        absent=~jnp.any(takes_part, axis=1),
+        objective=round_objective(costs, round_s, drift),
+        absent=~jnp.any(decision.samples > 0, axis=1),
         clients=times,
     )
 
@@ -109,7 +102,7 @@ def _client_times(problem: RoundProblem, decision: ClientDecision, links: _Links
         flops = behind * work.block_flops * (1.0 + work.backward_ratio) + work.decoder_flops
         step_s = step_s + clients * samples * flops / compute.es_flops_per_s
         step_s = step_s + (behind * (1.0 + work.backward_ratio) + 1) * compute.block_overhead_s
-        up_bits = samples * (work.activation_bits + work.target_bits)
+        up_bits = samples * work.uplink_bits
         down_bits = samples * work.activation_bits
         messages_s = up_bits * links.uplink_bit_s + down_bits * links.downlink_bit_s
         messages_s = messages_s + 2 * compute.link_overhead_s
@@ -159,7 +152,7 @@ def _client_energy_j(problem: RoundProblem, decision: ClientDecision, links: _Li
     computing_j = samples * _client_flops(work, decision) * compute.joules_per_flop[:, 1:]
     up_bits = _client_model_bits(work, decision)
     if not decision.whole_model:
-        up_bits = up_bits + samples * (work.activation_bits + work.target_bits)
+        up_bits = up_bits + samples * work.uplink_bits
     sending_j = decision.d2e_power_w * up_bits * links.uplink_bit_s
     return jnp.where(decision.samples > 0, computing_j + sending_j, 0.0)
 
@@ -168,7 +161,7 @@ def client_memory_bytes(work: Workload, decision: ClientDecision) -> _PerClient:
     """Memory of every client, for its cluster's largest part of a mini-batch."""
     ends, blocks = model_ends(work), decision.client_blocks
     largest = jnp.max(decision.samples, axis=1, keepdims=True)
-    memory = blocks * (work.block_static_bytes + largest * work.block_kept_bytes)
+    memory = blocks * block_bytes(work, largest)
     memory = memory + jnp.where(blocks > 0, largest * work.block_working_bytes, 0.0)
     memory = memory + ends.embedding_static_bytes
     if decision.whole_model:
@@ -180,11 +173,7 @@ def _client_hazard(problem: RoundProblem, decision: ClientDecision, links: _Link
     """Hazard ``Lambda_k`` of a client's one micro-batch: its uplink and its downlink."""
     if decision.whole_model:
         return jnp.zeros(decision.samples.shape)
-    work, radio = problem.workload, problem.radio
-    blocks = decision.samples / radio.transport_block_bits
-    up = transport_block_hazard(radio, links.uplink_sinr)
-    down = transport_block_hazard(radio, links.downlink_sinr)
-    hazard = blocks * ((work.activation_bits + work.target_bits) * up + work.activation_bits * down)
+    hazard = d2e_hazard(problem, decision.samples, links.uplink_sinr, links.downlink_sinr)
     return jnp.where(decision.samples > 0, hazard, 0.0)
 
 
@@ -192,12 +181,11 @@ def _client_divergence(
     problem: RoundProblem, decision: ClientDecision, hazard: _PerClient
 ) -> Float[Array, " N"]:
     """Divergence of every cluster's clients, of weight ``w_n B_k / B`` and ``M = 1``."""
-    takes_part = decision.samples > 0
-    weight = participating_weight(problem.learning.cluster_weight, jnp.any(takes_part, axis=1))
+    participates = jnp.any(decision.samples > 0, axis=1)
+    weight = participating_weight(problem.learning.cluster_weight, participates)
     weight = weight[:, None] * decision.samples / problem.workload.batch
     batch = jnp.maximum(decision.samples, 1)
-    own = cluster_divergence(problem.learning, weight, batch, 1).at(hazard)
-    return jnp.sum(jnp.where(takes_part, own, 0.0), axis=1)
+    return jnp.sum(cluster_divergence(problem.learning, weight, batch, 1).at(hazard), axis=1)
 
 
 def _slowest_parts(times: ClientTimes, latency_s: _PerClient) -> LatencyParts:

@@ -18,7 +18,7 @@ _DRIFT_TERMS = 3.0
 _Scalar = Float[Array, ""]
 
 
-class Descent(Struct):
+class DescentSettings(Struct):
     """How far and over what ground clusters descend, with the same losses in all rounds."""
 
     smoothness: Array = quantity("of every cluster's objective", "L_s")
@@ -30,13 +30,15 @@ class Descent(Struct):
     loss_probability: Array = quantity("of a micro-batch", "P_n", "N", bounds=">= 0 and < 1")
 
 
-def erasure_noise(descent: Descent) -> Float[Array, " N"]:
+def erasure_noise(descent: DescentSettings) -> Float[Array, " N"]:
     """``a_n = P_n / (M_n (1 - P_n))``, what erasures add to a squared gradient."""
     loss_probability = descent.loss_probability
     return loss_probability / (descent.micro_batches * (1.0 - loss_probability))
 
 
-def gradient_noise(learning: Learning, descent: Descent, terms: float) -> Float[Array, " N"]:
+def gradient_noise(
+    learning: Learning, descent: DescentSettings, terms: float
+) -> Float[Array, " N"]:
     """Part of a cluster's gradient variance that no small gradient takes away.
 
     ``sigma^2 / (B (1 - P_n)) + terms zeta^2 a_n``, docs/theory.md (T3), with the cluster's
@@ -47,17 +49,17 @@ def gradient_noise(learning: Learning, descent: Descent, terms: float) -> Float[
     return sampling + terms * learning.gradient_heterogeneity * erasure_noise(descent)
 
 
-def longest_step(learning: Learning, descent: Descent) -> _Scalar:
+def longest_step(learning: Learning, descent: DescentSettings) -> _Scalar:
     """``1 / (L_s (1 + r))``, up to where :func:`one_step_bound` holds."""
     return 1.0 / (descent.smoothness * (1.0 + _amplified(learning, descent)))
 
 
-def _amplified(learning: Learning, descent: Descent) -> _Scalar:
+def _amplified(learning: Learning, descent: DescentSettings) -> _Scalar:
     """``r = 2 sum_n w_n^2 a_n``, by which losses amplify the mean's own squared gradient."""
     return 2.0 * jnp.sum(learning.cluster_weight**2 * erasure_noise(descent))
 
 
-def _divergence(learning: Learning, descent: Descent) -> _Scalar:
+def _divergence(learning: Learning, descent: DescentSettings) -> _Scalar:
     """Sum of the clusters' noise at one local step a round."""
     return jnp.sum(learning.cluster_weight**2 * gradient_noise(learning, descent, 2.0))
 
@@ -67,7 +69,7 @@ def _less_absorbed(total: _Scalar, absorbed: _Scalar, closes: Bool[Array, ""]) -
     return jnp.where(closes, total / jnp.where(closes, 1.0 - absorbed, 1.0), jnp.inf)
 
 
-def one_step_bound(learning: Learning, descent: Descent) -> _Scalar:
+def one_step_bound(learning: Learning, descent: DescentSettings) -> _Scalar:
     """Bound at one local step a round. Source: docs/system-model.md (18).
 
     It is infinite for steps longer than :func:`longest_step`.
@@ -79,7 +81,9 @@ def one_step_bound(learning: Learning, descent: Descent) -> _Scalar:
     return jnp.where(descent.step_size <= longest * (1.0 + 1e-6), start + floor, jnp.inf)
 
 
-def local_steps_bound(learning: Learning, descent: Descent, local_steps: Array | int) -> _Scalar:
+def local_steps_bound(
+    learning: Learning, descent: DescentSettings, local_steps: Array | int
+) -> _Scalar:
     """Bound with clusters that drift apart over ``H`` local steps, docs/theory.md (T12).
 
     What is bounded is the gradient at the clusters' weighted mean, over all local steps.
@@ -107,7 +111,9 @@ def local_steps_bound(learning: Learning, descent: Descent, local_steps: Array |
     return _less_absorbed(total, absorbed, closes)
 
 
-def momentum_bound(learning: Learning, descent: Descent, momentum: Array | float) -> _Scalar:
+def momentum_bound(
+    learning: Learning, descent: DescentSettings, momentum: Array | float
+) -> _Scalar:
     """Bound at one local step and a server's momentum in ``[0, 1)``, docs/theory.md (T17)."""
     step = descent.step_size / (1.0 - momentum)  # what a gradient moves in the end
     relative = step * descent.smoothness

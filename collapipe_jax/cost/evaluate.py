@@ -9,7 +9,7 @@ from collapipe_jax.cost.decision import ClientDecision, Decision, decision_alloc
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.cost.latency import AirTimes, compute_latency_s, message_time_s
 from collapipe_jax.cost.memory import device_memory_bytes
-from collapipe_jax.cost.objective import drift_plus_penalty
+from collapipe_jax.cost.objective import round_objective
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import Flows, RoundCost
 from collapipe_jax.cost.round_terms import node_energy_j, round_terms
@@ -42,9 +42,6 @@ def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:
     cluster_latency_s = jnp.where(broken, jnp.inf, terms.cluster_latency_s)
     energy_j = jnp.where(broken, jnp.inf, node_energy_j(fixed, terms.message_j))
     latency_s = jnp.max(cluster_latency_s)
-    objective = drift_plus_penalty(fixed.costs, latency_s, terms.cluster_cost)
-    # An empty queue times an infinite cost is not a number, yet the decision is useless.
-    useless = any_broken | jnp.isnan(objective)
     return RoundCost(
         latency_s=latency_s,
         cluster_latency_s=cluster_latency_s,
@@ -57,7 +54,7 @@ def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:
         ),
         loss_probability=loss_probability(hazard),
         divergence=jnp.where(any_broken, jnp.inf, jnp.sum(terms.divergence)),
-        objective=jnp.where(useless, jnp.inf, objective),
+        objective=round_objective(fixed.costs, latency_s, terms.cluster_cost),
         absent=~fixed.active[0],
     )
 

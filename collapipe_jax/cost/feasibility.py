@@ -6,7 +6,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from collapipe_jax.cost.client_round import client_memory_bytes
-from collapipe_jax.cost.decision import ClientDecision, Decision, active_nodes, participates
+from collapipe_jax.cost.decision import ClientDecision, Decision, active_nodes
 from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.shapes import Broadcast
@@ -41,17 +41,17 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
         return _client_violations(problem, decision)
     work, radio, segments = problem.workload, problem.radio, decision.segments
     active = active_nodes(segments)
-    present = active[:, 0]
+    participates = active[:, 0]
     allowed = decision.micro_batches[:, None] == work.micro_batch_choices[None, :]
     memory_bytes = device_memory_bytes(work, segments, decision.micro_batches)
     return {
         "segments": jnp.any(_wrong_rows(problem, segments)),
-        "micro_batches": jnp.any(present & ~jnp.any(allowed, axis=1)),
+        "micro_batches": jnp.any(participates & ~jnp.any(allowed, axis=1)),
         "d2d_share": _outside_simplex(decision.d2d_share)
         | jnp.any(~active & (decision.d2d_share > 0)),
         "d2d_power": jnp.any(active & _outside(decision.d2d_power_w, radio.d2d_power_max_w)),
         "d2e_share": _outside_simplex(decision.d2e_share[None]),
-        "d2e_power": jnp.any(present & _outside(decision.d2e_power_w, radio.d2e_power_max_w)),
+        "d2e_power": jnp.any(participates & _outside(decision.d2e_power_w, radio.d2e_power_max_w)),
         "memory": jnp.any(_outside(memory_bytes, problem.compute.memory_bytes)),
     }
 
@@ -81,7 +81,7 @@ def _wrong_rows(problem: RoundProblem, segments: Int[Array, "N K"]) -> Bool[Arra
     """Clusters that cover not exactly ``L`` blocks, or sit out where they could run."""
     covers = jnp.sum(segments, axis=1) == problem.workload.blocks
     covers &= jnp.all(segments >= 0, axis=1)
-    sits_out = ~participates(segments) & jnp.all(segments == 0, axis=1)
+    sits_out = jnp.all(segments == 0, axis=1)
     return ~(covers | (sits_out & ~can_run(problem)))
 
 

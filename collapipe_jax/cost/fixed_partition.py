@@ -5,7 +5,7 @@ compute. :func:`fix_partition` works this out once; :func:`.round_terms.round_te
 takes any shares and powers.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -34,6 +34,14 @@ from collapipe_jax.cost.shapes import (
 from collapipe_jax.cost.switching import switching_cost
 from collapipe_jax.network.channel import Radio, downlink_sinr, transport_block_hazard
 from collapipe_jax.quantity import Struct, part
+
+
+class EnergyCaps(NamedTuple):
+    """Caps on the energy of nodes in one round."""
+
+    room_j: PerNode  # what a cap leaves for time on air, positive
+    initial_multiplier: PerNode  # in units of the objective
+    least_multiplier: PerRound  # from 0 none would come back
 
 
 class FixedPartition(Struct):
@@ -69,7 +77,7 @@ class FixedPartition(Struct):
     divergence: ClusterDivergence = part("of every cluster, by its losses")
     costs: UnitCosts = part("unit costs of the objective")
     switching_cost: PerCluster = part("of leaving the partition of the round before")
-    caps: Any = part("the round's caps, see :mod:`.allocation.energy_caps`", default=None)
+    caps: EnergyCaps | None = part("on the energy of its nodes, if there are any", default=None)
 
 
 def fix_partition(
@@ -86,7 +94,7 @@ def fix_partition(
         return jnp.where(participates, value, 0.0)
 
     step_bits = per_cluster(samples * work.activation_bits)
-    uplink_bits = per_cluster(samples * (work.activation_bits + work.target_bits))
+    uplink_bits = per_cluster(samples * work.uplink_bits)
     d2d_gain = jnp.moveaxis(radio.d2d_gain, 0, 2)  # [J, J, N, ...]
     hop_gain = [gain_to_next(d2d_gain, active), gain_to_next(jnp.swapaxes(d2d_gain, 0, 1), active)]
     down_sinr = downlink_sinr(radio, radio.d2e_gain[:, 0])
@@ -111,7 +119,7 @@ def fix_partition(
         uplink_bits=uplink_bits,
         downlink_bits=step_bits,
         move_bits=segments * work.block_param_bits,
-        model_bits=per_cluster(work.blocks * work.block_param_bits + work.embedding_param_bits),
+        model_bits=per_cluster(work.model_bits),
         hop_overhead_s=jnp.where(active, d2e_overhead_s, 0.0),
         d2e_overhead_s=d2e_overhead_s,
         compute=compute_stages(problem, micro_batches, segments, participates),

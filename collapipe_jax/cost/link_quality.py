@@ -3,17 +3,20 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Array, Num
 
 from collapipe_jax.batch_axis import fusion_barrier, is_small_batch, sum_nodes
 from collapipe_jax.cost.chain import Messages, at_next_active
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.maximum import Maximum, MaximumRule
-from collapipe_jax.cost.shapes import CrossGain, PerCluster, PerNode
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.shapes import Broadcast, CrossGain, PerCluster, PerNode
 from collapipe_jax.network.channel import (
     d2d_sinr,
     hazard_and_elasticity,
     spectral_efficiency,
+    transport_block_hazard,
     unlimited_efficiency,
     uplink_sinr,
 )
@@ -49,6 +52,11 @@ def interference_w(cross_gain: CrossGain, d2d_power_w: PerNode) -> PerNode:
     return fusion_barrier(sum(d2d_power_w[i, n] * cross_gain[i, n] for i, n in senders))
 
 
+def received_interference_w(fixed: FixedPartition, allocation: Allocation) -> PerNode:
+    """Interference at every node at powers in watts."""
+    return interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
+
+
 def active_power_w(fixed: FixedPartition, allocation: Allocation) -> PerNode:
     """D2D powers, 0 on idle nodes."""
     return jnp.where(fixed.active, allocation.d2d_power, 0.0)
@@ -62,7 +70,7 @@ def round_links(
     Interference received at every node is by default that of the allocation itself.
     """
     if received_w is None:
-        received_w = interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
+        received_w = received_interference_w(fixed, allocation)
     return links_at(fixed, link_sinrs(fixed, allocation, received_w))
 
 
@@ -71,14 +79,14 @@ def links_at(fixed: FixedPartition, sinr: Messages) -> Links:
 
     Source: docs/system-model.md (7).
     """
-    active, blocks = fixed.active, fixed.hop_blocks
+    active, hop_blocks = fixed.active, fixed.hop_blocks
     bit_hz_s = Messages(*(1.0 / unlimited_efficiency(x, fixed.radio) for x in sinr))
     hop, hop_fall = hazard_and_elasticity(fixed.radio, sinr.hop)
     uplink, uplink_fall = hazard_and_elasticity(fixed.radio, sinr.uplink)
     hops = sum_nodes(jnp.where(active, hop[0] + hop[1], 0.0))
-    hazard = blocks * hops + fixed.uplink_blocks * uplink + fixed.downlink_hazard
+    hazard = hop_blocks * hops + fixed.uplink_blocks * uplink + fixed.downlink_hazard
     fall = Messages(
-        hop=jnp.where(active, blocks * hop_fall, 0.0),
+        hop=jnp.where(active, hop_blocks * hop_fall, 0.0),
         move=jnp.zeros(()),
         uplink=fixed.uplink_blocks * uplink_fall,
     )
@@ -110,6 +118,16 @@ def link_sinrs(fixed: FixedPartition, allocation: Allocation, received_w: PerNod
         ),
         uplink=uplink_sinr(radio, d2e_power_w, fixed.uplink_gain, allocation.d2e_share),
     )
+
+
+def d2e_hazard(
+    problem: RoundProblem, samples: Num[Array, "..."], up_sinr: Broadcast, down_sinr: Broadcast
+) -> Broadcast:
+    """Hazard of a micro-batch of some samples on its uplink and its downlink. Shapes broadcast."""
+    work, radio = problem.workload, problem.radio
+    uplink = work.uplink_bits * transport_block_hazard(radio, up_sinr)
+    downlink = work.activation_bits * transport_block_hazard(radio, down_sinr)
+    return samples / radio.transport_block_bits * (uplink + downlink)
 
 
 def link_bit_times(

@@ -8,6 +8,11 @@ from collapipe_jax.cost.shapes import Broadcast
 from collapipe_jax.cost.workload import Workload
 
 
+def block_bytes(workload: Workload, samples: Num[ArrayLike, "..."]) -> Float[Array, "..."]:
+    """Memory of a block that keeps a number of samples for its backward pass."""
+    return workload.block_static_bytes + samples * workload.block_kept_bytes
+
+
 def device_memory_bytes(
     workload: Workload,
     segments: Num[Array, "N K"],
@@ -28,8 +33,8 @@ def device_memory_bytes(
         kept_samples = samples * jnp.minimum(micro_batches[:, None], behind)
     else:
         raise ValueError(f"schedule {schedule!r} is neither 'gpipe' nor '1f1b'")
-    block_bytes = workload.block_static_bytes + kept_samples * workload.block_kept_bytes
-    memory = segments * block_bytes + samples * workload.block_working_bytes
+    memory = segments * block_bytes(workload, kept_samples)
+    memory = memory + samples * workload.block_working_bytes
     return jnp.where(segments > 0, memory, 0.0)
 
 
@@ -41,7 +46,7 @@ def block_capacity(
     Numbers of memory and micro-batches broadcast. The result lies between 0 and ``L``; the
     tolerance by which a decision may exceed its memory is not used up here.
     """
-    per_block = workload.block_static_bytes + workload.batch * workload.block_kept_bytes
+    per_block = block_bytes(workload, workload.batch)
     working = workload.batch / micro_batches * workload.block_working_bytes
     # A hair of slack keeps a device that fits exactly from losing a block to rounding.
     fits = jnp.floor((memory_bytes - working) / per_block * (1 + 1e-6))

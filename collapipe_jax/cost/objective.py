@@ -34,3 +34,10 @@ def drift_plus_penalty(costs: UnitCosts, latency_s: PerRound, cluster_cost: PerC
     costs, and the cost of switching.
     """
     return costs.latency_per_s * latency_s + sum_nodes(cluster_cost)
+
+
+def round_objective(costs: UnitCosts, latency_s: PerRound, cluster_cost: PerCluster) -> PerRound:
+    """Objective of a decision that may be broken, infinite then."""
+    objective = drift_plus_penalty(costs, latency_s, cluster_cost)
+    # An empty queue times an infinite cost is not a number, yet the decision is useless.
+    return jnp.where(jnp.isnan(objective), jnp.inf, objective)

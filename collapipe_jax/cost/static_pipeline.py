@@ -1,9 +1,10 @@
 """Equal split and equal shares: a policy to compare with, and a start for others."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Num
 
-from collapipe_jax.cost.decision import Decision, active_nodes, participates
+from collapipe_jax.cost.decision import Decision, active_nodes
 from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
 
@@ -27,6 +28,11 @@ def static_pipeline(problem: RoundProblem, micro_batches: Int[Array, ""] | int) 
     return with_equal_allocation(problem, segments, count)
 
 
+def static_pipelines(problem: RoundProblem, micro_batches: int) -> Decision:
+    """A :func:`static_pipeline` for every problem of a batch, along the last axis."""
+    return jax.vmap(lambda one: static_pipeline(one, micro_batches), -1, -1)(problem)
+
+
 def split_equally(capacity: Int[Array, "N K"], blocks: int) -> Int[Array, "N K"]:
     """Equal split of the blocks, moved to the first devices with room where it must be.
 
@@ -48,14 +54,14 @@ def with_equal_allocation(
 ) -> Decision:
     """Complete a decision with equal shares among those that send, and full power."""
     active = active_nodes(segments)
-    takes_part = participates(segments)
+    participates = active[:, 0]
     senders = jnp.maximum(jnp.sum(active, axis=1, keepdims=True), 1)
-    clusters = jnp.maximum(jnp.sum(takes_part), 1)
+    clusters = jnp.maximum(jnp.sum(participates), 1)
     return Decision(
         segments=segments,
         micro_batches=micro_batches.astype(jnp.int32),
         d2d_share=jnp.where(active, 1.0 / senders, 0.0),
         d2d_power_w=jnp.where(active, problem.radio.d2d_power_max_w, 0.0),
-        d2e_share=jnp.where(takes_part, 1.0 / clusters, 0.0),
-        d2e_power_w=jnp.where(takes_part, problem.radio.d2e_power_max_w, 0.0),
+        d2e_share=jnp.where(participates, 1.0 / clusters, 0.0),
+        d2e_power_w=jnp.where(participates, problem.radio.d2e_power_max_w, 0.0),
     )

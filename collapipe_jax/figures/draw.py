@@ -23,9 +23,10 @@ from collapipe_jax.figures import (
     sweep,
 )
 from collapipe_jax.files.checkpoints import RunRecord, load_run
-from collapipe_jax.files.realisations import OURS, load_realisations, load_sweep
+from collapipe_jax.files.realisations import load_realisations, load_sweep
 from collapipe_jax.files.results import read_settings
 from collapipe_jax.files.studies import Run, load_race
+from collapipe_jax.simulation.comparison import OURS
 
 
 class Kind(NamedTuple):

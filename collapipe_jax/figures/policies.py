@@ -23,7 +23,8 @@ from collapipe_jax.figures.comparison import (
     only_runnable,
     row_legend,
 )
-from collapipe_jax.files.realisations import Realisations, round_means
+from collapipe_jax.files.realisations import Realisations
+from collapipe_jax.simulation.comparison import round_means
 
 PANELS = {
     "latency_s": "Latency of a round [s]",

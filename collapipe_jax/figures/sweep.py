@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 
 from collapipe_jax.figures import style
 from collapipe_jax.figures.comparison import horizon, only_runnable, separate_rows
-from collapipe_jax.files.realisations import Sweep, round_means
+from collapipe_jax.files.realisations import Sweep
+from collapipe_jax.simulation.comparison import round_means
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 
 STATISTICS = {"median": median_estimate, "mean": mean_estimate}

@@ -87,6 +87,11 @@ def bit_time_s(radio: Radio, band_hz: _Factor, sinr: _Broadcast) -> _Broadcast:
     return 1.0 / (band_hz * spectral_efficiency(sinr, radio))
 
 
+def least_bit_energy_j(radio: Radio, noise_w_per_hz: _Factor, gain: _Factor) -> _Broadcast:
+    """Energy of a bit at vanishing power: there ``log2(1 + x)`` is ``x / ln 2``."""
+    return math.log(2.0) * radio.snr_gap * noise_w_per_hz / gain
+
+
 def mean_log2_one_plus(x: Float[ArrayLike, "*any"]) -> _Values:
     """``E[log2(1 + x h)]`` at a mean SINR x for h ~ Exp(1), that is ``e^{1/x} E1(1/x) / ln 2``.
 

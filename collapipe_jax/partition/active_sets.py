@@ -25,6 +25,7 @@ from collapipe_jax.cost.chain import from_previous_active, gain_to_next
 from collapipe_jax.cost.computing import computing_energy_j, pass_times
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.divergence import cluster_divergence, participating_weight
+from collapipe_jax.cost.link_quality import d2e_hazard
 from collapipe_jax.cost.objective import unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import (
@@ -37,6 +38,7 @@ from collapipe_jax.network.channel import (
 
 LEVELS = (1.0, 0.25, 0.06, 0.015, 0.001)
 """Powers to choose from, over the largest."""
+_BY_LEVEL = np.reshape(LEVELS, (-1, 1, 1, 1, 1))
 _ALL_SUBSETS_UP_TO = 5
 _BOTTLENECK_PART = 0.5
 """Part of the bottleneck that hops are taken to be while it is unknown."""
@@ -48,15 +50,14 @@ _DEAD_LINK = 1e30
 
 
 class NodeCosts(NamedTuple):
-    """Costs of nodes, whoever else is active: parameters take the whole band."""
+    """Costs of nodes, whatever set is active: parameters take the whole band."""
 
     max_power_w: Array  # ``[J, N, 1, R]``
     energy_per_j: Array  # unit cost of a node's energy, likewise
     interference_per_w: Array  # cost of a watt of a node on other clusters, likewise
     block_energy: Array  # cost of the energy to compute a block, ``[K, N, 1, R]``
-    # time to move a block from a device and to it, by level, ``[levels, J, N, 1, R]``
-    collect_s: Array
-    distribute_s: Array
+    collect_s: Array  # time to move a block from a device, by level, ``[levels, J, N, 1, R]``
+    distribute_s: Array  # and to it, likewise
 
 
 class ActiveSets(NamedTuple):
@@ -73,9 +74,8 @@ class ActiveSets(NamedTuple):
 class StepCosts(NamedTuple):
     """What a number of micro-batches makes of a local step, ``[N, 1, R]`` unless said."""
 
-    # the number, and bits of a micro-batch on a hop, ``[1, R]``
-    micro_batches: Array
-    bits: Array
+    micro_batches: Array  # the number, ``[1, R]``
+    bits: Array  # of a micro-batch on a hop, ``[1, R]``
     waits: Array  # how often a round waits for the longest stages, ``[1, R]``
     block_s: Array  # forward pass of a block on a device, ``[K, N, 1, R]``
     latency_per_s: Array  # between a cluster's own cost of a second and that of the round
@@ -118,22 +118,18 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     max_power_w, received_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1), coupling.interference_w
     per_j = unit_costs(problem).energy_per_j
     joules_per_flop = jnp.swapaxes(problem.compute.joules_per_flop, 0, 1)[1:]
-    one = jnp.ones(())
 
     def block_s(power_w, gain, received_w):
-        sinr = d2d_sinr(radio, power_w, gain, one, received_w)
+        sinr = d2d_sinr(radio, _BY_LEVEL * power_w, gain, jnp.ones(()), received_w)
         return work.block_param_bits * bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
-
-    def by_level(power_w, gain, received_w):
-        return jnp.stack([block_s(level * power_w, gain, received_w) for level in LEVELS])
 
     return NodeCosts(
         max_power_w=max_power_w,
         energy_per_j=per_j,
         interference_per_w=coupling.interference_cost_per_w,
         block_energy=per_j[1:] * computing_energy_j(work, work.block_flops, joules_per_flop),
-        collect_s=by_level(max_power_w, gain[:, 0], received_w[0]),
-        distribute_s=by_level(max_power_w[0], gain[0], received_w),
+        collect_s=block_s(max_power_w, gain[:, 0], received_w[0]),
+        distribute_s=block_s(max_power_w[0], gain[0], received_w),
     )
 
 
@@ -154,10 +150,10 @@ def active_sets(
     # A node sends forward to the next one, and backward to the one before.
     own = full_sinr[0] * senders, from_previous_active(full_sinr[1], active) * senders
     to_next, to_previous = fusion_barrier(own)
-    level = jnp.array(LEVELS).reshape(-1, 1, 1, 1, 1)
 
     def of_both(number):
-        return jnp.where(active, number(level * to_next) + number(level * to_previous), 0.0)
+        both = number(_BY_LEVEL * to_next) + number(_BY_LEVEL * to_previous)
+        return jnp.where(active, both, 0.0)
 
     return ActiveSets(
         active=active,
@@ -189,18 +185,14 @@ def step_costs(
     divergence = cluster_divergence(learning, weight, work.batch, micro_batches)
     gain = radio.d2e_gain[:, 0]
     up_sinr = uplink_sinr(radio, allocation.d2e_power, gain, allocation.d2e_share)
-    up_bits = samples * (work.activation_bits + work.target_bits)
-    down_bits = samples * work.activation_bits
-    hazard = up_bits * transport_block_hazard(radio, up_sinr)
-    hazard = hazard + down_bits * transport_block_hazard(radio, downlink_sinr(radio, gain))
     return StepCosts(
         micro_batches=micro_batches,
-        bits=down_bits,
+        bits=samples * work.activation_bits,
         waits=work.local_steps * (micro_batches - 1.0),
         block_s=pass_times(problem, micro_batches).block_s,
         latency_per_s=0.5 * (costs.latency_per_s + coupling.latency_cost_per_s),
         excess=costs.divergence * divergence.per_excess,
-        d2e_hazard=hazard / radio.transport_block_bits,
+        d2e_hazard=d2e_hazard(problem, samples, up_sinr, downlink_sinr(radio, gain)),
     )
 
 
@@ -211,44 +203,39 @@ def rank_sets(
     work, compute = problem.workload, problem.compute
     member = sets.active[1:].astype(step.block_s.dtype)
     balanced_s = work.blocks / sum_nodes(member / step.block_s)
-    power, cost = _cheapest_powers(problem, nodes, sets, step, balanced_s)
+    blocks = member / step.block_s * balanced_s
+    power, cost = _cheapest_powers(problem, nodes, sets, step, blocks)
     devices, passes = sum_nodes(member), 1.0 + work.backward_ratio
     busy_s = (work.local_steps * devices + step.waits) * passes * balanced_s
     overhead_s = 2.0 * work.local_steps * (devices + 1.0) * compute.link_overhead_s
-    energy = balanced_s * sum_nodes(member * (nodes.block_energy / step.block_s))
+    energy = sum_nodes(blocks * nodes.block_energy)
     cost = sum_nodes(jnp.where(sets.active, cost, 0.0)) + energy
     cost = cost + step.latency_per_s * (busy_s + overhead_s)
     return RankedSets(sets.active, sets.full_sinr, power, balanced_s, cost)
 
 
 def _cheapest_powers(
-    problem: RoundProblem,
-    nodes: NodeCosts,
-    sets: ActiveSets,
-    step: StepCosts,
-    balanced_s: Array,
+    problem: RoundProblem, nodes: NodeCosts, sets: ActiveSets, step: StepCosts, blocks: Array
 ) -> tuple[Array, Array]:
     """The cheapest power of every node of every set, shares being equal.
 
-    Blocks, collected by their devices and distributed by the control unit, are split at
-    will.
+    Blocks of the devices are collected by them and distributed by the control unit.
 
     Returns:
       Powers over their maxima, and costs of nodes at them, ``[J, N, A, R]`` each.
     """
     work, per_s = problem.workload, step.latency_per_s
-    level = jnp.array(LEVELS).reshape(-1, 1, 1, 1, 1)
-    energy_per_s = level * nodes.max_power_w * nodes.energy_per_j
+    max_power_w = _BY_LEVEL * nodes.max_power_w
+    energy_per_s = max_power_w * nodes.energy_per_j
     round_bits = work.local_steps * work.batch * work.activation_bits
     per_bit, interference, collect, distribute = fusion_barrier(
         (
             energy_per_s * round_bits,
-            level * nodes.max_power_w * nodes.interference_per_w,
+            max_power_w * nodes.interference_per_w,
             _finite((per_s + energy_per_s) * nodes.collect_s),
             _finite((per_s + energy_per_s[:, :1]) * nodes.distribute_s),
         )
     )
-    blocks = sets.active[1:] / step.block_s * balanced_s
     blocks = jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks])
     bit_cost = cost_per_bit_s(problem, step, sets.active)
     hazard_cost = cost_per_hazard(problem, step)

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.allocation.energy_caps import IN_REACH, LN2
+from collapipe_jax.allocation.energy_caps import IN_REACH
 from collapipe_jax.control.budget_floors import block_energy_j
 from collapipe_jax.cost.feasibility import usable_blocks
+from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.network.channel import least_bit_energy_j
 
 _LOG_LARGEST_FACTOR = 30.0
 _HALVINGS = 30
@@ -41,7 +43,9 @@ def _least_device_j(problem: RoundProblem) -> tuple[Array, Array]:
     On air at vanishing power, without interference and to the best receiver.
     """
     work, radio = problem.workload, problem.radio
-    bit_j = IN_REACH * LN2 * radio.snr_gap * radio.node_noise_w_per_hz / radio.d2d_gain[:, 1:]
+    itself = jnp.eye(radio.d2d_gain.shape[1], dtype=bool)[1:, :, None]
+    gain = jnp.where(itself, 0.0, radio.d2d_gain[:, 1:])
+    bit_j = IN_REACH * least_bit_energy_j(radio, radio.node_noise_w_per_hz, gain)
     block_j = jax.vmap(block_energy_j, -1, -1)(problem)
     bits = 2.0 * work.local_steps * work.batch * work.activation_bits
     return block_j + work.block_param_bits * bit_j[:, :, 0], bits * jnp.min(bit_j, axis=2)
@@ -67,8 +71,8 @@ def _with_memory_for(problem: RoundProblem, blocks: Array) -> RoundProblem:
     """Cut memory to a number of blocks, with working memory of the smallest micro-batches."""
     work, compute = problem.workload, problem.compute
     samples = work.batch / jnp.max(work.micro_batch_choices, axis=0)
-    per_block = work.block_static_bytes + work.batch * work.block_kept_bytes
-    enough = (blocks + _ROUNDING) * per_block + samples * work.block_working_bytes
+    enough = (blocks + _ROUNDING) * block_bytes(work, work.batch)
+    enough = enough + samples * work.block_working_bytes
     cut = jnp.minimum(compute.memory_bytes, enough)
     memory_bytes = jnp.where(blocks < work.blocks, cut, compute.memory_bytes)
     return problem.replace(compute=compute.replace(memory_bytes=memory_bytes))

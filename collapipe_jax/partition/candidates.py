@@ -14,7 +14,7 @@ from collapipe_jax.allocation.smooth_maximum import Weights, initial_weights
 from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.cost.decision import Allocation, Decision
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
-from collapipe_jax.cost.link_quality import active_power_w, interference_w, link_sinrs
+from collapipe_jax.cost.link_quality import link_sinrs, received_interference_w
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import sinr_at_hazard
 
@@ -42,27 +42,19 @@ def with_candidate_axis(tree):
 
 def repeat(tree, count: int):
     """Leaves ``[..., R]`` as ``[..., count, R]``."""
-    return jax.tree.map(
-        lambda leaf: jnp.broadcast_to(
-            leaf[..., None, :], (*leaf.shape[:-1], count, leaf.shape[-1])
-        ),
-        tree,
-    )
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf[..., None, :], count, axis=-2), tree)
 
 
 def starting_candidates(
-    problem: RoundProblem,
-    decision: Decision,
-    count: int,
-    fix: FixPartition = fix_partition,
+    problem: RoundProblem, decision: Decision, count: int, fix: FixPartition = fix_partition
 ) -> Candidates:
     """One partition with all powers at different levels; the decision itself is the first."""
     fixed = fix(problem, decision.segments, decision.micro_batches)
-    logs = repeat(to_logs(problem, fixed.active, decision), count)
+    logs = repeat(to_logs(fixed, decision), count)
     levels = jnp.array([_START_POWERS[i % len(_START_POWERS)] for i in range(count)])
     number = logs.d2d_power.dtype
     logs = logs._replace(d2d_power=logs.d2d_power + jnp.log(levels)[:, None])
-    narrowed = _narrow_shares(with_candidate_axis(problem), repeat(fixed, count), logs)
+    narrowed = _narrow_shares(repeat(fixed, count), logs)
     is_first = jnp.arange(count)[:, None] == 0
     return Candidates(
         segments=repeat(decision.segments, count).astype(number),
@@ -72,17 +64,17 @@ def starting_candidates(
     )
 
 
-def _narrow_shares(problem: RoundProblem, fixed: FixedPartition, logs: Allocation) -> Allocation:
+def _narrow_shares(fixed: FixedPartition, logs: Allocation) -> Allocation:
     """Shares narrowed until a micro-batch mostly survives every message.
 
     From where nearly all is lost a descent takes long to come back.
     """
-    allocation = to_allocation(problem, logs)
-    received_w = interference_w(fixed.cross_gain, active_power_w(fixed, allocation))
-    sinr = link_sinrs(fixed, allocation, received_w)
+    allocation = to_allocation(fixed, logs)
+    sinr = link_sinrs(fixed, allocation, received_interference_w(fixed, allocation))
 
-    def narrow(log_share, sinr, blocks):
-        wanted = sinr_at_hazard(fixed.radio, _LARGEST_HAZARD / jnp.maximum(blocks, 1.0))
+    def narrow(log_share, sinr, transport_blocks):
+        hazard = _LARGEST_HAZARD / jnp.maximum(transport_blocks, 1.0)
+        wanted = sinr_at_hazard(fixed.radio, hazard)
         return log_share + jnp.minimum(jnp.log(jnp.maximum(sinr, 1e-30) / wanted), 0.0)
 
     return logs._replace(

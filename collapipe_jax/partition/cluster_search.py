@@ -37,6 +37,7 @@ from collapipe_jax.partition.active_sets import (
     rank_sets,
     step_costs,
 )
+from collapipe_jax.partition.candidates import with_candidate_axis
 
 _FILLED_SETS = 12
 """Sets that get shares and blocks, for each number of micro-batches: the first by rank."""
@@ -53,27 +54,22 @@ class ClusterCandidates(NamedTuple):
 
     segments: Array  # ``[C, K, N, R]``
     micro_batches: Array  # ``[C, N, R]``
-    # estimates to start from, ``[C, J, N, R]``; powers over their maxima
-    log_share: Array
-    log_power: Array
+    log_share: Array  # an estimate to start from, ``[C, J, N, R]``
+    log_power: Array  # over its maximum, likewise
     cost: Array  # estimated, infinite where there is no candidate, ``[C, N, R]``
 
 
 class _LinearCosts(NamedTuple):
     """Cost of sets, linear in the blocks but for the longest stages, ``[N, A, R]`` each."""
 
-    # of the D2D band, and over its maximum, ``[J, N, A, R]``
-    share: Array
-    power: Array
-    # longest stage with one block on every device
-    forward_s: Array
-    backward_s: Array
-    # latency and other costs that blocks do not change
-    rest_s: Array
-    rest_cost: Array
-    # of a block on a device, ``[K, N, A, R]``
-    block_s: Array
-    block_cost: Array
+    share: Array  # of the D2D band, ``[J, N, A, R]``
+    power: Array  # over its maximum, likewise
+    forward_s: Array  # longest stage with one block on every device
+    backward_s: Array  # likewise
+    rest_s: Array  # latency that blocks do not change
+    rest_cost: Array  # likewise of the other costs
+    block_s: Array  # latency of a block on a device, ``[K, N, A, R]``
+    block_cost: Array  # its other costs, likewise
 
 
 def search_clusters(
@@ -94,10 +90,7 @@ def search_clusters(
     choices, blocks = problem.workload.micro_batch_choices, problem.workload.blocks
     memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)
 
-    def with_set_axis(tree):
-        return jax.tree.map(lambda leaf: leaf[..., None, :], tree)
-
-    wide, tentative, others = with_set_axis((problem, allocation, coupling))
+    wide, tentative, others = with_candidate_axis((problem, allocation, coupling))
     nodes = node_costs(wide, others)
     speed = jnp.swapaxes(problem.compute.flops_per_s, 0, 1)
     members = candidate_sets(jnp.stack([1.0 / speed[1:], nodes.collect_s[0, 1:, :, 0]]))
@@ -262,7 +255,7 @@ def _partition_cost(problem, coupling, linear: _LinearCosts, step: StepCosts, se
     cost = coupled_latency_cost(coupling, unit_costs(problem), latency_s)
     cost = cost + linear.rest_cost + block_cost
     cost = cost + switching_cost(problem.switching, segments, problem.workload.blocks)
-    # A hopeless link must still win against not fitting at all.
+    # A link on which nearly all is lost must still win against not fitting at all.
     return fusion_barrier(jnp.minimum(jnp.nan_to_num(cost, nan=jnp.inf), _LARGEST_COST))
 
 

@@ -20,7 +20,7 @@ from collapipe_jax.allocation.variables import to_allocation
 from collapipe_jax.batch_axis import max_nodes
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
-from collapipe_jax.cost.link_quality import active_power_w, interference_w
+from collapipe_jax.cost.link_quality import received_interference_w
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.partition.candidates import (
     Candidates,
@@ -64,7 +64,7 @@ class Incumbent(NamedTuple):
 def coupling_at(fixed: FixedPartition, allocation: Allocation, evaluation: Evaluation) -> Coupling:
     """Coupling of the clusters at an evaluated point."""
     return Coupling(
-        interference_w=interference_w(fixed.cross_gain, active_power_w(fixed, allocation)),
+        interference_w=received_interference_w(fixed, allocation),
         interference_cost_per_w=evaluation.interference_cost_per_w,
         latency_cost_per_s=fixed.costs.latency_per_s * evaluation.weights.cluster,
         round_s=max_nodes(evaluation.cluster_latency_s),
@@ -82,7 +82,7 @@ def optimise(
     problem = with_candidate_axis(problem)
     fixed = fix(problem, candidates.segments, candidates.micro_batches)
     start = candidates.logs, candidates.weights
-    descent = descend_jointly(problem, fixed, *start, steps, with_evaluation=True)
+    descent = descend_jointly(fixed, *start, steps, with_evaluation=True)
     candidates = candidates._replace(logs=descent.logs, weights=descent.weights)
     best = jnp.argmin(descent.objective, axis=0)
     return Incumbent(*take((candidates, fixed, descent.evaluation), best))
@@ -96,14 +96,14 @@ def propose_partitions(
 ) -> Candidates:
     """The incumbent, and the most promising candidates with other partitions."""
     own, fixed, evaluation = incumbent
-    allocation = to_allocation(problem, own.logs)
+    allocation = to_allocation(fixed, own.logs)
     coupling = coupling_at(fixed, allocation, evaluation)
     found = search_clusters(problem, allocation, coupling, config.cluster_candidates)
     candidates = _with_own(found, own)
     wide_problem, wide_coupling = with_candidate_axis((problem, coupling))
     wide = fix(wide_problem, candidates.segments, candidates.micro_batches)
     start, steps = candidates.logs, config.cluster_steps
-    refined = descend_clusters(wide_problem, wide, start, wide_coupling, steps)
+    refined = descend_clusters(wide, start, wide_coupling, steps)
     candidates = candidates._replace(logs=refined.logs, weights=refined.weights)
     choices = _best_choices(wide, wide_coupling, refined, config.candidates - 1)
     weight = with_candidate_axis(own.weights.cluster)
@@ -142,9 +142,9 @@ def _best_choices(fixed: FixedPartition, coupling: Coupling, refined: Descent, c
     """
     per_s, latency_s = fixed.costs.latency_per_s, refined.cluster_latency_s  # [N, C, R]
     other_costs = refined.objective - coupled_latency_cost(coupling, fixed.costs, latency_s)
-    runs = fixed.active[0]
-    latency_s = jnp.where(runs, _nan_to_inf(latency_s), 0.0)
-    other_costs = jnp.where(runs, _nan_to_inf(other_costs), 0.0)
+    participates = fixed.active[0]
+    latency_s = jnp.where(participates, _nan_to_inf(latency_s), 0.0)
+    other_costs = jnp.where(participates, _nan_to_inf(other_costs), 0.0)
     limit_s = latency_s.reshape(-1, latency_s.shape[-1])  # [N C, R]
     keeps = latency_s <= limit_s[:, None, None] * (1.0 + _SAME)
     cost = jnp.where(keeps, other_costs, jnp.inf)

@@ -42,6 +42,8 @@ out are solved again with one stage more."""
 _CLUSTER_STEPS = 80
 _WEIGHT_PARTS = 8
 _LEAST_WEIGHT = 0.1
+_TOLERANCE = 1e-5
+"""Relative; partitions that could not be better by more are skipped."""
 _ROUNDING = {"float32": 2e-5, "float64": 1e-9}
 """Relative error of a lower bound."""
 
@@ -56,16 +58,13 @@ class ExhaustiveSolution(NamedTuple):
     solved: int  # those with optimised shares and powers; bounds ruled out the others
 
 
-def exhaustive(
-    problem: RoundProblem, start: Decision | None = None, tolerance: float = 1e-5
-) -> ExhaustiveSolution:
+def exhaustive(problem: RoundProblem, start: Decision | None = None) -> ExhaustiveSolution:
     """Best decision of a round of a small network. A host loop, not to be compiled.
 
     Args:
       problem: one round of one small network.
       start: a feasible decision to beat, the static pipeline's by default. The better it
         is, the less is left to solve.
-      tolerance: relative; partitions that could not be better by more are skipped.
 
     Raises:
       InputError: if there are more than :data:`MOST_PARTITIONS` joint partitions.
@@ -100,11 +99,11 @@ def exhaustive(
     bound, point = _sums_of_bounds(problem, own, joint, bandwidth_cost)
     solved = np.zeros(count, bool)
     for stages in range(1, len(_STAGES) + 1):
-        left = np.flatnonzero(bound < objective * (1.0 - tolerance))
+        left = np.flatnonzero(bound < objective * (1.0 - _TOLERANCE))
         left = left[np.argsort(bound[left], kind="stable")]
         for first in range(0, len(left), _BATCH):
             which = left[first : first + _BATCH]
-            if bound[which[0]] >= objective * (1.0 - tolerance):
+            if bound[which[0]] >= objective * (1.0 - _TOLERANCE):
                 break
             partition = own.segments[joint[which]], own.micro_batches[joint[which]]
             found = solve((*partition, point(which)), stages)
@@ -164,7 +163,7 @@ class _Found(NamedTuple):
 def _point_of(problem: RoundProblem, decision: Decision) -> _Point:
     def find(problem, decision):
         fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-        return _Point(to_logs(problem, fixed.active, decision), initial_weights(fixed))
+        return _Point(to_logs(fixed, decision), initial_weights(fixed))
 
     return batch_last(find)(problem, decision)
 
@@ -178,8 +177,9 @@ def _solve(problem, segments: Array, micro_batches: Array, start: _Point, steps:
 
         def descend(point: _Point, steps):
             (logs, weights), steps = point, jnp.max(steps)  # the same in all problems
-            found = descend_jointly(problem, fixed, logs, weights, steps, with_evaluation=True)
-            solution = certified(problem, fixed, *partition, found.logs, found.evaluation)
+            found = descend_jointly(fixed, logs, weights, steps, with_evaluation=True)
+            assert found.evaluation is not None
+            solution = certified(fixed, *partition, found.logs, found.evaluation)
             bandwidth_cost = band_multiplier(found.evaluation.slope.d2e_share)
             return _Point(found.logs, found.weights), _Found(solution, bandwidth_cost)
 
@@ -260,7 +260,8 @@ def bound_clusters(
         # Full power; D2D shares of 1, which the descent projects to its limits.
         start = Allocation(node, node, node[0] - jnp.log(1.0 * node.shape[1]), node[0])
         steps = _CLUSTER_STEPS
-        found = descend_clusters(problem, fixed, start, coupling, steps, with_evaluation=True)
+        found = descend_clusters(fixed, start, coupling, steps, with_evaluation=True)
+        assert found.evaluation is not None
         bound = certify(found.evaluation, found.logs, fixed.active, joint=False).lower_bound
         return bound, _Point(found.logs, found.weights)
 

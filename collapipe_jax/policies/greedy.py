@@ -12,15 +12,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.allocation.allocate import Solution, certified, descend_jointly, evaluate_logs
+from collapipe_jax.allocation.allocate import Solution, certified, descend_jointly
 from collapipe_jax.allocation.energy_caps import (
     air_energy_and_slope,
     fix_capped_partition,
     scale_powers_to_caps,
 )
+from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.cost.static_pipeline import static_pipelines
 from collapipe_jax.partition.budget_relaxation import relax_infeasible_budgets
 from collapipe_jax.partition.candidates import (
     Candidates,
@@ -116,25 +117,22 @@ def _starting_candidates(
 ) -> Candidates:
     """The static pipeline, then pipelines of blocks that the relaxed budgets pay for."""
 
-    def static(problem):
-        return jax.vmap(lambda one: static_pipeline(one, micro_batches), -1, -1)(problem)
-
     def start(decision, count):
         return starting_candidates(relaxed, decision, count, fix_capped_partition)
 
-    affordable = static(relaxed)
+    affordable = static_pipelines(relaxed, micro_batches)
     candidates = start(affordable, count)
     if problem.switching is not None:
         candidates = with_last(candidates, start(previous_partition(relaxed, affordable), 1))
     others = jax.tree.map(lambda leaf: leaf[..., 1:, :], candidates)
-    return join(start(static(problem), 1), others)
+    return join(start(static_pipelines(problem, micro_batches), 1), others)
 
 
 def _optimise(relaxed: RoundProblem, candidates: Candidates, steps: Array) -> Candidates:
     """Candidates after gradient steps; caps are met only nearly."""
     relaxed = with_candidate_axis(relaxed)
     fixed = fix_capped_partition(relaxed, candidates.segments, candidates.micro_batches)
-    descent = descend_jointly(relaxed, fixed, candidates.logs, candidates.weights, steps)
+    descent = descend_jointly(fixed, candidates.logs, candidates.weights, steps)
     return candidates._replace(logs=descent.logs, weights=descent.weights)
 
 
@@ -142,12 +140,12 @@ def _scale_to_caps(problem: RoundProblem, relaxed: RoundProblem, candidates: Can
     budget_j = jnp.swapaxes(with_candidate_axis(problem).control.energy_budget_j, 0, 1)
     relaxed, weights = with_candidate_axis(relaxed), candidates.weights
     fixed = fix_capped_partition(relaxed, candidates.segments, candidates.micro_batches)
-    logs = scale_powers_to_caps(relaxed, fixed, candidates.logs, weights)
-    air_j, _ = air_energy_and_slope(relaxed, fixed, logs, weights)
+    logs = scale_powers_to_caps(fixed, candidates.logs, weights)
+    air_j, _ = air_energy_and_slope(fixed, logs, weights)
     excess = jnp.where(fixed.active, (air_j + fixed.computing_j) / budget_j - 1.0, 0.0)
     exceeds = jnp.max(excess, axis=(0, 1)) > _TOLERANCE
     total = jnp.sum(jnp.maximum(excess, 0.0), axis=(0, 1))
-    objective = evaluate_logs(relaxed, fixed.replace(caps=None), logs, weights).objective
+    objective = evaluate_allocation(fixed.replace(caps=None), logs, weights).objective
     score = jnp.log(jnp.maximum(objective, 1e-30))
     score = score + jnp.where(exceeds, _PENALTY + _EXCESS_POWER * jnp.log1p(total), 0.0)
     score = jnp.where(jnp.isnan(score), jnp.inf, score)
@@ -157,7 +155,8 @@ def _scale_to_caps(problem: RoundProblem, relaxed: RoundProblem, candidates: Can
 def _propose_partitions(relaxed: RoundProblem, own: Candidates, config: SearchConfig) -> Candidates:
     """A candidate, and others that look better where caps cost what its multipliers say."""
     fixed = fix_capped_partition(relaxed, own.segments, own.micro_batches)
-    evaluation = evaluate_logs(relaxed, fixed, own.logs, own.weights)
+    assert fixed.caps is not None
+    evaluation = evaluate_allocation(fixed, own.logs, own.weights)
     cost_per_j = jnp.where(fixed.active, own.weights.caps / fixed.caps.room_j, 0.0)
     queue = jnp.swapaxes(cost_per_j, 0, 1) * relaxed.control.energy_budget_j
     incumbent = Incumbent(own, fixed, evaluation)
@@ -168,11 +167,12 @@ def _propose_partitions(relaxed: RoundProblem, own: Candidates, config: SearchCo
 def _solution(relaxed: RoundProblem, best: _Scaled) -> Solution:
     own = best.candidates
     fixed = fix_capped_partition(relaxed, own.segments, own.micro_batches)
+    assert fixed.caps is not None
     room_j = jnp.where(fixed.active, jnp.maximum(fixed.caps.room_j, best.air_j), 1.0)
     fixed = fixed.replace(caps=fixed.caps._replace(room_j=room_j))
-    evaluation = evaluate_logs(relaxed, fixed, own.logs, own.weights)
+    evaluation = evaluate_allocation(fixed, own.logs, own.weights)
     partition = own.segments, own.micro_batches
-    solution = certified(relaxed, fixed, *partition, own.logs, evaluation)
+    solution = certified(fixed, *partition, own.logs, evaluation)
     # Slopes of a lost round may overflow; and no objective is below 0.
     return solution._replace(
         lower_bound=jnp.fmax(solution.lower_bound, 0.0),

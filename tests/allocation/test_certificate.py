@@ -41,14 +41,14 @@ def some(double):
 @quick_jit
 def prepared(problem, decision):
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    return to_logs(problem, fixed.active, decision), initial_weights(fixed), fixed.active
+    return to_logs(fixed, decision), initial_weights(fixed), fixed.active
 
 
 @quick_jit
 def together(problem, decision, logs, weights, steps):
     """Where a descent ends, and its certificate there."""
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    end = descend_jointly(problem, fixed, logs, weights, steps, with_evaluation=True)
+    end = descend_jointly(fixed, logs, weights, steps, with_evaluation=True)
     return end, certify(end.evaluation, end.logs, fixed.active)
 
 
@@ -56,7 +56,7 @@ def together(problem, decision, logs, weights, steps):
 def by_themselves(problem, decision, logs, coupling, steps):
     """Where every cluster's own descent ends, and the bound of its own objective there."""
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    end = descend_clusters(problem, fixed, logs, coupling, steps, with_evaluation=True)
+    end = descend_clusters(fixed, logs, coupling, steps, with_evaluation=True)
     bound = certify(end.evaluation, end.logs, fixed.active, joint=False).lower_bound
     return end.objective, bound
 

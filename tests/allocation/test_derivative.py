@@ -98,9 +98,9 @@ def fixed_of(case, problem, decision):
     return fix(problem, decision.segments, decision.micro_batches)
 
 
-def smooth_objective(case, fixed, problem, logs, weights, coupling):
+def smooth_objective(case, fixed, logs, weights, coupling):
     """The smooth objective from the round's terms, with nothing of the solver's own body."""
-    allocation = to_allocation(problem, logs)
+    allocation = to_allocation(fixed, logs)
     received_w = None if coupling is None else coupling.interference_w
     links = round_links(fixed, allocation, received_w)
     terms = round_terms(fixed, allocation, PowerMean(weights, case.temperature), links)
@@ -136,19 +136,18 @@ def both_slopes(case, problem, decision, logs, weights, coupling):
     fixed = fixed_of(case, problem, decision)
 
     def total(logs):
-        value = smooth_objective(case, fixed, problem, logs, weights, coupling)
+        value = smooth_objective(case, fixed, logs, weights, coupling)
         return jnp.sum(value), value
 
     wanted, value = jax.grad(total, has_aux=True)(logs)
-    allocation = to_allocation(problem, logs)
-    found = evaluate_allocation(fixed, allocation, weights, coupling, case.temperature)
+    found = evaluate_allocation(fixed, logs, weights, coupling, case.temperature)
     return found, value, wanted
 
 
 @functools.partial(quick_jit, static_argnums=0)
 def start_of(case, problem, decision, logs):
     fixed = fixed_of(case, problem, decision)
-    terms = round_terms(fixed, to_allocation(problem, logs))
+    terms = round_terms(fixed, to_allocation(fixed, logs))
     return initial_weights(fixed), terms, fixed
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.random_problems import random_rounds, to_batch_last
 
-from collapipe_jax.allocation.allocate import descend_jointly, evaluate_logs
+from collapipe_jax.allocation.allocate import descend_jointly
 from collapipe_jax.allocation.energy_caps import (
     IN_REACH,
     air_energy_and_slope,
@@ -15,6 +15,7 @@ from collapipe_jax.allocation.energy_caps import (
     scale_powers_to_caps,
 )
 from collapipe_jax.allocation.smooth_maximum import initial_weights
+from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import make_decision
@@ -63,8 +64,8 @@ def test_energy_on_air_falls_to_its_least_as_powers_vanish(some):
     @quick_jit
     def energies(shift):
         fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-        logs = with_powers(to_logs(problem, fixed.active, decision), shift)
-        terms = round_terms(fixed, to_allocation(problem, logs))
+        logs = with_powers(to_logs(fixed, decision), shift)
+        terms = round_terms(fixed, to_allocation(fixed, logs))
         return air_energy_j(fixed, terms.message_j), least_air_energy_j(fixed), fixed.active
 
     last = np.inf
@@ -107,10 +108,10 @@ def test_the_slope_of_energy_on_air_is_that_of_differences_below_the_ceiling(som
     @quick_jit
     def found(shift):
         fixed = fixed_of(problem, decision)
-        logs = with_powers(to_logs(problem, fixed.active, decision), shift)
+        logs = with_powers(to_logs(fixed, decision), shift)
         weights = initial_weights(fixed)
         ones = jax.tree.map(jnp.ones_like, weights)
-        return air_energy_and_slope(problem, fixed, logs, ones)
+        return air_energy_and_slope(fixed, logs, ones)
 
     step = 1e-5
     slope_j = found(0.0)[1]
@@ -125,10 +126,10 @@ def test_powers_are_scaled_until_caps_hold_and_no_further(some):
     @quick_jit
     def scaled():
         fixed = fixed_of(problem, decision)
-        logs, weights = to_logs(problem, fixed.active, decision), initial_weights(fixed)
-        lower = scale_powers_to_caps(problem, fixed, logs, weights)
-        before, _ = air_energy_and_slope(problem, fixed, logs, weights)
-        after, _ = air_energy_and_slope(problem, fixed, lower, weights)
+        logs, weights = to_logs(fixed, decision), initial_weights(fixed)
+        lower = scale_powers_to_caps(fixed, logs, weights)
+        before, _ = air_energy_and_slope(fixed, logs, weights)
+        after, _ = air_energy_and_slope(fixed, lower, weights)
         return fixed, logs, lower, before, after
 
     fixed, logs, lower, before, after = scaled()
@@ -156,10 +157,10 @@ def test_a_descent_under_caps_keeps_them_and_multipliers_of_slack_caps_vanish(so
     @quick_jit
     def solved():
         fixed = fixed_of(problem, decision)
-        logs, weights = to_logs(problem, fixed.active, decision), initial_weights(fixed)
-        end = descend_jointly(problem, fixed, logs, weights, 3000)
-        terms = round_terms(fixed, to_allocation(problem, end.logs))
-        point = evaluate_logs(problem, fixed, end.logs, end.weights)
+        logs, weights = to_logs(fixed, decision), initial_weights(fixed)
+        end = descend_jointly(fixed, logs, weights, 3000)
+        terms = round_terms(fixed, to_allocation(fixed, end.logs))
+        point = evaluate_allocation(fixed, end.logs, end.weights)
         return fixed, air_energy_j(fixed, terms.message_j), end.weights.caps, point
 
     fixed, air_j, multiplier, point = solved()
@@ -183,7 +184,7 @@ def test_energy_of_a_decision_is_computing_and_air(some):
     @quick_jit
     def both():
         fixed = fixed_of(problem, decision)
-        allocation = to_allocation(problem, to_logs(problem, fixed.active, decision))
+        allocation = to_allocation(fixed, to_logs(fixed, decision))
         made = make_decision(decision.segments, decision.micro_batches, allocation, fixed.active)
         message_j = round_terms(fixed, allocation).message_j
         return node_energy_j(fixed, message_j), jax.vmap(evaluate, -1, -1)(problem, made).energy_j

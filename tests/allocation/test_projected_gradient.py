@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from support.random_problems import random_rounds, to_batch_last
 
-from collapipe_jax.allocation.allocate import descend_jointly, evaluate_logs
+from collapipe_jax.allocation.allocate import descend_jointly
 from collapipe_jax.allocation.certificate import certify
 from collapipe_jax.allocation.projected_gradient import descend, to_limits
 from collapipe_jax.allocation.smooth_maximum import initial_weights
-from collapipe_jax.allocation.smooth_objective import Coupling
+from collapipe_jax.allocation.smooth_objective import Coupling, evaluate_allocation
 from collapipe_jax.allocation.variables import LEAST_LOG_POWER, to_logs
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import Allocation
@@ -46,21 +46,21 @@ def some(double):
 @quick_jit
 def prepared(problem, decision):
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    return to_logs(problem, fixed.active, decision), initial_weights(fixed), fixed.active
+    return to_logs(fixed, decision), initial_weights(fixed), fixed.active
 
 
 @quick_jit
 def together(problem, decision, logs, weights, steps):
     """Where a descent ends, and its certificate there."""
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    end = descend_jointly(problem, fixed, logs, weights, steps, with_evaluation=True)
+    end = descend_jointly(fixed, logs, weights, steps, with_evaluation=True)
     return end, certify(end.evaluation, end.logs, fixed.active)
 
 
 @quick_jit
 def alone(problem, decision, logs, weights, coupling, steps):
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    evaluate = functools.partial(evaluate_logs, problem, fixed, coupling=coupling)
+    evaluate = functools.partial(evaluate_allocation, fixed, coupling=coupling)
     return descend(evaluate, fixed.active, logs, weights, steps, joint=False)
 
 
@@ -124,7 +124,7 @@ def test_the_evaluation_that_comes_with_a_descent_is_that_of_its_end(some):
     @quick_jit
     def evaluated_after(logs, weights):
         fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-        return evaluate_logs(problem, fixed, logs, weights)
+        return evaluate_allocation(fixed, logs, weights)
 
     for steps in (1, 30):
         end, _ = together(problem, decision, logs, weights, steps)
@@ -139,7 +139,7 @@ def test_a_descent_ends_where_it_does_without_its_evaluation(some):
     @quick_jit
     def without(steps):
         fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-        return descend_jointly(problem, fixed, logs, weights, steps)
+        return descend_jointly(fixed, logs, weights, steps)
 
     for steps in (1, 30):
         end, _ = together(problem, decision, logs, weights, steps)

@@ -45,8 +45,8 @@ def some(double):
 def prepared(problem, decision):
     """Logarithms, initial weights, and interference."""
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    logs = to_logs(problem, fixed.active, decision)
-    power_w = active_power_w(fixed, to_allocation(problem, logs))
+    logs = to_logs(fixed, decision)
+    power_w = active_power_w(fixed, to_allocation(fixed, logs))
     return logs, initial_weights(fixed), interference_w(fixed.cross_gain, power_w), fixed.active
 
 
@@ -57,8 +57,7 @@ def logs_of(problem, decision):
 @functools.partial(quick_jit, static_argnames="temperature")
 def evaluated(problem, decision, logs, weights, coupling=None, temperature=TEMPERATURE):
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    allocation = to_allocation(problem, logs)
-    return evaluate_allocation(fixed, allocation, weights, coupling, temperature)
+    return evaluate_allocation(fixed, logs, weights, coupling, temperature)
 
 
 evaluate_all = quick_jit(jax.vmap(evaluate))

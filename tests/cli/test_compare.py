@@ -18,9 +18,10 @@ from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import METRICS, load_realisations
+from collapipe_jax.files.realisations import load_realisations
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.policies.titanic import titanic
+from collapipe_jax.simulation.comparison import METRICS
 from collapipe_jax.simulation.environment import reset, simulate
 from collapipe_jax.simulation.montecarlo import realisation_keys
 

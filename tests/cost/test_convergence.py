@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collapipe_jax.cost.convergence import (
-    Descent,
+    DescentSettings,
     absence_bias,
     erasure_noise,
     gradient_noise,
@@ -43,7 +43,7 @@ def make_learning(variance=5.0, heterogeneity=0.7, weight=WEIGHT):
 def make_descent(
     loss=LOSS, counts=MICRO_BATCHES, step_size=0.01, rounds=300, smoothness=2.0, start_gap=1.5
 ):
-    return Descent(
+    return DescentSettings(
         smoothness=jnp.asarray(smoothness),
         start_gap=jnp.asarray(start_gap),
         step_size=jnp.asarray(step_size),

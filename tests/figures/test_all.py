@@ -11,8 +11,9 @@ from support.made_up_comparisons import write_comparison, write_gaps, write_loop
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.figures import gantt, latency, progress, queues, style
 from collapipe_jax.figures.draw import KINDS
-from collapipe_jax.files.checkpoints import Checkpoints, load_run, open_workdir
+from collapipe_jax.files.checkpoints import Checkpoints, load_run
 from collapipe_jax.files.results import Results
+from collapipe_jax.files.workdir import open_workdir
 from figures import __main__ as all_figures
 
 DRAWS = {"progress": progress, "latency": latency, "queues": queues, "gantt": gantt}

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from support.random_problems import plain_problems, random_problems, to_batch_last
 
-from collapipe_jax.allocation.allocate import NO_CLUSTER, evaluate_logs
+from collapipe_jax.allocation.allocate import NO_CLUSTER
 from collapipe_jax.allocation.energy_caps import fix_capped_partition
+from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, usable_blocks, violations
@@ -198,7 +199,7 @@ def test_slopes_under_caps_are_those_of_the_smooth_objective():
         fixed = fix_capped_partition(problem, static.segments, static.micro_batches)
 
         def at(logs, fixed):
-            return evaluate_logs(problem, fixed, logs, own.weights)
+            return evaluate_allocation(fixed, logs, own.weights)
 
         wanted = jax.grad(lambda logs: at(logs, fixed).smooth.sum())(own.logs)
         return at(own.logs, fixed), at(own.logs, fixed.replace(caps=None)), wanted

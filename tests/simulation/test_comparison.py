@@ -7,8 +7,8 @@ import pytest
 
 from collapipe_jax.cli.compare import summary_table
 from collapipe_jax.files.atomic import write_json
-from collapipe_jax.files.realisations import METRICS, Case, Realisations
-from collapipe_jax.simulation.comparison import summarise
+from collapipe_jax.files.realisations import Case, Realisations
+from collapipe_jax.simulation.comparison import METRICS, summarise
 
 
 def made_up(latency_s, divergence=1.0):

@@ -14,7 +14,7 @@ from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.simulation.environment import reset, simulate
 from collapipe_jax.simulation.montecarlo import (
-    Case,
+    Setup,
     policy_options,
     realisation_keys,
     run_cases,
@@ -47,7 +47,7 @@ def read(results, name):
 
 
 def test_chunks_are_the_realisations_one_by_one(tmp_path, params):
-    results = run(tmp_path, {"one": Case(POLICY, params)})
+    results = run(tmp_path, {"one": Setup(POLICY, params)})
     assert list(chunk_parts("one", results.options)) == ["one/000000", "one/000002", "one/000004"]
     one = jax.jit(lambda key: simulate(reset(key, params), POLICY, ROUNDS).cost.latency_s)
     expected = [one(key) for key in realisation_keys(7, REALISATIONS)]
@@ -69,7 +69,7 @@ def test_arguments_of_a_policy_and_v_compile_nothing_anew(tmp_path, params):
         return decision.replace(d2e_power_w=power * problem.control.v * decision.d2e_power_w)
 
     cases = {
-        f"{v}_{power}": Case(thrifty, with_v(params, v), (power,))
+        f"{v}_{power}": Setup(thrifty, with_v(params, v), (power,))
         for v in (0.5, 1.0)
         for power in (0.5, 1.0)
     }
@@ -81,11 +81,11 @@ def test_arguments_of_a_policy_and_v_compile_nothing_anew(tmp_path, params):
 
 
 def test_a_stopped_run_simulates_what_is_missing(tmp_path, params, monkeypatch):
-    results = run(tmp_path, {"one": Case(POLICY, params)})
+    results = run(tmp_path, {"one": Setup(POLICY, params)})
     whole = read(results, "one")
     results.path("one/000002").unlink()
     kept = results.path("one/000000").stat().st_mtime_ns
-    run(tmp_path, {"one": Case(POLICY, params)})
+    run(tmp_path, {"one": Setup(POLICY, params)})
     np.testing.assert_array_equal(read(results, "one"), whole)
     assert results.path("one/000000").stat().st_mtime_ns == kept
 

@@ -179,6 +179,13 @@ def test_a_type_that_training_lacks_is_refused(files):
     assert load(files).validation.labels[0, :3].tolist() == [-1, 1, 2]
 
 
+@pytest.mark.parametrize("name", ["validation", "test"])
+def test_held_out_text_without_entities_is_no_text_to_score(files, name):
+    (files / name).write_text("qqq\tO\n")
+    with pytest.raises(InputError, match=rf"task\.{name} = .*the file holds no entity to score"):
+        load(files)
+
+
 @pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
 def test_the_real_corpus():
     data = load_tagging(

@@ -21,9 +21,7 @@ from rich.table import Table
 
 from collapipe_jax.config import default
 from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.feasibility import is_feasible
+from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.problem import Control, RoundProblem
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
@@ -32,6 +30,7 @@ from collapipe_jax.simulation.montecarlo import realisation_keys
 from collapipe_jax.simulation.system import SystemParams, sample_system
 from collapipe_jax.tables import make_table
 from collapipe_jax.units import db_to_linear
+from experiments.double_precision import pick
 
 _BATCH = 32
 _CHOICES = (1, 2, 4, 8, 16, 32)
@@ -94,8 +93,8 @@ def _tight_memory(key: Array, problem: RoundProblem) -> Array:
     split = jax.random.uniform(split_key, (clusters, devices), minval=0.5, maxval=1.5)
     part = total * split / jnp.sum(split, axis=1, keepdims=True)
     blocks = jnp.minimum(jnp.ceil(work.blocks * part), work.blocks - 1)
-    block_bytes = work.block_static_bytes + work.batch * work.block_kept_bytes
-    return 1.001 * (blocks * block_bytes + work.batch * work.block_working_bytes)
+    blocks_bytes = blocks * block_bytes(work, work.batch)
+    return 1.001 * (blocks_bytes + work.batch * work.block_working_bytes)
 
 
 def _with_queues(key: Array, control: Control) -> Control:
@@ -106,21 +105,6 @@ def _with_queues(key: Array, control: Control) -> Control:
     energy = jnp.where(jax.random.bernoulli(empty_key, 0.25, energy.shape), 0.0, energy)
     divergence = 10.0 ** jax.random.uniform(divergence_key, minval=-1.0, maxval=1.5)
     return control.replace(energy_queue=energy, divergence_queue=divergence)
-
-
-def pick(tree, index: int):
-    """One network of a stack."""
-    return jax.tree.map(lambda leaf: leaf[index], tree)
-
-
-def in_double(tree):
-    """The same tree, its floating-point leaves in double precision."""
-
-    def widen(leaf):
-        leaf = np.asarray(leaf)
-        return jnp.asarray(leaf.astype(float) if leaf.dtype.kind == "f" else leaf)
-
-    return jax.tree.map(widen, tree)
 
 
 def run_networks(
@@ -188,21 +172,6 @@ def _rows_on_file(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
         rows[row["network"]] = row
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows.values()))
     return rows
-
-
-class Judgement(NamedTuple):
-    """Objective of a decision, largest loss of a micro-batch, and feasibility."""
-
-    objective: Array
-    loss: Array
-    feasible: Array
-
-
-@jax.jit
-def judge(problem: RoundProblem, decision: Decision) -> Judgement:
-    """Judge a decision."""
-    cost = evaluate(problem, decision)
-    return Judgement(cost.objective, jnp.max(cost.loss_probability), is_feasible(problem, decision))
 
 
 def split_by_loss(rows: Sequence[dict]) -> tuple[list[dict], list[dict]]:

@@ -32,13 +32,13 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import energy_cost, message_energy_j, round_terms
 from collapipe_jax.errors import InputError
 from collapipe_jax.network import channel
-from experiments.benchmarks.solver.networks import in_double
 from experiments.benchmarks.solver.outside_scipy import (
     OutsideSolution,
     decision_at,
     evaluate_compiled,
     fix,
 )
+from experiments.double_precision import in_double
 
 try:
     import clarabel  # noqa: F401  CVXPY finds it by itself
@@ -83,15 +83,15 @@ def lower_bound_with_cvxpy(
     with jax.enable_x64(True):
         problem, decision = in_double(problem), in_double(decision)
         fixed = fix(problem, decision)
-        points = _first_points(problem, fixed, decision)
+        points = _first_points(fixed, decision)
         objective = float(evaluate_compiled(problem, decision).objective)
         best = OutsideBound(-np.inf, OutsideSolution(decision, objective))
         for _ in range(rounds):
-            bound, logs, points = _solve(problem, fixed, best.solution, points)
+            bound, logs, points = _solve(fixed, best.solution, points)
             best = best._replace(lower_bound=max(bound, best.lower_bound))
             if logs is None:  # the solver failed
                 break
-            found = decision_at(problem, fixed, decision, logs)
+            found = decision_at(fixed, decision, logs)
             objective = float(evaluate_compiled(problem, found).objective)
             if objective < best.solution.objective:
                 best = best._replace(solution=OutsideSolution(found, objective))
@@ -127,11 +127,11 @@ class _Points(NamedTuple):
     hazard: list[np.ndarray]
 
 
-def _first_points(problem: RoundProblem, fixed: FixedPartition, decision: Decision) -> _Points:
+def _first_points(fixed: FixedPartition, decision: Decision) -> _Points:
     """At the decision, and on a grid."""
     with jax.numpy_rank_promotion("allow"):
-        logs = to_logs(problem, fixed.active, decision)
-        links = round_links(fixed, to_allocation(problem, logs))
+        logs = to_logs(fixed, decision)
+        links = round_links(fixed, to_allocation(fixed, logs))
     used = _used(fixed)[0].log_bit_hz_s
     log_sinr = np.log(np.asarray(ravel_pytree(links.sinr)[0]))[ravel_pytree(used)[0]]
     hazard = np.asarray(links.hazard)[used.uplink]
@@ -203,11 +203,11 @@ class _First:
         return Maximum(self.longest_s[("forward", "backward").index(name)], None)
 
 
-def _rows(problem, fixed: FixedPartition, unit_bit_s, unit_s: Array, point: _Point) -> _Rows:
+def _rows(fixed: FixedPartition, unit_bit_s, unit_s: Array, point: _Point) -> _Rows:
     """The package's functions of a round, each by variables of its own."""
     noise_w = fixed.radio.d2d_bandwidth_hz * fixed.radio.node_noise_w_per_hz
-    allocation = to_allocation(problem, point.logs)
-    full_power = to_allocation(problem, jax.tree.map(jnp.zeros_like, point.logs))
+    allocation = to_allocation(fixed, point.logs)
+    full_power = to_allocation(fixed, jax.tree.map(jnp.zeros_like, point.logs))
     sinr = link_sinrs(fixed, allocation, noise_w * jnp.expm1(point.log_noise))
     senders = of_senders(point.logs.d2d_power, fixed.active)
     rule = _First(point.longest_s * unit_s)
@@ -231,24 +231,24 @@ def _bit_times_s(times: BitTimes) -> tuple[Messages, Array]:
 
 
 @jax.jit
-def _coefficients(problem: RoundProblem, fixed: FixedPartition, decision: Decision) -> tuple:
+def _coefficients(fixed: FixedPartition, decision: Decision) -> tuple:
     """Rows at 0 and their derivatives, flat, and the latency of a known decision."""
     with jax.numpy_rank_promotion("allow"):
-        logs = to_logs(problem, fixed.active, decision)
-        terms = round_terms(fixed, to_allocation(problem, logs))
+        logs = to_logs(fixed, decision)
+        terms = round_terms(fixed, to_allocation(fixed, logs))
         unit_bit_s, unit_s = _bit_times_s(terms.bit_time), jnp.max(terms.cluster_latency_s)
         node, messages = logs.d2d_share, unit_bit_s[0]
         template = _Point(logs, node, messages, unit_bit_s, node[:2])
         zero, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, template))
 
         def rows(flat):
-            return ravel_pytree(_rows(problem, fixed, unit_bit_s, unit_s, unravel(flat)))[0]
+            return ravel_pytree(_rows(fixed, unit_bit_s, unit_s, unravel(flat)))[0]
 
         return rows(zero), jax.jacobian(rows)(zero), unit_s
 
 
 def _solve(
-    problem: RoundProblem, fixed: FixedPartition, known: OutsideSolution, points: _Points
+    fixed: FixedPartition, known: OutsideSolution, points: _Points
 ) -> tuple[float, Allocation | None, _Points]:
     """Solve the conic program, in units of a known objective.
 
@@ -256,7 +256,7 @@ def _solve(
       A lower bound, the point as logarithms, None if the solver failed, and the tangents with
       those that touch there.
     """
-    offset, matrix, unit_s = jax.device_get(_coefficients(problem, fixed, known.decision))
+    offset, matrix, unit_s = jax.device_get(_coefficients(fixed, known.decision))
     (used, used_rows), unit, radio = _used(fixed), known.objective, fixed.radio
     place, row = _places(used), _places(used_rows)
     point, latency = cp.Variable(matrix.shape[1]), cp.Variable()
@@ -278,7 +278,7 @@ def _solve(
         *(log_bit_hz_s >= _tangent(_log_bit_hz_s, radio, x, log_sinr) for x in points.log_sinr),
         point[place.longest_s[flow, cluster]] >= at(row.stages_s[flow, stage, cluster]),
         latency >= at(row.latency_s[sends]),
-        *_allocation_limits(problem, fixed, point, place),
+        *_allocation_limits(fixed, point, place),
         *loss_limits,
     ]
     latency_cost = float(fixed.costs.latency_per_s * unit_s / unit) * latency
@@ -291,7 +291,7 @@ def _solve(
     return bound, logs, _Points([*points.log_sinr, log_sinr.value], [*points.hazard, hazard.value])
 
 
-def _allocation_limits(problem: RoundProblem, fixed: FixedPartition, point, place) -> list:
+def _allocation_limits(fixed: FixedPartition, point, place) -> list:
     """Bands and powers, and noise with interference, at least, over noise."""
     active, radio = np.asarray(fixed.active), fixed.radio
     logs, sends = place.logs, active[0]
@@ -302,7 +302,7 @@ def _allocation_limits(problem: RoundProblem, fixed: FixedPartition, point, plac
         point[logs.d2e_power[sends]] <= 0,
         *(cp.sum(cp.exp(point[band])) <= 1 for band in bands),
     ]
-    full_w = np.asarray(problem.radio.d2d_power_max_w).T
+    full_w = np.asarray(radio.d2d_power_max_w).T
     noise_w = float(radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz)
     received = full_w[:, :, None, None] * np.asarray(fixed.cross_gain) / noise_w
     received = received[active][:, active]  # sender to receiver

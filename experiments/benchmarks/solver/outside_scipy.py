@@ -32,7 +32,7 @@ from collapipe_jax.cost.maximum import HardMax, Maximum
 from collapipe_jax.cost.objective import drift_plus_penalty
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import node_energy_j, round_terms
-from experiments.benchmarks.solver.networks import in_double
+from experiments.double_precision import in_double
 
 _OPTIONS = {"maxiter": 1500, "ftol": 1e-10}
 _RANGE = 30.0  # of logarithms
@@ -68,7 +68,7 @@ def solve_with_scipy(
         for attempt in range(starts):
             start = decision if attempt == 0 else _perturbed(rng, problem, decision)
             logs = _minimise(problem, fixed, start, capped)
-            found = decision_at(problem, fixed, decision, logs)
+            found = decision_at(fixed, decision, logs)
             cost = evaluate_compiled(problem, found)
             use = jnp.max(cost.energy_j / problem.control.energy_budget_j)
             kept = not capped or use <= 1.0 + _ROUNDING
@@ -85,14 +85,12 @@ def fix(problem: RoundProblem, decision: Decision) -> FixedPartition:
 
 
 @jax.jit
-def decision_at(
-    problem: RoundProblem, fixed: FixedPartition, decision: Decision, logs: Allocation
-) -> Decision:
+def decision_at(fixed: FixedPartition, decision: Decision, logs: Allocation) -> Decision:
     """The decision at logarithms that may leave the limits by a little, brought inside."""
     segments, micro_batches = decision.segments, decision.micro_batches
     inside = jax.tree.map(lambda leaf: jnp.minimum(leaf, 0.0), logs)
     with jax.numpy_rank_promotion("allow"):
-        allocation = to_allocation(problem, inside)
+        allocation = to_allocation(fixed, inside)
         found = make_decision(segments, micro_batches, allocation, fixed.active)
     d2d_total = jnp.sum(found.d2d_share, axis=1, keepdims=True)
     return found.replace(
@@ -157,7 +155,7 @@ def program(problem: RoundProblem, fixed: FixedPartition, flat: Array) -> Progra
     """Objective and constraints at a :class:`Point`, raveled."""
     with jax.numpy_rank_promotion("allow"):
         point = ravel_pytree(_template(fixed))[1](flat)
-        rule, allocation = _Epigraph(point.maxima), to_allocation(problem, point.logs)
+        rule, allocation = _Epigraph(point.maxima), to_allocation(fixed, point.logs)
         terms = round_terms(fixed, allocation, rule)
         rule.slack["latency"] = point.maxima.latency - _log(terms.cluster_latency_s)
         latency_s = jnp.exp(point.maxima.latency)
@@ -188,11 +186,11 @@ def derivatives(problem: RoundProblem, fixed: FixedPartition, flat: Array) -> tu
 
 
 @jax.jit
-def point_of(problem: RoundProblem, fixed: FixedPartition, decision: Decision) -> Array:
+def point_of(fixed: FixedPartition, decision: Decision) -> Array:
     """The :class:`Point` of a decision, its maxima tight, raveled."""
     with jax.numpy_rank_promotion("allow"):
-        logs, rule = to_logs(problem, fixed.active, decision), _Epigraph()
-        terms = round_terms(fixed, to_allocation(problem, logs), rule)
+        logs, rule = to_logs(fixed, decision), _Epigraph()
+        terms = round_terms(fixed, to_allocation(fixed, logs), rule)
     latency = jnp.log(jnp.max(terms.cluster_latency_s))
     return ravel_pytree(Point(logs, Maxima(**rule.log, latency=latency)))[0]
 
@@ -218,7 +216,7 @@ def _minimise(
     upper = zero._replace(maxima=jax.tree.map(lambda leaf: leaf + _RANGE, zero.maxima))
     upper = np.asarray(ravel_pytree(upper)[0])[variables]
     lower = np.full_like(upper, -_RANGE)
-    first = np.asarray(point_of(problem, fixed, start))[variables]
+    first = np.asarray(point_of(fixed, start))[variables]
     entries = np.ix_(constraints, variables)
 
     def full(x):
