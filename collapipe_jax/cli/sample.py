@@ -14,6 +14,7 @@ from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.config.system import build_system
 from collapipe_jax.files.documents import write_network
+from collapipe_jax.seeds import seed_of
 from collapipe_jax.simulation.environment import Environment, initial_state, observe
 
 
@@ -23,7 +24,7 @@ def main(argv: Sequence[str]) -> None:
     config = read_config(options.config, parse_overrides(overrides))
     clusters = config.network.clusters
     system = build_system(config)
-    state_key, round_key = jax.random.split(jax.random.key(config.seed))
+    state_key, round_key = jax.random.split(jax.random.key(seed_of(config, "network")))
     state = quick_jit(initial_state)(state_key, system)
     problem = quick_jit(observe)(Environment(system, state, round_key))
     write_network(options.out, problem)

@@ -82,13 +82,18 @@ def section(*structs: type[Struct], **keys: _Unnamed) -> dict[str, Key]:
     return {name: describe(name, fields) for name, describe in keys.items()}
 
 
+def _own_seed(what: str) -> _Unnamed:
+    return key(-1, f"seed of the {what}; -1 takes `seed`", ">= -1")
+
+
 KEYS: dict[str, Any] = {
     **section(
-        seed=key(0, "seed of everything random: network, data order, erasures, parameters"),
+        seed=key(0, "seed of everything random that has no seed of its own"),
         checkpoint_every_rounds=key(30, "rounds from checkpoint to checkpoint", "> 0"),
     ),
     "network": section(
         TopologyParams,
+        seed=_own_seed("network, its fading and its devices"),
         clusters=key(4),
         devices=key(5),
         cell_radius_m=key(500.0, why="macro cell; papers use 300 to 500 m"),
@@ -218,6 +223,7 @@ KEYS: dict[str, Any] = {
         partitions=key(3, "partitions of the policy titanic", "> 0"),
     ),
     "model": section(
+        seed=_own_seed("initial weights"),
         pretrained=key("", "BERT to start from: a folder in the layout of Hugging Face"),
         width=key(128, "size of an activation", "> 0", symbol="h"),
         heads=key(4, "attention heads", "> 0"),
@@ -240,6 +246,7 @@ KEYS: dict[str, Any] = {
         micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),
     ),
     "task": section(
+        seed=_own_seed("sets drawn from a corpus and of their split over clusters"),
         kind=key(
             "translation", "kind of task; all but translation with BERT", choices=TASKS, own=True
         ),

@@ -21,6 +21,7 @@ from collapipe_jax.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.policies.registry import Policy, make_policy, policy_entry
+from collapipe_jax.seeds import seed_of
 from collapipe_jax.simulation.system import EdgeSystem
 from collapipe_jax.tasks.registry import find_task
 from collapipe_jax.tasks.sampling import split_samples
@@ -85,7 +86,7 @@ def build_experiment(config: Config) -> Experiment:
     build_system(config)
     objective = task.make_objective(config)
     cluster_indices = split_samples(
-        config.seed,
+        seed_of(config, "task"),
         config.task.split,
         objective.data.split_keys,
         config.network.clusters,

@@ -24,6 +24,7 @@ from collapipe_jax.network.fading import DynamicsParams
 from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.quantity import Struct, quantities
+from collapipe_jax.seeds import seed_of
 from collapipe_jax.simulation.system import (
     ControlParams,
     EdgeSystem,
@@ -47,7 +48,7 @@ def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> Ed
         are always available and stand still, a budget is under its floor.
     """
     params = build_system_params(config, cluster_weight)
-    system = quick_jit(sample_system)(system_key(config.seed), params)
+    system = quick_jit(sample_system)(system_key(seed_of(config, "network")), params)
     _check_can_run(system.mean_problem)
     _check_latency(system.mean_problem)
     # A cluster that does not participate in a round spends nothing, and a device that walks is
@@ -113,7 +114,9 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
     # Without either nothing is carried from round to round, nor computed.
     is_free = control.switching_cost == control.hysteresis == 0.0
     return SystemParams(
-        topology=TopologyParams(**config.network),
+        topology=TopologyParams(
+            **{name: config.network[name] for name in quantities(TopologyParams)}
+        ),
         propagation=PropagationParams(**config.propagation),
         dynamics=_fill(DynamicsParams, dynamics),
         mobility=_fill(MobilityParams, dynamics) if dynamics.speed_m_per_s else None,

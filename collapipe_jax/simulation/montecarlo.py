@@ -18,6 +18,7 @@ from collapipe_jax.cli.options import require_positive
 from collapipe_jax.files.realisations import case_name, chunk_parts
 from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.policies.registry import Policy, make_policy
+from collapipe_jax.seeds import seed_of
 from collapipe_jax.simulation.environment import SystemRound, reset, simulate
 from collapipe_jax.simulation.system import EdgeSystem, SystemParams
 
@@ -116,7 +117,7 @@ def run_policies(
     """
     options = results.options
     if results.missing(["networks"]):
-        keys = realisation_keys(results.config["seed"], options["realisations"])
+        keys = realisation_keys(seed_of(results.config, "network"), options["realisations"])
         results.write("networks", networks(keys, params, options))
     cases = {
         case_name(name, v): Setup(
@@ -136,7 +137,7 @@ def run_cases(
     The options of ``results`` have the rounds, realisations and chunk.
     """
     options = results.options
-    keys = realisation_keys(results.config["seed"], options["realisations"])
+    keys = realisation_keys(seed_of(results.config, "network"), options["realisations"])
     chunks = {
         part: (case, start)
         for name, case in cases.items()

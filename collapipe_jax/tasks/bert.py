@@ -18,6 +18,7 @@ from collapipe_jax.models.bert import BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import load_bert, save_bert
+from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
 from collapipe_jax.tasks.task import Config, ModelCounts, Objective, in_batches
@@ -157,7 +158,7 @@ def count_work(config: Config, *, pools: bool) -> ModelCounts:
 def reading_settings(config: Config) -> dict[str, Any]:
     """Arguments that ``read_tagged`` and ``read_sets`` share."""
     keys = ("train", "validation", "test", "samples")
-    return {"seed": config["seed"], **{key: config["task"][key] for key in keys}}
+    return {"seed": seed_of(config, "task"), **{key: config["task"][key] for key in keys}}
 
 
 def make_wordpiece(config: Config, lines: Sequence[str]) -> WordPiece:

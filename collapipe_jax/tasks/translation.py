@@ -25,6 +25,7 @@ from collapipe_jax.models.config import (
 from collapipe_jax.models.decoding import beam_search
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
+from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks.corpora import TextFile
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.scores import bleu
@@ -237,7 +238,7 @@ class Translation(Objective):
           InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
             leave a set empty.
         """
-        task, seed = config["task"], config["seed"]
+        task, seed = config["task"], seed_of(config, "task")
         lengths = task["source_length"], task["target_length"]
         pairs, held_out = task["pairs"], task["validation_pairs"] + task["test_pairs"]
         if pairs <= held_out:

@@ -25,6 +25,7 @@ from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run
 from collapipe_jax.files.workdir import open_workdir
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.seeds import seed_of
 from collapipe_jax.simulation.environment import (
     Environment,
     SystemRound,
@@ -148,12 +149,12 @@ def _log(folder: Path, metrics: Metrics) -> None:
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    learning_key, network_key = jax.random.split(run_key(experiment, 1))
+    learning_key, _ = jax.random.split(run_key(experiment, 1, "model"))
     objective, learner = experiment.objective, experiment.learner
     params = objective.starting_params(_fresh_params(learning_key, model=objective.model))
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
     learning = jax.device_put(_fresh_learning(learner, params), _learning_place(experiment))
-    return RunState(learning, _first_network(experiment, network_key))
+    return RunState(learning, _first_network(experiment))
 
 
 _fresh_params = quick_jit(lambda key, model: model.init(key), static_argnames="model")
@@ -161,7 +162,8 @@ _fresh_learning = quick_jit(lambda learner, params: learner.init(params))
 _initial_system_state = quick_jit(initial_state)
 
 
-def _first_network(experiment: Experiment, key: Array) -> SystemState:
+def _first_network(experiment: Experiment) -> SystemState:
+    _, key = jax.random.split(run_key(experiment, 1, "network"))
     return jax.device_put(_initial_system_state(key, experiment.system), jax.local_devices()[0])
 
 
@@ -178,12 +180,14 @@ def _mesh(experiment: Experiment) -> Mesh:
     return make_pipeline_mesh(problem.clusters, problem.devices)
 
 
-def run_key(experiment: Experiment, purpose: int) -> Array:
+def run_key(experiment: Experiment, purpose: int, section: str = "") -> Array:
     """A key of the experiment's seed: 1 for the start, 2 rounds, 3 estimates and central rounds.
 
-    ``system_key`` is that of purpose 0, the network.
+    ``system_key`` is that of purpose 0, the network. A ``section`` takes its own seed.
     """
-    return jax.random.fold_in(jax.random.key(experiment.config["seed"]), purpose)
+    config = experiment.config
+    seed = seed_of(config, section) if section else config["seed"]
+    return jax.random.fold_in(jax.random.key(seed), purpose)
 
 
 def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunState, Metrics]:
@@ -202,9 +206,13 @@ def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunS
     return RunState(learning, system_state), round_metrics(index, happened, report)
 
 
-def _round_keys(experiment: Experiment, index: int) -> Array:
+def _round_keys(experiment: Experiment, index: int) -> tuple[Array, Array]:
     """Keys of a round's network and of its learning."""
-    return jax.random.split(jax.random.fold_in(run_key(experiment, 2), index))
+    network, learning = (
+        jax.random.split(jax.random.fold_in(run_key(experiment, 2, section), index))
+        for section in ("network", "")
+    )
+    return network[0], learning[1]
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:
@@ -212,8 +220,7 @@ def round_latencies_s(experiment: Experiment) -> Iterator[float]:
 
     The network changes and decides independently of what is learnt.
     """
-    _, key = jax.random.split(run_key(experiment, 1))
-    state = _first_network(experiment, key)
+    state = _first_network(experiment)
     for index in itertools.count():
         key, _ = _round_keys(experiment, index)
         state, happened = _next_network(experiment, state, key)

@@ -31,6 +31,7 @@ from collapipe_jax.files.realisations import chunk_parts
 from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.policies.exhaustive import exhaustive
 from collapipe_jax.policies.registry import Policy, make_policy
+from collapipe_jax.seeds import seed_of
 from collapipe_jax.simulation.environment import observed_problems, reset
 from collapipe_jax.simulation.montecarlo import Setup, realisation_keys, run_cases, with_v
 from collapipe_jax.simulation.reducers import limit_use
@@ -90,7 +91,7 @@ def simulate_loops(results: Results, params: SystemParams, console: Console) -> 
     cases |= {f"v_{v}": Setup(decide, with_v(params, v), (0.0,)) for v in V}
     run_cases(results, cases, limit_use, console)
     options = results.options
-    keys = realisation_keys(results.config["seed"], options["realisations"])
+    keys = realisation_keys(seed_of(results.config, "network"), options["realisations"])
     missing = set(results.missing(f"gaps_{v}" for v in V))
     for v in track([v for v in V if f"gaps_{v}" in missing], "searching", console=console):
         gaps = solver_gaps(keys, with_v(params, v), own, options["rounds"], options["searched"])

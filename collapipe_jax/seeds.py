@@ -1,0 +1,10 @@
+"""Seeds of a configuration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def seed_of(config: Mapping[str, Any], section: str) -> int:
+    """The seed of the section ``network``, ``model`` or ``task``, or else that of the run."""
+    own = config[section]["seed"]
+    return config["seed"] if own < 0 else own
