@@ -55,6 +55,8 @@ if TYPE_CHECKING:
         step,
     )
     from collapipe_jax.simulation.system import SystemParams
+    from collapipe_jax.training.loop import TrainedRun
+    from collapipe_jax.training.run import train
 
 _PUBLIC = {
     "ClientDecision": "cost.decision",
@@ -77,6 +79,8 @@ _PUBLIC = {
     "reset": "simulation.environment",
     "simulate": "simulation.environment",
     "step": "simulation.environment",
+    "TrainedRun": "training.loop",
+    "train": "training.run",
     "system_params": "config.system:build_system_params",
     "violations": "cost.feasibility",
     "write_decision": "files.documents",

@@ -8,9 +8,7 @@ with ``python -m figures --workdir=runs/default``.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
@@ -35,12 +33,10 @@ def main(argv: Sequence[str]) -> None:
     config = hosts.on_every(lambda: read_config(options.config, parse_overrides(overrides)))
     experiment = hosts.on_every(lambda: build_experiment(config))
     console = Console()
-    train(experiment, options.workdir, resume=options.resume, console=console)
-    if not hosts.is_first():
-        return
-    summary = json.loads((Path(options.workdir) / "summary.json").read_text(encoding="utf-8"))
-    for name, value in summary.items():
-        console.print(f"{name:32} {value}")
+    run = train(experiment, options.workdir, resume=options.resume, console=console)
+    if hosts.is_first():
+        for name, value in run.summary.items():
+            console.print(f"{name:32} {value}")
 
 
 def _join(options: argparse.Namespace) -> None:

@@ -15,6 +15,8 @@ from collapipe_jax.files.atomic import partial_path, read_object, write_text
 def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
     """Take possession of a workdir for a configuration; it is made if it does not exist.
 
+    A run that goes on may have more rounds than before; what it ended with is then removed.
+
     Raises:
       InputError: if foreign files or another configuration's results are there, or results of
         this one and ``resume`` is not set, or if no such folder can be made.
@@ -29,18 +31,30 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
     config = json.loads(json.dumps(config))
     if saved.exists():
         found = read_config(path)
-        if found != config:
+        if found != config and not (resume and added_rounds(found, config)):
             problem = f"belongs to another configuration ({_first_difference(found, config)})"
             remedy = "Choose another workdir, or restore that configuration"
             raise wrong_workdir(workdir, problem, remedy)
         if not resume:
             remedy = "Add --resume, or choose another"
             raise wrong_workdir(workdir, "holds results already", remedy)
+        if found == config:
+            return path
+        (path / "summary.json").unlink(missing_ok=True)  # first: a run without is not finished
     elif any(entry != partial_path(saved) for entry in path.iterdir()):
         raise wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
-    else:
-        write_text(saved, json.dumps(config, indent=1, sort_keys=True) + "\n")
+    write_text(saved, json.dumps(config, indent=1, sort_keys=True) + "\n")
     return path
+
+
+def added_rounds(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> int:
+    """Rounds that one configuration of a run has more, where nothing else differs; else 0."""
+    if "training" not in found or "training" not in wanted:
+        return 0
+    before, after = (config["training"]["rounds"] for config in (found, wanted))
+    longer = {**found, "training": {**found["training"], "rounds": after}}
+    same = longer == json.loads(json.dumps(wanted))  # which has lists for tuples
+    return max(0, after - before) if same else 0
 
 
 def read_config(workdir: Path) -> dict[str, Any]:

@@ -1,9 +1,12 @@
 """Training: a network decides and has its costs, a model learns, on a simulated clock."""
 
+import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +23,11 @@ from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS, quick_jit
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.bound_constants import BoundConstants, estimate_constants
-from collapipe_jax.files.atomic import write_json, write_text
+from collapipe_jax.files.atomic import read_object, write_json, write_text
 from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run
-from collapipe_jax.files.workdir import open_workdir
+from collapipe_jax.files.results import read_settings
+from collapipe_jax.files.workdir import added_rounds, open_workdir
+from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.seeds import seed_of
@@ -45,6 +50,21 @@ from collapipe_jax.training.history import (
 
 _ESTIMATE_BATCHES = 8  # of every cluster
 _METRICS = "metrics.jsonl"
+_EXTENDED = {
+    "constant": "learning rates stay as they are",
+    "inverse_sqrt": "learning rates go on falling as before",
+    "cosine": "learning rates rise again, to where a cosine over all rounds has them",
+}
+"""What the schedules do when a run gets more rounds."""
+
+
+class TrainedRun(NamedTuple):
+    """What training leaves."""
+
+    params: Params  # of the trained model
+    history: dict[str, np.ndarray]  # metrics by name, first axis the rounds
+    summary: dict[str, Any]  # test scores, and means over the rounds
+    record: RunRecord  # what figures are drawn from
 
 
 class RunState(NamedTuple):
@@ -60,27 +80,33 @@ def train(
     *,
     resume: bool = False,
     console: Console | None = None,
-) -> RunRecord:
+) -> TrainedRun:
     """Train a model over a simulated network.
 
-    Every round is a pure function of the state and of keys folded from the seed and the
+    Every round is a pure function of the state and of keys folded from the seeds and the
     round's number, so a run that was killed and resumed ends with the same numbers. Several hosts
-    (``hosts.join``) all call this alike; the first one writes.
+    (``hosts.join``) all call this alike; the first one writes. An interrupt lets the round end,
+    saves, and then stops.
 
     Args:
       experiment: the run.
       workdir: folder of metrics and checkpoints, which all hosts see.
-      resume: whether to continue the run in it.
+      resume: whether to continue the run in it, perhaps for more rounds than it had.
       console: of the progress; None is the terminal.
 
     Raises:
       InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged, or
         if one of several hosts would have no work of its own.
+      KeyboardInterrupt: after an interrupt; its message says what is saved.
     """
     _check_hosts(experiment)
     # The other hosts may not look before the first has taken the folder.
+    more = hosts.on_first(lambda: added_rounds(read_settings(workdir), experiment.config))
     folder = hosts.on_first(lambda: open_workdir(workdir, experiment.config, resume))
-    with Checkpoints(folder) as checkpoints:
+    if more and hosts.is_first():
+        note = _EXTENDED[experiment.config["training"]["schedule"]]
+        (console or Console()).print(f"{more} rounds more than before; {note}")
+    with Checkpoints(folder) as checkpoints, stop_between_rounds() as is_stopped:
         state, history, done = _start(experiment, checkpoints, folder)
         constants = run_constants(experiment)
         rounds = experiment.config["training"]["rounds"]
@@ -96,16 +122,46 @@ def train(
                 metrics["simulated_time_s"] = now_s
                 history.append(metrics)
                 hosts.on_first(functools.partial(_log, folder, metrics))
-                if _is_due(experiment, index, experiment.config["checkpoint_every_rounds"]):
+                every = experiment.config["checkpoint_every_rounds"]
+                if is_stopped() or _is_due(experiment, index, every):
                     record = {"history": history.arrays(), "constants": constants}
                     checkpoints.save(index + 1, state, record)
                 progress.update(bar, advance=1, status=_status(experiment, history, constants))
+                if is_stopped() and index + 1 < rounds:
+                    saved = f"{index + 1} of {rounds} rounds are saved in {workdir}"
+                    raise KeyboardInterrupt(f"{saved}; --resume goes on")
+    params = state.learning.params
     if hosts.on_first(lambda: not (folder / "summary.json").exists()):
-        params = state.learning.params
         summary = summarise(experiment, params, history.arrays())
         hosts.on_first(lambda: experiment.objective.export(params, folder / "model"))
         hosts.on_first(lambda: write_json(folder / "summary.json", summary))  # last of all
-    return load_run(folder)
+    record = load_run(folder)
+    return TrainedRun(params, record.history, read_object(folder / "summary.json") or {}, record)
+
+
+@contextlib.contextmanager
+def stop_between_rounds() -> Iterator[Callable[[], bool]]:
+    """Let an interrupt (Ctrl-C) wait for the end of a round; a second one does not wait.
+
+    Yields:
+      Whether there was one. A thread other than the main one, and one of several hosts, are
+      interrupted at once as ever.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread() or jax.process_count() > 1:
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        del number, frame
+        signal.signal(signal.SIGINT, before)
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _check_hosts(experiment: Experiment) -> None:

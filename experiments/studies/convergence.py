@@ -11,7 +11,7 @@ run in a folder of its own, gone on with if it was killed. More seeds are the sa
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,6 @@ from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import split_equally, with_equal_allocation
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import ConvergenceStudy, Row, save_study
 from collapipe_jax.policies.registry import Policy
@@ -133,8 +132,8 @@ def run_settings(
         for setting in settings:
             console.print(f"seed {seed}: {setting.name}")
             folder = root / f"seed{seed}" / setting.name
-            record = train(with_setting(experiment, setting), folder, resume=True, console=console)
-            rows.append({**setting._asdict(), "seed": seed, **outcome(record)})
+            run = train(with_setting(experiment, setting), folder, resume=True, console=console)
+            rows.append({**setting._asdict(), "seed": seed, **outcome(run.history)})
     return rows
 
 
@@ -151,9 +150,8 @@ def with_setting(built: Experiment, setting: Setting) -> Experiment:
     )
 
 
-def outcome(record: RunRecord) -> Row:
+def outcome(history: Mapping[str, np.ndarray]) -> Row:
     """Measures of convergence of a run; its score is nan in rounds without evaluation."""
-    history = record.history
     last = max(1, round(LAST_SHARE * len(history["train_loss"])))
     return {
         "divergence": float(history["divergence"].mean()),

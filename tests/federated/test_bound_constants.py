@@ -150,7 +150,7 @@ def experiment_of(tmp_path_factory):
 def run(experiment_of, tmp_path_factory):
     experiment = experiment_of()
     workdir = tmp_path_factory.mktemp("estimates") / "run"
-    record = train.train(experiment, workdir, console=Console(file=io.StringIO()))
+    record = train.train(experiment, workdir, console=Console(file=io.StringIO())).record
     return experiment, workdir, record
 
 

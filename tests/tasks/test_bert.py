@@ -37,7 +37,7 @@ def test_a_run_learns_and_hands_on_what_it_learnt(config, tmp_path):
     config.evaluation.every_rounds = 10
     config.checkpoint_every_rounds = 20
     experiment = build_experiment(config)
-    record = train(experiment, tmp_path / "run")
+    record = train(experiment, tmp_path / "run").record
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     objective = experiment.objective
     # Half of the texts, and a metal on its own tells not whether it goes on from another.

@@ -17,7 +17,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 from support import ROOT, tiny_run
 
-from collapipe_jax.config.experiment import build_experiment
+import collapipe_jax as cp
+from collapipe_jax.config.experiment import build_experiment, build_optimizers
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.files import checkpoints as checkpoint
@@ -56,7 +57,8 @@ def experiment():
 
 
 def run(experiment, workdir, resume=False):
-    return train.train(experiment, workdir, resume=resume, console=Console(file=io.StringIO()))
+    console = Console(file=io.StringIO())
+    return train.train(experiment, workdir, resume=resume, console=console).record
 
 
 @pytest.fixture(scope="module")
@@ -356,3 +358,80 @@ def test_clients_train_whole_copies_and_resume_to_the_same_bytes(tmp_path, monke
     assert (history["loss_probability"] > 0).any()
     summary = json.loads((stopped / "summary.json").read_text())
     assert set(summary["violated_rounds"]) == {"samples", "d2e_share", "d2e_power", "memory"}
+
+
+def test_a_run_with_more_rounds_goes_on_as_if_it_had_had_them(tmp_path, experiment):
+    """Under a constant schedule; validation in what was the last round is extra."""
+    longer = with_rounds(experiment, ROUNDS, "constant")
+    once = run(longer, tmp_path / "once")
+    run(with_rounds(experiment, 4, "constant"), tmp_path / "twice")
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    twice = train.train(longer, tmp_path / "twice", resume=True, console=console).record
+    assert "2 rounds more than before; learning rates stay as they are" in out.getvalue()
+    for name in ("train_loss", "latency_s", "energy_queue"):
+        np.testing.assert_array_equal(twice.history[name], once.history[name])
+    assert json.loads((tmp_path / "twice/config.json").read_text())["training"]["rounds"] == ROUNDS
+    summaries = [(tmp_path / name / "summary.json").read_text() for name in ("once", "twice")]
+    assert summaries[0] == summaries[1]
+    with pytest.raises(InputError, match=r"training\.rounds is 6 there and 4 here"):
+        run(with_rounds(experiment, 4, "constant"), tmp_path / "twice", resume=True)
+
+
+def with_rounds(experiment, rounds, schedule):
+    config = tiny_run.get_config()
+    config.training.update({"rounds": rounds, "schedule": schedule})
+    return dataclasses.replace(
+        experiment, config=config.to_dict(), optimizers=build_optimizers(config)
+    )
+
+
+def test_an_interrupt_lets_the_round_end_and_saves(tmp_path, experiment, monkeypatch):
+    rounds, run_round = [], train.run_round
+
+    def interrupted(experiment, state, index):
+        rounds.append(index)
+        if index == 2:  # no checkpoint is due after it
+            signal.raise_signal(signal.SIGINT)
+        return run_round(experiment, state, index)
+
+    monkeypatch.setattr(train, "run_round", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"3 of 6 rounds are saved in .*--resume goes on"):
+        run(experiment, tmp_path)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert len(load_run(tmp_path).history["round"]) == 3
+    run(experiment, tmp_path, resume=True)
+    assert rounds == list(range(ROUNDS))
+
+
+@pytest.mark.parametrize("section", ["network", "model", "task"])
+def test_a_seed_of_its_own_changes_its_section_alone(section):
+    config = tiny_run.get_config()
+    plain, same = build_experiment(config), tiny_run.get_config()
+    same.seed, same.network.seed, same.model.seed, same.task.seed = 7, 0, 0, 0
+    same[section].seed = -1
+    other = build_experiment(same)
+
+    def drawn(experiment):
+        state = train.initial_run_state(experiment)
+        params = jax.tree.leaves(state.learning.params)
+        return {
+            "network": np.asarray(experiment.system.mean_problem.radio.d2e_gain),
+            "model": np.concatenate([np.ravel(leaf) for leaf in params]),
+            "task": experiment.cluster_indices[0],
+        }
+
+    for name, (a, b) in {n: (drawn(plain)[n], drawn(other)[n]) for n in drawn(plain)}.items():
+        assert np.array_equal(a, b) is (name != section), name
+
+
+def test_a_run_from_python_needs_no_folder_and_may_be_repeated(tmp_path):
+    config = tiny_run.get_config()
+    config.training.rounds = 2
+    kept = cp.train(config, tmp_path / "run", quiet=True)
+    again = cp.train(config, tmp_path / "run", quiet=True)
+    without = cp.train(config, quiet=True)
+    for other in (again, without):
+        jax.tree.map(np.testing.assert_array_equal, kept.params, other.params)
+        assert other.summary == kept.summary
+        assert len(other.history["train_loss"]) == 2

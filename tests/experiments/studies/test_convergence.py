@@ -15,6 +15,7 @@ from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import ConvergenceStudy, load_study, save_study
 from collapipe_jax.simulation.system import sample_system
+from collapipe_jax.training.loop import TrainedRun
 from experiments.studies import convergence
 from experiments.studies.convergence import (
     AXES,
@@ -157,7 +158,7 @@ def test_every_run_is_trained_under_its_setting(tmp_path, monkeypatch):
         names = ("divergence", "erased_fraction", "latency_s", "train_loss", "simulated_time_s")
         score = np.array([np.nan, 3.0, np.nan, 7.0])
         history = dict.fromkeys(names, values) | {"score": score}
-        return RunRecord({}, {}, history, "static_pipeline")
+        return TrainedRun({}, history, {}, RunRecord({}, {}, history, "static_pipeline"))
 
     monkeypatch.setattr(convergence, "train", fake_train)
     settings = (Setting(1, 1, 0.0), Setting(4, 2, 1.0))
