@@ -25,6 +25,14 @@ _HELP = {
 }
 
 
+_EXTRAS = {
+    **dict.fromkeys(("orbax", "tokenizers", "sacrebleu", "safetensors", "seqeval"), "train"),
+    **dict.fromkeys(("sklearn", "requests", "urllib3"), "train"),
+    "matplotlib": "figures",
+}
+"""Extras of the package by the modules that they bring."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that reports wrong options as an ``InputError``, like all wrong input."""
 
@@ -67,6 +75,13 @@ def run_reporting_errors(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        remedy = f"pip install 'collapipe-jax[{extra}]'"
+        print(f"error: {error.name} is not installed. {remedy} brings it.", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"stopped{f': {stop}' if stop.args else ''}", file=sys.stderr)

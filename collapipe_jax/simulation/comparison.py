@@ -19,7 +19,7 @@ from collapipe_jax.simulation.environment import reset
 from collapipe_jax.simulation.montecarlo import run_policies, stack
 from collapipe_jax.simulation.reducers import per_round
 from collapipe_jax.simulation.system import SystemParams
-from collapipe_jax.statistics import Interval, mean_interval, reduction_percent
+from collapipe_jax.statistics import mean_interval, median_estimate, reduction_percent
 
 METRICS = ("latency_s", "compute_latency_s", "device_memory_bytes", "energy_j", "divergence")
 """Quantities of a round that comparisons average."""
@@ -100,10 +100,15 @@ def _policy_summary(
     return summary | {"violations": _violations(values, energy, divergence, result.rounds)}
 
 
-def _with_median(values: np.ndarray) -> Interval:
-    """Mean, half width of its 95 % interval, and median, which heavy tails do not move."""
-    median = np.median(values) if values.size else np.nan
-    return mean_interval(values) | {"median": float(median) if np.isfinite(median) else None}
+def _with_median(values: np.ndarray) -> dict[str, Any]:
+    """Mean with the half width of its interval; median with the ends of its own, both of 95 %."""
+    median, low, high = median_estimate(values) if values.size else (np.nan,) * 3
+    ends = [_known(low), _known(high)]
+    return mean_interval(values) | {"median": _known(median), "median_ci95": ends}
+
+
+def _known(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _violations(
