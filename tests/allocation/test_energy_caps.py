@@ -18,10 +18,9 @@ from collapipe_jax.allocation.smooth_maximum import initial_weights
 from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.compilation import quick_jit
-from collapipe_jax.cost.decision import make_decision
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import fix_partition
-from collapipe_jax.cost.round_terms import air_energy_j, node_energy_j, round_terms
+from collapipe_jax.cost.round_terms import air_energy_j, round_terms
 
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12
 
@@ -176,18 +175,3 @@ def test_a_descent_under_caps_keeps_them_and_multipliers_of_slack_caps_vanish(so
     assert np.mean(ratio[tight] > 0.99) > 0.9
     assert np.all(ratio[tight] > 0.8)
     assert np.all(np.isfinite(point.objective))
-
-
-def test_energy_of_a_decision_is_computing_and_air(some):
-    problem, decision = some
-
-    @quick_jit
-    def both():
-        fixed = fixed_of(problem, decision)
-        allocation = to_allocation(fixed, to_logs(fixed, decision))
-        made = make_decision(decision.segments, decision.micro_batches, allocation, fixed.active)
-        message_j = round_terms(fixed, allocation).message_j
-        return node_energy_j(fixed, message_j), jax.vmap(evaluate, -1, -1)(problem, made).energy_j
-
-    by_node, wanted = both()
-    np.testing.assert_allclose(by_node, np.swapaxes(wanted, 0, 1), rtol=1e-10)
