@@ -99,6 +99,27 @@ def test_nobody_there_spends_nothing():
         assert not np.any(value)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.8, 1.0])
+def test_every_device_is_available_in_this_share_of_rounds_whatever_the_others_are(share):
+    system = draw(jax.random.key(0), tiny_params(availability=share))
+    state = initial_state(jax.random.key(1), system)
+
+    @jax.jit
+    @jax.vmap
+    def memory_bytes(key):
+        return observe(Environment(system, state, key)).compute.memory_bytes
+
+    memory = np.asarray(memory_bytes(jax.random.split(jax.random.key(2), 4000)))
+    available = memory > 0
+    np.testing.assert_allclose(available.mean(axis=0), share, atol=0 if share in (0, 1) else 0.025)
+    whole = np.broadcast_to(system.mean_problem.compute.memory_bytes, memory.shape)
+    np.testing.assert_array_equal(memory[available], whole[available])
+    apart = available.reshape(4000, -1) - share
+    covariance = apart.T @ apart / 4000
+    expected = share * (1 - share) * np.eye(len(covariance))
+    np.testing.assert_allclose(covariance, expected, atol=0.02)
+
+
 def test_some_there():
     """With one device of three, memory still suffices; with none the cluster is away."""
     happened = run(keys(), tiny_params(availability=0.3))
