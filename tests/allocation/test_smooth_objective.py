@@ -20,7 +20,6 @@ from collapipe_jax.cost.link_quality import active_power_w, interference_w
 from collapipe_jax.network.channel import RATE_LAWS
 
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12
-NODES = DEVICES + 1
 TEMPERATURE = 0.1
 
 

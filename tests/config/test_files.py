@@ -103,7 +103,7 @@ def test_config_file_that_fails(tmp_path, text, part):
     assert "\n" not in str(told.value)
 
 
-def test_an_argument_chooses_a_variant(tmp_path):
+def test_an_argument_chooses_a_variant():
     path = "configs/paper.py"
     plain, other = read_config(path, []), read_config(f"{path}:lowband", [])
     assert (plain.training.local_steps, other.training.local_steps) == (4, 1)

@@ -216,7 +216,7 @@ def test_slopes_of_the_objective_go_through_the_cost_and_not_the_decision(solved
         assert float(slope[index]) == pytest.approx(expected, rel=1e-4, abs=1e-6 / gain[index])
 
 
-def test_no_slope_go_through_the_cost_the_decision(solved):
+def test_no_slope_goes_through_the_decision(solved):
     """Abstractly: nothing is compiled."""
     one = pick(solved[0], 0)
 

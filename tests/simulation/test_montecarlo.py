@@ -80,7 +80,7 @@ def test_arguments_of_a_policy_and_v_compile_nothing_anew(tmp_path, params):
     assert other == pytest.approx(middle)
 
 
-def test_a_stopped_run_simulates_what_is_missing(tmp_path, params, monkeypatch):
+def test_a_stopped_run_simulates_what_is_missing(tmp_path, params):
     results = run(tmp_path, {"one": Case(POLICY, params)})
     whole = read(results, "one")
     results.path("one/000002").unlink()

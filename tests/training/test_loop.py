@@ -141,7 +141,7 @@ def test_absent_clusters_and_changing_decisions_cost_one_compilation(undisturbed
     assert compilations == (1, 1)
 
 
-def test_a_round_that_everybody_misses(experiment, tmp_path):
+def test_a_round_that_everybody_misses(experiment):
     """The clock stands still, nothing is learnt, and the file stays JSON."""
     system = experiment.system
     nobody = system.replace(dynamics=system.dynamics.replace(availability=np.float64(0.0)))

@@ -47,11 +47,13 @@ def test_clusters_that_sit_out_and_single_micro_batches(case):
     counts[0] = 1
     check_bound(problem, start.replace(segments=segments, micro_batches=counts))
     segments[1] = 0
-    sits_out = {"d2d_share": 0, "d2d_power_w": 0, "d2e_share": 0, "d2e_power_w": 0}
-    for name in sits_out:
-        sits_out[name] = np.array(getattr(start, name))
-        sits_out[name][1] = 0.0
-    check_bound(problem, start.replace(segments=segments, micro_batches=counts, **sits_out))
+    allocation = {
+        name: np.array(getattr(start, name))
+        for name in ("d2d_share", "d2d_power_w", "d2e_share", "d2e_power_w")
+    }
+    for values in allocation.values():
+        values[1] = 0.0
+    check_bound(problem, start.replace(segments=segments, micro_batches=counts, **allocation))
 
 
 def test_missing_packages_are_named(case, monkeypatch):
