@@ -44,3 +44,10 @@ def batch_axis_last():
     """Numbers of a problem with a trailing batch axis meet arrays with more axes before it."""
     with jax.numpy_rank_promotion("allow"):
         yield
+
+
+@pytest.fixture(scope="module")
+def double(batch_axis_last):
+    """Run a module with a trailing batch axis in double precision, fixtures included."""
+    with jax.enable_x64(True):
+        yield

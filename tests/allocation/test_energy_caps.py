@@ -22,13 +22,8 @@ from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.round_terms import air_energy_j, node_energy_j, round_terms
 
+pytestmark = pytest.mark.usefixtures("double")
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12
-
-
-@pytest.fixture(scope="module", autouse=True)
-def double(batch_axis_last):
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.fixture(scope="module")
