@@ -20,6 +20,8 @@ import jax
 import jaxtyping
 import pytest
 from hypothesis import settings
+from support import ROOT
+from support.local_server import serving
 
 # Shapes and types of these packages' public functions are checked in every call.
 jaxtyping.install_import_hook(
@@ -30,6 +32,21 @@ jaxtyping.install_import_hook(
 jax.config.update("jax_numpy_rank_promotion", "raise")
 settings.register_profile("repo", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("repo")
+
+
+@pytest.fixture
+def in_root(monkeypatch):
+    """Run one test from the repository's root, without corpora."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server of files on this machine."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 import re
 
 import pytest
-from support import ROOT
 
 from collapipe_jax.config.files import read_config
 from collapipe_jax.errors import InputError
@@ -9,10 +8,7 @@ from collapipe_jax.errors import InputError
 DEFAULT = "configs/default.py"
 
 
-@pytest.fixture(autouse=True)
-def in_root(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("in_root")
 
 
 @pytest.mark.parametrize(

@@ -4,28 +4,17 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from support.tiny_transformer import CONFIG
 
 from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataParallelLearner
 from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
-from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import TranslationBatch, Translator
 from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 
-CONFIG = TransformerConfig(
-    vocabulary_size=12,
-    width=8,
-    heads=2,
-    feed_forward_width=16,
-    encoder_blocks=2,
-    decoder_blocks=1,
-    source_length=5,
-    target_length=4,
-    label_smoothing=0.1,
-)
 MODEL = Translator(CONFIG)
 STEPS, CLUSTERS, BATCH = 2, 3, 4
 TX = make_optimizer("momentum", 0.3, clip_norm=1.0)

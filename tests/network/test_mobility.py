@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
-from support.tiny_system import tiny_params
+from support.tiny_system import PROPAGATION, tiny_params
 
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.files.checkpoints import Checkpoints
@@ -24,7 +24,6 @@ from collapipe_jax.network.mobility import (
     walk,
 )
 from collapipe_jax.network.propagation import (
-    PropagationParams,
     TopologyParams,
     large_scale_gain,
     sample_shadowing,
@@ -49,14 +48,6 @@ TOPOLOGY = TopologyParams(
     cluster_radius_m=RADIUS_M,
     d2e_min_distance_m=35.0,
     d2d_min_distance_m=3.0,
-)
-PROPAGATION = PropagationParams(
-    d2e_path_loss="macro_2ghz",
-    d2d_path_loss="d2d_outdoor",
-    d2e_shadowing_db=8.0,
-    d2d_shadowing_db=4.0,
-    d2e_decorrelation_distance_m=50.0,
-    d2d_decorrelation_distance_m=10.0,
 )
 WALK = MobilityParams(speed_m_per_s=2.0, round_interval_s=10.0, velocity_correlation=0.8)
 

@@ -18,6 +18,7 @@ from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, is_feasible
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.policies.dssra import SearchConfig, dssra
+from experiments.benchmarks.solver.networks import in_double
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
 NETWORKS = 240
@@ -188,14 +189,7 @@ def test_a_lone_network_is_decided_as_among_many(solved):
 def test_slopes_of_the_objective_go_through_the_cost_and_not_the_decision(solved):
     """The decision is taken as it is, so slopes are those of its cost."""
     problem, found, *_ = solved
-
-    def double(tree):
-        return jax.tree.map(
-            lambda leaf: jnp.asarray(leaf, float if leaf.dtype.kind == "f" else leaf.dtype),
-            jax.tree.map(np.asarray, tree),
-        )
-
-    one, decision = double(pick(problem, 0)), double(pick(found.decision, 0))
+    one, decision = in_double((pick(problem, 0), pick(found.decision, 0)))
 
     @quick_jit
     @jax.value_and_grad

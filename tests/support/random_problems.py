@@ -43,12 +43,13 @@ def random_problems(count, clusters, devices, blocks, change=None, seed=0):
     return stack(problems)
 
 
+def roomy(_, __, network):
+    """Room for every partition."""
+    network["compute"]["memory_bytes"] *= 1e3
+
+
 def plain_problems(count, clusters, devices, blocks, seed=0):
     """Networks with room for every partition."""
-
-    def roomy(_, __, network):
-        network["compute"]["memory_bytes"] *= 1e3
-
     return random_problems(count, clusters, devices, blocks, roomy, seed)
 
 

@@ -11,6 +11,17 @@ import numpy as np
 from scipy.special import exp1
 
 TOLERANCE = 1e-4
+NUMBERS = (
+    "latency_s",
+    "cluster_latency_s",
+    "compute_latency_s",
+    "energy_j",
+    "divergence",
+    "loss_probability",
+    "memory_bytes",
+    "objective",
+)
+"""Entries of a cost that are real numbers."""
 
 
 # --- (1)-(7): the air -------------------------------------------------------------------------

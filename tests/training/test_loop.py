@@ -16,6 +16,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 from support import ROOT, tiny_run
+from support.metrics import read_metrics
 
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
@@ -76,10 +77,6 @@ def results(workdir):
     return {name: (workdir / name).read_bytes() for name in ("metrics.jsonl", "summary.json")}
 
 
-def rows(workdir):
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-
-
 def assert_same_run(experiment, workdir, undisturbed):
     assert results(workdir) == results(undisturbed)
     found, expected = load_run(workdir).history, load_run(undisturbed).history
@@ -97,7 +94,7 @@ def assert_same_run(experiment, workdir, undisturbed):
 
 def test_one_line_a_round_with_finite_numbers(undisturbed):
     workdir, record, _ = undisturbed
-    lines = rows(workdir)
+    lines = read_metrics(workdir)
     assert [line["round"] for line in lines] == list(range(ROUNDS))
     for name in ("latency_s", "energy_j", "energy_queue", "simulated_time_s", "train_loss"):
         assert np.isfinite(np.array([line[name] for line in lines], float)).all()
@@ -262,7 +259,7 @@ def states_on_disk(process, workdir, copies):
         if workdir.exists():
             seen = listing(workdir)
             taken.append(Path(shutil.copytree(workdir, copies / str(len(taken)))))
-            if (workdir / "metrics.jsonl").exists() and len(rows(workdir)) >= 5:
+            if (workdir / "metrics.jsonl").exists() and len(read_metrics(workdir)) >= 5:
                 process.send_signal(signal.SIGKILL)
         else:
             seen = now

@@ -2,25 +2,16 @@
 
 import importlib
 
-import jax
 import numpy as np
 import pytest
-from support.random_problems import pick, plain_problems
 
 from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from experiments.benchmarks.solver import outside_cvxpy
 from experiments.benchmarks.solver.outside_cvxpy import lower_bound_with_cvxpy
 from experiments.benchmarks.solver.outside_scipy import solve_with_scipy
 
 needs_cvxpy = pytest.mark.skipif(outside_cvxpy.cp is None, reason="optional packages")
-
-
-@pytest.fixture(scope="module")
-def case():
-    problem = pick(plain_problems(1, clusters=2, devices=2, blocks=4), 0)
-    return problem, jax.jit(static_pipeline, static_argnums=1)(problem, 6)
 
 
 def check_bound(problem, start: Decision):

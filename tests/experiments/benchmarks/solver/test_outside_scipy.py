@@ -4,12 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.random_problems import pick, plain_problems
 
 from collapipe_jax.allocation.allocate import allocate
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.cost.static_pipeline import static_pipeline
 from experiments.benchmarks.solver.networks import in_double
 from experiments.benchmarks.solver.outside_scipy import (
     derivatives,
@@ -18,12 +16,6 @@ from experiments.benchmarks.solver.outside_scipy import (
     solve_with_scipy,
     used_entries,
 )
-
-
-@pytest.fixture(scope="module")
-def case():
-    problem = pick(plain_problems(1, clusters=2, devices=2, blocks=4), 0)
-    return problem, jax.jit(static_pipeline, static_argnums=1)(problem, 6)
 
 
 @pytest.fixture(scope="module")
