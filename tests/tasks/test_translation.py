@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tiny_corpora import load_data
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import TransformerConfig
@@ -51,21 +52,18 @@ BATCH = 4
 FIRST = slice(0, 2 * BATCH + 3)  # two full batches and a rest
 
 
-def load_translation(seed, reverse=False, **task):
-    return Translation.load_data({"seed": seed, "task": {"reverse": reverse, **task}})
-
-
 @pytest.fixture(scope="module")
 def data():
-    return load_translation(
+    return load_data(
+        Translation,
         corpus="synthetic",
+        reverse=False,
         pairs=120,
         validation_pairs=10,
         test_pairs=20,
         vocabulary_size=CONFIG.vocabulary_size,
         source_length=CONFIG.source_length,
         target_length=CONFIG.target_length,
-        seed=0,
     )
 
 
@@ -202,20 +200,20 @@ def test_perfect_model_and_echo(params, data, monkeypatch):
 
 SMALL = {
     "corpus": "synthetic",
+    "reverse": False,
     "pairs": 600,
     "validation_pairs": 40,
     "test_pairs": 60,
     "vocabulary_size": 300,
     "source_length": 64,
     "target_length": 72,
-    "seed": 0,
 }
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
 @pytest.fixture(scope="module")
 def small():
-    return load_translation(**SMALL)
+    return load_data(Translation, **SMALL)
 
 
 @pytest.fixture
@@ -267,7 +265,7 @@ def test_no_source_leaks(small):
 
 
 def test_the_same_arguments_give_the_same_arrays(small):
-    again, other = load_translation(**SMALL), load_translation(**{**SMALL, "seed": 1})
+    again, other = load_data(Translation, **SMALL), load_data(Translation, seed=1, **SMALL)
     for one, two in zip(small.train, again.train, strict=True):
         assert np.array_equal(one, two)
     assert small.test_text == again.test_text
@@ -275,7 +273,7 @@ def test_the_same_arguments_give_the_same_arrays(small):
 
 
 def test_reverse_swaps_the_sides(small):
-    mirror = load_translation(**SMALL, reverse=True)
+    mirror = load_data(Translation, **{**SMALL, "reverse": True})
     forward = dict(zip(*small.test_text, strict=True)) | dict(
         zip(*small.validation_text, strict=True)
     )
@@ -286,7 +284,7 @@ def test_reverse_swaps_the_sides(small):
 
 def load_file(corpus, **changes):
     sizes = {"pairs": 110, "validation_pairs": 5, "test_pairs": 5, "vocabulary_size": 200}
-    return load_translation(**{**SMALL, **sizes, "corpus": corpus, **changes})
+    return load_data(Translation, **{**SMALL, **sizes, "corpus": corpus, **changes})
 
 
 def test_long_pairs_are_dropped_and_counted_never_cut(corpus):
@@ -392,13 +390,14 @@ def test_keys_follow_the_length_of_the_source(small):
 )
 def test_wrong_arguments_are_named_with_a_remedy(change, message):
     with pytest.raises(InputError, match=message) as caught:
-        load_translation(**{**SMALL, **change})
+        load_data(Translation, **{**SMALL, **change})
     assert caught.value.remedy in str(caught.value)
 
 
 @pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
 def test_the_real_corpus_in_arrays():
-    data = load_translation(
+    data = load_data(
+        Translation,
         **{
             **SMALL,
             "corpus": "mt_tatoeba_deu_eng/deu.txt",
@@ -408,7 +407,7 @@ def test_the_real_corpus_in_arrays():
             "vocabulary_size": 4000,
             "source_length": 24,
             "target_length": 28,
-        }
+        },
     )
     assert data.tokenizer.model.get_vocab_size() == 4000
     kept = len(data.train.source_ids)
