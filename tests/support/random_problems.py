@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.cost.workload import ModelEnds
-from support.reference_cost import as_decision, as_problem, random_decision, random_network
+from support.random_networks import random_decision, random_network
+from support.structs import as_decision, as_problem
 
 ENDS = {"decoder_param_bits": 3e5, "embedding_static_bytes": 4e4, "decoder_static_bytes": 7e4}
 
