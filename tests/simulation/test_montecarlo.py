@@ -1,5 +1,6 @@
 """Policies on common random numbers, in chunks, against direct simulation."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,10 +62,10 @@ def test_more_realisations_leave_the_first_ones_as_they_are():
 
 
 def test_arguments_of_a_policy_and_v_compile_nothing_anew(tmp_path, params):
-    traces = []
+    chex.clear_trace_counter()
 
+    @chex.assert_max_traces(n=1)
     def thrifty(key, problem, power):
-        traces.append(1)
         decision = POLICY(key, problem)
         return decision.replace(d2e_power_w=power * problem.control.v * decision.d2e_power_w)
 
@@ -74,7 +75,6 @@ def test_arguments_of_a_policy_and_v_compile_nothing_anew(tmp_path, params):
         for power in (0.5, 1.0)
     }
     results = run(tmp_path, cases)
-    assert len(traces) == 1
     slow, middle, other, fast = (read(results, name).mean() for name in cases)
     assert slow > middle > fast
     assert other == pytest.approx(middle)
