@@ -25,11 +25,13 @@ def check_bound(problem, start: Decision):
     assert from_start.solution.objective == pytest.approx(best.objective, rel=1e-5)
 
 
+@pytest.mark.slow
 @needs_cvxpy
 def test_the_bound_is_just_below(case):
     check_bound(*case)
 
 
+@pytest.mark.slow
 @needs_cvxpy
 def test_clusters_that_sit_out_and_single_micro_batches(case):
     problem, start = case

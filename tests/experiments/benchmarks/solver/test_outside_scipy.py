@@ -17,6 +17,8 @@ from experiments.benchmarks.solver.outside_scipy import (
     used_entries,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(case):
