@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 
 class InputError(ValueError):
-    """Wrong input: the key it stands under, its value and the remedy.
+    """Wrong input: its key, its value and a remedy.
 
     The command-line programs print it as a single message and exit with status 2.
     """

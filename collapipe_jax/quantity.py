@@ -74,7 +74,7 @@ class Quantity:
         return _LARGEST_INT if self.whole else _LARGEST_NUMBER
 
     def _holds(self, numbers: np.ndarray) -> np.ndarray:
-        holds = np.abs(numbers) <= self._largest  # so written, it refuses what is not a number
+        holds = np.abs(numbers) <= self._largest  # written like this, it refuses NaN
         for relation in self.bounds.split(" and "):
             sign, bound = relation.split()
             holds &= _RELATIONS[sign](numbers, float(bound))
