@@ -70,6 +70,8 @@ def key(
             "unit": unit_of(name) if meaning or is_level else known.unit,
             "bounds": bounds or (_LEVEL_BOUNDS if is_level else known.bounds),
             "whole": type(item) is int,
+            "plausible": "",  # of documents, where nothing else tells a slip
+            "slip": "",
         }
         return Key(default, dataclasses.replace(known, **own, **changes), why)
 
