@@ -96,6 +96,12 @@ KEYS: dict[str, Any] = {
         TopologyParams,
         clusters=key(4),
         devices=key(5),
+        file=key(
+            "",
+            "network, or folder of networks, in place of drawn ones (docs/file-formats.md)",
+            why="sets `clusters` and `devices`, too",
+        ),
+        file_digest=key("", "SHA-256 of `file`, filled in"),
         cell_radius_m=key(500.0, why="macro cell; papers use 300 to 500 m"),
         cluster_radius_m=key(50.0, why="a building; papers use 25 to 50 m"),
         d2e_min_distance_m=key(35.0, why="3GPP TR 36.814: nobody stands under the mast"),
