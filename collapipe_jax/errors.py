@@ -19,6 +19,10 @@ class InputError(ValueError):
         return type(self), (self.key, self.value, self.problem, self.remedy)
 
 
+class InputWarning(UserWarning):
+    """Input that is allowed and hardly meant; the programs print it as one line."""
+
+
 @contextlib.contextmanager
 def under_keys(names: Mapping[str, str]) -> Iterator[None]:
     """Report a module's errors under the configuration's keys, here by the module's keys."""

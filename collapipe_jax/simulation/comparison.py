@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from ml_collections import ConfigDict
@@ -43,8 +44,8 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
 
     @jax.jit
     @jax.vmap
-    def network(key: Array) -> dict[str, Variable]:
-        problem = reset(key, params).system.mean_problem
+    def network(key: Array, row: Array) -> dict[str, Variable]:
+        problem = reset(key, params, row).system.mean_problem
         control = problem.control
         return {
             "reference_latency_s": Variable("", control.reference_latency_s),
@@ -54,7 +55,8 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
             "memory_limit_bytes": Variable("cluster device", problem.compute.memory_bytes),
         }
 
-    return {name: stack(variable) for name, variable in network(keys).items()}
+    found = network(keys, jnp.arange(len(keys)))
+    return {name: stack(variable) for name, variable in found.items()}
 
 
 def summarise(result: Realisations) -> dict[str, Any]:

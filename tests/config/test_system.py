@@ -55,6 +55,7 @@ IN_SYSTEM = [
         for name in KEYS
         if name.split(".")[0]
         in ("network", "propagation", "dynamics", "devices", "radio", "payload", "learning")
+        and not name.startswith("network.file")  # see test_networks.py
     ),
     *(name for name in KEYS if name.startswith("control.")),
     *("model." + key for key in ("width", "heads", "feed_forward_width", "encoder_blocks")),
