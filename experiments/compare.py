@@ -20,6 +20,7 @@ from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.simulation.comparison import compare
 from collapipe_jax.simulation.montecarlo import policy_options
 from collapipe_jax.statistics import interval_text
+from collapipe_jax.units import bytes_to_mib
 
 
 def main(argv: Sequence[str]) -> None:
@@ -54,7 +55,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         memory, broken = policy["device_memory_bytes"]["mean"], policy["violations"]
         numbers = (
             policy["compute_latency_s"]["mean"],
-            None if memory is None else memory / 2**20,
+            None if memory is None else bytes_to_mib(memory),
             policy["energy_j"]["mean"],
             policy["divergence"]["median"],
         )

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from collapipe_jax.command_line import make_parser, run_training
 from configs import quickstart
-from experiments.studies.race import draw, race
+from experiments.studies.race import race
+from figures import all as all_figures
 
 POLICIES = ("dssra", "static_pipeline")
 
@@ -21,7 +22,7 @@ def main(argv: Sequence[str]) -> None:
     """Train twice on the same network and data, print the table, draw the figures."""
     workdir = Path(make_parser(__doc__, workdir="runs/quickstart").parse_args(argv).workdir)
     race(quickstart.get_config(), POLICIES, workdir, Console())
-    draw(workdir)
+    all_figures.main([f"--workdir={workdir}"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write a network drawn from a configuration to a file, to be planned and priced.
+"""Write a network drawn from a configuration to a file, to be planned and evaluated.
 
     python -m experiments.sample --config=configs/default.py --out=NET.json
 

@@ -22,9 +22,10 @@ from typing import Any
 from collapipe_jax.command_line import make_parser
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord, load_run
-from collapipe_jax.files.realisations import OURS, load_realisations, load_sweep
+from collapipe_jax.files.realisations import load_realisations, load_sweep
 from collapipe_jax.files.results import read_settings
 from collapipe_jax.files.studies import Run, load_race, load_study
+from collapipe_jax.simulation.comparison import OURS
 from figures import (
     bound,
     constants,

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import Realisations, runnable
+from collapipe_jax.files.realisations import Realisations
+from collapipe_jax.simulation.constraints import runnable
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 from figures import style
 

@@ -20,6 +20,7 @@ from collapipe_jax.files.realisations import Realisations
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 from figures import style
 from figures.comparison import horizon, only_runnable
+from figures.queues import running_mean
 
 LABELS = {
     "energy": "Mean energy so far\n/ sum of budgets [–]",
@@ -32,9 +33,8 @@ _MARKS = 8  # markers along a line
 def energy_over_budget(result: Realisations, policy: str) -> np.ndarray:
     """Mean energy so far of all nodes over the sum of their budgets, ``[R, T]``."""
     energy_j = result.policies[policy]["energy_j"].astype(np.float64)
-    so_far = np.cumsum(energy_j, axis=1) / np.arange(1, energy_j.shape[1] + 1)
     budget_j = result.networks["energy_budget_j"].astype(np.float64).sum(axis=(1, 2))
-    return so_far / budget_j[:, None]
+    return running_mean(energy_j.T).T / budget_j[:, None]
 
 
 def constraint_series(result: Realisations) -> dict[str, dict[str, np.ndarray]]:

@@ -4,7 +4,7 @@ From ``gap.jsonl`` of ``experiments.benchmarks.solver.gap``. A curve is the shar
 whose gap is at most so much, in percent of the better objective:
 
 - the gap of ``dssra`` to exhaustive search;
-- the layout's part of it, which better shares and powers do not close;
+- what of it is of the partition, and better shares and powers do not close;
 - the gap to the lower bound that the search ends with, above which the best cannot lie;
 - the first again, for networks in which even the best decision loses more than 0.9.
 
@@ -27,12 +27,12 @@ from figures import style
 FLOOR_PERCENT = 1e-5
 """Left end of the axis."""
 
-_HOPELESS_LOSS = 0.9  # above which experiments.benchmarks.solver.gap reports networks apart
+_HEAVY_LOSS = 0.9  # above which experiments.benchmarks.solver.gap reports networks apart
 _LOOKS = {
     "gap": style.line(style.BLUE, "-", None),
-    "the layout's part": style.line(style.VERMILLION, (0, (4, 1.5)), None),
+    "of the partition": style.line(style.VERMILLION, (0, (4, 1.5)), None),
     "to the lower bound": style.line(style.GREEN, (0, (1, 1)), None),
-    "gap, hopeless losses": style.line(style.GREY, (0, (4, 1, 1, 1)), None),
+    "gap, heavy losses": style.line(style.GREY, (0, (4, 1, 1, 1)), None),
 }
 
 
@@ -63,15 +63,15 @@ def load(workdir: str | os.PathLike) -> list[dict]:
 def gaps_percent(rows: Sequence[dict]) -> dict[str, np.ndarray]:
     """Gaps by curve, in percent of the better objective."""
 
-    def over(worse: str, better: str, hopeless: bool = False) -> np.ndarray:
-        used = (row for row in rows if (row["loss"] > _HOPELESS_LOSS) == hopeless)
+    def over(worse: str, better: str, heavy: bool = False) -> np.ndarray:
+        used = (row for row in rows if (row["loss"] > _HEAVY_LOSS) == heavy)
         return np.array([100.0 * (row[worse] / row[better] - 1.0) for row in used])
 
     return {
         "gap": over("dssra", "exhaustive"),
-        "the layout's part": over("dssra_tuned", "exhaustive"),
+        "of the partition": over("dssra_tuned", "exhaustive"),
         "to the lower bound": over("dssra", "lower_bound"),
-        "gap, hopeless losses": over("dssra", "exhaustive", hopeless=True),
+        "gap, heavy losses": over("dssra", "exhaustive", heavy=True),
     }
 
 

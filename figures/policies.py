@@ -14,7 +14,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.files.realisations import Realisations, round_means
+from collapipe_jax.files.realisations import Realisations
+from collapipe_jax.simulation.comparison import round_means
 from figures import style
 from figures.comparison import ROW_IN, draw_rows, horizon, name_rows, only_runnable, row_legend
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from collapipe_jax.files.checkpoints import RunRecord
+from collapipe_jax.tasks.registry import TASKS
 from figures import style
 
 
@@ -33,7 +34,8 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     if not any(np.isfinite(record.history["score"]).any() for record in records):
         for axes in panels[0]:
             style.say_empty(axes, "no evaluation yet")
-    panels[0, 0].set_ylabel(f"{records[0].score_name} [%]")
+    task = TASKS[records[0].config["task"]["kind"]]
+    panels[0, 0].set_ylabel(f"{task.score_name} [%]")
     panels[1, 0].set_ylabel("Loss [nats/prediction]")
     panels[0, 0].set_ylim(bottom=0.0)
     style.round_axis(panels[1, 0])

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from collapipe_jax.files.studies import Run
+from collapipe_jax.tasks.registry import TASKS
 from figures import style
 
 _ROW_IN = 1.7
@@ -29,13 +30,13 @@ def draw(races: Sequence[Sequence[Run]]) -> Figure:
     panels = figure.subplots(len(races), columns, sharey="row", squeeze=False)
     names = list(dict.fromkeys(run.policy for race in races for run in race))
     for row, race, drawn in zip(panels, races, seeds, strict=True):
+        task = race[0].record.config["task"]["kind"]
         for axes, seed in zip(row, drawn, strict=False):
             _draw_seed(axes, [run for run in race if run.seed == seed], names)
-            task = race[0].record.config["task"]["kind"]
             axes.set_title(f"{task}, seed {seed}", loc="left")
         for axes in row[len(drawn) :]:
             axes.set_visible(False)
-        row[0].set_ylabel(f"{race[0].record.score_name} [%]")
+        row[0].set_ylabel(f"{TASKS[task].score_name} [%]")
         row[0].set_ylim(bottom=0.0)
     handles = style.policy_handles(names)
     if any(np.isfinite(run.record.constants["baseline_score"]) for race in races for run in race):

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import OURS, Realisations, round_means
+from collapipe_jax.files.realisations import Realisations
+from collapipe_jax.simulation.comparison import OURS, round_means
 from collapipe_jax.statistics import reduction_percent
 from figures import style
 from figures.comparison import ROW_IN, draw_rows, horizon, name_rows, only_runnable, row_legend

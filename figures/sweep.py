@@ -15,7 +15,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.files.realisations import Sweep, round_means
+from collapipe_jax.files.realisations import Sweep
+from collapipe_jax.simulation.comparison import round_means
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 from figures import style
 from figures.comparison import horizon, only_runnable, separate_rows

@@ -15,14 +15,11 @@ from collapipe_jax.control.queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
+from collapipe_jax.federated.optimizers import OPTIMIZERS, SCHEDULES
 from collapipe_jax.models.config import DTYPES
 from collapipe_jax.network.devices import DeviceParams
-from collapipe_jax.network.fading import (
-    DynamicsParams,
-)
-from collapipe_jax.network.mobility import (
-    MobilityParams,
-)
+from collapipe_jax.network.fading import DynamicsParams
+from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.pipeline.execution import BACKENDS
 from collapipe_jax.policies.registry import POLICIES
@@ -161,7 +158,9 @@ KEYS: dict[str, Any] = {
         parameter_number_bits=key(16, "bits of a parameter sent", "> 0", why="half precision"),
         token_bits=key(16, "bits of a target sent", why="targets travel as token numbers"),
         trained_fraction=key(
-            1.0, "share of parameters trained and sent; less: adapters, only priced", "> 0 and <= 1"
+            1.0,
+            "share of parameters trained and sent; less: adapters, only evaluated",
+            "> 0 and <= 1",
         ),
     ),
     "learning": section(
@@ -268,14 +267,18 @@ KEYS: dict[str, Any] = {
             why="off; above 0 words split otherwise in every pass (Hiraoka 2022)",
         ),
         vocabulary_size=key(600, "entries of the vocabulary", "> 0"),
-        source_length=key(24, "tokens of a source; longer pairs are dropped and counted", "> 0"),
+        source_length=key(
+            24, "tokens of a source or text; longer pairs are dropped, longer texts cut", "> 0"
+        ),
         split=key(
             "iid",
             "split of samples over clusters: `iid`; `dirichlet` over length of the source, type of "
             "entity, class or domain; `natural`: a domain or type of entity belongs to one cluster",
             choices=SCHEMES,
         ),
-        concentration=key(0.5, "concentration of the Dirichlet split"),
+        concentration=key(
+            0.5, "concentration of the Dirichlet split; 0.1 is skew, 100 almost none", ">= 0.001"
+        ),
     ),
     "training": section(
         Workload,
@@ -283,8 +286,10 @@ KEYS: dict[str, Any] = {
         local_steps=key(4),
         batch=key(16),
         micro_batch_choices=key((1, 2, 4, 8, 16)),
-        client_optimizer=key("adam", "`sgd`, `momentum` or `adam`, which Transformers want"),
-        decoder_optimizer=key("adam", "`sgd`, `momentum` or `adam`, which Transformers want"),
+        client_optimizer=key(
+            "adam", "optimiser of the clusters", choices=OPTIMIZERS, why="Transformers want it"
+        ),
+        decoder_optimizer=key("adam", "optimiser of the decoder", choices=OPTIMIZERS),
         client_learning_rate=key(2e-3, "learning rate of the clusters", "> 0"),
         embedding_rate_factor=key(
             0.0,
@@ -304,11 +309,14 @@ KEYS: dict[str, Any] = {
             "mean of all, which favours good links",
             choices=("survival", "pooled"),
         ),
-        schedule=key("cosine", "schedule of the rates: `cosine`, `constant` or `inverse_sqrt`"),
+        schedule=key("cosine", "schedule of the rates", choices=SCHEDULES),
         warmup_steps=key(80, "local steps of rising rates", why="Adam on a fresh Transformer"),
         clip_norm=key(1.0, "largest norm of a gradient; 0 is off", why="usual for Transformers"),
         server_optimizer=key(
-            "sgd", "`sgd`: federated averaging; `momentum`, `adam`: FedOpt (Reddi et al. 2021)"
+            "sgd",
+            "optimiser of the edge server: `sgd` is federated averaging, others are FedOpt (Reddi "
+            "et al. 2021)",
+            choices=OPTIMIZERS,
         ),
         server_learning_rate=key(1.0, "learning rate of the edge server", "> 0"),
     ),
@@ -316,7 +324,7 @@ KEYS: dict[str, Any] = {
         every_rounds=key(30, "rounds from score to score", "> 0"),
         estimate_every_rounds=key(
             0,
-            "rounds from one estimate of `learning` in summary.json to the next; 0 is never",
+            "rounds from one estimate of the bound's constants to the next; 0 is never",
             why="one is as much work as about 10 rounds of 4 local steps",
         ),
         beams=key(4, "beams of a second final score; 1 leaves it at the greedy one", "> 0"),

@@ -29,13 +29,13 @@ from collapipe_jax.tasks.task import Objective, Task
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A configuration ready to run, which is saved as a nested plain dictionary.
+    """A configuration ready to run.
 
     Clusters have the training samples of ``cluster_indices``, and the shares ``cluster_weight
     [N]`` of all.
     """
 
-    config: dict[str, Any]
+    config: dict[str, Any]  # nested, as it is saved
     objective: Objective
     cluster_indices: list[np.ndarray]
     cluster_weight: np.ndarray
@@ -113,8 +113,9 @@ def build_experiment(config: Config) -> Experiment:
 def _check_trainable(config: Config) -> None:
     """Refuse what can be evaluated but not trained."""
     if config.payload.trained_fraction < 1.0:
+        problem = "the cost of adapters is evaluated, but they are not trained"
         remedy = "Give 1 to train, or compare policies without training"
-        problem, fraction = "adapters are priced, not trained", config.payload.trained_fraction
+        fraction = config.payload.trained_fraction
         raise InputError("payload.trained_fraction", fraction, problem, remedy)
     only = {"pipeline.backend": "sequential"}
     only |= {"training.erased_together": "micro_batch", "training.survivor_weight": "survival"}
@@ -130,7 +131,7 @@ def _check_trainable(config: Config) -> None:
 
 
 def build_optimizers(config: Config) -> Optimizers:
-    """Optimisers of clients, decoder and server, or an ``InputError``."""
+    """Optimisers of clients, decoder and server."""
     training, network = config.training, config.network
     local = {
         "schedule": training.schedule,
@@ -141,9 +142,7 @@ def build_optimizers(config: Config) -> Optimizers:
 
     def make(owner: str, **options: Any) -> optax.GradientTransformation:
         name, rate = training[f"{owner}_optimizer"], training[f"{owner}_learning_rate"]
-        keys = {"name": f"{owner}_optimizer", "schedule": "schedule"}
-        with under_keys({f"optimizer.{key}": f"training.{own}" for key, own in keys.items()}):
-            return make_optimizer(name, rate, **options)
+        return make_optimizer(name, rate, **options)
 
     # A round averages the embeddings of all clusters, or of all clients.
     is_by_clients = policy_entry(config.policy.name).by_clients

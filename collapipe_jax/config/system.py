@@ -17,15 +17,11 @@ from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload, encoder_workload
-from collapipe_jax.errors import InputError, under_keys
-from collapipe_jax.federated.optimizers import state_bytes_per_parameter
+from collapipe_jax.errors import InputError
+from collapipe_jax.federated.optimizers import OPTIMIZERS
 from collapipe_jax.network.devices import DeviceParams
-from collapipe_jax.network.fading import (
-    DynamicsParams,
-)
-from collapipe_jax.network.mobility import (
-    MobilityParams,
-)
+from collapipe_jax.network.fading import DynamicsParams
+from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.quantity import Struct, quantities
 from collapipe_jax.simulation.system import (
@@ -159,8 +155,6 @@ def _build_radio(radio: Config) -> RadioParams:
 def _build_workload(config: Config) -> Workload:
     """Work of a round, from the sizes of the model that is trained."""
     model, training = config.model, config.training
-    with under_keys({"optimizer.name": "training.client_optimizer"}):
-        state_bytes = state_bytes_per_parameter(training.client_optimizer)
     sizes = ("width", "heads", "feed_forward_width", "encoder_blocks", "rematerialise")
     plain = encoder_workload(
         **{name: model[name] for name in sizes},
@@ -168,7 +162,7 @@ def _build_workload(config: Config) -> Workload:
         batch=training.batch,
         local_steps=training.local_steps,
         micro_batch_choices=jnp.array(training.micro_batch_choices),
-        state_bytes_per_parameter=state_bytes,
+        state_bytes_per_parameter=OPTIMIZERS[training.client_optimizer],
         **config.payload,
         **TASKS[config.task.kind].count_work(config)._asdict(),
     )

@@ -1,5 +1,6 @@
 """Equal split and equal shares: a policy to compare with, and a start for others."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Num
 
@@ -25,6 +26,11 @@ def static_pipeline(problem: RoundProblem, micro_batches: Int[Array, ""] | int) 
     capacity = usable_blocks(problem, count[:, None])
     segments = split_equally(capacity, problem.workload.blocks)
     return with_equal_allocation(problem, segments, count)
+
+
+def static_pipelines(problem: RoundProblem, micro_batches: int) -> Decision:
+    """A :func:`static_pipeline` for every problem of a batch, along the last axis."""
+    return jax.vmap(lambda one: static_pipeline(one, micro_batches), -1, -1)(problem)
 
 
 def split_equally(capacity: Int[Array, "N K"], blocks: int) -> Int[Array, "N K"]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from collapipe_jax.cost.model_counts import activation_bytes, block_flops, block_parameters
+from collapipe_jax.models.counts import block_flops, block_parameters
 from collapipe_jax.quantity import Struct, part, positive, quantity
 
 
@@ -126,3 +126,19 @@ def encoder_workload(
         decoder_static_bytes=static_bytes(decoder_parameters),
     )
     return Workload(**numbers, **others, ends=ends)
+
+
+def activation_bytes(
+    sequence: int, width: int, feed_forward_width: int, heads: int, number_bytes: int, dropout: bool
+) -> float:
+    """Bytes that one block keeps of one sequence for its backward pass.
+
+    Source: Korthikanti et al., arXiv:2205.05198, eq. 1, split into numbers of
+    ``number_bytes`` and dropout masks of one byte: 16-bit numbers, dropout and
+    ``d_ff = 4 h`` give their ``s h (34 + 5 a s / h)``.
+    """
+    numbers = sequence * (8 * width + 2 * feed_forward_width) + heads * sequence**2
+    kept = number_bytes * numbers
+    if dropout:  # two masks of a layer, and mask and dropped copy of the attention
+        kept += 2 * sequence * width + (1 + number_bytes) * heads * sequence**2
+    return float(kept)

@@ -65,7 +65,7 @@ class DataParallelLearner:
     optimizers: Optimizers = struct.field(pytree_node=False)
     devices: int = struct.field(pytree_node=False)  # K
     # Most samples of a client; time and memory grow with it, values do not depend on it. Parts
-    # beyond it, or beyond B in all, give NaN throughout.
+    # beyond it, or beyond B in all, give NaN parameters and report.
     max_samples: int = struct.field(pytree_node=False)
 
     def init(self, params: Params) -> ClientsState:

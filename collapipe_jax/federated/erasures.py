@@ -60,8 +60,9 @@ def sample_example_weights(
       loss_probability: ``P`` in [0, 1], an array value.
 
     Returns:
-      ``[B]`` float32. As P approaches 1 survivors weigh up to ``2^24``, the precision of
-      float32, and the mean stays 1. At ``P = 1`` all weights are 0.
+      ``[B]`` float32. As P approaches 1 survivors weigh up to ``2^23``, the resolution of the
+      draw, and the mean is 1 up to ``2^-24 / (1 - P)``. Nearer to 1, and at ``P = 1``, all
+      weights are 0.
     """
     probability = jnp.asarray(loss_probability, jnp.float32)
     micro_batch = jnp.arange(batch_size) * micro_batches // batch_size

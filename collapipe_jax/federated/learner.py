@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch
-from collapipe_jax.pipeline.mesh import CLUSTER
+from collapipe_jax.pipeline.mesh import CLUSTER, ON_CLUSTER, shard
 
 
 class LearningReport(NamedTuple):
@@ -89,7 +89,7 @@ def learn_round(
     batches: Batch,
     key: Key[Array, ""],
     index: Int[Array, ""] | int,
-    mesh: Mesh | None = None,
+    mesh: tuple[int, ...] | None = None,
 ) -> tuple[LearningState, LearningReport]:
     """One round; without a share, a client contributes nothing and keeps its optimiser's state.
 
@@ -109,8 +109,8 @@ def learn_round(
 
     def step(local: tuple, inputs: tuple[Batch, Array, Array]) -> tuple[tuple, tuple]:
         client, server = local
-        batch, step_key, number = inputs
-        found = gradients_of(client[0], server[0], batch, step_key)
+        (copies, _), (decoder, _), (batch, step_key, number) = client, server, inputs
+        found = gradients_of(copies, decoder, batch, step_key)
         client_step = partial(apply_gradient, optimizers.client)
         client = jax.vmap(client_step, in_axes=(0, 0, None, 0))(
             found.clients, client, number, participates
@@ -126,11 +126,13 @@ def learn_round(
         )
         return (client, server), sums
 
-    copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (shares.size, *leaf.shape)), state[0])
+    count = shares.size
+    copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), state.client)
+    clients, server = (copies, state.client_optimizer), (state.decoder, state.decoder_optimizer)
     steps = jax.tree.leaves(batches)[0].shape[0]
     inputs = batches, jax.random.split(key, steps), index * steps + jnp.arange(steps)
     ((copies, client_optimizer), server), (loss_sum, token_count, erased, norm) = jax.lax.scan(
-        step, ((copies, state.client_optimizer), state[2:4]), inputs
+        step, (clients, server), inputs
     )
     pseudo_gradient = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares, mesh))
     before = state.client, state.server_optimizer
@@ -166,7 +168,9 @@ def participant_shares(
 
 
 def aggregate(
-    copies: PyTree[Float[Array, "N ..."]], shares: Float[Array, " N"], mesh: Mesh | None = None
+    copies: PyTree[Float[Array, "N ..."]],
+    shares: Float[Array, " N"],
+    mesh: tuple[int, ...] | None = None,
 ) -> PyTree[Float[Array, "..."]]:
     """Weighted mean of the participants' parameters or gradients; 0 without participants.
 
@@ -175,7 +179,7 @@ def aggregate(
     Args:
       copies: leaves ``[N, ...]``. Those of share 0 are never read, NaN included.
       shares: as in ``federated``.
-      mesh: where each cluster has devices of its own: the mean is one sum over the mesh.
+      mesh: ``(N, K)`` where each cluster has K devices of its own: the mean is one sum over them.
     """
     if mesh is None:
 
@@ -191,7 +195,4 @@ def aggregate(
         )
         return jax.lax.psum(own, CLUSTER)
 
-    along = PartitionSpec(CLUSTER)
-    return jax.shard_map(
-        sum_over_mesh, mesh=mesh, in_specs=along, out_specs=PartitionSpec(), check_vma=False
-    )(copies, shares)
+    return shard(sum_over_mesh, mesh, ON_CLUSTER, PartitionSpec())(copies, shares)

@@ -20,7 +20,6 @@ from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.split_model import Batch, SplitModel
 from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution, encode_clusters
-from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 
 
 class PipelineOutcome(NamedTuple):
@@ -87,7 +86,7 @@ class PipelineLearner:
         round_key = jax.random.fold_in(key, jax.tree.leaves(batches)[0].shape[0])
         segments, mesh = outcome.segments, None
         if self.execution.backend == "sharded" and segments is not None:
-            mesh = make_pipeline_mesh(*segments.shape)
+            mesh = segments.shape
         gradients_of = partial(self._gradients, outcome, shares, round_key)
         optimizers = self.optimizers
         return learn_round(gradients_of, state, shares, optimizers, batches, key, index, mesh)

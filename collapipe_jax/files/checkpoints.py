@@ -1,4 +1,4 @@
-"""The workdir of a run, and its checkpoints: the only file that knows Orbax.
+"""The checkpoints of a run: the only file that knows Orbax.
 
 A workdir holds ``config.json``, ``metrics.jsonl`` (one line a round), ``checkpoints/`` with
 the last two and ``checksums.json`` with the digests of their files. A checkpoint carries the
@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict
 from orbax.checkpoint import v1 as ocp
 
 from collapipe_jax import hosts
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import partial_path, read_object, write_text
-from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.files.atomic import read_object, write_text
+from collapipe_jax.files.workdir import read_config, wrong_workdir
 
 _KEPT = 2
 
@@ -33,60 +32,6 @@ class RunRecord(NamedTuple):
     constants: dict[str, np.ndarray]  # budgets, limits and baselines by name
     history: dict[str, np.ndarray]  # arrays by name, first axis the rounds
     policy: str  # name of the policy
-    score_name: str  # name of the score in ``history["score"]``
-
-
-def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
-    """Take possession of a workdir for a configuration; it is made if it does not exist.
-
-    Raises:
-      InputError: if foreign files or another configuration's results are there, or results of
-        this one and ``resume`` is not set, or if no such folder can be made.
-    """
-    path = Path(workdir).absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"no folder ({error.strerror})"
-        raise _wrong_workdir(path, problem, "Choose a path for a folder") from None
-    saved = path / "config.json"
-    config = json.loads(json.dumps(config))
-    if saved.exists():
-        found = _read_config(path)
-        if found != config:
-            problem = f"belongs to another configuration ({_first_difference(found, config)})"
-            remedy = "Choose another workdir, or restore that configuration"
-            raise _wrong_workdir(workdir, problem, remedy)
-        if not resume:
-            remedy = "Add --resume, or choose another"
-            raise _wrong_workdir(workdir, "holds results already", remedy)
-    elif any(entry != partial_path(saved) for entry in path.iterdir()):
-        raise _wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
-    else:
-        write_text(saved, json.dumps(config, indent=1, sort_keys=True) + "\n")
-    return path
-
-
-def _wrong_workdir(workdir: str | os.PathLike, problem: str, remedy: str) -> InputError:
-    return InputError("workdir", str(workdir), problem, remedy)
-
-
-def _read_config(workdir: Path) -> dict[str, Any]:
-    saved = workdir / "config.json"
-    if not saved.is_file():
-        raise _wrong_workdir(workdir, "holds no run", "Name the workdir of a training run")
-    found = read_object(saved)
-    if found is None:
-        raise _wrong_workdir(workdir, "its config.json is damaged", "Start anew in another workdir")
-    return found
-
-
-def _first_difference(found: Mapping, wanted: Mapping) -> str:
-    """First key in which two nested dictionaries differ, with both values."""
-    there, here = (flatten_dict(each, keep_empty_nodes=True, sep=".") for each in (found, wanted))
-    keys = sorted({*there, *here})
-    key = next(key for key in keys if there.get(key, "nothing") != here.get(key, "nothing"))
-    return f"{key} is {there.get(key, 'nothing')!r} there and {here.get(key, 'nothing')!r} here"
 
 
 class Checkpoints:
@@ -123,7 +68,7 @@ class Checkpoints:
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
         """Save the state after so many rounds, and arrays for the figures, or nothing at all."""
-        # Not those of a folder of this name that was deleted since.
+        # Forget deleted checkpoints: this one may take the place of one.
         hosts.on_first(lambda: self._keep_digests({}))
         # Arrays of NumPy are written by the first host, whatever the others have.
         state = jax.device_get(state)
@@ -207,10 +152,10 @@ def _file_digests(folder: Path) -> dict[str, str]:
 def load_run(workdir: str | os.PathLike) -> RunRecord:
     """Results of a run so far, from its newest checkpoint alone; an ``InputError`` without one."""
     path = Path(workdir).absolute()
-    config = _read_config(path)
+    config = read_config(path)
     step = _newest_step(path / "checkpoints")
     if step is None:
-        raise _wrong_workdir(workdir, "has no checkpoint yet", "Let its run go on with --resume")
+        raise wrong_workdir(workdir, "has no checkpoint yet", "Let its run go on with --resume")
     with Checkpoints(path, writable=False) as checkpoints:
         _, record = checkpoints.load(step)
     return RunRecord(
@@ -218,5 +163,4 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
         constants=record["constants"],
         history=record["history"],
         policy=config["policy"]["name"],
-        score_name=TASKS[config["task"]["kind"]].score_name,
     )

@@ -47,7 +47,7 @@ _ENERGY_COEFFICIENT = Quantity(
 def _on_file(cls: type[Struct]) -> dict[str, Quantity]:
     """Quantities of a struct by key; a name of a law has no place on file."""
     found = {name: each for name, each in quantities(cls).items() if not each.choices}
-    if found.pop("joules_per_flop", None):  # in its place
+    if found.pop("joules_per_flop", None):
         found["energy_coefficient"] = _ENERGY_COEFFICIENT
     return found
 

@@ -9,10 +9,6 @@ import numpy as np
 
 from collapipe_jax.files.results import Results
 
-METRICS = ("latency_s", "compute_latency_s", "device_memory_bytes", "energy_j", "divergence")
-"""Quantities of a round that comparisons average."""
-OURS = "dssra"
-
 
 class Case(NamedTuple):
     """All realisations of one policy and V."""
@@ -95,22 +91,3 @@ def load_sweep(workdir: str | os.PathLike) -> Sweep:
     folders = [point_folder(workdir, index) for index in range(len(options["values"]))]
     points = [load_realisations(folder, "compare") for folder in folders]
     return Sweep(options["axis"], options["log"], options["values"], points)
-
-
-def runnable(networks: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Networks in which some cluster can hold the encoder, booleans ``[R]``."""
-    reference_s = networks["reference_latency_s"]
-    return networks["can_run"].any(axis=1) & (reference_s > 0) & np.isfinite(reference_s)
-
-
-def round_means(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
-    """Means over the rounds by policy and metric, ``[R]``; infinite ones stay.
-
-    ``divergence_over_target`` comes on top of :data:`METRICS`.
-    """
-    means = {}
-    for policy, values in result.policies.items():
-        own = {name: values[name].astype(np.float64).mean(axis=1) for name in METRICS}
-        own["divergence_over_target"] = own["divergence"] / result.networks["divergence_target"]
-        means[policy] = own
-    return means

@@ -21,7 +21,7 @@ from jax.typing import ArrayLike
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import read_object, write_bytes, write_json
-from collapipe_jax.files.checkpoints import open_workdir
+from collapipe_jax.files.workdir import open_workdir
 from collapipe_jax.units import unit_of
 
 _LABELS = "labels"

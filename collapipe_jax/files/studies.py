@@ -1,6 +1,5 @@
 """Studies made of training runs on file: races of policies, and studies of convergence."""
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.files.atomic import read_object
 from collapipe_jax.files.checkpoints import RunRecord, load_run
 from collapipe_jax.files.results import Results, as_columns, as_rows
+from collapipe_jax.files.workdir import wrong_workdir
 
 Row = dict[str, Any]
 
@@ -47,12 +47,10 @@ def load_race(workdir: str | os.PathLike) -> list[Run]:
 
 def load_entry(*, workdir: Path, **entry: Any) -> Run:
     """A run of a race from its workdir; an ``InputError`` if it is missing or unfinished."""
-    try:
-        summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        problem = f"its summary.json is missing or damaged ({type(error).__name__})"
+    summary = read_object(workdir / "summary.json")
+    if summary is None:
         remedy = "Run the race again with the same arguments to mend it"
-        raise InputError("workdir", str(workdir), problem, remedy) from error
+        raise wrong_workdir(workdir, "its summary.json is missing or damaged", remedy)
     return Run(**entry, summary=summary, record=load_run(workdir))
 
 

@@ -19,7 +19,7 @@ from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import (
     Norm,
     Params,
-    add_bias,
+    apply_linear,
     bind,
     dropout,
     init_linear,
@@ -52,8 +52,8 @@ def init_bert(key: Array, config: BertConfig) -> Params:
         "position": config.positions,
         "token_type": config.token_types,
     }
-    # The inputs of a table's row are the width's numbers, not the rows: with a deviation of
-    # 0 in the configuration, LeCun's law would favour the shortest table.
+    # LeCun's law, for a deviation of 0, takes the width for the number of inputs: by the rows of
+    # each table it would favour the shortest.
     law = nnx.initializers.truncated_normal(config.initial_deviation or config.width**-0.5)
     keys = jax.random.split(tables_key, 3)
     tables = {name: law(k, (rows[name], config.width)) for name, k in zip(rows, keys, strict=True)}
@@ -100,7 +100,7 @@ def embed_bert(
 
 def pool(pooler_params: Params, hidden: Array) -> Array:
     """One vector ``[B, h]`` a text: a linear map and tanh of the first token's hidden state."""
-    return jnp.tanh(add_bias(hidden[:, 0] @ pooler_params["kernel"], pooler_params["bias"]))
+    return jnp.tanh(apply_linear(pooler_params, hidden[:, 0]))
 
 
 def bert_encode(
@@ -155,8 +155,8 @@ class BertWithHead(SplitModel):
         x = pool(decoder_params["pooler"], encoded) if self.pools else encoded
         # The head draws as the layer after the embedding's.
         keys = layer_keys(keys, self.sizes.encoder_blocks + 1)
-        head, x = decoder_params["head"], dropout(x, keys, 0, self.sizes.dropout_rate)
-        return add_bias(x @ head["kernel"], head["bias"])
+        x = dropout(x, keys, 0, self.sizes.dropout_rate)
+        return apply_linear(decoder_params["head"], x)
 
     def losses(
         self, decoder_params: Params, encoded: Array, batch: LabelledBatch, keys: Array | None

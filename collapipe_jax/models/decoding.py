@@ -1,4 +1,4 @@
-"""Translation by greedy and beam search with cached keys and values."""
+"""Translation by beam search with cached keys and values."""
 
 import functools
 from typing import NamedTuple
@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID, TransformerConfig
 from collapipe_jax.models.layers import Norm, Params, bind
 from collapipe_jax.models.transformer import DecoderBlock, embed, logits, source_memory
@@ -25,20 +24,16 @@ class _Beams(NamedTuple):
     values: Array  # [decoder_blocks, Q, T, h]
 
 
-def greedy_decode(params: Params, config: TransformerConfig, source_ids: Array) -> Array:
-    """Greedy search: the likeliest next token until the end token; as ``beam_search``."""
-    return _beam_search(params, config, source_ids, jnp.float32(0.0), 1)[0]
-
-
+@functools.partial(jax.jit, static_argnames=("config", "beams"))
 def beam_search(
     params: Params,
     config: TransformerConfig,
     source_ids: Array,
     *,
     beams: int = 4,
-    length_penalty: float = 0.6,
+    length_penalty: Array | float = 0.6,
 ) -> tuple[Array, Array]:
-    """Beam search; exact once the beams hold every hypothesis.
+    """Beam search: greedy with one beam, exact once the beams hold every hypothesis.
 
     A hypothesis of n tokens, end included, scores ``log p / ((5 + n) / 6)^a`` with the
     penalty a (Wu et al. 1609.08144). Finished hypotheses stay in the beam and compete.
@@ -47,34 +42,14 @@ def beam_search(
     Args:
       params, config: of the model.
       source_ids: ``[B, S]``.
-      beams: ``W``, hypotheses kept for an example (static).
+      beams: ``W``, hypotheses kept for an example, at least 1 (static).
       length_penalty: ``a`` >= 0 (an array value); 0 ranks by log-probability alone.
 
     Returns:
       ``(ids [B, T] int32, score [B])`` of the best hypothesis of each example, ``T`` of the
       configuration: tokens without a start token, an end token, then padding. A sentence that
       never ends has no end token.
-
-    Raises:
-      InputError: on fewer than 1 beam or a negative penalty.
     """
-    if beams < 1:
-        raise InputError("evaluation.beams", beams, "keeps no hypothesis", "Give at least 1")
-    if not length_penalty >= 0.0:
-        raise InputError(
-            "evaluation.length_penalty", length_penalty, "is negative", "Give 0 or more"
-        )
-    return _beam_search(params, config, source_ids, jnp.float32(length_penalty), beams)
-
-
-@functools.partial(jax.jit, static_argnames=("config", "beams"))
-def _beam_search(
-    params: Params,
-    config: TransformerConfig,
-    source_ids: Array,
-    length_penalty: Array,
-    beams: int,
-) -> tuple[Array, Array]:
     batch, length = len(source_ids), config.target_length
     memory = _project_memory(params, config, source_ids, beams)
 
@@ -109,11 +84,11 @@ def _beam_search(
     return ids, jnp.take_along_axis(score, best, axis=1)[:, 0]
 
 
-def _penalty(length: Array, strength: Array) -> Array:
+def _penalty(length: Array, strength: Array | float) -> Array:
     return ((5.0 + length) / 6.0) ** strength
 
 
-def _keep_best(state: _Beams, log_p: Array, length_penalty: Array) -> _Beams:
+def _keep_best(state: _Beams, log_p: Array, length_penalty: Array | float) -> _Beams:
     """Extend every hypothesis by every token, ``log_p [B, W, V]``, and keep W of them."""
     batch, beams, vocabulary_size = log_p.shape
     stay = jnp.where(jnp.arange(vocabulary_size) == PAD_ID, 0.0, -jnp.inf)[None, None]
@@ -164,16 +139,13 @@ def _next_scores(
     x = embed(decoder_params["embedding"], config, last, position)
 
     def block(x: Array, layer: tuple) -> tuple[Array, tuple[Array, Array]]:
-        params, key, value, memory_key, memory_value = layer
+        params, keys, values, *source = layer
+
+        def extend(key: Array, value: Array) -> tuple[Array, Array]:
+            return keys.at[:, position].set(key[:, 0]), values.at[:, position].set(value[:, 0])
+
         module = bind(DecoderBlock, config, params)
-        normed = module.attention_norm(x)
-        own_key, own_value = module.attention.project(normed)
-        key = key.at[:, position].set(own_key[:, 0])
-        value = value.at[:, position].set(own_value[:, 0])
-        x = x + module.attention(normed, key, value, seen)
-        normed = module.memory_attention_norm(x)
-        x = x + module.memory_attention(normed, memory_key, memory_value, memory_mask)
-        return x + module.feed_forward(module.feed_forward_norm(x)), (key, value)
+        return module(x, seen, (*source, memory_mask), extend=extend)
 
     layers = decoder_params["blocks"], state.keys, state.values, memory_keys, memory_values
     x, (keys, values) = jax.lax.scan(block, x, layers)

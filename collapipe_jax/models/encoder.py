@@ -51,11 +51,7 @@ class EncoderBlock(nnx.Module):
 
 
 def init_encoder(key: Array, config: EncoderConfig) -> Params:
-    """Fresh parameters of the encoder, every leaf ``[L, ...]``.
-
-    A block has ``4 h^2 + 4 h`` (attention) ``+ 2 h d + d + h`` (feed-forward of inner width d)
-    ``+ 4 h`` (norms) numbers, ``12 h^2 + 13 h`` at ``d = 4 h``.
-    """
+    """Fresh parameters of the encoder, every leaf ``[L, ...]``."""
     return init_stack(EncoderBlock, key, config, config.encoder_blocks)
 
 

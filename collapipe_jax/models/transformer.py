@@ -6,6 +6,7 @@ loss on the edge server.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -52,17 +53,25 @@ class DecoderBlock(nnx.Module):
         self.feed_forward = FeedForward(config, rngs=rngs)
 
     def __call__(
-        self, x: Array, allowed: Array, memory: Array, memory_allowed: Array, keys: Array | None
-    ) -> Array:
-        """Map ``x [B, T, h]`` to ``[B, T, h]`` given ``memory [B, S, h]``."""
+        self,
+        x: Array,
+        allowed: Array,
+        memory: tuple[Array, Array, Array],
+        keys: Array | None = None,
+        extend: Callable[..., tuple[Array, Array]] = lambda *own: own,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """Map ``x [B, T, h]`` to ``[B, T, h]``; with the keys and values that it attends to.
+
+        The memory is its keys and values ``[B, S, h]``, and where they may be read ``[B, 1, S]``.
+        ``extend`` maps keys and values of ``x`` to those that it attends to.
+        """
         normed = self.attention_norm(x)
-        attended = self.attention(normed, *self.attention.project(normed), allowed, keys, site=0)
-        x = x + dropout(attended, keys, 1, self.rate)
+        own = extend(*self.attention.project(normed))
+        x = x + dropout(self.attention(normed, *own, allowed, keys, site=0), keys, 1, self.rate)
         normed = self.memory_attention_norm(x)
-        source = self.memory_attention.project(memory)
-        attended = self.memory_attention(normed, *source, memory_allowed, keys, site=2)
+        attended = self.memory_attention(normed, *memory, keys, site=2)
         x = x + dropout(attended, keys, 3, self.rate)
-        return x + dropout(self.feed_forward(self.feed_forward_norm(x)), keys, 4, self.rate)
+        return x + dropout(self.feed_forward(self.feed_forward_norm(x)), keys, 4, self.rate), own
 
 
 def init_params(key: Array, config: TransformerConfig) -> Params:
@@ -127,7 +136,8 @@ def decode(
 
     def run_block(x: Array, params: Params, layer: Array) -> Array:
         module = bind(DecoderBlock, config, params)
-        return module(x, causal, memory, memory_mask[:, None, :], layer_keys(keys, layer))
+        source = *module.memory_attention.project(memory), memory_mask[:, None, :]
+        return module(x, causal, source, layer_keys(keys, layer))[0]
 
     x = run_stack(run_block, config, decoder_params["blocks"], layers, x)
     return bind(Norm, config, decoder_params["norm"])(x)

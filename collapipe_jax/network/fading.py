@@ -8,9 +8,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
-from collapipe_jax.network.propagation import (
-    symmetric,
-)
+from collapipe_jax.network.propagation import symmetric
 from collapipe_jax.quantity import Struct, quantity
 
 

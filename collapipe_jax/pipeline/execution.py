@@ -69,9 +69,8 @@ def encode_clusters(
       InputError: on an unknown backend; for a pipeline, on a partition that is missing or
         does not fit, micro-batches that do not divide B, or too few devices.
     """
-    check_backend(execution.backend)
     if execution.backend == "sequential":
-        # One batched product for all clusters: neither a loop nor unrolling is faster on a CPU.
+        # One batched product for all clusters instead of a loop over them.
         run = jax.vmap(lambda params, *rest: encode(params, config, *rest))
         return run(encoder_params, x, mask, keys)
     if segments is None:
@@ -94,9 +93,12 @@ def run_slots(
     inputs = slots, x, mask, segments, keys
     if execution.backend == "sharded":
         y = forward_sharded(config, execution.micro_batches, *inputs)
-    else:
+    elif execution.backend == "vmapped":
         run = jax.vmap(lambda *own: _forward_vmapped(config, execution.micro_batches, *own))
         y = run(*inputs)
+    else:
+        remedy = f"Choose one of {', '.join(BACKENDS[1:])}"
+        raise InputError("pipeline.backend", execution.backend, "is no pipeline", remedy)
     return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
 
@@ -156,10 +158,3 @@ def check_pipeline(
     check_partition(segments, config.encoder_blocks, capacity)
     check_micro_batches(x.shape[1], micro_batches)
     return jnp.asarray(holds(segments, config.encoder_blocks, capacity))
-
-
-def check_backend(backend: str) -> None:
-    """Refuse an unknown backend by an ``InputError``."""
-    if backend not in BACKENDS:
-        remedy = f"Choose one of {', '.join(BACKENDS)}"
-        raise InputError("pipeline.backend", backend, "is unknown", remedy)

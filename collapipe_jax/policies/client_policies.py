@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 
 from collapipe_jax.cost.client_round import model_ends
 from collapipe_jax.cost.decision import ClientDecision
-from collapipe_jax.cost.memory import block_bytes
+from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.problem import RoundProblem
 
 
@@ -39,12 +39,9 @@ def splitfed(problem: RoundProblem) -> ClientDecision:
     work, memory_bytes = problem.workload, problem.compute.memory_bytes
     samples = split_batch(work.batch, memory_bytes > 0)
     largest = jnp.max(samples, axis=1, keepdims=True)
-    per_block = block_bytes(work, largest)
-    room = memory_bytes - model_ends(work).embedding_static_bytes
-    # Slack against rounding for a device whose memory fits exactly.
-    fits = jnp.floor((room - largest * work.block_working_bytes) / per_block * (1 + 1e-6))
-    least = jnp.min(jnp.where(samples > 0, fits, jnp.inf))
-    blocks = jnp.clip(least, 0, work.blocks // 2).astype(jnp.int32)
+    room_bytes = memory_bytes - model_ends(work).embedding_static_bytes
+    fits = block_capacity(work.replace(batch=largest), room_bytes, 1)
+    blocks = jnp.min(fits, where=samples > 0, initial=work.blocks // 2)
     return _with_all_clients(problem, blocks, whole_model=False)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from collapipe_jax.allocation.allocate import Solution, certified
 from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.cost.static_pipeline import static_pipelines
 from collapipe_jax.partition.candidates import Candidates, starting_candidates, with_last
 from collapipe_jax.partition.hysteresis import apply_hysteresis, previous_partition
 from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
@@ -37,7 +37,7 @@ def dssra(
     """
 
     def solve(problem):
-        static = jax.vmap(lambda one: static_pipeline(one, micro_batches), -1, -1)(problem)
+        static = static_pipelines(problem, micro_batches)
         candidates = starting_candidates(problem, static, config.candidates)
         if problem.switching is None:
             return _alternate(problem, candidates, config)

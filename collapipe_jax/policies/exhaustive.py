@@ -42,6 +42,8 @@ out are solved again with one stage more."""
 _CLUSTER_STEPS = 80
 _WEIGHT_PARTS = 8
 _LEAST_WEIGHT = 0.1
+_TOLERANCE = 1e-5
+"""Relative; partitions that could not be better by more are skipped."""
 _ROUNDING = {"float32": 2e-5, "float64": 1e-9}
 """Relative error of a lower bound."""
 
@@ -56,16 +58,13 @@ class ExhaustiveSolution(NamedTuple):
     solved: int  # those with optimised shares and powers; bounds ruled out the others
 
 
-def exhaustive(
-    problem: RoundProblem, start: Decision | None = None, tolerance: float = 1e-5
-) -> ExhaustiveSolution:
+def exhaustive(problem: RoundProblem, start: Decision | None = None) -> ExhaustiveSolution:
     """Best decision of a round of a small network. A host loop, not to be compiled.
 
     Args:
       problem: one round of one small network.
       start: a feasible decision to beat, the static pipeline's by default. The better it
         is, the less is left to solve.
-      tolerance: relative; partitions that could not be better by more are skipped.
 
     Raises:
       InputError: if there are more than :data:`MOST_PARTITIONS` joint partitions.
@@ -100,11 +99,11 @@ def exhaustive(
     bound, point = _sums_of_bounds(problem, own, joint, bandwidth_cost)
     solved = np.zeros(count, bool)
     for stages in range(1, len(_STAGES) + 1):
-        left = np.flatnonzero(bound < objective * (1.0 - tolerance))
+        left = np.flatnonzero(bound < objective * (1.0 - _TOLERANCE))
         left = left[np.argsort(bound[left], kind="stable")]
         for first in range(0, len(left), _BATCH):
             which = left[first : first + _BATCH]
-            if bound[which[0]] >= objective * (1.0 - tolerance):
+            if bound[which[0]] >= objective * (1.0 - _TOLERANCE):
                 break
             partition = own.segments[joint[which]], own.micro_batches[joint[which]]
             found = solve((*partition, point(which)), stages)

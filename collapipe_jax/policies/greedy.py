@@ -21,7 +21,7 @@ from collapipe_jax.allocation.energy_caps import (
 from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.cost.static_pipeline import static_pipelines
 from collapipe_jax.partition.budget_relaxation import relax_infeasible_budgets
 from collapipe_jax.partition.candidates import (
     Candidates,
@@ -117,18 +117,15 @@ def _starting_candidates(
 ) -> Candidates:
     """The static pipeline, then pipelines of blocks that the relaxed budgets pay for."""
 
-    def static(problem):
-        return jax.vmap(lambda one: static_pipeline(one, micro_batches), -1, -1)(problem)
-
     def start(decision, count):
         return starting_candidates(relaxed, decision, count, fix_capped_partition)
 
-    affordable = static(relaxed)
+    affordable = static_pipelines(relaxed, micro_batches)
     candidates = start(affordable, count)
     if problem.switching is not None:
         candidates = with_last(candidates, start(previous_partition(relaxed, affordable), 1))
     others = jax.tree.map(lambda leaf: leaf[..., 1:, :], candidates)
-    return join(start(static(problem), 1), others)
+    return join(start(static_pipelines(problem, micro_batches), 1), others)
 
 
 def _optimise(relaxed: RoundProblem, candidates: Candidates, steps: Array) -> Candidates:

@@ -1,6 +1,6 @@
 """Titanic: near-equal partitions of the encoder, placed on devices by assignment.
 
-After Su et al., INFOCOM 2024. Its full text was not to be had; this is our reading.
+After Su et al., INFOCOM 2024. We know its abstract and citations, not the full text.
 """
 
 import jax

@@ -12,21 +12,18 @@ from rich.console import Console
 
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.feasibility import can_run
-from collapipe_jax.files.realisations import (
-    METRICS,
-    OURS,
-    Realisations,
-    load_realisations,
-    round_means,
-    runnable,
-)
+from collapipe_jax.files.realisations import Realisations, load_realisations
 from collapipe_jax.files.results import Results, Variable
-from collapipe_jax.simulation.constraints import DIVERGENCE_LIMIT, ENERGY_LIMIT
+from collapipe_jax.simulation.constraints import DIVERGENCE_LIMIT, ENERGY_LIMIT, runnable
 from collapipe_jax.simulation.environment import reset
 from collapipe_jax.simulation.montecarlo import run_policies, stack
 from collapipe_jax.simulation.reducers import per_round
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import Interval, mean_interval, reduction_percent
+
+METRICS = ("latency_s", "compute_latency_s", "device_memory_bytes", "energy_j", "divergence")
+"""Quantities of a round that comparisons average."""
+OURS = "dssra"
 
 
 def compare(
@@ -76,6 +73,19 @@ def summarise(result: Realisations) -> dict[str, Any]:
         "policies": {name: _policy_summary(result, means, name) for name in means},
         "reduction_percent": _reductions(means) if OURS in means else {},
     }
+
+
+def round_means(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
+    """Means over the rounds by policy and metric, ``[R]``; infinite ones stay.
+
+    ``divergence_over_target`` comes on top of :data:`METRICS`.
+    """
+    means = {}
+    for policy, values in result.policies.items():
+        own = {name: values[name].astype(np.float64).mean(axis=1) for name in METRICS}
+        own["divergence_over_target"] = own["divergence"] / result.networks["divergence_target"]
+        means[policy] = own
+    return means
 
 
 def _policy_summary(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from collapipe_jax.files.realisations import Realisations, runnable
+from collapipe_jax.files.realisations import Realisations
 
 ENERGY_LIMIT = DIVERGENCE_LIMIT = 1.01
 """A mean over budget or target up to which a long-term constraint counts as met."""
@@ -17,11 +17,17 @@ QUEUE_LIMIT = 0.01
 """A final energy queue over the rounds up to which it counts as stable."""
 
 
+def runnable(networks: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Networks in which some cluster can hold the encoder, booleans ``[R]``."""
+    reference_s = networks["reference_latency_s"]
+    return networks["can_run"].any(axis=1) & (reference_s > 0) & np.isfinite(reference_s)
+
+
 def network_groups(result: Realisations) -> dict[str, np.ndarray]:
     """Networks by group, booleans ``[R]``: within floors, below floors, or no cluster can run.
 
-    Floors at mean gains are conditions only where every device is always there: rounds that
-    a cluster sits out cost nothing. The least final queue has met those rounds.
+    Floors at mean gains are conditions only where every device is always there and stands
+    still: rounds that a cluster sits out cost nothing. The least final queue has met those.
     """
     networks, runs = result.networks, runnable(result.networks)
     floor = np.maximum(networks["control_unit_floor"], networks["device_floor"]).max(axis=1)
@@ -32,7 +38,8 @@ def network_groups(result: Realisations) -> dict[str, np.ndarray]:
 
 def floors_bind(result: Realisations) -> bool:
     """Whether the floors are necessary conditions."""
-    return result.settings["config"]["dynamics"]["availability"] == 1.0
+    dynamics = result.settings["config"]["dynamics"]
+    return dynamics["availability"] == 1.0 and dynamics["speed_m_per_s"] == 0.0
 
 
 def mean_backlog(values: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -18,19 +18,11 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.cost.switching import Switching
 from collapipe_jax.network.channel import Radio
-from collapipe_jax.network.fading import (
-    FadingState,
-    fading_power,
-    sample_fading,
-    step_fading,
-)
-from collapipe_jax.network.mobility import (
-    MobilityState,
-    step_mobility,
-)
+from collapipe_jax.network.fading import FadingState, fading_power, sample_fading, step_fading
+from collapipe_jax.network.mobility import MobilityState, step_mobility
 from collapipe_jax.network.propagation import large_scale_gain
 from collapipe_jax.policies.registry import Policy
-from collapipe_jax.simulation.system import EdgeSystem, SystemParams, sample_system
+from collapipe_jax.simulation.system import EdgeSystem, SystemParams, radio_gains, sample_system
 
 
 class HeldPartition(NamedTuple):
@@ -54,7 +46,7 @@ class Environment(NamedTuple):
 
     system: EdgeSystem  # what does not change over rounds
     state: SystemState  # what does
-    key: Array  # random key of the round
+    key: Array  # of the round; from reset, of the whole horizon
 
 
 class SystemRound(NamedTuple):
@@ -190,14 +182,10 @@ def _faded_radio(system: EdgeSystem, state: SystemState) -> Radio:
         position_m, _, shadowing = state.mobility
         gain = large_scale_gain(position_m, shadowing, mobility.topology, mobility.propagation)
         d2e_gain, node_gain = gain.d2e, gain.node
-    own, fading = jnp.arange(len(d2e_gain)), state.fading
-    node_fading = fading_power(fading.node, dynamics.d2d_rician_factor)
-    node_gain = node_gain * node_fading.reshape(node_gain.shape)
-    return radio.replace(
-        d2e_gain=d2e_gain * fading_power(fading.d2e, dynamics.d2e_rician_factor),
-        d2d_gain=node_gain[own, :, own, :],
-        cross_gain=node_gain,
-    )
+    d2e_fading = fading_power(state.fading.d2e, dynamics.d2e_rician_factor)
+    node_fading = fading_power(state.fading.node, dynamics.d2d_rician_factor)
+    node_fading = node_fading.reshape(node_gain.shape)
+    return radio.replace(**radio_gains(d2e_gain * d2e_fading, node_gain * node_fading))
 
 
 def _switching(system: EdgeSystem, state: SystemState) -> Switching | None:

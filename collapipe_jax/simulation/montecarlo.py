@@ -25,7 +25,7 @@ Reducer = Callable[[EdgeSystem, SystemRound], dict[str, Variable]]
 """What is kept of a network and its history: a pure function that returns arrays by name."""
 
 
-class Case(NamedTuple):
+class Setup(NamedTuple):
     """A policy on networks."""
 
     policy: Policy  # who decides
@@ -119,7 +119,7 @@ def run_policies(
         keys = realisation_keys(results.config["seed"], options["realisations"])
         results.write("networks", networks(keys, params, options))
     cases = {
-        case_name(name, v): Case(
+        case_name(name, v): Setup(
             make_policy(**{**results.config["policy"], "name": name}), with_v(params, v)
         )
         for name in options["policies"]
@@ -129,7 +129,7 @@ def run_policies(
 
 
 def run_cases(
-    results: Results, cases: Mapping[str, Case], reduce: Reducer, console: Console
+    results: Results, cases: Mapping[str, Setup], reduce: Reducer, console: Console
 ) -> None:
     """Simulate the chunks of all cases, by name, that are not on file.
 

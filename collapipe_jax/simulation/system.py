@@ -1,5 +1,7 @@
 """One network, drawn from its parameters."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -15,14 +17,8 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio, RadioConstants
 from collapipe_jax.network.devices import DeviceParams, sample_compute
-from collapipe_jax.network.fading import (
-    DynamicsParams,
-)
-from collapipe_jax.network.mobility import (
-    Mobility,
-    MobilityParams,
-    sample_mobility,
-)
+from collapipe_jax.network.fading import DynamicsParams
+from collapipe_jax.network.mobility import Mobility, MobilityParams, sample_mobility
 from collapipe_jax.network.propagation import (
     PropagationParams,
     TopologyParams,
@@ -146,16 +142,19 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
 def _with_gains(params: RadioParams, d2e_gain: Array, node_gain: Array) -> Radio:
     """The radio with its gains, and powers of all nodes."""
     clusters, nodes = d2e_gain.shape
-    own = jnp.arange(clusters)
     d2d_power_w = jnp.full((clusters, nodes), params.d2d_power_max_w)
     return Radio(
         **{name: getattr(params, name) for name in quantities(RadioConstants)},
         d2e_power_max_w=jnp.full(clusters, params.d2e_power_max_w),
         d2d_power_max_w=d2d_power_w.at[:, 0].set(params.control_unit_power_max_w),
-        d2e_gain=d2e_gain,
-        d2d_gain=node_gain[own, :, own, :],
-        cross_gain=node_gain,
+        **radio_gains(d2e_gain, node_gain),
     )
+
+
+def radio_gains(d2e_gain: Array, node_gain: Array) -> dict[str, Any]:
+    """Gains of a :class:`Radio` by name, from those ``[N, J, N, J]`` between all nodes."""
+    own = jnp.arange(len(d2e_gain))
+    return {"d2e_gain": d2e_gain, "d2d_gain": node_gain[own, :, own, :], "cross_gain": node_gain}
 
 
 def _initial_control(control: ControlParams, clusters: int, nodes: int) -> Control:

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from collapipe_jax.cost import model_counts
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import write_text
+from collapipe_jax.models import counts
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import load_bert, save_bert
+from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
 from collapipe_jax.tasks.task import Config, ModelCounts, Objective, in_batches
 
@@ -53,9 +54,6 @@ class BertObjective(Objective):
         sizes, pretrained = make_sizes(config), None
         if model["pretrained"]:
             sizes, pretrained = _load_pretrained(model["pretrained"], sizes)
-        if task["source_length"] < 3:
-            problem = "no room for a piece between [CLS] and [SEP]"
-            raise InputError("task.source_length", task["source_length"], problem, "Use 3 or more")
         data = cls.load_data(config)
         if task["labels"] != (found := len(data.labels)):
             names = ", ".join(data.labels[:5]) + (", ..." if found > 5 else "")
@@ -85,7 +83,7 @@ class BertObjective(Objective):
         """Training texts, with random segmentation where there is piece dropout."""
         ids, labels = super().draw(rows, seed)
         if self.piece_dropout:
-            rng = np.random.Generator(np.random.Philox(seed))
+            rng = seeded_generator(seed)
             marks = np.zeros_like(ids) if self.pools else labels
             ids, marks = self.data.wordpiece.drop_pieces(ids, marks, self.piece_dropout, rng)
             labels = labels if self.pools else marks
@@ -127,6 +125,9 @@ _predict = jax.jit(predict, static_argnums=0)
 def make_sizes(config: Config) -> BertConfig:
     """Sizes of BERT without its head."""
     task = config["task"]
+    if task["source_length"] < 3:
+        problem = "no room for a piece between [CLS] and [SEP]"
+        raise InputError("task.source_length", task["source_length"], problem, "Use 3 or more")
     ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
     with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
         return BertConfig(
@@ -141,13 +142,13 @@ def count_work(config: Config, *, pools: bool) -> ModelCounts:
     task, width = config["task"], config["model"]["width"]
     sequence, labels = task["source_length"], task["labels"]
     predictions = 1 if pools else sequence
-    tables = (task["vocabulary_size"] + sequence + 1) * width  # texts are all of one type
+    vocabulary_size = task["vocabulary_size"]
     pooler_flops = 2 * width**2 if pools else 0
     return ModelCounts(
         sequence=sequence,
         target_tokens=predictions,
-        embedding_parameters=tables + 2 * width,
-        decoder_parameters=model_counts.head_parameters(width, labels, not pools),
+        embedding_parameters=counts.bert_embedding_parameters(vocabulary_size, sequence, width),
+        decoder_parameters=counts.head_parameters(width, labels, pools),
         embed_flops=10.0 * sequence * width,  # two sums, then the norm's eight operations
         decoder_flops=3.0 * (pooler_flops + 2 * predictions * width * labels),
     )

@@ -112,7 +112,7 @@ def _digest(content: bytes) -> str:
 
 
 def _download(url: str, console: Console, remedy: str) -> bytes:
-    """What stands under the address, with a progress bar."""
+    """The content at the address, with a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     bar = Progress(*columns, TransferSpeedColumn(), console=console, transient=True)
     content = bytearray()

@@ -9,8 +9,8 @@ from collapipe_jax.errors import InputError
 SCHEMES = ("iid", "dirichlet", "natural")
 
 
-def seeded_generator(seed: int) -> np.random.Generator:
-    """Counter-based generator of a seed from 0."""
+def seeded_generator(seed: int | Sequence[int]) -> np.random.Generator:
+    """Counter-based generator of one or several seeds from 0."""
     return np.random.Generator(np.random.Philox(seed))
 
 
@@ -70,9 +70,6 @@ def split_dirichlet(
     Source: Hsu, Qi and Brown, Measuring the effects of non-identical data distribution for
     federated visual classification (2019).
     """
-    if not concentration >= 1e-3:
-        remedy = "Use about 0.1 for strong skew, 100 for almost none"
-        raise InputError("task.concentration", concentration, "less than 0.001", remedy)
     rng = seeded_generator(seed)
     parts: list[list[np.ndarray]] = [[] for _ in range(clusters)]
     for label in np.unique(labels):

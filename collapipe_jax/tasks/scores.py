@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.corpora import OUTSIDE, TaggedSentence
 
 Labels = Sequence[int] | np.ndarray
@@ -40,23 +39,16 @@ def span_f1(test: Sequence[TaggedSentence], predicted_tags: Sequence[Sequence[st
     """F1 of whole entities over a corpus: right only with both ends and the type.
 
     Entities of all types count alike (micro average). As in conlleval, an ``I-`` that continues
-    nothing begins an entity. No entity predicted scores 0.
-
-    Raises:
-      InputError: no true entity at all, where F1 means nothing.
+    nothing begins an entity. No entity predicted scores 0, as does no entity to find.
 
     Source: Tjong Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003);
     Nakayama, seqeval (2018).
     """
-    true_tags = [list(sentence.tags) for sentence in test]
-    if all(tag == OUTSIDE for tags in true_tags for tag in tags):
-        problem = "no entity stands in the text to be scored"
-        raise InputError("true_tags", OUTSIDE, problem, "Score text that has entities")
     import seqeval.metrics
 
     # zero_division: F1 is 0 where nothing is predicted, without a warning on its precision
     value: Any = seqeval.metrics.f1_score(
-        true_tags,
+        [list(sentence.tags) for sentence in test],
         [list(tags) for tags in predicted_tags],
         average="micro",
         zero_division=0,  # pyright: ignore[reportArgumentType]

@@ -4,7 +4,7 @@ The invented language differs from the source in everything a translator must le
 words, their order (time and place first, verb last, adjectives after nouns) and their
 endings (number, definiteness and case on nouns; class and number on adjectives, determiners
 and verbs). Only the full stop survives a copy, and the rules are few enough for a small
-Transformer to learn in about a minute.
+Transformer to learn.
 """
 
 import random

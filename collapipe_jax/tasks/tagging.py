@@ -61,8 +61,8 @@ def read_tagged(
       seed: of this draw.
 
     Raises:
-      InputError: a missing or broken file, or a type of entity in validation or test that
-        training lacks.
+      InputError: a missing or broken file, or validation or test without any entity, or with a
+        type of entity that training lacks.
     """
     whole = read_conll(TextFile("task.train", train))
     types = sorted({entity_type(tag) for sentence in whole for tag in sentence.tags} - {""})
@@ -70,7 +70,10 @@ def read_tagged(
     held_out = []
     for file in (TextFile("task.validation", validation), TextFile("task.test", test)):
         held_out.append(read_conll(file))
-        file.check_labels((tag for sentence in held_out[-1] for tag in sentence.tags), labels)
+        tags = {tag for sentence in held_out[-1] for tag in sentence.tags}
+        file.check_labels(tags, labels)
+        if tags == {OUTSIDE}:
+            raise file.error("the file holds no entity to score", "Give sentences that have some")
     order = seeded_generator(seed).permutation(len(whole))
     drawn = [whole[i] for i in np.sort(order[:samples] if samples else order)]
     return LabelledSets(labels, drawn, *held_out)
@@ -213,10 +216,8 @@ class Tagging(bert.BertObjective):
         is in one window and scored once. A word of more pieces than a row holds has a window of
         its own and keeps its first pieces.
         """
-        sets, length = (
-            read_tagged(**bert.reading_settings(config)),
-            config["task"]["source_length"],
-        )
+        sets = read_tagged(**bert.reading_settings(config))
+        length = config["task"]["source_length"]
         wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
         parts = {}
         for name in ("train", "validation", "test"):

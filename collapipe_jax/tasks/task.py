@@ -40,8 +40,8 @@ class Objective(abc.ABC):
 
     model: SplitModel  # the model that is trained
     # Tokenised samples: ``train``, ``validation`` and ``test``, batches of the model with NumPy
-    # leaves ``[n, ...]``, and ``split_keys [n]``, integers by which a split of the training samples
-    # that is not IID goes
+    # leaves ``[n, ...]``; and ``split_keys [n]``, the integers by which splits other than IID
+    # share out training samples
     data: Any
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> Batch:

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jax import Array
 
-from collapipe_jax.cost import model_counts
 from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.files.atomic import write_text
+from collapipe_jax.models import counts
 from collapipe_jax.models.config import (
     BOS_ID,
     EOS_ID,
@@ -21,7 +22,7 @@ from collapipe_jax.models.config import (
     TransformerConfig,
     encoder_sizes,
 )
-from collapipe_jax.models.decoding import beam_search, greedy_decode
+from collapipe_jax.models.decoding import beam_search
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
 from collapipe_jax.tasks.corpora import TextFile
@@ -237,11 +238,7 @@ class Translation(Objective):
             leave a set empty.
         """
         task, seed = config["task"], config["seed"]
-        lengths = {key: task[key] for key in ("source_length", "target_length")}
-        for key, length in lengths.items():
-            if length < 2:
-                problem = "no room for a token beside the end id"
-                raise InputError(f"task.{key}", length, problem, "Use 2 or more")
+        lengths = task["source_length"], task["target_length"]
         pairs, held_out = task["pairs"], task["validation_pairs"] + task["test_pairs"]
         if pairs <= held_out:
             problem = f"validation and test take {held_out} of them, none are left to train on"
@@ -259,7 +256,7 @@ class Translation(Objective):
         tokenizer = train_bpe(lines, task["vocabulary_size"])
         arrays, texts, dropped = {}, {}, {"empty": empty_lines}
         for name, chosen in split._asdict().items():
-            arrays[name], texts[name] = _arrays(tokenizer, chosen, tuple(lengths.values()), name)
+            arrays[name], texts[name] = _arrays(tokenizer, chosen, lengths, name)
             dropped[name] = len(chosen) - len(arrays[name].source_ids)
         return TranslationData(
             tokenizer=tokenizer,
@@ -298,16 +295,14 @@ class Translation(Objective):
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the tokenizer."""
-        self.data.tokenizer.model.save(str(Path(folder) / "tokenizer.json"))
+        write_text(Path(folder) / "tokenizer.json", self.data.tokenizer.model.to_str(pretty=True))
 
     def translate(self, params: Params, source_ids: np.ndarray, beams: int = 1) -> list[str]:
         """Translations of sources ``[n, source_length]``, greedy for one beam."""
-        sizes, options = self.model.sizes, {"length_penalty": self.length_penalty, "beams": beams}
+        options = {"beams": beams, "length_penalty": self.length_penalty if beams > 1 else 0.0}
 
         def decode(ids: Ids) -> Array:
-            if beams == 1:
-                return greedy_decode(params, sizes, ids)
-            return beam_search(params, sizes, ids, **options)[0]
+            return beam_search(params, self.model.sizes, ids, **options)[0]
 
         return self.data.tokenizer.decode_batch(in_batches(decode, source_ids))
 
@@ -318,6 +313,10 @@ _SIZES = ("vocabulary_size", "source_length", "target_length")
 def make_sizes(config: Config) -> TransformerConfig:
     """Sizes of the encoder-decoder."""
     task, model = config["task"], config["model"]
+    for key in ("source_length", "target_length"):
+        if task[key] < 2:
+            problem = "no room for a token beside the end id"
+            raise InputError(f"task.{key}", task[key], problem, "Use 2 or more")
     with under_keys({f"model.{key}": f"task.{key}" for key in _SIZES}):
         return TransformerConfig(
             **{key: task[key] for key in _SIZES},
@@ -335,10 +334,10 @@ def count_work(config: Config) -> ModelCounts:
     return ModelCounts(
         sequence=source,
         target_tokens=target,
-        embedding_parameters=model_counts.embedding_parameters(vocabulary_size, width),
-        decoder_parameters=model_counts.decoder_parameters(vocabulary_size, width, inner, blocks),
-        embed_flops=model_counts.embedding_flops(source, width),
-        decoder_flops=model_counts.decoder_flops(
+        embedding_parameters=counts.embedding_parameters(vocabulary_size, width),
+        decoder_parameters=counts.decoder_parameters(vocabulary_size, width, inner, blocks),
+        embed_flops=counts.embedding_flops(source, width),
+        decoder_flops=counts.decoder_flops(
             source_length=source,
             target_length=target,
             width=width,

@@ -14,7 +14,7 @@ from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.federated.learner import LearningReport, LearningState
 from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
-from collapipe_jax.training.loop import initial_run_state, round_batches
+from collapipe_jax.training.loop import initial_run_state, round_batches, run_key
 
 _AVERAGE = optax.sgd(1.0)  # one object, since it is a static argument of the compiled round
 
@@ -31,8 +31,7 @@ def central_round(
     batches = round_batches(experiment, index)
     merged = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], 1, -1, *leaf.shape[3:]), batches)
     nothing_lost = PipelineOutcome(jnp.ones(1, jnp.int32), jnp.zeros(1), jnp.ones(1, bool))
-    key = jax.random.fold_in(jax.random.key(experiment.config["seed"]), 3)
-    round_key = jax.random.fold_in(key, index)
+    round_key = jax.random.fold_in(run_key(experiment, 3), index)
     return _central_learner(experiment).round(state, merged, nothing_lost, round_key, index)
 
 

@@ -21,7 +21,8 @@ from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.bound_constants import BoundConstants, estimate_constants
 from collapipe_jax.files.atomic import write_json, write_text
-from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run, open_workdir
+from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run
+from collapipe_jax.files.workdir import open_workdir
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.simulation.environment import (
@@ -132,7 +133,7 @@ def _start(
         history = History(record["history"])
 
     def write() -> None:
-        # Anew: lines after the newest checkpoint are to come again.
+        # Rounds after the newest checkpoint will be written again.
         write_text(folder / _METRICS, "".join(map(metrics_line, history.rounds)))
         experiment.objective.save(folder)
 
@@ -147,7 +148,7 @@ def _log(folder: Path, metrics: Metrics) -> None:
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    learning_key, network_key = jax.random.split(_key(experiment, 1))
+    learning_key, network_key = jax.random.split(run_key(experiment, 1))
     objective, learner = experiment.objective, experiment.learner
     params = objective.starting_params(_fresh_params(learning_key, model=objective.model))
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
@@ -177,8 +178,11 @@ def _mesh(experiment: Experiment) -> Mesh:
     return make_pipeline_mesh(problem.clusters, problem.devices)
 
 
-def _key(experiment: Experiment, purpose: int) -> Array:
-    """A key of the experiment's seed; purpose 0 draws the network."""
+def run_key(experiment: Experiment, purpose: int) -> Array:
+    """A key of the experiment's seed: 1 for the start, 2 rounds, 3 estimates and central rounds.
+
+    ``system_key`` is that of purpose 0, the network.
+    """
     return jax.random.fold_in(jax.random.key(experiment.config["seed"]), purpose)
 
 
@@ -193,14 +197,14 @@ def run_round(experiment: Experiment, state: RunState, index: int) -> tuple[RunS
     outcome = jax.device_get(learner.outcome(happened.decision, happened.cost))
     batches, outcome = round_batches(experiment, index), jax.device_put(outcome, place)
     learning, report = learner.round(state.learning, batches, outcome, learning_key, index)
-    # Where the compiler left it may differ, and would make the next round another program.
+    # Another placement would compile the next round anew.
     learning = jax.device_put(learning, place)
     return RunState(learning, system_state), round_metrics(index, happened, report)
 
 
 def _round_keys(experiment: Experiment, index: int) -> Array:
     """Keys of a round's network and of its learning."""
-    return jax.random.split(jax.random.fold_in(_key(experiment, 2), index))
+    return jax.random.split(jax.random.fold_in(run_key(experiment, 2), index))
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:
@@ -208,7 +212,7 @@ def round_latencies_s(experiment: Experiment) -> Iterator[float]:
 
     The network changes and decides independently of what is learnt.
     """
-    _, key = jax.random.split(_key(experiment, 1))
+    _, key = jax.random.split(run_key(experiment, 1))
     state = _first_network(experiment, key)
     for index in itertools.count():
         key, _ = _round_keys(experiment, index)
@@ -262,7 +266,7 @@ def _estimate_when_due(experiment: Experiment, state: RunState, index: int) -> M
         state.learning.params,
         estimate_batches(experiment, index),
         jnp.asarray(experiment.cluster_weight, jnp.float32),
-        _key(experiment, 3),
+        run_key(experiment, 3),
         model=experiment.objective.model,
     )
     return {name: np.asarray(value) for name, value in constants._asdict().items()}

@@ -41,11 +41,11 @@ from collapipe_jax.command_line import (
     require_positive,
     run_training,
 )
-from collapipe_jax.cost.model_counts import block_flops
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.models.bert import bert_encode, init_bert
 from collapipe_jax.models.config import BertConfig
+from collapipe_jax.models.counts import block_flops
 from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.pretrained import load_bert
 from experiments.benchmarks.timing import in_turns
@@ -294,7 +294,7 @@ def _mfu(config: BertConfig, batch: int, options: argparse.Namespace, matrix_rat
     """Model FLOPs of 16-bit training steps over the measured rate of a matrix product.
 
     Model FLOPs are those of the blocks' matrix products, forward and twice that backward
-    (``cost.model_counts.block_flops``): what embedding, head, Adam or recomputation cost counts
+    (``models.counts.block_flops``): what embedding, head, Adam or recomputation cost counts
     as time alone.
     """
     config = dataclasses.replace(config, compute_dtype="bfloat16")

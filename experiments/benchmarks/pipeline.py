@@ -33,8 +33,9 @@ from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import Params
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
-from collapipe_jax.pipeline.schedules import SCHEDULES
+from collapipe_jax.pipeline.schedules import SCHEDULES, Step
 from collapipe_jax.pipeline.slots import gather_slots
+from collapipe_jax.units import bytes_to_mib
 from experiments.benchmarks.timing import in_turns
 
 _OPTIMIZER = optax.adam(1e-3)
@@ -114,10 +115,10 @@ def make_step(config: EncoderConfig, shape: Shape, schedule: str | None) -> Call
 
     def gradients_of(params: Params, batch: Batch) -> tuple[Params, jax.Array]:
         if schedule is not None:
-            inputs = batch.x, batch.mask, batch.segments, batch.weights
-            head: tuple = {}, config, weighted_sum
-            count = shape.micro_batches
-            _, found = SCHEDULES[schedule](params, *head, *inputs, micro_batches=count)
+            given = {"slots": params, "head": {}, "config": config, "loss": weighted_sum}
+            given |= {"x": batch.x, "mask": batch.mask, "segments": batch.segments}
+            step = Step(**given, data=batch.weights, micro_batches=shape.micro_batches)
+            _, found = SCHEDULES[schedule](step)
             return found.slots, found.x
         x, mask, weights, _ = (leaf[0] for leaf in batch)
 
@@ -222,7 +223,7 @@ def _memory_table(rows: list[dict]) -> Table:
     for row in rows:
         place = "1 device" if row["stages"] == 1 else f"{row['stages']} devices"
         activations = "rematerialised" if row["rematerialise"] else "kept"
-        size = f"{row['bytes'] / 2**20:.1f}"
+        size = f"{bytes_to_mib(row['bytes']):.1f}"
         cells.append((place, row["schedule"] or "one scan", activations, size))
     headings, title = ("blocks on", "schedule", "activations", "MiB"), "memory of one device"
     return make_table(headings, cells, left=3, title=f"{title} for a training step")

@@ -61,7 +61,7 @@ _PRESENCE = {
 _STYLE = {"box": box.SIMPLE_HEAD, "pad_edge": False}
 
 
-class Case(NamedTuple):
+class DescentCase(NamedTuple):
     """One descent, as on file.
 
     Its kind is "independent" as the bound assumes, "momentum" or "absence" with an extension,
@@ -114,10 +114,12 @@ def grid(
     losses: Sequence[float] = LOSSES,
     micro_batches: Sequence[int] = MICRO_BATCHES,
     local_steps: Sequence[int] = LOCAL_STEPS,
-) -> list[Case]:
+) -> list[DescentCase]:
     """Every combination; in half of those with losses clusters' losses differ."""
     return [
-        Case("independent", problem, steps, loss, spread, count, weights, rounds, STEP / steps)
+        DescentCase(
+            "independent", problem, steps, loss, spread, count, weights, rounds, STEP / steps
+        )
         for problem in ("quadratic", "logistic")
         for steps in local_steps
         for loss in losses
@@ -127,35 +129,40 @@ def grid(
     ]
 
 
-def extensions(rounds: int) -> list[Case]:
+def extensions(rounds: int) -> list[DescentCase]:
     """A server with momentum, its steps in the end as long, and clusters that sit out."""
     combinations = list(itertools.product(("quadratic", "logistic"), (0.0, 0.3, 0.5), (1, 8)))
     return [
-        Case("momentum", problem, 1, loss, 0.0, count, "equal", longer * rounds, step, momentum)
+        DescentCase(
+            "momentum", problem, 1, loss, 0.0, count, "equal", longer * rounds, step, momentum
+        )
         for momentum, step, longer in ((0.5, STEP / 4, 2), (0.9, STEP / 100, 10))
         for problem, loss, count in combinations
     ] + [
-        Case("absence", problem, 1, loss, 0.0, count, "equal", rounds, STEP, 0.0, presence)
+        DescentCase("absence", problem, 1, loss, 0.0, count, "equal", rounds, STEP, 0.0, presence)
         for presence in ("one out by turns", "one never")
         for problem, loss, count in combinations
     ]
 
 
-def ablations(rounds: int) -> list[Case]:
+def ablations(rounds: int) -> list[DescentCase]:
     """What the bound assumes and does not hold; steps and problems that let it be seen.
 
     The last case steps as far as independent losses allow.
     """
     quiet = "quiet quadratic"
     return [
-        Case("pooled", quiet, 1, 0.5, _SPREAD, 32, "equal", rounds * longer, STEP / longer)
+        DescentCase("pooled", quiet, 1, 0.5, _SPREAD, 32, "equal", rounds * longer, STEP / longer)
         for longer in (1, 4, 16)
     ] + [
-        *(Case("correlated", quiet, 1, 0.5, 0.0, m, "equal", 4 * rounds, STEP) for m in (1, 8, 32)),
-        Case("correlated", quiet, 4, 0.5, 0.0, 32, "equal", 4 * rounds, STEP / 4),
-        Case("shared", quiet, 1, 0.5, 0.0, 32, "equal", 4 * rounds, STEP),
-        Case("shared", quiet, 4, 0.5, 0.0, 32, "equal", 4 * rounds, STEP / 4),
-        Case("shared", quiet, 1, 0.7, 0.0, 32, "equal", 40, 0.7),
+        *(
+            DescentCase("correlated", quiet, 1, 0.5, 0.0, m, "equal", 4 * rounds, STEP)
+            for m in (1, 8, 32)
+        ),
+        DescentCase("correlated", quiet, 4, 0.5, 0.0, 32, "equal", 4 * rounds, STEP / 4),
+        DescentCase("shared", quiet, 1, 0.5, 0.0, 32, "equal", 4 * rounds, STEP),
+        DescentCase("shared", quiet, 4, 0.5, 0.0, 32, "equal", 4 * rounds, STEP / 4),
+        DescentCase("shared", quiet, 1, 0.7, 0.0, 32, "equal", 40, 0.7),
     ]
 
 
@@ -194,14 +201,14 @@ def main(argv: Sequence[str]) -> None:
 
 
 def measure(
-    cases: Sequence[Case], repeats: int, seed: int, console: Console
+    cases: Sequence[DescentCase], repeats: int, seed: int, console: Console
 ) -> list[dict[str, Any]]:
     """Rows of cases; those against the assumptions with the same descent as assumed."""
     problems = make_problems()
     against = [case for case in cases if case.erasing != "independent"]
     assumed = {case: case._replace(kind="independent") for case in against}
     every = dict.fromkeys([*cases, *assumed.values()])
-    traces: dict[Case | None, Trace] = dict(_run(every, problems, repeats, seed, console))
+    traces: dict[DescentCase | None, Trace] = dict(_run(every, problems, repeats, seed, console))
     return [
         _row(case, problems[case.problem], traces[case], traces.get(assumed.get(case)))
         for case in cases
@@ -209,15 +216,15 @@ def measure(
 
 
 def _run(
-    cases: Iterable[Case],
+    cases: Iterable[DescentCase],
     problems: Mapping[str, Problem],
     repeats: int,
     seed: int,
     console: Console,
-) -> Iterator[tuple[Case, Trace]]:
+) -> Iterator[tuple[DescentCase, Trace]]:
     """Every case with its repeats, leaves ``[R, ...]``; those of one length together."""
 
-    def group_of(case: Case) -> tuple:
+    def group_of(case: DescentCase) -> tuple:
         return case.problem, case.local_steps, case.rounds, case.erasing
 
     groups = itertools.groupby(sorted(cases, key=group_of), group_of)
@@ -233,7 +240,9 @@ def _run(
             yield case, jax.tree.map(lambda leaf, place=place: leaf[place], traces)
 
 
-def _row(case: Case, problem: Problem, trace: Trace, assumed: Trace | None) -> dict[str, Any]:
+def _row(
+    case: DescentCase, problem: Problem, trace: Trace, assumed: Trace | None
+) -> dict[str, Any]:
     """Measured and bounded mean squared gradient of a case, as on file."""
     values = np.asarray(trace.squared_gradient, np.float64)
     measured = float(values.mean())
@@ -261,13 +270,13 @@ def _row(case: Case, problem: Problem, trace: Trace, assumed: Trace | None) -> d
     return row
 
 
-def _distance(case: Case, problem: Problem, trace: Trace) -> float:
+def _distance(case: DescentCase, problem: Problem, trace: Trace) -> float:
     """Distance of the repeats' mean end from the optimum."""
     end = np.mean(trace.end, axis=0, dtype=np.float64)
     return float(np.linalg.norm(end - problem.optimum(case.weight)))
 
 
-def bound(case: Case, problem: Problem, trace: Trace) -> float:
+def bound(case: DescentCase, problem: Problem, trace: Trace) -> float:
     """The theorem for a case, docs/system-model.md (18) and its like of docs/theory.md.
 
     Variance and heterogeneity are the largest that any of its repeats met, leaves ``[R, ...]``

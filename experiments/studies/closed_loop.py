@@ -202,7 +202,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         f"can keep. In {networks['cannot_run']} networks no round can run."
     )
     if not networks["floors_checked"]:
-        caption += " Floors at mean gains do not bind where devices come and go."
+        caption += " Floors at mean gains do not bind where devices come, go or walk."
     rows = []
     for case, group in itertools.product(_without_repeats(summary["cases"]), GROUPS):
         values, mark = case[group], "*" if group == "below_floors" else ""

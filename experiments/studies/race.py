@@ -17,8 +17,6 @@ table and the figures.
 import dataclasses
 import itertools
 import math
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -45,6 +43,7 @@ from collapipe_jax.policies.registry import POLICIES, make_policy
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.training.loop import round_latencies_s, train
 from collapipe_jax.units import bytes_to_mib
+from figures import all as all_figures
 
 ROWS = {
     "simulated time, s": ("simulated_time_s", "{:.0f}"),
@@ -84,12 +83,7 @@ def main(argv: Sequence[str]) -> None:
         seeds=given.seeds,
         equal_time=given.equal == "time",
     )
-    draw(given.workdir)
-
-
-def draw(workdir: str | Path) -> None:
-    """Draw the figures of a race, by the program that draws those of any folder."""
-    subprocess.run([sys.executable, "-m", "figures", f"--workdir={workdir}"], check=True)
+    all_figures.main([f"--workdir={given.workdir}"])
 
 
 def race(

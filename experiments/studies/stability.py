@@ -37,11 +37,11 @@ from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.policies.exhaustive import exhaustive
 from collapipe_jax.policies.registry import Policy, make_policy
 from collapipe_jax.simulation.environment import observed_problems, reset
-from collapipe_jax.simulation.montecarlo import Case, realisation_keys, run_cases, with_v
+from collapipe_jax.simulation.montecarlo import Setup, realisation_keys, run_cases, with_v
 from collapipe_jax.simulation.reducers import limit_use
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
-from experiments.benchmarks.solver.networks import in_double, judge, pick
+from experiments.double_precision import in_double, judge, pick
 
 V = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 PRICES = (0.3, 1.0, 3.0, 10.0, 30.0)
@@ -89,9 +89,9 @@ def simulate_loops(results: Results, params: SystemParams, console: Console) -> 
     """Closed loops of every V, comparisons of every price, and the solver's gaps."""
     own = make_policy("dssra", results.config["policy"]["micro_batches"])
     decide = _at_constant_price(own)
-    cases = {f"price_{price}": Case(decide, with_v(params, 1.0), (price,)) for price in PRICES}
+    cases = {f"price_{price}": Setup(decide, with_v(params, 1.0), (price,)) for price in PRICES}
     # A price of 0 leaves the queues, and compiles nothing more.
-    cases |= {f"v_{v}": Case(decide, with_v(params, v), (0.0,)) for v in V}
+    cases |= {f"v_{v}": Setup(decide, with_v(params, v), (0.0,)) for v in V}
     run_cases(results, cases, limit_use, console)
     options = results.options
     keys = realisation_keys(results.config["seed"], options["realisations"])

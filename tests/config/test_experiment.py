@@ -141,6 +141,10 @@ def test_integers_become_floats_and_lists_tuples():
         ("model.label_smoothing", 1.0, "< 1"),
         ("task.vocabulary_size", 3, "at least 4"),
         ("task.source_length", 0, "> 0"),
+        ("task.source_length", 1, "2 or more"),
+        ("task.target_length", 1, "2 or more"),
+        ("task.concentration", 1e-9, ">= 0.001"),
+        ("task.concentration", float("nan"), ">= 0.001"),
         ("task.piece_dropout", 1.5, "<= 1"),
         ("task.validation_pairs", 0, ""),
         ("training.micro_batch_choices", (), "like (1, 2"),
@@ -158,6 +162,7 @@ def test_integers_become_floats_and_lists_tuples():
         ("training.decoder_learning_rate", 0.0, ""),
         ("evaluation.every_rounds", 0, ""),
         ("evaluation.beams", 0, ""),
+        ("evaluation.length_penalty", -1.0, ">= 0"),
         ("checkpoint_every_rounds", 0, "> 0"),
     ],
 )

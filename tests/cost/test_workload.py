@@ -2,15 +2,14 @@
 
 import pytest
 
-from collapipe_jax.cost.model_counts import (
-    activation_bytes,
+from collapipe_jax.cost.workload import activation_bytes, encoder_workload
+from collapipe_jax.models.counts import (
     block_flops,
     block_parameters,
     decoder_flops,
     embedding_flops,
     embedding_parameters,
 )
-from collapipe_jax.cost.workload import encoder_workload
 from collapipe_jax.tasks.registry import TASKS
 
 SIZES = {

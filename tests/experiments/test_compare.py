@@ -17,9 +17,10 @@ from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import METRICS, load_realisations
+from collapipe_jax.files.realisations import load_realisations
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.policies.titanic import titanic
+from collapipe_jax.simulation.comparison import METRICS
 from collapipe_jax.simulation.environment import reset, simulate
 from collapipe_jax.simulation.montecarlo import realisation_keys
 from experiments import compare
@@ -160,5 +161,5 @@ def test_the_same_decision_has_the_same_cost_under_any_policy():
     decide = quick_jit(lambda: (static_pipeline(problem, 2), titanic(problem, 2, 3)))
     one, two = decide()
     np.testing.assert_array_equal(one.segments, np.ones((2, 3)))
-    priced = quick_jit(evaluate)
-    jax.tree.map(np.testing.assert_array_equal, priced(problem, one), priced(problem, two))
+    cost = quick_jit(evaluate)
+    jax.tree.map(np.testing.assert_array_equal, cost(problem, one), cost(problem, two))

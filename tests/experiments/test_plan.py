@@ -41,11 +41,11 @@ def planned(policy, tmp_path_factory):
     return Planned(out, printed.getvalue())
 
 
-priced = jax.jit(evaluate)
+cost_of = jax.jit(evaluate)
 
 
 def objective_of(problem, decision):
-    return float(priced(problem, decision).objective)
+    return float(cost_of(problem, decision).objective)
 
 
 def test_the_decision_is_feasible_and_told(policy, planned):

@@ -81,7 +81,7 @@ def test_a_wrong_sweep_is_told(config, tmp_path):
 
 def test_a_sweep_that_there_is_not_is_told_with_all_names():
     for wrong in (f"{CONFIGS}:w", CONFIGS):
-        with pytest.raises(InputError, match=r"no such sweep.*bandwidth"):
+        with pytest.raises(InputError, match=r"no such variant.*bandwidth"):
             read_sweep(wrong)
 
 

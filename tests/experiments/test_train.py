@@ -1,7 +1,7 @@
 """Training refuses what is wrong with one message, before any work."""
 
 import pytest
-from support import ROOT, SUPPORT
+from support import SUPPORT
 
 from collapipe_jax.command_line import run_reporting_errors
 from experiments import train
@@ -9,10 +9,7 @@ from experiments import train
 TINY = str(SUPPORT / "tiny_run.py")
 
 
-@pytest.fixture(autouse=True)
-def in_root(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("in_root")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from support.drawing import assert_units, make_record, rendered
 from support.made_up_comparisons import write_comparison, write_gaps, write_loop, write_sweep
 
 from collapipe_jax.command_line import run_reporting_errors
-from collapipe_jax.files.checkpoints import Checkpoints, load_run, open_workdir
+from collapipe_jax.files.checkpoints import Checkpoints, load_run
 from collapipe_jax.files.results import Results
+from collapipe_jax.files.workdir import open_workdir
 from figures import all as all_figures
 from figures import gantt, latency, progress, queues, style
 

@@ -25,7 +25,7 @@ def test_gap_curve_is_the_empirical_distribution(tmp_path):
     (axes,) = figure.axes
     assert [line.get_label() for line in axes.lines] == [
         "gap (n = 40)",
-        "the layout's part (n = 40)",
+        "of the partition (n = 40)",
         "to the lower bound (n = 40)",
     ]
     for percent in np.geomspace(2e-5, 9, 50):
@@ -38,7 +38,7 @@ def test_gap_curve_is_the_empirical_distribution(tmp_path):
     assert share_at(axes.lines[2], np.median(bound) * 1.0001) == pytest.approx(50, abs=2.5)
 
 
-def test_hopeless_networks_have_a_curve_of_their_own(tmp_path):
+def test_networks_with_heavy_losses_have_a_curve_of_their_own(tmp_path):
     write_gaps(tmp_path, [1e-4, 1e-3])
     write_gaps(tmp_path, [1e-2], loss=0.95)
     with gap.gap_file(tmp_path).open("a") as stream:
@@ -46,7 +46,7 @@ def test_hopeless_networks_have_a_curve_of_their_own(tmp_path):
     axes = gap.draw(gap.load(tmp_path)).axes[0]
     assert [line.get_label() for line in axes.lines][::3] == [
         "gap (n = 2)",
-        "gap, hopeless losses (n = 1)",
+        "gap, heavy losses (n = 1)",
     ]
     one = gap.draw(gap.load(write_gaps(tmp_path / "one", [0.0])))
     assert share_at(rendered(one).axes[0].lines[0], 1.0) == 100

@@ -9,7 +9,8 @@ import pytest
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_text
-from collapipe_jax.files.checkpoints import Checkpoints, load_run, open_workdir
+from collapipe_jax.files.checkpoints import Checkpoints, load_run
+from collapipe_jax.files.workdir import open_workdir
 
 CONFIG = {
     "seed": 0,
@@ -88,7 +89,6 @@ def test_run_is_read_from_its_newest_checkpoint(saved):
     before = contents(saved)
     record = load_run(saved)
     assert record.policy == "static_pipeline"
-    assert record.score_name == "accuracy"
     assert record.config == json.loads(json.dumps(CONFIG))
     assert_same_record({"history": record.history, "constants": record.constants}, 6)
     assert contents(saved) == before

@@ -6,7 +6,9 @@ import json
 import jax
 import numpy as np
 import pytest
-from support.reference_cost import as_problem, random_decision, random_network, reference_cost
+from support.random_networks import random_decision, random_network
+from support.reference_cost import reference_cost
+from support.structs import as_problem
 
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.errors import InputError

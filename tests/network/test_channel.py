@@ -9,7 +9,8 @@ import jaxtyping
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from support.reference_cost import as_problem, random_network
+from support.random_networks import random_network
+from support.structs import as_problem
 
 from collapipe_jax.network.channel import (
     RATE_LAWS,
@@ -139,25 +140,24 @@ def exact_hazard(theta, sinr, attempts):
     return float(-(1 - (1 - (-z).exp()) ** attempts).ln())
 
 
+def both_sides_of_switches(attempts):
+    """Places ``z`` around those where the formula changes: a small argument is 0.05, or z is 30."""
+    rare = -math.log(0.05)  # exp(-z) is 0.05
+    exponent = -math.log1p(-math.exp(-0.05 / attempts))  # -attempts log(1 - exp(-z)) is
+    lost = -math.log1p(-(0.05 ** (1 / attempts)))  # (1 - exp(-z))^attempts is
+    return [side * z for z in (0.05, rare, exponent, lost, 30.0) for side in (0.9999, 1.0001)]
+
+
 @pytest.mark.parametrize("attempts", [1, 2, 3, 5])
 @pytest.mark.usefixtures("x64")
 def test_hazard_has_every_digit(attempts):
     theta = 0.7
-    # both sides of the two places where the formula changes: z = ln 2 and z = 30
-    places = [theta / z for z in (0.69314, 0.69315, 29.999, 30.001)]
+    places = [theta / z for z in both_sides_of_switches(attempts)]
     sinr = np.array([1e-3, 3e-3, 0.02, 0.11, 0.9, 2.0, 17.0, 1e3, 1e5, *places])
     radio = make_radio(outage_threshold=theta, harq_attempts=attempts)
     got = transport_block_hazard(radio, jnp.asarray(sinr))
     expected = [exact_hazard(theta, float(x), attempts) for x in sinr]
     np.testing.assert_allclose(got, expected, 1e-11)
-
-
-def test_hazard_in_single_precision():
-    sinr = np.logspace(-3, 6, 19).astype(np.float32)
-    radio = make_radio(outage_threshold=0.7, harq_attempts=3)
-    got = transport_block_hazard(radio, jnp.asarray(sinr))
-    expected = [exact_hazard(float(np.float32(0.7)), float(x), 3) for x in sinr]
-    np.testing.assert_allclose(got, expected, 2e-5)
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 4])
@@ -187,7 +187,8 @@ def exact_fall(theta, sinr, attempts):
 def test_the_hazard_and_its_fall_have_every_digit(attempts, dtype, error):
     theta = dtype(NETWORK["radio"]["outage_threshold"])
     radio = make_radio(outage_threshold=theta, harq_attempts=np.int32(attempts))
-    sinr = np.logspace(-2.8, 6, 25).astype(dtype)
+    places = [theta / z for z in both_sides_of_switches(attempts)]
+    sinr = np.array([*np.logspace(-2.8, 6, 25), *places]).astype(dtype)
     hazard, fall = hazard_and_elasticity(radio, jnp.asarray(sinr))
     assert hazard.dtype == fall.dtype == dtype
     for got, exact in ((hazard, exact_hazard), (fall, exact_fall)):

@@ -16,7 +16,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import BertConfig, EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import example_keys
-from collapipe_jax.pipeline.schedules import SCHEDULES, one_f_one_b, tick_of, ticks
+from collapipe_jax.pipeline.schedules import SCHEDULES, Step, one_f_one_b, tick_of, ticks
 from collapipe_jax.pipeline.slots import gather_slots
 
 SIZES = {"width": 8, "heads": 2, "feed_forward_width": 16, "encoder_blocks": 3, "dropout_rate": 0.2}
@@ -45,18 +45,8 @@ def by_schedule(params, head, x, mask, weights, segments, name, schedule, micro_
         return gather_slots(params, segments, SIZES["encoder_blocks"])
 
     slots, put_back = jax.vjp(slots_of, params)
-    losses, gradients = SCHEDULES[schedule](
-        slots,
-        head,
-        CONFIGS[name],
-        head_loss,
-        x,
-        mask,
-        segments,
-        weights,
-        KEYS,
-        micro_batches=micro_batches,
-    )
+    inputs = x, mask, segments, weights, micro_batches, KEYS
+    losses, gradients = SCHEDULES[schedule](Step(slots, head, CONFIGS[name], head_loss, *inputs))
     return losses, (put_back(gradients.slots)[0], gradients.head, gradients.x)
 
 
@@ -130,7 +120,7 @@ def all_ticks(stages, micro_batches):
 
 @given(st.integers(1, 7), st.integers(1, 9))
 def test_ticks_follow_the_schedule(stages, micro_batches):
-    """Warm-up of min(M, S - s), then one backward and one forward pass in turn."""
+    """Warm-up of min(M, K - k), then one backward and one forward pass in turn."""
     does = jax.tree.map(np.asarray, all_ticks(stages, micro_batches))
     end = ticks(stages, micro_batches)
     assert does.backward[end - 1, 0]
@@ -199,8 +189,8 @@ def test_a_partition_that_does_not_fit_is_refused_or_gives_nan():
     slots = jax.tree.map(lambda leaf: leaf[:, :, None], params)  # a block on each device
 
     def run(segments):
-        head, rest = {"w": jnp.ones((8, 1))}, (x, mask, segments, weights)
-        return one_f_one_b(slots, head, config, head_loss, *rest, micro_batches=2)
+        head, inputs = {"w": jnp.ones((8, 1))}, (x, mask, segments, weights, 2)
+        return one_f_one_b(Step(slots, head, config, head_loss, *inputs))
 
     with pytest.raises(InputError, match="capacity of 1"):
         run(jnp.array([[2, 0]]))

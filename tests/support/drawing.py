@@ -74,9 +74,8 @@ def make_record(
     if evaluated:
         is_evaluated[evaluated - 1 :: evaluated] = True
     return RunRecord(
-        config={"seed": seed},
+        config={"seed": seed, "task": {"kind": "translation"}},
         policy=policy,
-        score_name="BLEU",
         constants={
             "energy_budget_j": budget,
             "divergence_target": np.asarray(1.1),

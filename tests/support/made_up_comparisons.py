@@ -199,7 +199,7 @@ def random_loop(v, networks=40, rounds=100, seed=0):
         }
 
     config = {
-        "dynamics": {"availability": 1.0},
+        "dynamics": {"availability": 1.0, "speed_m_per_s": 0.0},
         "network": {"clusters": 2, "devices": 2},
         "control": {
             "energy_queue_floor": 0.05,

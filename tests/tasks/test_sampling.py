@@ -152,12 +152,6 @@ def test_impossible_splits(scheme, count, clusters, minimum, message):
         split_samples(0, scheme, np.zeros(count, int), clusters, 1.0, minimum)
 
 
-@pytest.mark.parametrize("concentration", [0.0, 1e-9])
-def test_impossible_concentrations(concentration):
-    with pytest.raises(InputError, match=r"task\.concentration = "):
-        split_dirichlet(0, np.zeros(10, int), 2, concentration)
-
-
 CLUSTERS = (np.array([4, 8, 15, 16, 23]), np.array([0, 1]), np.arange(100, 137))
 
 

@@ -11,12 +11,8 @@ summary is printed and in DIR/summary.json.
 """
 
 import functools
-import os
 from collections.abc import Sequence
 from pathlib import Path
-
-# Small matrices: two threads would cost SciPy more than they bring.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +29,7 @@ from collapipe_jax.policies.dssra import dssra
 from experiments.benchmarks.solver import networks
 from experiments.benchmarks.solver.outside_cvxpy import lower_bound_with_cvxpy
 from experiments.benchmarks.solver.outside_scipy import solve_with_scipy
+from experiments.double_precision import in_double, judge
 
 _MICRO_BATCHES = (4, 8, 16)
 _ORIGINS = ("static_pipeline", "dssra")
@@ -78,7 +75,7 @@ def _cases(seed: int, count: int, shape: networks.NetworkShape, steps: int) -> t
     solve = jax.jit(jax.vmap(lambda problem, start: allocate(problem, start, steps)))
     single = jax.device_get(solve(problems, starts))
     with jax.enable_x64(True):
-        double = jax.device_get(solve(networks.in_double(problems), networks.in_double(starts)))
+        double = jax.device_get(solve(in_double(problems), in_double(starts)))
     return problems, starts, origin, {"float32": single, "float64": double}
 
 
@@ -96,20 +93,20 @@ def _compare(
     """
     best = solve_with_scipy(problem, start, starts)
     with jax.enable_x64(True):
-        wide = networks.in_double(problem)
+        wide = in_double(problem)
         return {
             "segments_by": _ORIGINS[origin],
-            "start": float(networks.judge(wide, networks.in_double(start)).objective),
+            "start": float(judge(wide, in_double(start)).objective),
             "scipy": best.objective,
             "bound": lower_bound_with_cvxpy(problem, best.decision).lower_bound,
-            "loss": float(networks.judge(wide, best.decision).loss),
+            "loss": float(judge(wide, best.decision).loss),
             **{name: _judged(wide, solution) for name, solution in ours.items()},
         }
 
 
 def _judged(problem: RoundProblem, solution: Solution) -> dict:
     """A solution of the solver, its objective evaluated anew."""
-    ours = networks.judge(problem, networks.in_double(solution.decision))
+    ours = judge(problem, in_double(solution.decision))
     return {
         "objective": float(ours.objective),
         "feasible": bool(ours.feasible),

@@ -34,6 +34,7 @@ from collapipe_jax.policies.exhaustive import exhaustive
 from experiments.benchmarks.solver import networks
 from experiments.benchmarks.solver.options import SEARCH_OPTIONS, search_config
 from experiments.benchmarks.timing import timed
+from experiments.double_precision import in_double, judge
 
 _ALLOCATION_STEPS = 500
 _WORST = 10
@@ -74,8 +75,8 @@ _allocate = jax.jit(functools.partial(allocate, steps=_ALLOCATION_STEPS))
 def _compare(problem: RoundProblem, decided: Decision) -> dict:
     """Both decisions for a network, evaluated in double precision."""
     with jax.enable_x64(True):
-        problem, decided = networks.in_double(problem), networks.in_double(decided)
-        ours = networks.judge(problem, decided)
+        problem, decided = in_double(problem), in_double(decided)
+        ours = judge(problem, decided)
         search_s, best = timed(lambda: exhaustive(problem, decided))
         return {
             "dssra": float(ours.objective),
@@ -83,7 +84,7 @@ def _compare(problem: RoundProblem, decided: Decision) -> dict:
             "dssra_tuned": float(_allocate(problem, decided).objective),
             "exhaustive": best.objective,
             "lower_bound": best.lower_bound,
-            "loss": float(networks.judge(problem, best.decision).loss),
+            "loss": float(judge(problem, best.decision).loss),
             "partitions": best.partitions,
             "solved": best.solved,
             "search_s": search_s,

@@ -10,12 +10,8 @@ the summary is printed and in DIR/summary.json.
 """
 
 import functools
-import os
 from collections.abc import Sequence
 from pathlib import Path
-
-# Small matrices: two threads would cost SciPy more than they bring.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +28,7 @@ from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.greedy import greedy
 from experiments.benchmarks.solver import networks
 from experiments.benchmarks.solver.outside_scipy import evaluate_compiled, solve_with_scipy
+from experiments.double_precision import in_double
 
 _MICRO_BATCHES = 8
 _POWER = 0.1  # of the full one, at which the static pipeline sets the budgets
@@ -76,8 +73,8 @@ def with_tight_budgets(problem: RoundProblem) -> RoundProblem:
 def _compare(problem: RoundProblem, decision: Decision, starts: int) -> dict:
     """Greedy and SLSQP on one network, under the same caps up to greedy's rounding."""
     with jax.enable_x64(True):
-        wide = networks.in_double(problem)
-        cost = evaluate_compiled(wide, networks.in_double(decision))
+        wide = in_double(problem)
+        cost = evaluate_compiled(wide, in_double(decision))
         budget_j = wide.control.energy_budget_j
         use = np.asarray(cost.energy_j / budget_j)[np.asarray(active_nodes(decision.segments))]
         kept_j = jnp.maximum(budget_j, cost.energy_j)

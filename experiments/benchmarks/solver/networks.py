@@ -21,9 +21,6 @@ from rich.table import Table
 
 from collapipe_jax.command_line import make_table
 from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.problem import Control, RoundProblem
 from collapipe_jax.errors import InputError
@@ -33,6 +30,7 @@ from collapipe_jax.simulation.montecarlo import realisation_keys
 from collapipe_jax.simulation.system import SystemParams, sample_system
 from collapipe_jax.units import db_to_linear
 from configs import default
+from experiments.double_precision import pick
 
 _BATCH = 32
 _CHOICES = (1, 2, 4, 8, 16, 32)
@@ -109,21 +107,6 @@ def _with_queues(key: Array, control: Control) -> Control:
     return control.replace(energy_queue=energy, divergence_queue=divergence)
 
 
-def pick(tree, index: int):
-    """One network of a stack."""
-    return jax.tree.map(lambda leaf: leaf[index], tree)
-
-
-def in_double(tree):
-    """The same tree, its floating-point leaves in double precision."""
-
-    def widen(leaf):
-        leaf = np.asarray(leaf)
-        return jnp.asarray(leaf.astype(float) if leaf.dtype.kind == "f" else leaf)
-
-    return jax.tree.map(widen, tree)
-
-
 def run_networks(
     path: Path,
     networks: int,
@@ -189,21 +172,6 @@ def _rows_on_file(path: Path, settings: dict[str, Any]) -> dict[int, dict]:
         rows[row["network"]] = row
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows.values()))
     return rows
-
-
-class Judgement(NamedTuple):
-    """Objective of a decision, largest loss of a micro-batch, and feasibility."""
-
-    objective: Array
-    loss: Array
-    feasible: Array
-
-
-@jax.jit
-def judge(problem: RoundProblem, decision: Decision) -> Judgement:
-    """Judge a decision."""
-    cost = evaluate(problem, decision)
-    return Judgement(cost.objective, jnp.max(cost.loss_probability), is_feasible(problem, decision))
 
 
 def split_by_loss(rows: Sequence[dict]) -> tuple[list[dict], list[dict]]:

@@ -32,13 +32,13 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import energy_cost, message_energy_j, round_terms
 from collapipe_jax.errors import InputError
 from collapipe_jax.network import channel
-from experiments.benchmarks.solver.networks import in_double
 from experiments.benchmarks.solver.outside_scipy import (
     OutsideSolution,
     decision_at,
     evaluate_compiled,
     fix,
 )
+from experiments.double_precision import in_double
 
 try:
     import clarabel  # noqa: F401  CVXPY finds it by itself

@@ -32,7 +32,7 @@ from collapipe_jax.cost.maximum import HardMax, Maximum
 from collapipe_jax.cost.objective import drift_plus_penalty
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import node_energy_j, round_terms
-from experiments.benchmarks.solver.networks import in_double
+from experiments.double_precision import in_double
 
 _OPTIONS = {"maxiter": 1500, "ftol": 1e-10}
 _RANGE = 30.0  # of logarithms

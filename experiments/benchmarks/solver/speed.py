@@ -15,9 +15,6 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Small matrices: two threads would cost SciPy more than they bring.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec
@@ -37,11 +34,12 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.partition.joint_search import SearchConfig
 from collapipe_jax.policies.dssra import dssra
-from experiments.benchmarks.solver.networks import LARGE_SHAPE, in_double, pick, sample_problems
+from experiments.benchmarks.solver.networks import LARGE_SHAPE, sample_problems
 from experiments.benchmarks.solver.options import SEARCH_OPTIONS, search_config
 from experiments.benchmarks.solver.outside_cvxpy import lower_bound_with_cvxpy
 from experiments.benchmarks.solver.outside_scipy import evaluate_compiled, solve_with_scipy
 from experiments.benchmarks.timing import timed
+from experiments.double_precision import in_double, pick
 
 _REPEATS = 3
 _OF = {"mean": np.mean, "worst": np.max}

@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
-from collapipe_jax.cost.model_counts import block_parameters
 from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.counts import block_parameters
 from experiments.benchmarks.memory import STATE_BYTES, formula_bytes
 from experiments.benchmarks.pipeline import Shape, device_bytes
 

@@ -13,7 +13,7 @@ from collapipe_jax.command_line import run_reporting_errors
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.results import Results
 from experiments.studies import bound as experiment
-from experiments.studies.bound import Case, bound, start_gap
+from experiments.studies.bound import DescentCase, bound, start_gap
 from experiments.studies.bound_descents import (
     BATCH,
     CLUSTERS,
@@ -76,7 +76,7 @@ def test_an_isotropic_quadratic_without_losses_settles_at_its_closed_form():
     problem = make_quadratic()
     best = jnp.asarray(problem.optimum(np.full(CLUSTERS, 0.25)), jnp.float32)
     problem = problem.replace(curvature=jnp.full(best.shape, 0.5), start=best)
-    case = Case("independent", "", 1, 0.0, 0.0, 4, "equal", 40, 0.3)
+    case = DescentCase("independent", "", 1, 0.0, 0.0, 4, "equal", 40, 0.3)
     step, bend = 0.3 / 0.5, 0.5
     shrinks = (1 - step * bend) ** 2
     noise = step**2 * float(problem.noise) / BATCH / CLUSTERS
@@ -88,7 +88,7 @@ def test_an_isotropic_quadratic_without_losses_settles_at_its_closed_form():
 def test_descents_have_the_moments_of_17_and_lost_together_those_of_one_micro_batch():
     """Each way of losing against its own exact second moments, and not against the others'."""
     problem = make_quadratic(noise=0.3, start_gap=0.1)
-    case = Case("independent", "", 1, 0.5, 0.0, 32, "unequal", 40, 0.2)
+    case = DescentCase("independent", "", 1, 0.5, 0.0, 32, "unequal", 40, 0.2)
     single = case._replace(micro_batches=1)
     uneven = case._replace(loss_spread=0.6, micro_batches=4)
     expected = [expected_squares(problem, each) for each in (case, single, uneven)]
@@ -107,7 +107,9 @@ def test_descents_have_the_moments_of_17_and_lost_together_those_of_one_micro_ba
 )
 def test_without_noise_a_descent_is_the_loop_written_out(local_steps, momentum, presence):
     problem = make_quadratic(noise=0.0)
-    case = Case("independent", "", local_steps, 0.0, 0.0, 4, "unequal", 8, 0.3, momentum, presence)
+    case = DescentCase(
+        "independent", "", local_steps, 0.0, 0.0, 4, "unequal", 8, 0.3, momentum, presence
+    )
     curvature, centre, x = map(np.asarray, (problem.curvature, problem.centre, problem.start))
     weight, velocity, squares, ends = case.weight, 0.0, [], []
     for step in range(8):
@@ -130,7 +132,7 @@ def test_without_noise_a_descent_is_the_loop_written_out(local_steps, momentum, 
 def test_a_mean_over_survivors_settles_where_survivors_weigh():
     """Its fixed point in closed form, and that of the unbiased gradient next to it."""
     problem = make_quadratic(noise=0.0)
-    case = Case("pooled", "", 1, 0.5, 0.6, 32, "unequal", 300, 0.1)
+    case = DescentCase("pooled", "", 1, 0.5, 0.6, 32, "unequal", 300, 0.1)
     survives = case.weight * (1 - case.loss_probability)
     pooled = survives @ np.asarray(problem.centre) / survives.sum()
     best = case.weight @ np.asarray(problem.centre)
@@ -148,7 +150,7 @@ def test_the_floor_of_the_bound_holds_by_itself(local_steps):
     best = jnp.asarray(problem.optimum(np.full(CLUSTERS, 0.25)))
     problem = problem.replace(start=best.astype(jnp.float32))
     step = experiment.STEP / local_steps
-    case = Case("independent", "", local_steps, 0.5, 0.6, 4, "equal", 20, step)
+    case = DescentCase("independent", "", local_steps, 0.5, 0.6, 4, "equal", 20, step)
     path = repeats_of(case, problem)
     assert start_gap(problem, case.weight) == pytest.approx(0.0, abs=1e-6)
     values = path.squared_gradient
@@ -197,7 +199,7 @@ def test_all_cases_are_within_what_the_theorems_allow():
 def test_absence_of_nobody_is_the_plain_bound_and_of_somebody_more():
     problem = make_quadratic()
     met = Trace(np.ones(1), np.ones(1), np.ones(1), np.ones((1, 10)))
-    case = Case("absence", "", 1, 0.3, 0.0, 4, "unequal", 200, 0.2)
+    case = DescentCase("absence", "", 1, 0.3, 0.0, 4, "unequal", 200, 0.2)
     plain = bound(case._replace(kind="independent"), problem, met)
     assert bound(case, problem, met) == pytest.approx(plain, rel=1e-6)
     turns, never = (case._replace(presence=p) for p in ("one out by turns", "one never"))
@@ -212,8 +214,8 @@ def small(tmp_path_factory):
     part = experiment.grid(20, losses=(0.0, 0.5), micro_batches=(1, 32), local_steps=(1, 4))
     part = [case for case in part if case.problem == "quadratic" or case.local_steps == 1]
     extensions = [
-        Case("momentum", "quadratic", 1, 0.3, 0.0, 8, "equal", 20, 0.05, 0.5),
-        Case("absence", "quadratic", 1, 0.3, 0.0, 8, "equal", 20, 0.2, 0.0, "one never"),
+        DescentCase("momentum", "quadratic", 1, 0.3, 0.0, 8, "equal", 20, 0.05, 0.5),
+        DescentCase("absence", "quadratic", 1, 0.3, 0.0, 8, "equal", 20, 0.2, 0.0, "one never"),
     ]
     broken = [experiment.ablations(20)[place]._replace(rounds=20) for place in (0, 4)]
     with pytest.MonkeyPatch.context() as patch:
@@ -236,7 +238,7 @@ def test_what_is_on_file(small):
     assert [row["kind"] for row in report["ablations"]] == ["pooled", "correlated"]
     assert [row["kind"] for row in report["extensions"]] == ["momentum", "absence"]
     for row in report["settings"] + report["extensions"] + report["ablations"]:
-        assert set(row) >= {*Case._fields, "measured", "bound"}
+        assert set(row) >= {*DescentCase._fields, "measured", "bound"}
         assert 0 < row["measured_low"] < row["measured"] < row["measured_high"]
         assert row["factor"] == pytest.approx(row["bound"] / row["measured"])
     assert {"distance", "distance_predicted"} <= set(report["ablations"][0])
@@ -257,7 +259,9 @@ def test_the_bound_holds(small):
 
 def test_a_seed_is_a_file_and_another_seed_another(small):
     report = figure.load(small)
-    cases = [Case(*(row[name] for name in Case._fields)) for row in report["ablations"]]
+    cases = [
+        DescentCase(*(row[name] for name in DescentCase._fields)) for row in report["ablations"]
+    ]
     quiet = Console(quiet=True)
     same, other = (experiment.measure(cases, 8, seed, quiet) for seed in (0, 1))
     np.testing.assert_equal(same, report["ablations"])
@@ -266,7 +270,10 @@ def test_a_seed_is_a_file_and_another_seed_another(small):
 
 def test_tables_on_file_are_not_run_again(small, monkeypatch):
     before = Results.open(small, "bound").path("extensions").stat().st_mtime_ns
-    cases = [Case(*(row[name] for name in Case._fields)) for row in figure.load(small)["ablations"]]
+    cases = [
+        DescentCase(*(row[name] for name in DescentCase._fields))
+        for row in figure.load(small)["ablations"]
+    ]
     Results.open(small, "bound").path("ablations").unlink()
     for name in ("grid", "extensions", "ablations"):
         monkeypatch.setattr(experiment, name, lambda rounds: cases)

@@ -157,7 +157,7 @@ def test_every_run_is_trained_under_its_setting(tmp_path, monkeypatch):
         names = ("divergence", "erased_fraction", "latency_s", "train_loss", "simulated_time_s")
         score = np.array([np.nan, 3.0, np.nan, 7.0])
         history = dict.fromkeys(names, values) | {"score": score}
-        return RunRecord({}, {}, history, "static_pipeline", "BLEU")
+        return RunRecord({}, {}, history, "static_pipeline")
 
     monkeypatch.setattr(convergence, "train", fake_train)
     settings = (Setting(1, 1, 0.0), Setting(4, 2, 1.0))

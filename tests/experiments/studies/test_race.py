@@ -1,6 +1,5 @@
 import io
 import itertools
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from rich.console import Console
 from support import tiny_run
 
 from collapipe_jax.config.experiment import build_experiment, build_optimizers
+from collapipe_jax.config.files import read_config
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.results import Results
@@ -20,14 +20,14 @@ from experiments.studies.race import race
 from figures import all as all_figures
 
 
-def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkeypatch):
+def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkeypatch, capsys):
     drawn = []
     monkeypatch.setattr(all_figures, "draw_all", lambda *given: drawn.append(given) or [])
-    config, out = tiny_run.get_config(), io.StringIO()
-    config.dynamics.availability = 1.0
-    config.training.rounds = 3
+    overrides = ["--config.dynamics.availability=1.0", "--config.training.rounds=3"]
     names = ("static_pipeline", "vanilla_fl")
-    race(config, names, tmp_path, Console(file=out, width=160), seeds=2, equal_time=True)
+    arguments = [f"--workdir={tmp_path}", f"--policies={','.join(names)}", "--seeds=2"]
+    arguments += [f"--config={tiny_run.__file__}", "--equal=time", *overrides]
+    module.main(arguments)
 
     runs = load_race(tmp_path)
     assert [(run.policy, run.seed) for run in runs] == [(name, s) for s in (0, 1) for name in names]
@@ -40,18 +40,17 @@ def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkey
         assert losses[0] == pytest.approx(losses[1], rel=0.05)
         assert np.isfinite(other.last_score)
 
-    table = out.getvalue()
+    table = capsys.readouterr().out
     for words in ("evaluated at", "under static_pipeline", "of 2 seeds"):
         assert words in table
     assert "learning rates" not in table
     assert all_figures.kind_of(tmp_path) == "race"
-    all_figures.main([f"--workdir={tmp_path}"])
     ((records, folder),) = drawn  # figures of runs have tests of their own
     assert [record.policy for record in records] == list(names)
     assert folder == tmp_path / "figures"
     assert (folder / "race.png").is_file()
     with pytest.raises(InputError, match="clock"):  # of the same policies, but another race
-        race(config, names, tmp_path, Console(file=out))
+        race(read_config(tiny_run.__file__, overrides), names, tmp_path, Console(quiet=True))
 
 
 def _assert_rounds_that_fit(run, time_s):
@@ -162,17 +161,9 @@ def test_a_folder_without_a_whole_race_is_told(left, tmp_path):
         load_race(tmp_path)
 
 
-def test_the_quickstart_and_a_race_draw_what_they_left(tmp_path, monkeypatch):
-    """In a process of its own, as figures are drawn of any folder."""
-    commands = []
-    monkeypatch.setattr(module.subprocess, "run", lambda command, check: commands.append(command))
-    module.draw(tmp_path)
-    assert commands == [[sys.executable, "-m", "figures", f"--workdir={tmp_path}"]]
-
-
 def made_up_run(policy, seed, test, scores, times):
     history = {"score": np.array(scores), "simulated_time_s": np.array(times), "round": times}
-    record = RunRecord({}, {}, history, policy, "BLEU")
+    record = RunRecord({}, {}, history, policy)
     rows = dict.fromkeys([key for key, _ in module.ROWS.values()], 2.0 * 2**20)
     summary = {"policy": policy, "test_bleu": test, "test_loss": 1.0, "note": True, **rows}
     return Run(policy, 2.0, seed, f"{policy}_seed{seed}", "test_bleu", summary, record)

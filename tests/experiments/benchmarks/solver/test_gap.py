@@ -8,7 +8,8 @@ from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from experiments.benchmarks.solver import gap, greedy_gap
-from experiments.benchmarks.solver.networks import SMALL_SHAPES, pick, sample_problems
+from experiments.benchmarks.solver.networks import SMALL_SHAPES, sample_problems
+from experiments.double_precision import pick
 
 
 def gap_row(network, dssra, loss=0.1, other=False):

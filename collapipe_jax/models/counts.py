@@ -1,4 +1,4 @@
-"""Operations, parameters and bytes of a model's parts, counted from its sizes."""
+"""Operations and parameters of a model's parts, counted from its sizes."""
 
 
 def block_flops(sequence: int, width: int, feed_forward_width: int) -> float:
@@ -24,6 +24,11 @@ def embedding_parameters(vocabulary_size: int, width: int) -> int:
     return vocabulary_size * width
 
 
+def bert_embedding_parameters(vocabulary_size: int, positions: int, width: int) -> int:
+    """Parameters of BERT's tables, where all texts are of one type, and of their norm."""
+    return (vocabulary_size + positions + 1) * width + 2 * width
+
+
 def decoder_parameters(
     vocabulary_size: int, width: int, feed_forward_width: int, blocks: int
 ) -> int:
@@ -35,9 +40,9 @@ def decoder_parameters(
     return vocabulary_size * width + blocks * block + 4 * width
 
 
-def head_parameters(width: int, labels: int, label_each_token: bool) -> int:
-    """Parameters of a BERT head, and of the pooler in front of one label a text."""
-    pooler = 0 if label_each_token else width**2 + width
+def head_parameters(width: int, labels: int, pools: bool) -> int:
+    """Parameters of a BERT head, and of the pooler where it labels the pooled text."""
+    pooler = width**2 + width if pools else 0
     return pooler + width * labels + labels
 
 
@@ -68,19 +73,3 @@ def decoder_flops(
     block = block_flops(target, width, feed_forward_width) + cross
     passes = 4.0 if rematerialise else 3.0
     return passes * blocks * block + 3.0 * 2 * target * width * vocabulary_size
-
-
-def activation_bytes(
-    sequence: int, width: int, feed_forward_width: int, heads: int, number_bytes: int, dropout: bool
-) -> float:
-    """Bytes that one block keeps of one sequence for its backward pass.
-
-    Source: Korthikanti et al., arXiv:2205.05198, eq. 1, split into numbers of
-    ``number_bytes`` and dropout masks of one byte: 16-bit numbers, dropout and
-    ``d_ff = 4 h`` give their ``s h (34 + 5 a s / h)``.
-    """
-    numbers = sequence * (8 * width + 2 * feed_forward_width) + heads * sequence**2
-    kept = number_bytes * numbers
-    if dropout:  # two masks of a layer, and mask and dropped copy of the attention
-        kept += 2 * sequence * width + (1 + number_bytes) * heads * sequence**2
-    return float(kept)

@@ -1,12 +1,13 @@
-"""The workload against the model that is trained: parameters, FLOPs and shapes."""
+"""Counts against the models that are trained: parameters and FLOPs."""
 
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
 
-from collapipe_jax.cost import model_counts
-from collapipe_jax.models.config import TransformerConfig
+from collapipe_jax.models import counts
+from collapipe_jax.models.bert import BertWithHead
+from collapipe_jax.models.config import BertConfig, TransformerConfig
 from collapipe_jax.models.encoder import encoder_block, init_encoder
 from collapipe_jax.models.transformer import (
     TranslationBatch,
@@ -15,6 +16,7 @@ from collapipe_jax.models.transformer import (
 )
 
 BATCH = 4
+ENCODER = {"width": 32, "heads": 4, "feed_forward_width": 80, "encoder_blocks": 1}
 
 
 def make_config(width: int, feed_forward_width: int, **changes) -> TransformerConfig:
@@ -41,9 +43,19 @@ def test_parameters_are_those_of_the_model(width, feed_forward_width):
     config = make_config(width, feed_forward_width)
     params = init_params(jax.random.key(0), config)
     block = jax.tree.map(lambda leaf: leaf[0], params["encoder"])
-    assert optax.tree.size(block) == model_counts.block_parameters(width, feed_forward_width)
+    assert optax.tree.size(block) == counts.block_parameters(width, feed_forward_width)
     assert optax.tree.size(params["encoder"]) == 3 * optax.tree.size(block)
-    assert optax.tree.size(params["embedding"]) == model_counts.embedding_parameters(512, width)
+    assert optax.tree.size(params["embedding"]) == counts.embedding_parameters(512, width)
+    decoder = counts.decoder_parameters(512, width, feed_forward_width, config.decoder_blocks)
+    assert optax.tree.size(params["decoder"]) == decoder
+
+
+@pytest.mark.parametrize("pools", [False, True])
+def test_parameters_are_those_of_bert(pools):
+    sizes = BertConfig(**ENCODER, vocabulary_size=99, positions=20, token_types=1)
+    params = BertWithHead(sizes=sizes, labels=7, pools=pools).init(jax.random.key(0))
+    assert optax.tree.size(params["embedding"]) == counts.bert_embedding_parameters(99, 20, 32)
+    assert optax.tree.size(params["decoder"]) == counts.head_parameters(32, 7, pools)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +76,7 @@ def test_block_flops_are_those_that_xla_counts(width, feed_forward_width, sequen
 
     counted = flops_of(forward, params, x) / BATCH
     both = flops_of(forward_and_backward, params, x, x) / BATCH
-    stated = model_counts.block_flops(sequence, width, feed_forward_width)
+    stated = counts.block_flops(sequence, width, feed_forward_width)
     assert counted == pytest.approx(stated, rel=0.05)
     assert both - counted == pytest.approx(2.0 * stated, rel=0.05)
 
@@ -83,7 +95,7 @@ def test_decoder_flops_are_those_that_xla_counts():
         return Translator(config).losses(params, memory, batch, None)[0].sum()
 
     counted = flops_of(jax.value_and_grad(loss, argnums=(0, 1)), params, memory) / BATCH
-    stated = model_counts.decoder_flops(
+    stated = counts.decoder_flops(
         source_length=config.source_length,
         target_length=config.target_length,
         width=config.width,

@@ -1,0 +1,67 @@
+"""The workdir of a run or of another experiment, and the configuration that it belongs to."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flax.traverse_util import flatten_dict
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.atomic import partial_path, read_object, write_text
+
+
+def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
+    """Take possession of a workdir for a configuration; it is made if it does not exist.
+
+    Raises:
+      InputError: if foreign files or another configuration's results are there, or results of
+        this one and ``resume`` is not set, or if no such folder can be made.
+    """
+    path = Path(workdir).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"no folder ({error.strerror})"
+        raise wrong_workdir(path, problem, "Choose a path for a folder") from None
+    saved = path / "config.json"
+    config = json.loads(json.dumps(config))
+    if saved.exists():
+        found = read_config(path)
+        if found != config:
+            problem = f"belongs to another configuration ({_first_difference(found, config)})"
+            remedy = "Choose another workdir, or restore that configuration"
+            raise wrong_workdir(workdir, problem, remedy)
+        if not resume:
+            remedy = "Add --resume, or choose another"
+            raise wrong_workdir(workdir, "holds results already", remedy)
+    elif any(entry != partial_path(saved) for entry in path.iterdir()):
+        raise wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
+    else:
+        write_text(saved, json.dumps(config, indent=1, sort_keys=True) + "\n")
+    return path
+
+
+def read_config(workdir: Path) -> dict[str, Any]:
+    """The configuration of a run; an ``InputError`` where there is none."""
+    saved = workdir / "config.json"
+    if not saved.is_file():
+        raise wrong_workdir(workdir, "holds no run", "Name the workdir of a training run")
+    found = read_object(saved)
+    if found is None:
+        raise wrong_workdir(workdir, "its config.json is damaged", "Start anew in another workdir")
+    return found
+
+
+def wrong_workdir(workdir: str | os.PathLike, problem: str, remedy: str) -> InputError:
+    """The error of a folder that is not the one wanted."""
+    return InputError("workdir", str(workdir), problem, remedy)
+
+
+def _first_difference(found: Mapping, wanted: Mapping) -> str:
+    """First key in which two nested dictionaries differ, with both values."""
+    there, here = (flatten_dict(each, keep_empty_nodes=True, sep=".") for each in (found, wanted))
+    keys = sorted({*there, *here})
+    key = next(key for key in keys if there.get(key, "nothing") != here.get(key, "nothing"))
+    return f"{key} is {there.get(key, 'nothing')!r} there and {here.get(key, 'nothing')!r} here"
