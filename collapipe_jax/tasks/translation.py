@@ -2,16 +2,15 @@
 
 import dataclasses
 import os
-import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jax import Array
 
-from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.errors import InputError, Known, collect, under_keys
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.models import counts
 from collapipe_jax.models.config import (
@@ -25,7 +24,8 @@ from collapipe_jax.models.config import (
 from collapipe_jax.models.decoding import beam_search
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
-from collapipe_jax.tasks.corpora import TextFile
+from collapipe_jax.tasks.corpora import Placed, TextFile, text_key, validation_size
+from collapipe_jax.tasks.records import OBJECTS, Field, read_records, text_values
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.scores import bleu
 from collapipe_jax.tasks.subwords import BpeTokenizer, pad_rows, train_bpe
@@ -82,24 +82,40 @@ class TranslationData(NamedTuple):
     dropped: dict[str, int]  # number of pairs left out: empty ones, and too long ones by set
 
 
-def read_parallel_text(corpus: str) -> tuple[list[Pair], int]:
+def read_parallel_text(corpus: str, key: str = "task.corpus") -> tuple[list[Pair], int]:
     """Normalised sentence pairs in file order, and the number of those left out.
 
     Pairs with an empty side and blank lines are left out.
 
     Args:
-      corpus: a file with a pair a line, source and target in its first two columns (further
-        columns are ignored), between tabs; or ``A|B``, two files aligned line by line.
+      corpus: a ``.csv`` or ``.jsonl`` file with the columns ``source`` and ``target``; any other
+        file with a pair a line, source and target in its first two columns (further columns are
+        ignored), between tabs; or ``A|B``, two files aligned line by line.
+      key: key of the corpus in the configuration.
 
     Raises:
       InputError: an unreadable file, a line without a tab, or files that are not aligned.
     """
-    files = [TextFile("task.corpus", name) for name in corpus.split("|")]
+    placed, left_out = _placed_pairs(corpus, key)
+    return [pair for _, pair in placed], left_out
+
+
+def _placed_pairs(corpus: str, key: str) -> tuple[list[Placed[Pair]], int]:
+    """Pairs as above, each with its place."""
+    files = [TextFile(key, name) for name in corpus.split("|")]
     if len(files) > 2:
-        raise InputError("task.corpus", corpus, "more than two files", "Give one, or A|B")
-    rows = _tabbed_rows(files[0]) if len(files) == 1 else _aligned_rows(corpus, *files)
-    pairs = [(normalise(source), normalise(target)) for source, target in rows]
-    kept = [pair for pair in pairs if all(pair)]
+        raise InputError(key, corpus, "more than two files", "Give one, or A|B")
+    if len(files) == 2:
+        rows = _aligned_rows(corpus, *files)
+    elif Path(corpus).suffix.lower() in (".csv", OBJECTS):
+        records = read_records(files[0], (Field(("source",)), Field(("target",))))
+        rows = ((record.place, text_values(files[0], record)) for record in records)
+    else:
+        rows = _tabbed_rows(files[0])
+    pairs = [(place, (normalise(row[0]), normalise(row[1]))) for place, row in rows]
+    kept = [(place, pair) for place, pair in pairs if all(pair)]
+    if not kept:
+        raise InputError(key, corpus, "it holds no pair of sentences", "Give a file with pairs")
     return kept, len(pairs) - len(kept)
 
 
@@ -116,22 +132,22 @@ def normalise(text: str) -> str:
     return " ".join(text.split())
 
 
-def split_by_source(pairs: Sequence[Pair], sizes: tuple[int, int, int], seed: int) -> SourceSplit:
-    """Random train, validation and test sets that share no source, by ``source_key``.
+def split_by_source(
+    pairs: Sequence[Pair], sizes: tuple[int | None, int, int], seed: int
+) -> SourceSplit:
+    """Random train, validation and test sets that share no source, by ``text_key``.
 
     In a many-to-many corpus a source has several translations, and a split by pairs would
     test on sources seen in training. Sources are shuffled and assigned to test, then validation,
     then training. Validation and test take the first pair of each of their sources: one
-    reference a source, the usual single-reference BLEU. Training takes every pair of its sources.
+    reference a source, the usual single-reference BLEU. Training takes every pair of its sources,
+    or the first of them up to its size.
 
     Raises:
       InputError: a corpus too small for the sizes.
     """
     train_size, validation_size, test_size = sizes
-    pairs_of: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        pairs_of.setdefault(source_key(pair[0]), []).append(pair)
-    members = list(pairs_of.values())
+    members = _by_source(pairs)
     held_out = validation_size + test_size
     if len(members) <= held_out:
         problem = (
@@ -144,16 +160,61 @@ def split_by_source(pairs: Sequence[Pair], sizes: tuple[int, int, int], seed: in
     test = [members[g][0] for g in order[:test_size]]
     validation = [members[g][0] for g in order[test_size:held_out]]
     train = [pair for g in order[held_out:] for pair in members[g]]
-    if train_size > len(train):
+    if train_size is not None and train_size > len(train):
         problem = f"the corpus has only {len(train)} pairs for training"
-        remedy = "Lower task.pairs, or validation and test"
+        remedy = "Lower task.pairs, or validation and test; task.pairs = 0 takes all"
         raise InputError("task.pairs, less validation and test", train_size, problem, remedy)
     return SourceSplit(train[:train_size], validation, test)
 
 
-def source_key(source: str) -> str:
-    """A sentence without case and punctuation, or as it is without any letter."""
-    return " ".join(re.findall(r"\w+", source.casefold())) or source
+def read_split(config: Config) -> tuple[SourceSplit, int]:
+    """Sets from ``task.train``, ``.test`` and maybe ``.validation``, and pairs left out.
+
+    Without a file, validation takes sources from training, with all of their pairs, as many as
+    ``validation_size`` says. Training is cut to ``task.samples`` pairs at random.
+
+    Raises:
+      InputError: a missing or broken file, or numbers that do not fit; or all of these.
+    """
+    task, seed = config["task"], config["seed"]
+    paths = {name: task.get(name, "") for name in SourceSplit._fields}
+    placed, left_out = Known(), 0
+    with collect() as step:
+        for name, path in paths.items():
+            with step():
+                if path:
+                    placed[name], empty = _placed_pairs(path, f"task.{name}")
+                    left_out += empty
+                elif name != "validation":
+                    problem = "translation needs it, or the one file task.corpus"
+                    raise InputError(f"task.{name}", path, problem, "Give a file")
+        if task["reverse"]:
+            for name, found in placed.items():
+                placed[name] = [(place, pair[::-1]) for place, pair in found]
+        for name in [name for name in placed if name != "train"]:
+            with step():
+                sources = [(place, source) for place, (source, _) in placed[name]]
+                train_sources = (source for _, (source, _) in placed["train"])
+                TextFile(f"task.{name}", paths[name]).warn_of_repeats(sources, train_sources)
+        members = _by_source([pair for _, pair in placed["train"]])
+        size = validation_size(paths["validation"], task["validation_samples"], len(members))
+    train, validation, test = ([pair for _, pair in placed.get(name, ())] for name in paths)
+    if size:
+        order = seeded_generator(seed).permutation(len(members))
+        validation = [members[group][0] for group in order[:size]]
+        train = [pair for group in np.sort(order[size:]) for pair in members[group]]
+    if 0 < task["samples"] < len(train):
+        rows = seeded_generator(seed).permutation(len(train))[: task["samples"]]
+        train = [train[row] for row in np.sort(rows)]
+    return SourceSplit(train, validation, test), left_out
+
+
+def _by_source(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Pairs of every source."""
+    pairs_of: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        pairs_of.setdefault(text_key(pair[0]), []).append(pair)
+    return list(pairs_of.values())
 
 
 def length_labels(lengths: np.ndarray) -> np.ndarray:
@@ -168,22 +229,30 @@ def length_labels(lengths: np.ndarray) -> np.ndarray:
     return labels.astype(np.int32)
 
 
-def _tabbed_rows(file: TextFile) -> Iterable[Pair]:
+def _tabbed_rows(file: TextFile) -> Iterator[Placed[Sequence[str]]]:
     for number, line in enumerate(file.lines(), start=1):
         columns = line.split("\t")
         if len(columns) < 2 and line.strip():
             remedy = "Write one pair a line as source<TAB>target, or give two aligned files"
             raise file.error(f"line {number} has no tab between source and target", remedy)
-        yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
+        yield f"line {number}", columns if len(columns) > 1 else ("", "")
 
 
-def _aligned_rows(corpus: str, source: TextFile, target: TextFile) -> Iterable[Pair]:
-    sources, targets = source.lines(), target.lines()
+def _aligned_rows(
+    corpus: str, source: TextFile, target: TextFile
+) -> Iterator[Placed[Sequence[str]]]:
+    lines = Known()
+    with collect() as step:
+        for file in (source, target):
+            with step():
+                lines[file.name] = file.lines()
+    sources, targets = lines[source.name], lines[target.name]
     if len(sources) != len(targets):
         problem = f"the files have {len(sources)} and {len(targets)} lines"
         remedy = "Give two files whose lines translate each other one by one"
-        raise InputError("task.corpus", corpus, problem, remedy)
-    return zip(sources, targets, strict=True)
+        raise InputError(source.key, corpus, problem, remedy)
+    for number, row in enumerate(zip(sources, targets, strict=True), start=1):
+        yield f"line {number}", row
 
 
 def _arrays(
@@ -208,6 +277,26 @@ def _arrays(
     return TranslationBatch(source_ids, target_ids), kept
 
 
+_OF_FILES = ("train", "validation", "test", "samples", "validation_samples")
+
+
+def _split_sizes(task: Config) -> tuple[int | None, int, int]:
+    """Sizes of the sets of one corpus; None is all that is left to train on."""
+    pairs, held_out = task["pairs"], task["validation_pairs"] + task["test_pairs"]
+    if 0 < pairs <= held_out:
+        problem = f"validation and test take {held_out} of them, none are left to train on"
+        remedy = "Raise it, or lower task.validation_pairs and task.test_pairs"
+        raise InputError("task.pairs", pairs, problem, remedy)
+    return pairs - held_out if pairs else None, task["validation_pairs"], task["test_pairs"]
+
+
+def _split(config: Config, text: Sequence[Pair], sizes: tuple[int | None, int, int]) -> SourceSplit:
+    """Sets of one corpus, in the direction of the configuration."""
+    if config["task"]["reverse"]:
+        text = [(target, source) for source, target in text]
+    return split_by_source(text, sizes, config["seed"])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Translation(Objective):
     """The objective of translating, with the settings of the beam search on the test set."""
@@ -221,14 +310,39 @@ class Translation(Objective):
     length_penalty: float
 
     @classmethod
-    def from_config(cls, config: Config) -> "Translation":
-        """Read or generate the corpus."""
+    def from_config(
+        cls, config: Config, corpus: tuple[SourceSplit, int] | None = None
+    ) -> "Translation":
+        """Read the corpus, unless it is given, or generate it."""
         options = {key: config["evaluation"][key] for key in ("beams", "length_penalty")}
-        return cls(model=Translator(make_sizes(config)), data=cls.load_data(config), **options)
+        data = cls.load_data(config, corpus)
+        return cls(model=Translator(make_sizes(config)), data=data, **options)
 
     @classmethod
-    def load_data(cls, config: Config) -> TranslationData:
-        """Read or generate a corpus and turn it into arrays; a deterministic function.
+    def read_corpus(cls, config: Config) -> tuple[SourceSplit, int] | None:
+        """Sets and number of pairs left out; None where the text is to be generated.
+
+        Raises:
+          InputError: a missing or broken corpus, or sizes that it cannot serve; or all of these.
+        """
+        task = config["task"]
+        corpus, files = task["corpus"], [key for key in _OF_FILES if task.get(key)]
+        if corpus and corpus != SYNTHETIC and files:
+            problem = f"task.{files[0]} is of separate files, and this is one that is split"
+            raise InputError("task.corpus", corpus, problem, "Clear one of them")
+        if files or not corpus:
+            return read_split(config)
+        if corpus == SYNTHETIC:
+            return None
+        sizes = _split_sizes(task)
+        text, left_out = read_parallel_text(corpus)
+        return _split(config, text, sizes), left_out
+
+    @classmethod
+    def load_data(
+        cls, config: Config, corpus: tuple[SourceSplit, int] | None = None
+    ) -> TranslationData:
+        """Turn a corpus into arrays; a deterministic function. Without one, read or generate it.
 
         The vocabulary is learnt from the training text alone. Lengths include the end id. A pair
         that does not fit them is dropped and counted, never cut.
@@ -237,24 +351,19 @@ class Translation(Objective):
           InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
             leave a set empty.
         """
-        task, seed = config["task"], config["seed"]
+        task = config["task"]
         lengths = task["source_length"], task["target_length"]
-        pairs, held_out = task["pairs"], task["validation_pairs"] + task["test_pairs"]
-        if pairs <= held_out:
-            problem = f"validation and test take {held_out} of them, none are left to train on"
-            remedy = "Raise it, or lower task.validation_pairs and task.test_pairs"
-            raise InputError("task.pairs", pairs, problem, remedy)
-        if task["corpus"] == SYNTHETIC:
-            text, empty_lines = generate_parallel_text(seed, pairs), 0
-        else:
-            text, empty_lines = read_parallel_text(task["corpus"])
-        if task["reverse"]:
-            text = [(target, source) for source, target in text]
-        sizes = (pairs - held_out, task["validation_pairs"], task["test_pairs"])
-        split = split_by_source(text, sizes, seed)
+        corpus = corpus or cls.read_corpus(config)
+        if corpus is None:
+            sizes = _split_sizes(task)
+            if not task["pairs"]:
+                raise InputError("task.pairs", 0, "none to generate", "Give their number")
+            text = generate_parallel_text(config["seed"], task["pairs"])
+            corpus = _split(config, text, sizes), 0
+        split, left_out = corpus
         lines = (line for pair in split.train for line in pair)
         tokenizer = train_bpe(lines, task["vocabulary_size"])
-        arrays, texts, dropped = {}, {}, {"empty": empty_lines}
+        arrays, texts, dropped = {}, {}, {"empty": left_out}
         for name, chosen in split._asdict().items():
             arrays[name], texts[name] = _arrays(tokenizer, chosen, lengths, name)
             dropped[name] = len(chosen) - len(arrays[name].source_ids)
@@ -353,6 +462,7 @@ TRANSLATION = Task(
     score_name="BLEU",
     make_sizes=make_sizes,
     make_objective=Translation.from_config,
+    read_corpus=Translation.read_corpus,
     count_work=count_work,
-    reads=frozenset({"task.reverse"}),
+    reads=frozenset({"task.reverse", *(f"task.{key}" for key in _OF_FILES)}),
 )

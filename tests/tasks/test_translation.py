@@ -22,6 +22,7 @@ from collapipe_jax.models.transformer import (
 )
 from collapipe_jax.tasks import task as held_out
 from collapipe_jax.tasks import translation
+from collapipe_jax.tasks.corpora import text_key
 from collapipe_jax.tasks.scores import bleu
 from collapipe_jax.tasks.task import held_out_loss
 from collapipe_jax.tasks.translation import (
@@ -30,7 +31,6 @@ from collapipe_jax.tasks.translation import (
     length_labels,
     normalise,
     read_parallel_text,
-    source_key,
     split_by_source,
 )
 
@@ -52,7 +52,8 @@ FIRST = slice(0, 2 * BATCH + 3)  # two full batches and a rest
 
 
 def load_translation(seed, reverse=False, **task):
-    return Translation.load_data({"seed": seed, "task": {"reverse": reverse, **task}})
+    files = {"train": "", "validation": "", "test": "", "samples": 0, "validation_samples": 0}
+    return Translation.load_data({"seed": seed, "task": {"reverse": reverse, **files, **task}})
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +315,7 @@ def test_the_longest_pair_fits_exactly(corpus):
 def test_translations_of_one_sentence_stay_in_one_set(corpus):
     data = load_file(str(corpus))
     keys = [
-        {source_key(text) for text in data.tokenizer.decode_batch(arrays.source_ids)}
+        {text_key(text) for text in data.tokenizer.decode_batch(arrays.source_ids)}
         for arrays in (data.train, data.validation, data.test)
     ]
     assert [len(k) for k in keys] == [50, 5, 5]
@@ -347,9 +348,9 @@ def test_the_vocabulary_is_learnt_from_training_text_alone(corpus):
     assert not np.any(data.train.source_ids == 3)
 
 
-def test_source_key_ignores_case_and_punctuation():
-    assert source_key("Run!") == source_key("run.") != source_key("Runs.")
-    assert source_key("?!") == "?!"
+def test_text_key_ignores_case_and_punctuation():
+    assert text_key("Run!") == text_key("run.") != text_key("Runs.")
+    assert text_key("?!") == "?!"
 
 
 def test_length_labels_are_ordered_classes_of_about_equal_size():

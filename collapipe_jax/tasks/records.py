@@ -1,0 +1,106 @@
+"""Records of text files: rows of a table with a header, objects of JSON, one a line."""
+
+import csv
+import difflib
+import io
+import json
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from collapipe_jax.tasks.corpora import TextFile
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+OBJECTS = ".jsonl"
+
+
+class Field(NamedTuple):
+    """What is read of every record."""
+
+    names: tuple[str, ...]  # of the column or key; the first that is there counts
+    key: str = ""  # key of the configuration that names it, if there is one
+
+
+class Record(NamedTuple):
+    """Values of the fields, in their order."""
+
+    place: str  # such as ``line 3``
+    values: tuple[Any, ...]
+
+
+def read_records(file: TextFile, fields: Sequence[Field]) -> Iterator[Record]:
+    """Records of a ``.csv``, ``.tsv`` or ``.jsonl`` file in file order, without blank lines.
+
+    Fields of a table are quoted where they hold separators or line breaks.
+
+    Raises:
+      InputError: an unreadable file, a missing column or key, a row of another length, or a line
+        that is no JSON object.
+    """
+    suffix = Path(file.name).suffix.lower()
+    return _objects(file, fields) if suffix == OBJECTS else _rows(file, fields, SEPARATORS[suffix])
+
+
+def text_values(file: TextFile, record: Record) -> tuple[str, ...]:
+    """The values of a record, all of which have to be text."""
+    for value in record.values:
+        if not isinstance(value, str):
+            problem = f"{record.place} has {value!r} where text should be"
+            raise file.error(problem, "Write it in quotes")
+    return record.values
+
+
+def find_field(file: TextFile, place: str, columns: Collection[str], field: Field) -> str:
+    """The column of a field; an ``InputError`` with those that are there, if none is right."""
+    for name in field.names:
+        if name in columns:
+            return name
+    near = [close for name in field.names for close in difflib.get_close_matches(name, columns)]
+    remedy = f"Call it {' or '.join(field.names)}"
+    if field.key:
+        remedy = f"Set {field.key} to " + (near[0] if near else "the one that is meant")
+    names = " or ".join(field.names)
+    raise file.error(f"{place} has no column {names} among {', '.join(columns) or 'none'}", remedy)
+
+
+def read_json(file: TextFile) -> Any:
+    """Content of a JSON file; an ``InputError`` where it is none."""
+    text = file.text()
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise file.error(f"not JSON ({error})", "Correct the file") from error
+
+
+def _rows(file: TextFile, fields: Sequence[Field], separator: str) -> Iterator[Record]:
+    reader = csv.reader(io.StringIO(file.text(), newline=""), delimiter=separator)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        columns = [header.index(find_field(file, "the header", header, field)) for field in fields]
+        start = reader.line_num + 1
+        for row in reader:
+            if row:  # a blank line is none
+                if len(row) != len(header):
+                    problem = f"line {start} has {len(row)} columns, the header {len(header)}"
+                    remedy = "Quote fields that hold separators, quotes or line breaks"
+                    raise file.error(problem, remedy)
+                yield Record(f"line {start}", tuple(row[column] for column in columns))
+            start = reader.line_num + 1
+    except csv.Error as error:
+        problem = f"line {reader.line_num} is no row of a table ({error})"
+        raise file.error(problem, "Close every quote, and quote line breaks") from error
+
+
+def _objects(file: TextFile, fields: Sequence[Field]) -> Iterator[Record]:
+    for number, line in enumerate(file.lines(), start=1):
+        if not line.strip():
+            continue
+        place = f"line {number}"
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise file.error(f"{place} is not JSON ({error})", "Write an object a line") from error
+        if not isinstance(found, dict):
+            raise file.error(f"{place} is no JSON object", "Write an object a line")
+        names = (find_field(file, place, found, field) for field in fields)
+        yield Record(place, tuple(found[name] for name in names))
