@@ -1,15 +1,17 @@
 """Options of all commands, and one message for wrong input."""
 
 import argparse
+import functools
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from collapipe_jax.compilation import keep_freed_memory
 from collapipe_jax.config.named import NAMED
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, InputWarning
 
 _HELP = {
     "config": "NAME, FILE.py or package.module, with :VARIANT where it has some; names: "
@@ -58,11 +60,16 @@ def run_reporting_errors(
 ) -> int:
     """Run a program; print wrong input, or a file that cannot be written, as one message.
 
+    Several wrong inputs are told in it one a line. A warning of input is one line on its own.
+
     Returns:
       The exit status: 0, 2 after an error, 130 after Ctrl-C.
     """
     try:
-        main(sys.argv[1:] if argv is None else argv)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", InputWarning)
+            warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
+            main(sys.argv[1:] if argv is None else argv)
     except BrokenPipeError:  # who reads the output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (InputError, OSError) as error:
@@ -72,6 +79,14 @@ def run_reporting_errors(
         print(f"stopped{f': {stop}' if stop.args else ''}", file=sys.stderr)
         return 130
     return 0
+
+
+def _show_warning(usual: Callable, message: Warning, category: type[Warning], *where: Any) -> None:
+    """Print a warning of input as its text alone, and any other one as usual."""
+    if issubclass(category, InputWarning):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        usual(message, category, *where)
 
 
 def run_training(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:

@@ -180,6 +180,16 @@ def read_corpus(config: Config, read: Callable[..., LabelledSets]) -> LabelledSe
     return found["sets"]
 
 
+def linear_scores(sets: LabelledSets, *, pools: bool) -> dict[str, Any]:
+    """Test scores of a linear model of texts or, if not ``pools``, of words.
+
+    The library is imported here, as it takes seconds to load.
+    """
+    from collapipe_jax.tasks import linear_baselines
+
+    return (linear_baselines.text_svm if pools else linear_baselines.word_svm)(sets)
+
+
 def make_wordpiece(config: Config, lines: Sequence[str]) -> WordPiece:
     """The vocabulary on file, or one learnt from the lines where there is none."""
     task, pretrained = config["task"], config["model"]["pretrained"]

@@ -304,6 +304,7 @@ CLASSIFICATION = Task(
     make_objective=Classification.from_config,
     read_corpus=Classification.read_corpus,
     count_work=functools.partial(bert.count_work, pools=True),
+    linear_scores=functools.partial(bert.linear_scores, pools=True),
     reads=bert.READS | {"task.domains", "task.text_column", "task.label_column"},
     needs=bert.NEEDS,
 )

@@ -335,6 +335,7 @@ TAGGING = Task(
     make_objective=Tagging.from_config,
     read_corpus=Tagging.read_corpus,
     count_work=functools.partial(bert.count_work, pools=False),
+    linear_scores=functools.partial(bert.linear_scores, pools=False),
     reads=bert.READS,
     needs=bert.NEEDS,
 )

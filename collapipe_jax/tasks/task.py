@@ -95,6 +95,8 @@ class Task:
     # Reads the files that the configuration names, before any other work; has ``labels`` where
     # the task reads ``task.labels``
     read_corpus: Callable[[Config], Any] | None = None
+    # Test scores by name of a linear model, from what was read; None where there is no such model
+    linear_scores: Callable[[Any], dict[str, Any]] | None = None
     # Keys that must not be empty in training, each with the remedy
     needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
