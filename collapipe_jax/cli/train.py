@@ -11,6 +11,7 @@ with ``python -m figures --workdir=runs/default``.
 
 import argparse
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from collapipe_jax import hosts
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.config.experiment import Experiment, build_experiment
 from collapipe_jax.config.files import parse_overrides, read_values
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, InputWarning
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.tasks.registry import find_task
 from collapipe_jax.training.loop import train
@@ -66,7 +67,8 @@ def _build(options: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
 def _linear_scores(experiment: Experiment) -> dict[str, Any]:
     """Test scores of a linear model on the same sets."""
     task: Any = experiment.task
-    return task.linear_scores(task.read_corpus(experiment.config))
+    with warnings.catch_warnings(action="ignore", category=InputWarning):  # told before
+        return task.linear_scores(task.read_corpus(experiment.config))
 
 
 def _join(options: argparse.Namespace) -> None:

@@ -24,11 +24,11 @@ from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
 from collapipe_jax.tasks.task import Config, ModelCounts, Objective, in_batches
 
 _FILES = ("train", "validation", "test", "vocabulary")
-_COUNTS = ("samples", "validation_samples")
+_COUNTS = ("samples", "validation_samples", "labels")
 READS = frozenset(
     {
         "model.pretrained",
-        *(f"task.{key}" for key in ("labels", "piece_dropout", *_COUNTS, *_FILES)),
+        *(f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)),
     }
 )
 NEEDS = {"task.train": "Give a file", "task.test": "Give a file"}
@@ -152,7 +152,7 @@ def count_work(config: Config, *, pools: bool) -> ModelCounts:
 
 
 def read_corpus(config: Config, read: Callable[..., LabelledSets]) -> LabelledSets:
-    """Read the labelled sets, and check the files of the task and the number of its labels.
+    """Read the labelled sets, and check the vocabulary on file.
 
     Args:
       config: the configuration; wrong keys of it may be missing.
@@ -166,15 +166,7 @@ def read_corpus(config: Config, read: Callable[..., LabelledSets]) -> LabelledSe
     counts = {key: task.get(key, 0) for key in _COUNTS}
     with collect() as step:
         with step():
-            found["sets"] = read(**files, **counts, seed=config["seed"])
-        with step():
-            wanted, labels = task.get("labels", 0), found["sets"].labels
-            if wanted and wanted != len(labels):
-                names = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
-                problem = f"the corpus has {len(labels)}: {names}"
-                raise InputError(
-                    "task.labels", wanted, problem, f"Set it to {len(labels)}, or to 0"
-                )
+            found["sets"] = read(**files, **counts, seed=config.get("seed", 0))
         if vocabulary := task.get("vocabulary"):
             WordPiece.from_file(vocabulary, task["lowercase"])
     return found["sets"]

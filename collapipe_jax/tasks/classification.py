@@ -19,7 +19,7 @@ from collapipe_jax.tasks.records import (
     SEPARATORS,
     Field,
     Record,
-    find_field,
+    find_fields,
     read_json,
     read_records,
     text_values,
@@ -64,6 +64,7 @@ def read_sets(
     seed: int,
     samples: int = 0,
     validation_samples: int = 0,
+    labels: int = 0,
     text_column: str = "",
     label_column: str = "",
 ) -> LabelledSets[LabelledText]:
@@ -76,6 +77,7 @@ def read_sets(
       samples: most texts to train on, drawn by ``stratified_draw``; 0 takes all.
       validation_samples: texts taken from ``train``, drawn likewise and before the others; 0 is a
         tenth where ``validation`` is empty.
+      labels: number of classes; 0 takes any.
       text_column, label_column: as in ``read_labelled_text``.
 
     Raises:
@@ -84,9 +86,7 @@ def read_sets(
     """
     fields = _fields(text_column, label_column)
     files = LabelledFiles(lambda file: _placed(file, fields), _classes, lambda entry: entry.text)
-    sets, size = files.sets(
-        train=train, validation=validation, test=test, validation_samples=validation_samples
-    )
+    sets, size = files.sets(train, validation, test, validation_samples, labels)
     taken, train_text = _take(sets.train, size, seed)
     if 0 < samples < len(train_text):
         train_text, _ = _take(train_text, samples, seed)
@@ -115,10 +115,9 @@ def read_labelled_text(
 
 
 def _fields(text_column: str, label_column: str) -> tuple[Field, Field]:
-    text, label = (text_column,), (label_column,)
     return (
-        Field(text if text_column else (TEXT_COLUMN,), "task.text_column"),
-        Field(label if label_column else LABEL_COLUMNS, "task.label_column"),
+        Field((TEXT_COLUMN,), "task.text_column", text_column),
+        Field(LABEL_COLUMNS, "task.label_column", label_column),
     )
 
 
@@ -217,7 +216,7 @@ def _json_records(file: TextFile, split: str, fields: Sequence[Field]) -> Iterat
     for number, entry in enumerate(content, start=1):
         place = f"entry {number}"
         if isinstance(entry, dict):
-            entry = [entry[find_field(file, place, entry, field)] for field in fields]
+            entry = [entry[name] for name in find_fields(file, place, entry, fields)]
         if not isinstance(entry, list) or len(entry) != len(fields):
             problem = f"{place} is no text with a label"
             remedy = 'Write entries as ["text", "label"] or {"text": "...", "label": "..."}'

@@ -122,7 +122,7 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
     text: Callable[[Entry], str]
 
     def sets(
-        self, *, train: str, validation: str, test: str, validation_samples: int
+        self, train: str, validation: str, test: str, validation_samples: int, labels: int
     ) -> tuple[LabelledSets[Entry], int]:
         """All entries of three files, and how many of training to take for validation.
 
@@ -131,6 +131,7 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
           validation: name of a file, or empty where samples of training are to be taken.
           test: name of a file.
           validation_samples: how many to take; 0 leaves it to ``validation_size``.
+          labels: number of labels; 0 takes any.
 
         Raises:
           InputError: a missing or broken file, a label that training lacks, or a number that does
@@ -144,6 +145,12 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
                 with step():
                     placed[name] = self.read(file)
                     found[name] = self.labels(file, [entry for _, entry in placed[name]])
+            with step():
+                if labels and labels != len(there := found["train"]):
+                    names = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
+                    problem = f"the corpus has {len(there)}: {names}"
+                    remedy = f"Set it to {len(there)}, or to 0"
+                    raise InputError("task.labels", labels, problem, remedy)
             for name in ("validation", "test"):
                 if name not in files:
                     continue

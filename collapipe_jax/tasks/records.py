@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from collapipe_jax.errors import collect
 from collapipe_jax.tasks.corpora import TextFile
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -17,8 +18,14 @@ OBJECTS = ".jsonl"
 class Field(NamedTuple):
     """What is read of every record."""
 
-    names: tuple[str, ...]  # of the column or key; the first that is there counts
-    key: str = ""  # key of the configuration that names it, if there is one
+    usual: tuple[str, ...]  # names of the column or key; the first that is there counts
+    key: str = ""  # key of the configuration that may name it
+    given: str = ""  # that name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names to look for."""
+        return (self.given,) if self.given else self.usual
 
 
 class Record(NamedTuple):
@@ -50,17 +57,29 @@ def text_values(file: TextFile, record: Record) -> tuple[str, ...]:
     return record.values
 
 
-def find_field(file: TextFile, place: str, columns: Collection[str], field: Field) -> str:
-    """The column of a field; an ``InputError`` with those that are there, if none is right."""
+def find_fields(
+    file: TextFile, place: str, columns: Collection[str], fields: Sequence[Field]
+) -> list[str]:
+    """The column of every field; an ``InputError`` with those that are there, if one is wrong."""
+    found = []
+    with collect() as step:
+        for field in fields:
+            with step():
+                found.append(_find(file, place, columns, field))
+    return found
+
+
+def _find(file: TextFile, place: str, columns: Collection[str], field: Field) -> str:
     for name in field.names:
         if name in columns:
             return name
-    near = [close for name in field.names for close in difflib.get_close_matches(name, columns)]
-    remedy = f"Call it {' or '.join(field.names)}"
+    there, missing = ", ".join(columns) or "none", " or ".join(field.names)
+    near = difflib.get_close_matches(field.given, columns, n=1)
     if field.key:
-        remedy = f"Set {field.key} to " + (near[0] if near else "the one that is meant")
-    names = " or ".join(field.names)
-    raise file.error(f"{place} has no column {names} among {', '.join(columns) or 'none'}", remedy)
+        remedy = f"Set {field.key} to {near[0] if near else 'the column that is meant'}"
+    else:
+        remedy = f"Call it {missing}"
+    raise file.error(f"{place} has no column {missing} among {there}", remedy)
 
 
 def read_json(file: TextFile) -> Any:
@@ -76,7 +95,8 @@ def _rows(file: TextFile, fields: Sequence[Field], separator: str) -> Iterator[R
     reader = csv.reader(io.StringIO(file.text(), newline=""), delimiter=separator)
     try:
         header = [name.strip() for name in next(reader, [])]
-        columns = [header.index(find_field(file, "the header", header, field)) for field in fields]
+        names = find_fields(file, "the header", header, fields)
+        columns = [header.index(name) for name in names]
         start = reader.line_num + 1
         for row in reader:
             if row:  # a blank line is none
@@ -102,5 +122,5 @@ def _objects(file: TextFile, fields: Sequence[Field]) -> Iterator[Record]:
             raise file.error(f"{place} is not JSON ({error})", "Write an object a line") from error
         if not isinstance(found, dict):
             raise file.error(f"{place} is no JSON object", "Write an object a line")
-        names = (find_field(file, place, found, field) for field in fields)
+        names = find_fields(file, place, found, fields)
         yield Record(place, tuple(found[name] for name in names))

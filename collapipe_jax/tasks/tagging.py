@@ -67,6 +67,7 @@ def read_tagged(
     seed: int,
     samples: int = 0,
     validation_samples: int = 0,
+    labels: int = 0,
 ) -> LabelledSets[TaggedSentence]:
     """Read the training, validation and test sentences, each set in the order of its file.
 
@@ -79,15 +80,14 @@ def read_tagged(
       samples: most sentences to train on, drawn at random; 0 takes all.
       validation_samples: sentences taken from ``train`` before, of those with and without an
         entity their share; 0 is a tenth where ``validation`` is empty.
+      labels: number of tags; 0 takes any.
 
     Raises:
       InputError: a missing or broken file, a file without any entity, a number out of its range,
         or validation or test with a type of entity that training lacks; or all of these.
     """
     files = LabelledFiles(_placed, _labels, lambda sentence: " ".join(sentence.tokens))
-    sets, size = files.sets(
-        train=train, validation=validation, test=test, validation_samples=validation_samples
-    )
+    sets, size = files.sets(train, validation, test, validation_samples, labels)
     whole, taken = sets.train, sets.validation
     if not validation:
         has_entity = np.array([set(sentence.tags) != {OUTSIDE} for sentence in whole])

@@ -176,7 +176,7 @@ def read_split(config: Config) -> tuple[SourceSplit, int]:
     Raises:
       InputError: a missing or broken file, or numbers that do not fit; or all of these.
     """
-    task, seed = config["task"], config["seed"]
+    task, seed = config["task"], config.get("seed", 0)
     paths = {name: task.get(name, "") for name in SourceSplit._fields}
     placed, left_out = Known(), 0
     with collect() as step:
