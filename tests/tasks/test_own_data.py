@@ -11,8 +11,9 @@ from collapipe_jax.config.system import build_system_params
 from collapipe_jax.errors import InputError, InputWarning
 from collapipe_jax.tasks.classification import Classification
 from collapipe_jax.tasks.corpora import TextFile, validation_size
+from collapipe_jax.tasks.parallel_text import read_parallel_text
 from collapipe_jax.tasks.tagging import read_tagged_text
-from collapipe_jax.tasks.translation import Translation, read_parallel_text
+from collapipe_jax.tasks.translation import Translation
 from collapipe_jax.training.loop import train
 
 NUMBERS = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq"}

@@ -23,15 +23,13 @@ from collapipe_jax.models.transformer import (
 from collapipe_jax.tasks import task as held_out
 from collapipe_jax.tasks import translation
 from collapipe_jax.tasks.corpora import text_key
+from collapipe_jax.tasks.parallel_text import normalise, read_parallel_text, split_by_source
 from collapipe_jax.tasks.scores import bleu
 from collapipe_jax.tasks.task import held_out_loss
 from collapipe_jax.tasks.translation import (
     MAX_LABELS,
     Translation,
     length_labels,
-    normalise,
-    read_parallel_text,
-    split_by_source,
 )
 
 CONFIG = TransformerConfig(
