@@ -246,7 +246,7 @@ KEYS: dict[str, Any] = {
         corpus=key(
             "synthetic",
             "of translation: one file of pairs, or `A|B` for two aligned ones, split by source; "
-            "empty where `train` and `test` name files. Paths may be below $COLLAPIPE_DATA "
+            "unread or empty where `train` names a file. Paths may be below $COLLAPIPE_DATA "
             "(docs/file-formats.md)",
         ),
         reverse=key(False, "translate from the second column to the first"),
