@@ -16,6 +16,7 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.config.files import parse_overrides, read_config
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.simulation.comparison import compare
 from collapipe_jax.simulation.montecarlo import policy_options
@@ -44,6 +45,7 @@ def main(argv: Sequence[str]) -> None:
         realisations=given.realisations,
         chunk=given.chunk,
     )
+    build_system_params(config)  # what is wrong with it is told before there is a workdir
     summary = compare(config, options, given.workdir, console)
     console.print(summary_table(summary))
     console.print(f"written: {given.workdir}/summary.json")

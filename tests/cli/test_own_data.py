@@ -5,7 +5,7 @@ import json
 import pytest
 from support import SUPPORT, tiny_corpora
 
-from collapipe_jax.cli import train
+from collapipe_jax.cli import compare, train
 from collapipe_jax.cli.options import run_reporting_errors
 
 FILES = {
@@ -166,6 +166,12 @@ def test_a_wrong_label_does_not_hide_a_wrong_file(files, capfd):
         capfd, "classification", train="good.csv", validation="nix.csv", test="new.csv", labels=5
     )
     assert [line.split()[0] for line in lines] == ["task.validation", "task.labels", "task.test"]
+
+
+def test_a_comparison_asks_for_the_number_of_labels(files, capfd):
+    assert run_reporting_errors(compare.main, ["--config=tagging", "--workdir=run"]) == 2
+    assert "task.labels = 0: the cost of the head is unknown" in capfd.readouterr().err
+    assert not (files / "run").exists()
 
 
 def test_there_is_no_linear_model_of_translation(files, capfd):
