@@ -1,7 +1,8 @@
-"""The one error a user sees for wrong input."""
+"""The errors a user sees for wrong input, and how several are told at once."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 
 class InputError(ValueError):
@@ -18,9 +19,87 @@ class InputError(ValueError):
         """So that other processes can raise it too."""
         return type(self), (self.key, self.value, self.problem, self.remedy)
 
+    @property
+    def errors(self) -> tuple["InputError", ...]:
+        """All that is wrong, one error each."""
+        return (self,)
+
+
+class InputErrors(InputError):
+    """Several wrong inputs; key, value, problem and remedy are those of the first."""
+
+    def __init__(self, errors: Sequence[InputError]):
+        first = errors[0]
+        super().__init__(first.key, first.value, first.problem, first.remedy)
+        self._errors = tuple(errors)
+        lines = "".join(f"\n  {error}" for error in errors)
+        self.args = (f"{len(errors)} things are wrong:{lines}",)
+
+    def __reduce__(self):
+        """As of one error."""
+        return type(self), (self._errors,)
+
+    @property
+    def errors(self) -> tuple[InputError, ...]:
+        """All that is wrong, one error each."""
+        return self._errors
+
 
 class InputWarning(UserWarning):
-    """Input that is allowed and hardly meant; the programs print it as one line."""
+    """Input that a run accepts, but that its user should know of."""
+
+
+class ToldAlready(Exception):
+    """Ends a step that needs what another step failed to find; that error is told already."""
+
+
+class Known(dict[str, Any]):
+    """What steps found, by name; to ask for anything else raises ``ToldAlready``."""
+
+    def __missing__(self, name: str) -> Any:
+        """End the step that asks."""
+        raise ToldAlready(name)
+
+
+Step = Callable[[], contextlib.AbstractContextManager[None]]
+"""Makes a block whose error ends the block alone."""
+
+
+@contextlib.contextmanager
+def collect() -> Iterator[Step]:
+    """Go on after errors, and raise all of them at the end.
+
+    >>> with collect() as step:
+    ...     for name in ("a", "b"):
+    ...         with step():
+    ...             raise InputError(name, 0, "is zero", "Give 1")
+    Traceback (most recent call last):
+    collapipe_jax.errors.InputErrors: 2 things are wrong:
+      a = 0: is zero. Give 1.
+      b = 0: is zero. Give 1.
+
+    Raises:
+      InputError: the only one, or ``InputErrors``.
+      ToldAlready: if a step ended by it, and nothing else is wrong.
+    """
+    found: list[InputError] = []
+    told: list[ToldAlready] = []
+
+    @contextlib.contextmanager
+    def step() -> Iterator[None]:
+        try:
+            yield
+        except InputError as error:
+            found.extend(error.errors)
+        except ToldAlready as error:
+            told.append(error)
+
+    with step():
+        yield step
+    if found:
+        raise _joined(found)
+    if told:
+        raise told[0]
 
 
 @contextlib.contextmanager
@@ -29,5 +108,10 @@ def under_keys(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        key = names.get(error.key, error.key)
-        raise InputError(key, error.value, error.problem, error.remedy) from None
+        found = [(names.get(each.key, each.key), each) for each in error.errors]
+        errors = [InputError(key, each.value, each.problem, each.remedy) for key, each in found]
+        raise _joined(errors) from None
+
+
+def _joined(errors: Sequence[InputError]) -> InputError:
+    return errors[0] if len(errors) == 1 else InputErrors(errors)

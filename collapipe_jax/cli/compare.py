@@ -15,6 +15,7 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.config.files import parse_overrides, read_config
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.simulation.comparison import compare
 from collapipe_jax.simulation.montecarlo import policy_options
@@ -46,6 +47,7 @@ def main(argv: Sequence[str]) -> None:
         realisations=given.realisations,
         chunk=given.chunk,
     )
+    build_system_params(config)  # what is wrong with it is told before there is a workdir
     summary = compare(config, options, given.workdir, console)
     console.print(summary_table(summary))
     if summary["reduction_percent"]:
@@ -58,7 +60,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     rows = []
     for name, policy in summary["policies"].items():
         memory, broken = policy["device_memory_bytes"]["median"], policy["violations"]
-        numbers = (
+        numbers: tuple[Any, ...] = (
             policy["compute_latency_s"]["median"],
             None if memory is None else bytes_to_mib(memory),
             policy["energy_j"]["median"],

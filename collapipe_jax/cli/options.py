@@ -70,11 +70,14 @@ def run_reporting_errors(
 ) -> int:
     """Run a program; print wrong input, or a file that cannot be written, as one message.
 
+    Several wrong inputs are told in it one a line. A warning of input is one line on its own.
+
     Returns:
       The exit status: 0, 2 after an error, 130 after Ctrl-C.
     """
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("default", InputWarning)
             warnings.showwarning = _show_warning(warnings.showwarning)
             main(sys.argv[1:] if argv is None else argv)
     except BrokenPipeError:  # who reads the output has read enough

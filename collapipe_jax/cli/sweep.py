@@ -17,6 +17,7 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.config.files import parse_overrides, read_config, read_sweep
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.files.realisations import point_folder
 from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import POLICIES
@@ -39,6 +40,7 @@ def main(argv: Sequence[str]) -> None:
     policies, cases = given.policies.split(","), []
     for _, keys in sweep["points"]:
         config = read_config(given.config, parse_overrides(overrides) | keys)
+        build_system_params(config)  # what is wrong with it is told before there is a workdir
         v = [config.control.v]
         cases.append((config, policy_options(policies, v, chunk=given.realisations, **sizes)))
     swept = {"axis": sweep["axis"], "log": sweep["log"]}

@@ -1,22 +1,29 @@
-"""Train a model over a simulated network.
+r"""Train a model over a simulated network.
 
     collapipe train --config=default --workdir=runs/default
     collapipe train --config=default --workdir=runs/default --resume
+    collapipe train --config=classification --config.task.train=a.csv \
+        --config.task.test=b.csv --workdir=runs/own --linear-baseline
 
 Any key may be set on the way: ``--config.control.v=30``. Draw the figures afterwards
 with ``python -m figures --workdir=runs/default``.
 """
 
 import argparse
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from collapipe_jax import hosts
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.errors import InputError
+from collapipe_jax.config.experiment import Experiment, build_experiment
+from collapipe_jax.config.files import parse_overrides, read_values
+from collapipe_jax.errors import InputError, InputWarning
+from collapipe_jax.files.atomic import write_json
+from collapipe_jax.tasks.registry import find_task
 from collapipe_jax.training.loop import train
 
 
@@ -24,19 +31,42 @@ def main(argv: Sequence[str]) -> None:
     """Build the experiment, train, and print the summary."""
     parser = make_parser(__doc__, "config", "workdir")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the workdir")
+    add_linear = "also score a linear model on the test set, of classification and tagging"
+    parser.add_argument("--linear-baseline", action="store_true", help=add_linear)
     parser.add_argument("--coordinator", help="ADDRESS:PORT of the first host, or auto")
     parser.add_argument("--hosts", type=int, help="how many there are")
     parser.add_argument("--host", type=int, help="which of them this one is, from 0")
     options, overrides = parser.parse_known_args(argv)
     _join(options)
 
-    config = hosts.on_every(lambda: read_config(options.config, parse_overrides(overrides)))
-    experiment = hosts.on_every(lambda: build_experiment(config))
-    console = Console()
+    console, path = Console(), Path(options.workdir) / "summary.json"
+    experiment = hosts.on_every(lambda: _build(options, overrides))
+    linear = hosts.on_first(lambda: _linear_scores(experiment)) if options.linear_baseline else {}
     run = train(experiment, options.workdir, resume=options.resume, console=console)
-    if hosts.is_first():
-        for name, value in run.summary.items():
-            console.print(f"{name:32} {value}")
+    if not hosts.is_first():
+        return
+    summary = run.summary | linear
+    if linear:
+        write_json(path, summary)
+    for name, value in summary.items():
+        console.print(f"{name:32} {value}")
+
+
+def _build(options: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
+    """The experiment of a configuration; all keys and files that are wrong are told at once."""
+    config, unknown = read_values(options.config, parse_overrides(overrides))
+    if options.linear_baseline and find_task(config.task.kind).linear_scores is None:
+        problem = f"there is no linear model of {config.task.kind}"
+        remedy = "Leave it out, or set task.kind to classification or tagging"
+        raise InputError("--linear-baseline", True, problem, remedy)
+    return build_experiment(config, unknown)
+
+
+def _linear_scores(experiment: Experiment) -> dict[str, Any]:
+    """Test scores of a linear model on the same sets."""
+    task: Any = experiment.task
+    with warnings.catch_warnings(action="ignore", category=InputWarning):  # told before
+        return task.linear_scores(task.read_corpus(experiment.config))
 
 
 def _join(options: argparse.Namespace) -> None:

@@ -4,12 +4,12 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.config.default import KEYS, RENAMED, Key
 from collapipe_jax.config.networks import follow_networks
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, Known, Step, collect
 from collapipe_jax.quantity import Quantity
 from collapipe_jax.tasks.registry import TASKS, find_task
 
@@ -24,61 +24,90 @@ _NOT_ABOVE = {
 }
 
 
-def check_config(config: ConfigDict) -> ConfigDict:
+def check_config(config: ConfigDict, unknown: Mapping[str, Any] | None = None) -> ConfigDict:
     """Check all of a configuration that needs neither a corpus nor a network.
 
+    Args:
+      config: the configuration.
+      unknown: keys that it has no place for, told with what else is wrong.
+
     Returns:
-      The configuration as :func:`complete_values` has it.
+      The configuration as :func:`typed_values` has it.
 
     Raises:
-      InputError: naming the first key that is wrong.
+      InputError: naming the key that is wrong, or all of them.
     """
-    values = complete_values(config.to_dict())
-    flat = flatten_dict(values, sep=".")
-    _check_lengths(flat)
-    _check_task(flat)
-    _check_micro_batches(flat)
-    _check_steps(flat)
-    return ConfigDict(values)
+    with collect() as step:
+        values = check_values(config.to_dict(), step, unknown)
+    return ConfigDict(unflatten_dict(values, sep="."))
 
 
-def complete_values(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a configuration, with what follows from networks on file.
+def check_values(
+    found: Mapping[str, Any], step: Step, unknown: Mapping[str, Any] | None = None
+) -> Known:
+    """The values of a nested configuration that are fine, as ``"section.key"``.
 
-    An integer is made a float and a list a tuple where the default is one.
+    The others are told in steps, and so is what contradicts another key. A check is left out
+    where one of its keys is wrong.
+    """
+    for name, value in (unknown or {}).items():
+        with step():
+            raise unknown_key(name, value)
+    fine = _fine_values(found, step)
+    with step():
+        follow_networks(fine)
+    for check in (_check_lengths, _check_task, _check_micro_batches, _check_steps):
+        with step():
+            check(fine, step)
+    return fine
+
+
+def check_needs(fine: Known, step: Step) -> None:
+    """Tell the empty keys that training needs, and take them out of the fine ones."""
+    kind = fine["task.kind"]
+    for name, remedy in find_task(kind).needs.items():
+        with step():
+            if not (value := fine[name]):
+                del fine[name]
+                raise InputError(name, value, f"{kind} needs it", remedy)
+
+
+def typed_values(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a configuration with the types of the defaults, each within its bounds.
+
+    They have what follows from networks on file.
 
     Raises:
-      InputError: naming the first key that is wrong.
+      InputError: on an unknown or missing key, a wrong type or a value out of bounds; or on all.
     """
-    values = typed_values(found)
-    follow_networks(values)
-    return values
+    with collect() as step:
+        fine = _fine_values(found, step)
+        follow_networks(fine)
+    return unflatten_dict(fine, sep=".")
 
 
-def typed_values(
-    found: Mapping[str, Any], keys: Mapping[str, Any] = KEYS, prefix: str = ""
-) -> dict[str, Any]:
-    """The values of a section with the types of the defaults, each within its bounds.
-
-    Raises:
-      InputError: on an unknown or missing key, a wrong type or a value out of bounds.
-    """
+def _fine_values(
+    found: Mapping[str, Any], step: Step, keys: Mapping[str, Any] = KEYS, prefix: str = ""
+) -> Known:
+    """Right values of a section as ``"section.key"``; the others are told."""
+    fine = Known()
     for name in found:
         if name not in keys:
-            raise unknown_key(prefix + name, found[name])
-    values = {}
+            with step():
+                raise unknown_key(prefix + name, found[name])
     for name, key in keys.items():
         full = prefix + name
-        if name not in found:
-            hint = f"; its default is {key.default!r}" if isinstance(key, Key) else ""
-            raise InputError(full, None, "the key is missing", f"Add it{hint}")
-        if isinstance(key, Key):
-            values[name] = _typed_value(full, found[name], key.default, key.quantity)
-        elif isinstance(found[name], Mapping):
-            values[name] = typed_values(found[name], key, f"{full}.")
-        else:
-            raise InputError(full, found[name], "not a section", "Give its keys")
-    return values
+        with step():
+            if name not in found:
+                hint = f"; its default is {key.default!r}" if isinstance(key, Key) else ""
+                raise InputError(full, None, "the key is missing", f"Add it{hint}")
+            if isinstance(key, Key):
+                fine[full] = _typed_value(full, found[name], key.default, key.quantity)
+            elif isinstance(found[name], Mapping):
+                fine |= _fine_values(found[name], step, key, f"{full}.")
+            else:
+                raise InputError(full, found[name], "not a section", "Give its keys")
+    return fine
 
 
 def unknown_key(name: str, value: object) -> InputError:
@@ -111,11 +140,12 @@ def _typed_value(name: str, found: Any, default: Any, quantity: Quantity) -> Any
     return kind(found)
 
 
-def _check_lengths(config: Mapping[str, Any]) -> None:
+def _check_lengths(config: Known, step: Step) -> None:
     for name, limit in _NOT_ABOVE.items():
-        if config[name] > config[limit]:
-            problem = f"above {limit} = {config[limit]:g}"
-            raise InputError(name, config[name], problem, "Lower it, or raise the radius")
+        with step():
+            if config[name] > config[limit]:
+                problem = f"above {limit} = {config[limit]:g}"
+                raise InputError(name, config[name], problem, "Lower it, or raise the radius")
     speed_m_per_s = config["dynamics.speed_m_per_s"]
     way_m = speed_m_per_s * config["dynamics.round_interval_s"]
     if way_m > _LONGEST_WALK_M:  # single precision tells no place in a disc after it
@@ -123,37 +153,41 @@ def _check_lengths(config: Mapping[str, Any]) -> None:
         raise InputError("dynamics.speed_m_per_s", speed_m_per_s, problem, remedy)
 
 
-def _check_task(config: Mapping[str, Any]) -> None:
+def _check_task(config: Known, step: Step) -> None:
     kind = config["task.kind"]
     read_by = {name: other for other, task in reversed(TASKS.items()) for name in task.reads}
     for name in sorted(read_by.keys() - find_task(kind).reads):
-        if value := config[name]:
-            remedy = f"Clear it, or set task.kind to {read_by[name]}"
-            raise InputError(name, value, f"{kind} does not read it", remedy)
-    for name, remedy in find_task(kind).needs.items():
-        if not (value := config[name]):
-            raise InputError(name, value, f"{kind} needs it", remedy)
+        with step():
+            if value := config[name]:
+                remedy = f"Clear it, or set task.kind to {read_by[name]}"
+                raise InputError(name, value, f"{kind} does not read it", remedy)
 
 
-def _check_micro_batches(config: Mapping[str, Any]) -> None:
-    batch, count = config["training.batch"], config["pipeline.micro_batches"]
-    counts = {"training.micro_batch_choices": config["training.micro_batch_choices"]}
-    for name, values in (counts | {"pipeline.micro_batches": (count,)}).items():
-        for value in values:
-            if batch % value:
-                problem = f"it does not divide the batch of {batch}"
-                raise InputError(name, value, problem, "Give a divisor of training.batch")
+def _check_micro_batches(config: Known, step: Step) -> None:
+    for name in ("training.micro_batch_choices", "pipeline.micro_batches"):
+        with step():
+            batch, values = config["training.batch"], config[name]
+            for value in values if isinstance(values, tuple) else (values,):
+                if batch % value:
+                    problem = f"it does not divide the batch of {batch}"
+                    raise InputError(name, value, problem, "Give a divisor of training.batch")
+    count = config["pipeline.micro_batches"]
     if count > 1 and config["pipeline.backend"] == "sequential":
         problem = "the sequential backend does not read it"
         raise InputError("pipeline.micro_batches", count, problem, "Give 1, or another backend")
 
 
-def _check_steps(config: Mapping[str, Any]) -> None:
-    local_steps, warmup_steps = config["training.local_steps"], config["training.warmup_steps"]
-    steps = config["training.rounds"] * local_steps
-    if config["training.schedule"] == "cosine" and warmup_steps >= steps:
-        problem = f"no less than the {steps} steps of the run (rounds times local steps)"
-        raise InputError("training.warmup_steps", warmup_steps, problem, f"Lower it under {steps}")
+def _check_steps(config: Known, step: Step) -> None:
+    local_steps = config["training.local_steps"]
+    with step():
+        warmup_steps, steps = (
+            config["training.warmup_steps"],
+            config["training.rounds"] * local_steps,
+        )
+        if config["training.schedule"] == "cosine" and warmup_steps >= steps:
+            problem = f"no less than the {steps} steps of the run (rounds times local steps)"
+            remedy = f"Lower it under {steps}"
+            raise InputError("training.warmup_steps", warmup_steps, problem, remedy)
     size, longest = config["learning.step_smoothness"], 1.0 / (4.0 * local_steps)
     if config["learning.bound"] == "one_step":
         problem = "the bound for one step does not read it"

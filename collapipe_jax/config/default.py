@@ -260,20 +260,25 @@ KEYS: dict[str, Any] = {
         ),
         corpus=key(
             "synthetic",
-            "of translation: a file of pairs, or `A|B` for two aligned ones; paths may be below "
-            "$COLLAPIPE_DATA (docs/file-formats.md)",
+            "of translation: one file of pairs, or `A|B` for two aligned ones, split by source; "
+            "unread or empty where `train` names a file. Paths may be below $COLLAPIPE_DATA "
+            "(docs/file-formats.md)",
         ),
         reverse=key(False, "translate from the second column to the first"),
-        pairs=key(20_000, "pairs in all, split by source sentence"),
-        validation_pairs=key(200, "pairs of the validation set", "> 0"),
-        test_pairs=key(500, "pairs of the test set", "> 0"),
+        pairs=key(20_000, "pairs of `corpus` in all; 0 takes all of a file"),
+        validation_pairs=key(200, "pairs of `corpus` for validation", "> 0"),
+        test_pairs=key(500, "pairs of `corpus` for the test", "> 0"),
         target_length=key(28, "tokens of a target; longer pairs are dropped and counted", "> 0"),
-        train=key("", "training set of tagging (CoNLL) or classification (CSV, TSV, JSON), a file"),
-        validation=key("", "validation set; classification may draw it from the training set"),
-        test=key("", "test set"),
-        samples=key(0, "sentences or texts to train on; 0 takes all"),
-        validation_samples=key(0, "texts drawn for validation, where there is no file of them"),
-        labels=key(0, "labels of the corpus: classes, or tags with `O`"),
+        train=key("", "file of the training set (docs/own-data.md)"),
+        validation=key("", "file of the validation set; empty draws it from the training set"),
+        test=key("", "file of the test set"),
+        samples=key(0, "texts, sentences or pairs of `train` to train on; 0 takes all"),
+        validation_samples=key(
+            0, "samples of `train` drawn for validation; 0 is a tenth, 1000 at most"
+        ),
+        text_column=key("", "column or key of texts to classify; empty is `text`"),
+        label_column=key("", "column or key of classes; empty is `category` or `label`"),
+        labels=key(0, "labels, classes or tags with `O`; 0 has training count them in its files"),
         domains=key("", "JSON {domain: [class, ...]}, the keys of a natural split"),
         vocabulary=key("", "vocab.txt of WordPiece; without, it is learned from the training set"),
         lowercase=key(True, "lower the case of texts, of tagging and classification"),

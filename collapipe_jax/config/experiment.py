@@ -2,17 +2,20 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.traverse_util import unflatten_dict
+from ml_collections import ConfigDict
 
-from collapipe_jax.config.checks import check_config
-from collapipe_jax.config.default import Config
+from collapipe_jax.config.checks import check_needs, check_values
+from collapipe_jax.config.default import KEYS, Config, Key
 from collapipe_jax.config.system import build_system
-from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.errors import InputError, Known, Step, collect, under_keys
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.learner import Learner
@@ -72,19 +75,22 @@ class Experiment:
         return int(decision.samples.max())
 
 
-def build_experiment(config: Config) -> Experiment:
+def build_experiment(config: Config, unknown: Mapping[str, Any] | None = None) -> Experiment:
     """Build the experiment of a configuration.
 
+    Args:
+      config: the configuration. The labels of a corpus are counted where it has none of them.
+      unknown: keys that it has no place for, told with what else is wrong.
+
     Raises:
-      InputError: naming key, value and remedy.
+      InputError: naming key, value and remedy. All wrong keys and files are told at once, then
+        what the network or the sizes of the corpus do not allow.
     """
-    config = check_config(config)
+    config, corpus = _check(config, unknown)
     task, training = find_task(config.task.kind), config.training
-    task.make_sizes(config)  # cheap checks first, the corpus last
-    _check_trainable(config)
     optimizers = build_optimizers(config)
-    build_system(config)
-    objective = task.make_objective(config)
+    build_system(config)  # before the long work on the corpus
+    objective = task.make_objective(config, *([corpus] if task.read_corpus else []))
     cluster_indices = split_samples(
         seed_of(config, "task"),
         config.task.split,
@@ -111,24 +117,55 @@ def build_experiment(config: Config) -> Experiment:
     )
 
 
-def _check_trainable(config: Config) -> None:
+def _check(config: Config, unknown: Mapping[str, Any] | None) -> tuple[Config, Any]:
+    """The configuration with the number of labels, and the corpus of a task that reads files."""
+    corpus = None
+    with collect() as step:
+        fine = check_values(config.to_dict(), step, unknown)
+        with step():
+            check_needs(fine, step)
+        _check_trainable(fine, step)
+        partial, complete = _sections(fine)
+        task = find_task(fine["task.kind"])
+        with step():
+            task.make_sizes(complete)
+        if task.read_corpus:
+            corpus = task.read_corpus(partial)
+    config = ConfigDict(unflatten_dict(fine, sep="."))
+    if corpus is not None and "task.labels" in task.reads:
+        config.task.labels = len(corpus.labels)
+    return config, corpus
+
+
+def _sections(fine: Known) -> tuple[Known, Known]:
+    """The right values by section; and of these the sections without a wrong one."""
+    nested = unflatten_dict(fine, sep=".")
+    partial = Known(
+        {n: Known(part) if isinstance(part, dict) else part for n, part in nested.items()}
+    )
+    sizes = {name: len(keys) for name, keys in KEYS.items() if not isinstance(keys, Key)}
+    wrong = {name for name, size in sizes.items() if len(nested.get(name, ())) < size}
+    return partial, Known({name: part for name, part in partial.items() if name not in wrong})
+
+
+def _check_trainable(config: Known, step: Step) -> None:
     """Refuse what can be evaluated but not trained."""
-    if config.payload.trained_fraction < 1.0:
-        problem = "the cost of adapters is evaluated, but they are not trained"
-        remedy = "Give 1 to train, or compare policies without training"
-        fraction = config.payload.trained_fraction
-        raise InputError("payload.trained_fraction", fraction, problem, remedy)
+    with step():
+        if (fraction := config["payload.trained_fraction"]) < 1.0:
+            problem = "the cost of adapters is evaluated, but they are not trained"
+            remedy = "Give 1 to train, or compare policies without training"
+            raise InputError("payload.trained_fraction", fraction, problem, remedy)
     only = {"pipeline.backend": "sequential"}
     only |= {"training.erased_together": "micro_batch", "training.survivor_weight": "survival"}
     for key, known in only.items():
-        section, _, name = key.partition(".")
-        value = config[section][name]
-        if value != known and policy_entry(config.policy.name).by_clients:
-            problem = f"clients of policy {config.policy.name} have no pipeline that reads it"
-            raise InputError(key, value, problem, f"Give {known}, or another policy")
-    if config.pipeline.backend == "sharded":
-        with under_keys({"mesh": "pipeline.backend"}):
-            make_pipeline_mesh(config.network.clusters, config.network.devices)
+        with step():
+            name, value = config["policy.name"], config[key]
+            if value != known and policy_entry(name).by_clients:
+                problem = f"clients of policy {name} have no pipeline that reads it"
+                raise InputError(key, value, problem, f"Give {known}, or another policy")
+    with step(), under_keys({"mesh": "pipeline.backend"}):
+        if config["pipeline.backend"] == "sharded":
+            make_pipeline_mesh(config["network.clusters"], config["network.devices"])
 
 
 def build_optimizers(config: Config) -> Optimizers:

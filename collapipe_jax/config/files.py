@@ -16,11 +16,11 @@ from typing import Any
 from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.checks import check_config, unknown_key
+from collapipe_jax.config.checks import check_config
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.named import NAMED
 from collapipe_jax.config.networks import FOLLOWING
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, collect
 
 
 def read_config(path: str = "default", overrides: Mapping[str, Any] | None = None) -> Config:
@@ -34,22 +34,31 @@ def read_config(path: str = "default", overrides: Mapping[str, Any] | None = Non
       overrides: values by key, as ``"section.key"``; a text is read as on the command line.
 
     Raises:
-      InputError: if the path is wrong, or naming the key that is.
+      InputError: if the path is wrong, or naming the key that is, or all of them.
     """
+    return check_config(*read_values(path, overrides))
+
+
+def read_values(
+    path: str = "default", overrides: Mapping[str, Any] | None = None
+) -> tuple[Config, dict[str, Any]]:
+    """A configuration as of :func:`read_config`, not checked yet, and overrides of unknown keys."""
     config = _call(path, "get_config")
     if not isinstance(config, ConfigDict):
         problem = f"its get_config() returns {type(config).__name__}"
         raise InputError("--config", path, problem, "Return an ml_collections.ConfigDict")
     values: dict[str, Any] = dict(flatten_dict(config.to_dict(), sep="."))
+    unknown = {}
     for name, value in (overrides or {}).items():
         if name not in values:
-            raise unknown_key(name, value)
+            unknown[name] = value
+            continue
         is_text = isinstance(value, str) and not isinstance(values[name], str)
         values[name] = _parse(value) if is_text else value
     if values["network.file"] and (following := FOLLOWING.intersection(overrides or ())):
         name = min(following)
         raise InputError(name, values[name], "it follows from network.file", "Leave it out")
-    return check_config(ConfigDict(unflatten_dict(values, sep=".")))
+    return ConfigDict(unflatten_dict(values, sep=".")), unknown
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, str]:
@@ -59,13 +68,15 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, str]:
       InputError: if an argument has another form.
     """
     overrides = {}
-    for argument in arguments:
-        option, separator, text = argument.partition("=")
-        name = option.removeprefix("--config.")
-        if not separator or name == option:
-            remedy = "Write a key as --config.section.key=value; --help shows all other options"
-            raise InputError("argument", argument, "not understood", remedy)
-        overrides[name] = text
+    with collect() as step:
+        for argument in arguments:
+            option, separator, text = argument.partition("=")
+            name = option.removeprefix("--config.")
+            with step():
+                if not separator or name == option:
+                    remedy = "Write a key as --config.section.key=value; see also --help"
+                    raise InputError("argument", argument, "not understood", remedy)
+                overrides[name] = text
     return overrides
 
 

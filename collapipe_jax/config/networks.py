@@ -3,13 +3,12 @@
 import functools
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, Known
 from collapipe_jax.files.documents import read_network
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.simulation.system import NetworksOnFile
@@ -19,21 +18,21 @@ FOLLOWING = frozenset(f"network.{name}" for name in ("clusters", "devices", "fil
 """Keys that follow from networks on file."""
 
 
-def follow_networks(values: dict[str, Any]) -> None:
-    """Set what follows from networks on file in the values of a configuration.
+def follow_networks(fine: Known) -> None:
+    """Set what follows from networks on file in values by ``"section.key"``.
 
     Raises:
       InputError: if they cannot be read, or devices are to walk, whose positions no file has.
     """
-    network, speed = values["network"], values["dynamics"]["speed_m_per_s"]
-    network["file_digest"] = ""
-    if not network["file"]:
+    fine["network.file_digest"] = ""
+    if not (place := fine[_KEY]):
         return
-    if speed:
+    if speed := fine["dynamics.speed_m_per_s"]:
         problem, remedy = f"no positions are in {_KEY}", f"Give 0, or clear {_KEY}"
         raise InputError("dynamics.speed_m_per_s", speed, problem, remedy)
-    networks, network["file_digest"] = read_networks(network["file"])
-    _, network["clusters"], network["devices"] = networks.compute.memory_bytes.shape
+    networks, fine["network.file_digest"] = read_networks(place)
+    _, clusters, devices = networks.compute.memory_bytes.shape
+    fine |= {"network.clusters": clusters, "network.devices": devices}
 
 
 def read_networks(place: str) -> tuple[NetworksOnFile, str]:

@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from collapipe_jax.compilation import quick_jit
-from collapipe_jax.config.checks import complete_values
+from collapipe_jax.config.checks import typed_values
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.networks import read_networks
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
@@ -106,7 +106,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
     Raises:
       InputError: naming the first key that is wrong.
     """
-    config = ConfigDict(complete_values(config.to_dict()))
+    config = ConfigDict(typed_values(config.to_dict()))
     control, dynamics, learning = config.control, config.dynamics, config.learning
     drift = None
     if learning.bound == "local_steps":

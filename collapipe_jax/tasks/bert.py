@@ -4,14 +4,14 @@ import abc
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
-from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.errors import InputError, Known, collect, under_keys
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.models import counts
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch, predict
@@ -19,22 +19,20 @@ from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import label_settings, load_bert, save_bert
 from collapipe_jax.seeds import seed_of
+from collapipe_jax.tasks.corpora import LabelledSets
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
 from collapipe_jax.tasks.task import TASK_KEY, Config, ModelCounts, Objective, in_batches
 
 _FILES = ("train", "validation", "test", "vocabulary")
+_COUNTS = ("samples", "validation_samples", "labels")
 READS = frozenset(
     {
         "model.pretrained",
-        *(f"task.{key}" for key in ("labels", "piece_dropout", "samples", *_FILES)),
+        *(f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)),
     }
 )
-NEEDS = {
-    "task.train": "Give a file",
-    "task.test": "Give a file",
-    "task.labels": "Give the number of labels",
-}
+NEEDS = {"task.train": "Give a file", "task.test": "Give a file"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,17 +47,13 @@ class BertObjective(Objective):
     piece_dropout: float = 0.0  # rate as in ``WordPiece.drop_pieces``, in training
 
     @classmethod
-    def from_config(cls, config: Config) -> "BertObjective":
-        """Read corpus and pretrained parameters, and check that they fit the configuration."""
+    def from_config(cls, config: Config, corpus: LabelledSets | None = None) -> "BertObjective":
+        """Read the corpus, unless it is given, and pretrained parameters; check that they fit."""
         task, model = config["task"], config["model"]
         sizes, pretrained = make_sizes(config), None
         if model["pretrained"]:
             sizes, pretrained = _load_pretrained(model["pretrained"], sizes)
-        data = cls.load_data(config)
-        if task["labels"] != (found := len(data.labels)):
-            names = ", ".join(data.labels[:5]) + (", ..." if found > 5 else "")
-            problem = f"the corpus has {found}: {names}"
-            raise InputError("task.labels", task["labels"], problem, f"Set it to {found}")
+        data = cls.load_data(config, corpus)
         if (entries := task["vocabulary_size"]) < (found := len(data.wordpiece.pieces)):
             problem = f"the vocabulary has {found}"
             raise InputError("task.vocabulary_size", entries, problem, f"Set it to {found}")
@@ -67,7 +61,7 @@ class BertObjective(Objective):
             kind=task["kind"],
             model=BertWithHead(
                 sizes=sizes,
-                labels=task["labels"],
+                labels=len(data.labels),
                 pools=cls.pools,
                 label_smoothing=model["label_smoothing"],
             ),
@@ -78,8 +72,8 @@ class BertObjective(Objective):
 
     @classmethod
     @abc.abstractmethod
-    def load_data(cls, config: Config) -> Any:
-        """Read the files of the configuration into arrays; a deterministic function."""
+    def load_data(cls, config: Config, corpus: LabelledSets | None = None) -> Any:
+        """Turn the corpus, read here unless it is given, into arrays; a deterministic function."""
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> LabelledBatch:
         """Training texts, with random segmentation where there is piece dropout."""
@@ -144,6 +138,9 @@ def count_work(config: Config, *, pools: bool) -> ModelCounts:
     """Tables before the encoder; after it a linear map of every token, or of the pooled text."""
     task, width = config["task"], config["model"]["width"]
     sequence, labels = task["source_length"], task["labels"]
+    if not labels:
+        problem = "the cost of the head is unknown, and no file is read here to count them"
+        raise InputError("task.labels", labels, problem, "Give the number of labels")
     predictions = 1 if pools else sequence
     vocabulary_size = task["vocabulary_size"]
     pooler_flops = 2 * width**2 if pools else 0
@@ -157,10 +154,35 @@ def count_work(config: Config, *, pools: bool) -> ModelCounts:
     )
 
 
-def reading_settings(config: Config) -> dict[str, Any]:
-    """Arguments that ``read_tagged`` and ``read_sets`` share."""
-    keys = ("train", "validation", "test", "samples")
-    return {"seed": seed_of(config, "task"), **{key: config["task"][key] for key in keys}}
+def read_corpus(config: Config, read: Callable[..., LabelledSets]) -> LabelledSets:
+    """Read the labelled sets, and check the vocabulary on file.
+
+    Args:
+      config: the configuration; wrong keys of it may be missing.
+      read: ``read_tagged`` or ``read_sets``.
+
+    Raises:
+      InputError: for what is wrong, or for all that is.
+    """
+    task, found = config["task"], Known()
+    files = {key: task.get(key, "") for key in ("train", "validation", "test")}
+    counts = {key: task.get(key, 0) for key in _COUNTS}
+    with collect() as step:
+        with step():
+            found["sets"] = read(**files, **counts, seed=seed_of(config, "task"))
+        if vocabulary := task.get("vocabulary"):
+            WordPiece.from_file(vocabulary, task["lowercase"])
+    return found["sets"]
+
+
+def linear_scores(sets: LabelledSets, *, pools: bool) -> dict[str, Any]:
+    """Test scores of a linear model of texts or, if not ``pools``, of words.
+
+    The library is imported here, as it takes seconds to load.
+    """
+    from collapipe_jax.tasks import linear_baselines
+
+    return (linear_baselines.text_svm if pools else linear_baselines.word_svm)(sets)
 
 
 def make_wordpiece(config: Config, lines: Sequence[str]) -> WordPiece:

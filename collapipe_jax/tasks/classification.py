@@ -1,23 +1,30 @@
 """Classification of texts: labelled files, BERT with a pooler and a head, scored by accuracy."""
 
-import csv
 import dataclasses
 import functools
-import io
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import Known, collect
 from collapipe_jax.models.bert import LabelledBatch
 from collapipe_jax.models.layers import Params
 from collapipe_jax.tasks import bert
-from collapipe_jax.tasks.corpora import LabelledSets, TextFile
-from collapipe_jax.tasks.sampling import seeded_generator
+from collapipe_jax.tasks.corpora import LabelledFiles, LabelledSets, Placed, TextFile
+from collapipe_jax.tasks.records import (
+    OBJECTS,
+    SEPARATORS,
+    Field,
+    Record,
+    find_fields,
+    read_json,
+    read_records,
+    text_values,
+)
+from collapipe_jax.tasks.sampling import stratified_draw
 from collapipe_jax.tasks.scores import accuracy, macro_f1, majority_class
 from collapipe_jax.tasks.subwords import WordPiece
 from collapipe_jax.tasks.task import Config, Predictor, Task, held_out_loss
@@ -25,8 +32,7 @@ from collapipe_jax.tasks.task import Config, Predictor, Task, held_out_loss
 TEXT_COLUMN = "text"
 LABEL_COLUMNS = ("category", "label")
 
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
-_FORMS = "Use .csv, .tsv or .json, and name the split of a .json as FILE.json#SPLIT"
+_FORMS = "Use .csv, .tsv, .jsonl or .json, and name the split of a .json as FILE.json#SPLIT"
 
 
 class LabelledText(NamedTuple):
@@ -58,85 +64,91 @@ def read_sets(
     seed: int,
     samples: int = 0,
     validation_samples: int = 0,
+    labels: int = 0,
+    text_column: str = "",
+    label_column: str = "",
 ) -> LabelledSets[LabelledText]:
     """Read the training, validation and test texts, each set in the order of its file.
 
     Args:
       train, test: names of files; ``train`` alone determines the classes.
-      validation: name of a file; empty takes ``validation_samples`` from ``train``.
+      validation: name of a file; empty takes texts from ``train``.
       seed: of the draws below.
       samples: most texts to train on, drawn by ``stratified_draw``; 0 takes all.
-      validation_samples: texts taken from ``train``, drawn likewise and before the others;
-        from 1 where ``validation`` is empty, else 0.
+      validation_samples: texts taken from ``train``, drawn likewise and before the others; 0 is a
+        tenth where ``validation`` is empty.
+      labels: number of classes; 0 takes any.
+      text_column, label_column: as in ``read_labelled_text``.
 
     Raises:
       InputError: a missing or broken file, a number out of its range, or a class in
-        validation or test that training lacks.
+        validation or test that training lacks; or all of these.
     """
-    whole = read_labelled_text(TextFile("task.train", train))
-    labels = tuple(sorted({entry.label for entry in whole}))
-
-    def held_out(file: TextFile) -> list[LabelledText]:
-        entries = read_labelled_text(file)
-        file.check_labels((entry.label for entry in entries), labels)
-        return entries
-
-    _check_validation_samples(validation, validation_samples, len(whole))
-    validation_text, train_text = _take(whole, validation_samples, seed)
+    fields = _fields(text_column, label_column)
+    files = LabelledFiles(lambda file: _placed(file, fields), _classes, lambda entry: entry.text)
+    sets, size = files.sets(train, validation, test, validation_samples, labels)
+    taken, train_text = _take(sets.train, size, seed)
     if 0 < samples < len(train_text):
         train_text, _ = _take(train_text, samples, seed)
-    if validation:
-        validation_text = held_out(TextFile("task.validation", validation))
-    return LabelledSets(labels, train_text, validation_text, held_out(TextFile("task.test", test)))
+    return sets._replace(train=train_text, validation=sets.validation or taken)
 
 
-def stratified_draw(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """Increasing indices of ``size`` random samples, of every label its share up to rounding.
-
-    Each label first gives its share rounded down; the rest comes from the labels with the
-    largest remainders, ties in random order.
-    """
-    rng = seeded_generator(seed)
-    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    # Integers: rounding errors must not decide between equal remainders.
-    quota, remainder = np.divmod(counts * size, len(labels))
-    order = rng.permutation(len(counts))
-    order = order[np.argsort(-remainder[order], kind="stable")]
-    quota[order[: size - quota.sum()]] += 1
-    drawn = [rng.permutation(np.flatnonzero(classes == c))[:q] for c, q in enumerate(quota)]
-    return np.sort(np.concatenate(drawn))
-
-
-def read_labelled_text(file: TextFile) -> list[LabelledText]:
+def read_labelled_text(
+    file: TextFile, text_column: str = "", label_column: str = ""
+) -> list[LabelledText]:
     """Labelled texts of a file, in file order; its suffix gives the format.
 
-    A ``.csv`` or ``.tsv`` file has a header, and fields are quoted where they hold separators or
-    line breaks. A ``.json`` file has a list whose entries are ``[text, label]`` or objects, or an
-    object of such lists, one of them named as in ``data.json#train``. Columns and keys of objects
-    are ``text``, and ``category`` or ``label``.
+    A ``.csv`` or ``.tsv`` file has a header, and a ``.jsonl`` file an object a line. A ``.json``
+    file has a list whose entries are ``[text, label]`` or objects, or an object of such lists,
+    one of them named as in ``data.json#train``.
+
+    Args:
+      file: the file.
+      text_column: column, or key of objects; empty is ``text``.
+      label_column: likewise; empty is ``category`` or ``label``.
 
     Raises:
       InputError: an unreadable file, another format, a missing column or split, an entry
         without text or label, or no entries.
     """
+    return [entry for _, entry in _placed(file, _fields(text_column, label_column))]
+
+
+def _fields(text_column: str, label_column: str) -> tuple[Field, Field]:
+    return (
+        Field((TEXT_COLUMN,), "task.text_column", text_column),
+        Field(LABEL_COLUMNS, "task.label_column", label_column),
+    )
+
+
+def _placed(file: TextFile, fields: Sequence[Field]) -> list[Placed[LabelledText]]:
     name, split = split_name(file.name)
     suffix = Path(name).suffix.lower()
-    if suffix in _SEPARATORS:
-        rows = _table_rows(file, _SEPARATORS[suffix])
-    elif suffix == ".json":
-        rows = _json_rows(file._replace(name=name), split)
+    if suffix == ".json":
+        records = _json_records(file._replace(name=name), split, fields)
+    elif suffix == OBJECTS or suffix in SEPARATORS:
+        records = read_records(file, fields)
     else:
         raise file.error(f"{suffix or 'no suffix'} is no known form", _FORMS)
     entries = []
-    for place, text, label in rows:
+    for record in records:
+        text, label = text_values(file, record)
         entry = LabelledText(" ".join(text.split()), label.strip())
         if not all(entry):
             missing = "label" if entry.text else "text"
-            raise file.error(f"{place} has no {missing}", "Fill it or remove the entry")
-        entries.append(entry)
+            raise file.error(f"{record.place} has no {missing}", "Fill it or remove the entry")
+        entries.append((record.place, entry))
     if not entries:
         raise file.error("it holds no entry", "Give a file with labelled texts")
     return entries
+
+
+def _classes(file: TextFile, entries: Sequence[LabelledText]) -> tuple[str, ...]:
+    classes = tuple(sorted({entry.label for entry in entries}))
+    if len(classes) == 1 and file.key == "task.train":
+        problem = f"all {len(entries)} texts have the label {classes[0]!r}"
+        raise file.error(problem, "Give texts of two classes or more")
+    return classes
 
 
 def read_domains(file: TextFile) -> dict[str, str]:
@@ -145,7 +157,7 @@ def read_domains(file: TextFile) -> dict[str, str]:
     Raises:
       InputError: an unreadable file, another format, or a label in two domains.
     """
-    domains = _read_json(file)
+    domains = read_json(file)
     if not isinstance(domains, dict) or not all(
         isinstance(labels, list) and all(isinstance(label, str) for label in labels)
         for labels in domains.values()
@@ -177,9 +189,10 @@ def _take(
     return taken, [entry for i, entry in enumerate(entries) if i not in drawn]
 
 
-def _domain_of_class(file: TextFile, labels: Sequence[str]) -> np.ndarray:
+def _domain_numbers(
+    file: TextFile, domain_of: Mapping[str, str], labels: Sequence[str]
+) -> np.ndarray:
     """Number of the domain of every label; domains are sorted by name."""
-    domain_of = read_domains(file)
     missing = [label for label in labels if label not in domain_of]
     if missing:
         problem = f"{len(missing)} classes have no domain, the first {missing[0]!r}"
@@ -188,45 +201,8 @@ def _domain_of_class(file: TextFile, labels: Sequence[str]) -> np.ndarray:
     return numbers.astype(np.int32)
 
 
-def _check_validation_samples(validation: str, wanted: int, available: int) -> None:
-    key = "task.validation_samples"
-    if validation and wanted:
-        remedy = "Use 0, or leave task.validation empty"
-        raise InputError(key, wanted, "task.validation names a file", remedy)
-    if not validation and wanted < 1:
-        problem = "there is no task.validation and nothing would be drawn for it"
-        raise InputError(key, wanted, problem, "Use 1 or more, e.g. 1000")
-    if wanted >= available:
-        problem = f"training has {available} texts, none would be left to train on"
-        raise InputError(key, wanted, problem, "Lower it")
-
-
-def _table_rows(file: TextFile, separator: str) -> Iterable[tuple[str, str, str]]:
-    reader = csv.reader(io.StringIO(file.text(), newline=""), delimiter=separator)
-    header = [name.strip() for name in next(reader, [])]
-    text_at, label_at = (_column(file, header, names) for names in ((TEXT_COLUMN,), LABEL_COLUMNS))
-    start = reader.line_num + 1
-    for row in reader:
-        if row:  # a blank line is none
-            if len(row) != len(header):
-                problem = f"line {start} has {len(row)} columns, the header {len(header)}"
-                remedy = "Quote fields that hold separators, quotes or line breaks"
-                raise file.error(problem, remedy)
-            yield f"line {start}", row[text_at], row[label_at]
-        start = reader.line_num + 1
-
-
-def _column(file: TextFile, header: list[str], names: Sequence[str]) -> int:
-    """Place of the first of the names that the header has."""
-    found = [name for name in names if name in header]
-    if not found:
-        problem = f"no column {' or '.join(names)} among {', '.join(header) or 'none'}"
-        raise file.error(problem, "Write a header that has it")
-    return header.index(found[0])
-
-
-def _json_rows(file: TextFile, split: str) -> Iterable[tuple[str, str, str]]:
-    content = _read_json(file)
+def _json_records(file: TextFile, split: str, fields: Sequence[Field]) -> Iterator[Record]:
+    content = read_json(file)
     if isinstance(content, dict):
         if split not in content:
             problem = f"no split {split!r} among {', '.join(content) or 'none'}"
@@ -238,24 +214,14 @@ def _json_rows(file: TextFile, split: str) -> Iterable[tuple[str, str, str]]:
         raise file.error("no JSON list of entries", _FORMS)
     entry: Any
     for number, entry in enumerate(content, start=1):
+        place = f"entry {number}"
         if isinstance(entry, dict):
-            labels = [entry[name] for name in LABEL_COLUMNS if name in entry]
-            entry = [entry.get(TEXT_COLUMN), *labels[:1]]
-        if not (
-            isinstance(entry, list) and len(entry) == 2 and all(isinstance(e, str) for e in entry)
-        ):
-            problem = f"entry {number} is no text with a label"
+            entry = [entry[name] for name in find_fields(file, place, entry, fields)]
+        if not isinstance(entry, list) or len(entry) != len(fields):
+            problem = f"{place} is no text with a label"
             remedy = 'Write entries as ["text", "label"] or {"text": "...", "label": "..."}'
             raise file.error(problem, remedy)
-        yield f"entry {number}", entry[0], entry[1]
-
-
-def _read_json(file: TextFile) -> Any:
-    text = file.text()
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise file.error(f"not JSON ({error})", "Correct the file") from error
+        yield Record(place, tuple(entry))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -269,23 +235,38 @@ class Classification(bert.BertObjective):
     data: ClassificationData
 
     @classmethod
-    def load_data(cls, config: Config) -> ClassificationData:
-        """Read labelled texts and turn them into arrays; a deterministic function.
+    def read_corpus(cls, config: Config) -> LabelledSets[LabelledText]:
+        """Read the labelled texts; all that is wrong with the files is told at once."""
+        task, found = config["task"], Known()
+        columns = {key: task.get(key, "") for key in ("text_column", "label_column")}
+        with collect() as step:
+            with step():
+                found["sets"] = bert.read_corpus(config, functools.partial(read_sets, **columns))
+            if domains := task.get("domains"):
+                file = TextFile("task.domains", domains)
+                _domain_numbers(file, read_domains(file), found["sets"].labels)
+        return found["sets"]
+
+    @classmethod
+    def load_data(
+        cls, config: Config, corpus: LabelledSets[LabelledText] | None = None
+    ) -> ClassificationData:
+        """Turn labelled texts into arrays; a deterministic function.
 
         A text longer than a row is cut and counted.
         """
-        task, settings = config["task"], bert.reading_settings(config)
-        sets = read_sets(**settings, validation_samples=task["validation_samples"])
+        task, sets = config["task"], corpus or cls.read_corpus(config)
         wordpiece = bert.make_wordpiece(config, [entry.text for entry in sets.train])
         arrays, cut = {}, {}
         for name in ("train", "validation", "test"):
-            texts, classes = zip(*getattr(sets, name), strict=True)
-            ids, cut[name] = wordpiece.encode_texts(texts, task["source_length"])
+            lines, classes = zip(*getattr(sets, name), strict=True)
+            ids, cut[name] = wordpiece.encode_texts(lines, task["source_length"])
             numbers = np.searchsorted(sets.labels, classes)
             arrays[name] = LabelledBatch(ids, numbers.astype(np.int32))
         keys = arrays["train"].labels
         if task["domains"]:
-            keys = _domain_of_class(TextFile("task.domains", task["domains"]), sets.labels)[keys]
+            file = TextFile("task.domains", task["domains"])
+            keys = _domain_numbers(file, read_domains(file), sets.labels)[keys]
         return ClassificationData(
             wordpiece=wordpiece, labels=sets.labels, split_keys=keys, cut=cut, **arrays
         )
@@ -327,8 +308,10 @@ CLASSIFICATION = Task(
     score_name="accuracy",
     make_sizes=bert.make_sizes,
     make_objective=Classification.from_config,
+    read_corpus=Classification.read_corpus,
     count_work=functools.partial(bert.count_work, pools=True),
     load=load,
-    reads=bert.READS | {"task.domains", "task.validation_samples"},
+    linear_scores=functools.partial(bert.linear_scores, pools=True),
+    reads=bert.READS | {"task.domains", "task.text_column", "task.label_column"},
     needs=bert.NEEDS,
 )

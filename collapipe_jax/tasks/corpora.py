@@ -1,17 +1,21 @@
 """Files of corpora and what they hold: text, sentences with tags, sets with labels."""
 
 import os
-from collections.abc import Collection, Iterable
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, InputWarning, Known, collect
 
 DATA_VARIABLE = "COLLAPIPE_DATA"
 OUTSIDE = "O"
 """Tag of a word that is part of no entity."""
 
 Entry = TypeVar("Entry")
+Placed = tuple[str, Entry]
+"""Where in its file an entry stands, such as ``line 3``, and the entry."""
 
 
 class TaggedSentence(NamedTuple):
@@ -90,3 +94,92 @@ class TextFile(NamedTuple):
             raise self.error(
                 problem, "Give files with the same labels, or leave these out of the file"
             )
+
+    def warn_of_repeats(self, found: Sequence[Placed[str]], train: Iterable[str]) -> None:
+        """Warn of texts in the file that training has too, by ``text_key``."""
+        known = {text_key(text) for text in train}
+        places = [place for place, text in found if text_key(text) in known]
+        if places:
+            first = ", ".join(places[:3]) + (", ..." if len(places) > 3 else "")
+            warnings.warn(
+                f"{self.key} = {self.name!r}: {len(places)} of {len(found)} texts stand in "
+                f"training too ({first}). A score on them says little about new texts.",
+                InputWarning,
+                stacklevel=2,
+            )
+
+
+def text_key(text: str) -> str:
+    """A text without case and punctuation, or as it is without any letter."""
+    return " ".join(re.findall(r"\w+", text.casefold())) or text
+
+
+class LabelledFiles(NamedTuple, Generic[Entry]):
+    """How a task reads files with labels."""
+
+    read: Callable[[TextFile], list[Placed[Entry]]]  # entries of a file, at least one
+    labels: Callable[[TextFile, Sequence[Entry]], tuple[str, ...]]  # of a file, or its refusal
+    text: Callable[[Entry], str]
+
+    def sets(
+        self, train: str, validation: str, test: str, validation_samples: int, labels: int
+    ) -> tuple[LabelledSets[Entry], int]:
+        """All entries of three files, and how many of training to take for validation.
+
+        Args:
+          train: name of a file, which alone determines the labels.
+          validation: name of a file, or empty where samples of training are to be taken.
+          test: name of a file.
+          validation_samples: how many to take; 0 leaves it to ``validation_size``.
+          labels: number of labels; 0 takes any.
+
+        Raises:
+          InputError: a missing or broken file, a label that training lacks, or a number that does
+            not fit; or all of these.
+        """
+        named = {"train": train, "validation": validation, "test": test}
+        files = {name: TextFile(f"task.{name}", path) for name, path in named.items() if path}
+        placed, found = Known(), Known()
+        with collect() as step:
+            for name, file in files.items():
+                with step():
+                    placed[name] = self.read(file)
+                    found[name] = self.labels(file, [entry for _, entry in placed[name]])
+            with step():
+                if labels and labels != len(there := found["train"]):
+                    names = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
+                    problem = f"the corpus has {len(there)}: {names}"
+                    remedy = f"Set it to {len(there)}, or to 0"
+                    raise InputError("task.labels", labels, problem, remedy)
+            for name in ("validation", "test"):
+                if name not in files:
+                    continue
+                with step():
+                    files[name].check_labels(found[name], found["train"])
+                    texts = [(place, self.text(entry)) for place, entry in placed[name]]
+                    train_texts = (self.text(entry) for _, entry in placed["train"])
+                    files[name].warn_of_repeats(texts, train_texts)
+            size = validation_size(validation, validation_samples, len(placed["train"]))
+        entries = {name: [entry for _, entry in placed.get(name, ())] for name in named}
+        return LabelledSets(found["train"], **entries), size
+
+
+def validation_size(validation: str, wanted: int, available: int) -> int:
+    """Samples of training to take for validation; none where a file has them.
+
+    Otherwise as many as wanted, or a tenth of those available, 1000 at most.
+
+    Raises:
+      InputError: if there is a file too, or none would be left to train on.
+    """
+    key = "task.validation_samples"
+    if validation:
+        if wanted:
+            remedy = "Use 0, or leave task.validation empty"
+            raise InputError(key, wanted, "task.validation names a file", remedy)
+        return 0
+    size = wanted or max(1, min(1000, round(0.1 * available)))
+    if size >= available:
+        problem = f"training has {available} samples, none would be left to train on"
+        raise InputError(key, wanted, problem, "Lower it, or name a file in task.validation")
+    return size

@@ -14,6 +14,23 @@ def seeded_generator(seed: int | Sequence[int]) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(seed))
 
 
+def stratified_draw(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """Increasing indices of ``size`` random samples, of every label its share up to rounding.
+
+    Each label first gives its share rounded down; the rest comes from the labels with the
+    largest remainders, ties in random order.
+    """
+    rng = seeded_generator(seed)
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    # Integers: rounding errors must not decide between equal remainders.
+    quota, remainder = np.divmod(counts * size, len(labels))
+    order = rng.permutation(len(counts))
+    order = order[np.argsort(-remainder[order], kind="stable")]
+    quota[order[: size - quota.sum()]] += 1
+    drawn = [rng.permutation(np.flatnonzero(classes == c))[:q] for c, q in enumerate(quota)]
+    return np.sort(np.concatenate(drawn))
+
+
 def split_samples(
     seed: int,
     scheme: str,
@@ -40,7 +57,7 @@ def split_samples(
     """
     if len(labels) < clusters * minimum:
         problem = f"{len(labels)} samples cannot give each cluster {minimum}"
-        remedy = "Use fewer clusters or more training pairs"
+        remedy = "Use fewer clusters, a smaller training.batch, or more training samples"
         raise InputError("network.clusters", clusters, problem, remedy)
     if scheme == "iid":
         return split_iid(seed, len(labels), clusters)

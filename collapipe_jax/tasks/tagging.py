@@ -2,20 +2,30 @@
 
 import dataclasses
 import functools
+import itertools
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert import UNLABELLED, LabelledBatch
 from collapipe_jax.models.config import PAD_ID
 from collapipe_jax.models.layers import Params
 from collapipe_jax.tasks import bert
-from collapipe_jax.tasks.corpora import OUTSIDE, LabelledSets, TaggedSentence, TextFile
-from collapipe_jax.tasks.sampling import seeded_generator
+from collapipe_jax.tasks.corpora import (
+    OUTSIDE,
+    LabelledFiles,
+    LabelledSets,
+    Placed,
+    TaggedSentence,
+    TextFile,
+)
+from collapipe_jax.tasks.records import OBJECTS, Field, read_records
+from collapipe_jax.tasks.sampling import seeded_generator, stratified_draw
 from collapipe_jax.tasks.scores import memorised_tags, span_f1, span_recall
 from collapipe_jax.tasks.subwords import WordPiece, pad_rows
 from collapipe_jax.tasks.task import Config, Predictor, Task, held_out_loss
@@ -50,50 +60,64 @@ class TaggingData(NamedTuple):
 
 
 def read_tagged(
-    *, train: str, validation: str, test: str, samples: int = 0, seed: int
+    *,
+    train: str,
+    validation: str,
+    test: str,
+    seed: int,
+    samples: int = 0,
+    validation_samples: int = 0,
+    labels: int = 0,
 ) -> LabelledSets[TaggedSentence]:
     """Read the training, validation and test sentences, each set in the order of its file.
 
     Args:
-      train: name of a file as in ``read_conll``. It alone determines the types of entity, each
-        with a ``B-`` and an ``I-`` tag.
-      validation, test: names of files.
+      train: name of a file as in ``read_tagged_text``. It alone determines the types of entity,
+        each with a ``B-`` and an ``I-`` tag.
+      validation: name of a file; empty takes sentences from ``train``.
+      test: name of a file.
+      seed: of the draws below.
       samples: most sentences to train on, drawn at random; 0 takes all.
-      seed: of this draw.
+      validation_samples: sentences taken from ``train`` before, of those with and without an
+        entity their share; 0 is a tenth where ``validation`` is empty.
+      labels: number of tags; 0 takes any.
 
     Raises:
-      InputError: a missing or broken file, or validation or test without any entity, or with a
-        type of entity that training lacks.
+      InputError: a missing or broken file, a file without any entity, a number out of its range,
+        or validation or test with a type of entity that training lacks; or all of these.
     """
-    whole = read_conll(TextFile("task.train", train))
-    types = sorted({entity_type(tag) for sentence in whole for tag in sentence.tags} - {""})
-    labels = (OUTSIDE, *(f"{mark}-{name}" for name in types for mark in "BI"))
-    files = TextFile("task.validation", validation), TextFile("task.test", test)
-    held_out = [read_scored(file, labels) for file in files]
+    files = LabelledFiles(_placed, _labels, lambda sentence: " ".join(sentence.tokens))
+    sets, size = files.sets(train, validation, test, validation_samples, labels)
+    whole, taken = sets.train, sets.validation
+    if not validation:
+        has_entity = np.array([set(sentence.tags) != {OUTSIDE} for sentence in whole])
+        rows = stratified_draw(has_entity, size, seed)
+        if not has_entity[rows].any():
+            problem = "no sentence of training that has an entity is among them"
+            remedy = "Raise it, or name a file in task.validation"
+            raise InputError("task.validation_samples", validation_samples, problem, remedy)
+        taken = [whole[row] for row in rows]
+        whole = [whole[row] for row in np.setdiff1d(np.arange(len(whole)), rows)]
     order = seeded_generator(seed).permutation(len(whole))
     drawn = [whole[i] for i in np.sort(order[:samples] if samples else order)]
-    return LabelledSets(labels, drawn, *held_out)
+    return sets._replace(train=drawn, validation=taken)
 
 
 def read_scored(file: TextFile, labels: Sequence[str]) -> list[TaggedSentence]:
     """Sentences to score a model of these labels on; errors as of ``read_tagged``."""
-    sentences = read_conll(file)
-    tags = {tag for sentence in sentences for tag in sentence.tags}
-    file.check_labels(tags, labels)
-    if tags == {OUTSIDE}:
-        raise file.error("the file holds no entity to score", "Give sentences that have some")
+    sentences = read_tagged_text(file)
+    file.check_labels(_labels(file, sentences), labels)
     return sentences
 
 
-def read_conll(file: TextFile) -> list[TaggedSentence]:
-    """Sentences of a file with a word a line, its first column the word, its last the tag.
+def read_tagged_text(file: TextFile) -> list[TaggedSentence]:
+    """Sentences of a file, in file order and none of them empty.
 
+    A ``.jsonl`` file has an object a line, with lists of equal length under ``tokens`` and
+    ``tags``. Any other has a word a line, its first column the word, its last the tag: CoNLL.
     Tabs separate columns, or blanks in lines without a tab. A line of white space ends a
     sentence, and so does a line that starts with ``-DOCSTART-``. Tags are in the scheme BIO
     (also IOB2): an entity begins with ``B-`` and continues with ``I-`` of the same type.
-
-    Returns:
-      The sentences in file order, none of them empty.
 
     Raises:
       InputError: an unreadable file, a line of one column, another tag, an ``I-`` that
@@ -103,21 +127,57 @@ def read_conll(file: TextFile) -> list[TaggedSentence]:
     Source: Ramshaw and Marcus, Text chunking using transformation-based learning (1995); Tjong
     Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003).
     """
-    sentences: list[TaggedSentence] = []
-    tokens: list[str] = []
-    tags: list[str] = []
-    for number, line in enumerate([*file.lines(), ""], start=1):
-        if line.strip() and not line.startswith("-DOCSTART-"):
-            token, tag = _columns(file, number, line)
-            _check_tag(file, number, tag, previous=tags[-1] if tags else OUTSIDE)
-            tokens.append(token)
-            tags.append(tag)
-        elif tokens:
-            sentences.append(TaggedSentence(tuple(tokens), tuple(tags)))
-            tokens, tags = [], []
+    return [sentence for _, sentence in _placed(file)]
+
+
+def _placed(file: TextFile) -> list[Placed[TaggedSentence]]:
+    """Sentences, and the lines that they begin in."""
+    is_json = Path(file.name).suffix.lower() == OBJECTS
+    sentences = list(_json_sentences(file) if is_json else _conll_sentences(file))
     if not sentences:
         raise file.error("the file holds no word", "Give a file with sentences")
     return sentences
+
+
+def _labels(file: TextFile, sentences: Sequence[TaggedSentence]) -> tuple[str, ...]:
+    types = sorted({entity_type(tag) for sentence in sentences for tag in sentence.tags} - {""})
+    if not types:
+        problem = f"the file holds no entity to {'learn' if file.key == 'task.train' else 'score'}"
+        raise file.error(problem, "Give sentences that have some")
+    return (OUTSIDE, *(f"{mark}-{name}" for name in types for mark in "BI"))
+
+
+def _conll_sentences(file: TextFile) -> Iterator[Placed[TaggedSentence]]:
+    tokens: list[str] = []
+    tags: list[str] = []
+    first = 1
+    for number, line in enumerate([*file.lines(), ""], start=1):
+        if line.strip() and not line.startswith("-DOCSTART-"):
+            token, tag = _columns(file, number, line)
+            _check_tag(file, f"line {number}", tag, previous=tags[-1] if tags else OUTSIDE)
+            first = first if tokens else number
+            tokens.append(token)
+            tags.append(tag)
+        elif tokens:
+            yield f"line {first}", TaggedSentence(tuple(tokens), tuple(tags))
+            tokens, tags = [], []
+
+
+def _json_sentences(file: TextFile) -> Iterator[Placed[TaggedSentence]]:
+    for place, values in read_records(file, [Field(("tokens",)), Field(("tags",))]):
+        if not all(
+            isinstance(each, list) and all(isinstance(s, str) for s in each) for each in values
+        ):
+            problem = f"{place} has no lists of texts under tokens and tags"
+            raise file.error(problem, 'Write {"tokens": ["word", ...], "tags": ["O", ...]}')
+        tokens, tags = values
+        if len(tokens) != len(tags):
+            problem = f"{place} has {len(tokens)} tokens and {len(tags)} tags"
+            raise file.error(problem, "Give every token one tag")
+        for previous, tag in itertools.pairwise([OUTSIDE, *tags]):
+            _check_tag(file, place, tag, previous)
+        if tokens:
+            yield place, TaggedSentence(tuple(tokens), tuple(tags))
 
 
 def entity_type(tag: str) -> str:
@@ -168,12 +228,12 @@ def _columns(file: TextFile, number: int, line: str) -> tuple[str, str]:
     return columns[0].strip(_BLANKS), columns[-1].strip(_BLANKS)
 
 
-def _check_tag(file: TextFile, number: int, tag: str, previous: str) -> None:
+def _check_tag(file: TextFile, place: str, tag: str, previous: str) -> None:
     if not _BIO_TAG.fullmatch(tag):
-        problem = f"line {number} has the tag {tag!r}, which is none of O, B-type and I-type"
+        problem = f"{place} has the tag {tag!r}, which is none of O, B-type and I-type"
         raise file.error(problem, "Write tags in the scheme BIO (IOB2)")
     if tag.startswith("I-") and entity_type(previous) != entity_type(tag):
-        problem = f"line {number} has {tag} after {previous}, an entity that nothing began"
+        problem = f"{place} has {tag} after {previous}, an entity that nothing began"
         raise file.error(problem, "Convert the tags to the scheme BIO (IOB2)")
 
 
@@ -215,14 +275,21 @@ class Tagging(bert.BertObjective):
     data: TaggingData
 
     @classmethod
-    def load_data(cls, config: Config) -> TaggingData:
-        """Read CoNLL files and turn them into arrays; a deterministic function.
+    def read_corpus(cls, config: Config) -> LabelledSets[TaggedSentence]:
+        """Read the sentences; all that is wrong with the files is told at once."""
+        return bert.read_corpus(config, read_tagged)
+
+    @classmethod
+    def load_data(
+        cls, config: Config, corpus: LabelledSets[TaggedSentence] | None = None
+    ) -> TaggingData:
+        """Turn sentences into arrays; a deterministic function.
 
         A sentence longer than a row is cut into consecutive windows between words, so every word
         is in one window and scored once. A word of more pieces than a row holds has a window of
         its own and keeps its first pieces.
         """
-        sets = read_tagged(**bert.reading_settings(config))
+        sets = corpus or cls.read_corpus(config)
         length = config["task"]["source_length"]
         wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
         parts = {}
@@ -280,8 +347,10 @@ TAGGING = Task(
     score_name="span F1",
     make_sizes=bert.make_sizes,
     make_objective=Tagging.from_config,
+    read_corpus=Tagging.read_corpus,
     count_work=functools.partial(bert.count_work, pools=False),
     load=load,
+    linear_scores=functools.partial(bert.linear_scores, pools=False),
     reads=bert.READS,
     needs=bert.NEEDS,
 )

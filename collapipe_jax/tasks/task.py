@@ -128,14 +128,20 @@ class Task:
 
     score_name: str  # name of the validation score, a percentage, in figures
     make_sizes: Callable[[Config], Any]  # sizes of the model, without reading any file
-    make_objective: Callable[[Config], Objective]  # model, data and scores
+    # Model, data and scores, from the configuration and, where there is one, what was read
+    make_objective: Callable[..., Objective]
     # What the model asks of the network, without reading any file
     count_work: Callable[[Config], ModelCounts]
     # The model in a folder that ``Objective.export`` wrote; None where it writes none
     load: Callable[[Path], Predictor] | None = None
     # Keys, empty by default, that not every task reads; the others refuse them
     reads: frozenset[str] = frozenset()
-    # Keys that must not be empty, each with the remedy
+    # Reads the files that the configuration names, before any other work; has ``labels`` where
+    # the task reads ``task.labels``
+    read_corpus: Callable[[Config], Any] | None = None
+    # Test scores by name of a linear model, from what was read; None where there is no such model
+    linear_scores: Callable[[Any], dict[str, Any]] | None = None
+    # Keys that must not be empty in training, each with the remedy
     needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

@@ -2,9 +2,7 @@
 
 import dataclasses
 import os
-import re
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,8 +25,13 @@ from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
 from collapipe_jax.models.translator_files import save_translator
 from collapipe_jax.seeds import seed_of
-from collapipe_jax.tasks.corpora import TextFile
-from collapipe_jax.tasks.sampling import seeded_generator
+from collapipe_jax.tasks.parallel_text import (
+    Pair,
+    SourceSplit,
+    read_parallel_text,
+    read_split,
+    split_by_source,
+)
 from collapipe_jax.tasks.scores import bleu
 from collapipe_jax.tasks.subwords import BpeTokenizer, pad_rows, train_bpe
 from collapipe_jax.tasks.synthetic import generate_parallel_text
@@ -45,28 +48,6 @@ from collapipe_jax.tasks.task import (
 
 SYNTHETIC = "synthetic"
 MAX_LABELS = 8
-
-Pair = tuple[str, str]
-
-_APOSTROPHES = "\u2018\u2019\u201a\u201b\u02bc\u00b4`"
-_QUOTES = "\u201c\u201d\u201e\u201f\u00ab\u00bb"
-_INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
-_REPLACEMENTS = str.maketrans(
-    {
-        **dict.fromkeys(_APOSTROPHES, "'"),
-        **dict.fromkeys(_QUOTES, '"'),
-        **dict.fromkeys(_INVISIBLE, None),
-        "\u2581": "_",  # the tokenizer's mark of a space
-    }
-)
-
-
-class SourceSplit(NamedTuple):
-    """Disjoint sets of sentence pairs ``(source, target)``, without a source in two of them."""
-
-    train: list[Pair]
-    validation: list[Pair]
-    test: list[Pair]
 
 
 class ParallelSentences(NamedTuple):
@@ -93,80 +74,6 @@ class TranslationData(NamedTuple):
     dropped: dict[str, int]  # number of pairs left out: empty ones, and too long ones by set
 
 
-def read_parallel_text(corpus: str) -> tuple[list[Pair], int]:
-    """Normalised sentence pairs in file order, and the number of those left out.
-
-    Pairs with an empty side and blank lines are left out.
-
-    Args:
-      corpus: a file with a pair a line, source and target in its first two columns (further
-        columns are ignored), between tabs; or ``A|B``, two files aligned line by line.
-
-    Raises:
-      InputError: an unreadable file, a line without a tab, or files that are not aligned.
-    """
-    files = [TextFile("task.corpus", name) for name in corpus.split("|")]
-    if len(files) > 2:
-        raise InputError("task.corpus", corpus, "more than two files", "Give one, or A|B")
-    rows = _tabbed_rows(files[0]) if len(files) == 1 else _aligned_rows(corpus, *files)
-    pairs = [(normalise(source), normalise(target)) for source, target in rows]
-    kept = [pair for pair in pairs if all(pair)]
-    return kept, len(pairs) - len(kept)
-
-
-def normalise(text: str) -> str:
-    """Text in one spelling: equal sentences become equal strings.
-
-    Unicode NFC. Every run of white space becomes one plain space, at the ends none.
-    Typographic apostrophes (accents used as such too) and quotation marks become ASCII ones;
-    soft hyphens and zero-width characters vanish. The function is idempotent.
-    """
-    # before and after NFC: removed characters may separate what composes, and a few
-    # characters compose into replaced ones
-    text = unicodedata.normalize("NFC", text.translate(_REPLACEMENTS)).translate(_REPLACEMENTS)
-    return " ".join(text.split())
-
-
-def split_by_source(pairs: Sequence[Pair], sizes: tuple[int, int, int], seed: int) -> SourceSplit:
-    """Random train, validation and test sets that share no source, by ``source_key``.
-
-    In a many-to-many corpus a source has several translations, and a split by pairs would
-    test on sources seen in training. Sources are shuffled and assigned to test, then validation,
-    then training. Validation and test take the first pair of each of their sources: one
-    reference a source, the usual single-reference BLEU. Training takes every pair of its sources.
-
-    Raises:
-      InputError: a corpus too small for the sizes.
-    """
-    train_size, validation_size, test_size = sizes
-    pairs_of: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        pairs_of.setdefault(source_key(pair[0]), []).append(pair)
-    members = list(pairs_of.values())
-    held_out = validation_size + test_size
-    if len(members) <= held_out:
-        problem = (
-            f"the corpus has {len(members)} distinct source sentences, too few to hold out "
-            f"{validation_size} for validation and {test_size} for test"
-        )
-        remedy = "Lower task.validation_pairs or task.test_pairs, or use a larger corpus"
-        raise InputError("task.validation_pairs", validation_size, problem, remedy)
-    order = seeded_generator(seed).permutation(len(members))
-    test = [members[g][0] for g in order[:test_size]]
-    validation = [members[g][0] for g in order[test_size:held_out]]
-    train = [pair for g in order[held_out:] for pair in members[g]]
-    if train_size > len(train):
-        problem = f"the corpus has only {len(train)} pairs for training"
-        remedy = "Lower task.pairs, or validation and test"
-        raise InputError("task.pairs, less validation and test", train_size, problem, remedy)
-    return SourceSplit(train[:train_size], validation, test)
-
-
-def source_key(source: str) -> str:
-    """A sentence without case and punctuation, or as it is without any letter."""
-    return " ".join(re.findall(r"\w+", source.casefold())) or source
-
-
 def length_labels(lengths: np.ndarray) -> np.ndarray:
     """Classes 0, 1, ... ``[n]`` of samples by length ``[n]``, short sentences first, without gaps.
 
@@ -177,24 +84,6 @@ def length_labels(lengths: np.ndarray) -> np.ndarray:
     bounds = np.quantile(lengths, np.arange(1, MAX_LABELS) / MAX_LABELS, method="lower")
     _, labels = np.unique(np.searchsorted(bounds, lengths, side="left"), return_inverse=True)
     return labels.astype(np.int32)
-
-
-def _tabbed_rows(file: TextFile) -> Iterable[Pair]:
-    for number, line in enumerate(file.lines(), start=1):
-        columns = line.split("\t")
-        if len(columns) < 2 and line.strip():
-            remedy = "Write one pair a line as source<TAB>target, or give two aligned files"
-            raise file.error(f"line {number} has no tab between source and target", remedy)
-        yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
-
-
-def _aligned_rows(corpus: str, source: TextFile, target: TextFile) -> Iterable[Pair]:
-    sources, targets = source.lines(), target.lines()
-    if len(sources) != len(targets):
-        problem = f"the files have {len(sources)} and {len(targets)} lines"
-        remedy = "Give two files whose lines translate each other one by one"
-        raise InputError("task.corpus", corpus, problem, remedy)
-    return zip(sources, targets, strict=True)
 
 
 def pair_arrays(
@@ -219,6 +108,26 @@ def pair_arrays(
     return TranslationBatch(source_ids, target_ids), kept
 
 
+_OF_FILES = ("train", "validation", "test", "samples", "validation_samples")
+
+
+def _split_sizes(task: Config) -> tuple[int | None, int, int]:
+    """Sizes of the sets of one corpus; None is all that is left to train on."""
+    pairs, held_out = task["pairs"], task["validation_pairs"] + task["test_pairs"]
+    if 0 < pairs <= held_out:
+        problem = f"validation and test take {held_out} of them, none are left to train on"
+        remedy = "Raise it, or lower task.validation_pairs and task.test_pairs"
+        raise InputError("task.pairs", pairs, problem, remedy)
+    return pairs - held_out if pairs else None, task["validation_pairs"], task["test_pairs"]
+
+
+def _split(config: Config, text: Sequence[Pair], sizes: tuple[int | None, int, int]) -> SourceSplit:
+    """Sets of one corpus, in the direction of the configuration."""
+    if config["task"]["reverse"]:
+        text = [(target, source) for source, target in text]
+    return split_by_source(text, sizes, config["seed"])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Translation(Objective):
     """The objective of translating, with the settings of the beam search on the test set."""
@@ -232,15 +141,39 @@ class Translation(Objective):
     length_penalty: float
 
     @classmethod
-    def from_config(cls, config: Config) -> "Translation":
-        """Read or generate the corpus."""
+    def from_config(
+        cls, config: Config, corpus: tuple[SourceSplit, int] | None = None
+    ) -> "Translation":
+        """Read the corpus, unless it is given, or generate it."""
         options = {key: config["evaluation"][key] for key in ("beams", "length_penalty")}
-        model, data = Translator(make_sizes(config)), cls.load_data(config)
+        data, model = cls.load_data(config, corpus), Translator(make_sizes(config))
         return cls(kind=config["task"]["kind"], model=model, data=data, **options)
 
     @classmethod
-    def load_data(cls, config: Config) -> TranslationData:
-        """Read or generate a corpus and turn it into arrays; a deterministic function.
+    def read_corpus(cls, config: Config) -> tuple[SourceSplit, int] | None:
+        """Sets and number of pairs left out; None where the text is to be generated.
+
+        Raises:
+          InputError: a missing or broken corpus, or sizes that it cannot serve; or all of these.
+        """
+        task = config["task"]
+        corpus, files = task["corpus"], [key for key in _OF_FILES if task.get(key)]
+        if corpus and corpus != SYNTHETIC and files:
+            problem = f"task.{files[0]} is of separate files, and this is one that is split"
+            raise InputError("task.corpus", corpus, problem, "Clear one of them")
+        if files or not corpus:
+            return read_split(config)
+        if corpus == SYNTHETIC:
+            return None
+        sizes = _split_sizes(task)
+        text, left_out = read_parallel_text(corpus)
+        return _split(config, text, sizes), left_out
+
+    @classmethod
+    def load_data(
+        cls, config: Config, corpus: tuple[SourceSplit, int] | None = None
+    ) -> TranslationData:
+        """Turn a corpus into arrays; a deterministic function. Without one, read or generate it.
 
         The vocabulary is learnt from the training text alone. Lengths include the end id. A pair
         that does not fit them is dropped and counted, never cut.
@@ -249,24 +182,19 @@ class Translation(Objective):
           InputError: a missing or broken corpus, sizes that it cannot serve, or lengths that
             leave a set empty.
         """
-        task, seed = config["task"], seed_of(config, "task")
+        task = config["task"]
         lengths = task["source_length"], task["target_length"]
-        pairs, held_out = task["pairs"], task["validation_pairs"] + task["test_pairs"]
-        if pairs <= held_out:
-            problem = f"validation and test take {held_out} of them, none are left to train on"
-            remedy = "Raise it, or lower task.validation_pairs and task.test_pairs"
-            raise InputError("task.pairs", pairs, problem, remedy)
-        if task["corpus"] == SYNTHETIC:
-            text, empty_lines = generate_parallel_text(seed, pairs), 0
-        else:
-            text, empty_lines = read_parallel_text(task["corpus"])
-        if task["reverse"]:
-            text = [(target, source) for source, target in text]
-        sizes = (pairs - held_out, task["validation_pairs"], task["test_pairs"])
-        split = split_by_source(text, sizes, seed)
+        corpus = corpus or cls.read_corpus(config)
+        if corpus is None:
+            sizes = _split_sizes(task)
+            if not task["pairs"]:
+                raise InputError("task.pairs", 0, "none to generate", "Give their number")
+            text = generate_parallel_text(seed_of(config, "task"), task["pairs"])
+            corpus = _split(config, text, sizes), 0
+        split, left_out = corpus
         lines = (line for pair in split.train for line in pair)
         tokenizer = train_bpe(lines, task["vocabulary_size"])
-        arrays, texts, dropped = {}, {}, {"empty": empty_lines}
+        arrays, texts, dropped = {}, {}, {"empty": left_out}
         for name, chosen in split._asdict().items():
             arrays[name], texts[name] = pair_arrays(tokenizer, chosen, lengths, name)
             dropped[name] = len(chosen) - len(arrays[name].source_ids)
@@ -378,7 +306,8 @@ TRANSLATION = Task(
     score_name="BLEU",
     make_sizes=make_sizes,
     make_objective=Translation.from_config,
+    read_corpus=Translation.read_corpus,
     count_work=count_work,
     load=load,
-    reads=frozenset({"task.reverse"}),
+    reads=frozenset({"task.reverse", *(f"task.{key}" for key in _OF_FILES)}),
 )

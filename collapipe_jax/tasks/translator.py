@@ -14,10 +14,11 @@ from collapipe_jax.models.decoding import beam_search
 from collapipe_jax.models.tensor_files import CONFIG
 from collapipe_jax.models.transformer import Translator as Model
 from collapipe_jax.models.translator_files import load_translator
+from collapipe_jax.tasks.parallel_text import normalise, read_parallel_text
 from collapipe_jax.tasks.scores import bleu
 from collapipe_jax.tasks.subwords import BpeTokenizer, pad_rows
 from collapipe_jax.tasks.task import PREDICTED, Predictor, held_out_loss, in_batches
-from collapipe_jax.tasks.translation import normalise, pair_arrays, read_parallel_text
+from collapipe_jax.tasks.translation import pair_arrays
 
 
 class Translator(Predictor):

@@ -119,9 +119,9 @@ class _Course:
             by_clients = policy_entry(name).by_clients
             if by_clients not in built:
                 built[by_clients] = build_experiment(own)
-            return dataclasses.replace(
-                built[by_clients], config=own.to_dict(), policy=make_policy(**own.policy)
-            )
+            first = built[by_clients]
+            settings = own.to_dict() | {"task": first.config["task"]}  # with the labels counted
+            return dataclasses.replace(first, config=settings, policy=make_policy(**own.policy))
 
         rounds = self._rounds({name: build(name) for name, _ in pairs})
         for name, rate in pairs:

@@ -183,7 +183,7 @@ def test_value_that_cannot_be_is_refused_before_any_work(name, value, remedy):
         ("task.domains", "domains.json"),
         ("task.labels", 3),
         ("task.piece_dropout", 0.1),
-        ("task.train", "train.tsv"),
+        ("task.text_column", "body"),
     ],
 )
 def test_what_translation_does_not_read_is_refused(name, value):
@@ -265,7 +265,6 @@ def test_network_whose_rounds_never_end(name, value):
         ("task.pairs", 50, "task.pairs"),
         ("task.vocabulary_size", 20, "task.vocabulary_size"),
         ("task.corpus", "no_such_file.txt", "task.corpus"),
-        ("task.corpus", "left.txt|right.txt", "task.corpus"),
         ("network.clusters", 200, "network.clusters"),
     ],
 )

@@ -123,18 +123,24 @@ def test_every_key_of_the_optimisers_moves_only_its_own(name, moved):
     assert tuple(a != b for a, b in zip(base, after, strict=True)) == moved
 
 
-ALL_TEXTS = ("seed", "task.vocabulary_size", "task.source_length")
-LABELLED = tuple(
-    "task." + key for key in ("train", "validation", "test", "samples", "vocabulary", "lowercase")
+ALL_TEXTS = ("task.seed", "seed", "task.vocabulary_size", "task.source_length")
+FILES = tuple(
+    "task." + key for key in ("train", "validation", "test", "samples", "validation_samples")
 )
+LABELLED = (*FILES, "task.vocabulary", "task.lowercase", "task.labels")
 READS = {
     Translation: (
         *ALL_TEXTS,
+        *FILES,
         *("task." + key for key in ("corpus", "reverse", "pairs", "validation_pairs")),
         *("task." + key for key in ("test_pairs", "target_length")),
     ),
     Tagging: (*ALL_TEXTS, *LABELLED),
-    Classification: (*ALL_TEXTS, *LABELLED, "task.domains", "task.validation_samples"),
+    Classification: (
+        *ALL_TEXTS,
+        *LABELLED,
+        *("task." + key for key in ("domains", "text_column", "label_column")),
+    ),
 }
 
 
@@ -148,6 +154,10 @@ class Noted(dict):
     def __getitem__(self, key):
         self.read.add(key)
         return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self.read.add(key)
+        return super().get(key, default)
 
 
 @pytest.mark.parametrize("objective", READS)
@@ -163,7 +173,7 @@ def test_every_key_of_the_task_reaches_the_data(objective, tmp_path):
 
 
 def test_no_key_of_the_task_is_forgotten():
-    elsewhere = {"task.kind", "task.labels", "task.split", "task.concentration"}
+    elsewhere = {"task.kind", "task.split", "task.concentration"}
     elsewhere |= {"task.piece_dropout"}  # of the objective, which draws from the data
     named = {name for names in READS.values() for name in names} - {"seed"}
     assert named | elsewhere == {name for name in KEYS if name.startswith("task.")}

@@ -15,9 +15,9 @@ from collapipe_jax.tasks.classification import (
     read_domains,
     read_labelled_text,
     split_name,
-    stratified_draw,
 )
 from collapipe_jax.tasks.corpora import TextFile
+from collapipe_jax.tasks.sampling import stratified_draw
 from collapipe_jax.tasks.subwords import SPECIAL_PIECES
 
 CLASSES = {"light on": 12, "pay bill": 8, "block card": 4}
@@ -143,7 +143,6 @@ def test_a_stratified_draw_is_random_within_labels_and_in_its_ties():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"validation": ""}, r"task\.validation_samples = 0: there is no task\.validation"),
         ({"validation_samples": 3}, r"validation_samples = 3: task\.validation names a file"),
         ({"validation": "", "validation_samples": 24}, "none would be left to train on"),
         ({"train": "no/such.csv"}, r"task\.train = 'no/such\.csv': no such file"),
@@ -272,8 +271,8 @@ def test_splits_go_by_name(write):
         ("a.json", "[", "not JSON .Expecting value"),
         ("a.json", "3", "no JSON list of entries"),
         ("a.json", [["a", "b", "c"]], "entry 1 is no text with a label"),
-        ("a.json", [["a", "b"], {"text": "a"}], "entry 2 is no text with a label"),
-        ("a.json", [["a", 3]], "entry 1 is no text with a label"),
+        ("a.json", [["a", "b"], {"text": "a"}], "entry 2 has no column category or label among"),
+        ("a.json", [["a", 3]], "entry 1 has 3 where text should be"),
         ("a.json", [["a", ""]], "entry 1 has no label"),
         ("a.json#val", {"train": [], "test": []}, "no split 'val' among train, test"),
         ("a.json", {"train": []}, "no split '' among train.*Name one as FILE.json#SPLIT"),

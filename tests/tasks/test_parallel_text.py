@@ -9,12 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.translation import (
-    normalise,
-    read_parallel_text,
-    source_key,
-    split_by_source,
-)
+from collapipe_jax.tasks.corpora import text_key
+from collapipe_jax.tasks.parallel_text import normalise, read_parallel_text, split_by_source
 
 ODD = "\u00a0\u202f\u200b\u00ad\u2019\u201e\u201c\u2581\u0301e\t\r\n\u2028 \u3000\u1fef\ufeff"
 
@@ -41,9 +37,9 @@ def test_normalise_is_idempotent_on_every_character():
             assert normalise(once) == once
 
 
-def test_source_key_ignores_case_and_punctuation():
-    assert source_key("Run!") == source_key("run.") != source_key("Runs.")
-    assert source_key("?!") == "?!"
+def test_text_key_ignores_case_and_punctuation():
+    assert text_key("Run!") == text_key("run.") != text_key("Runs.")
+    assert text_key("?!") == "?!"
 
 
 def test_reads_two_columns_and_counts_empty_pairs(tmp_path):

@@ -88,7 +88,7 @@ def test_a_registered_task_is_trained_priced_and_scored(config, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value", "remedy"),
-    [("task.labels", 0, "Give 2"), ("task.train", "a.tsv", "set task.kind to tagging")],
+    [("task.labels", 0, "Give 2"), ("task.train", "a.tsv", "set task.kind to translation")],
 )
 def test_its_keys_are_checked_like_those_of_any_task(config, name, value, remedy):
     with pytest.raises(InputError, match=remedy) as caught:

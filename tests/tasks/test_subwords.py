@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert import UNLABELLED
 from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from collapipe_jax.tasks.parallel_text import normalise
 from collapipe_jax.tasks.subwords import (
     BPE_SPECIALS,
     SPECIAL_PIECES,
@@ -20,7 +21,6 @@ from collapipe_jax.tasks.subwords import (
     train_wordpiece,
 )
 from collapipe_jax.tasks.synthetic import generate_parallel_text
-from collapipe_jax.tasks.translation import normalise
 
 PIECES = [*SPECIAL_PIECES, "un", "##aff", "##able", "##a", "run", "runn", "##ing", "!", "[", "]"]
 PIECES += ["cls", "caf", "##e", "\u6f22", "\u5b57", "a"]

@@ -14,7 +14,7 @@ from collapipe_jax.tasks.tagging import (
     TaggedSentence,
     Tagging,
     cut_at_words,
-    read_conll,
+    read_tagged_text,
     word_tags,
 )
 
@@ -47,6 +47,7 @@ def load(folder, **changes):
         "source_length": 12,
         "samples": 0,
         "lowercase": True,
+        "validation_samples": 0,
     }
     return load_data(Tagging, **{**arguments, **changes})
 
@@ -209,7 +210,7 @@ def read(tmp_path):
     def write_and_read(content):
         path = tmp_path / "corpus.conll"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return read_conll(TextFile("task.train", str(path)))
+        return read_tagged_text(TextFile("task.train", str(path)))
 
     return write_and_read
 
@@ -257,7 +258,7 @@ def test_what_was_written_is_read(tmp_path_factory, sentences):
     path = tmp_path_factory.mktemp("conll") / "corpus"
     rows = ["".join(f"{a}\t{b}\n" for a, b in zip(*s, strict=True)) for s in sentences]
     path.write_text("\n".join(rows), encoding="utf-8", newline="")
-    assert read_conll(TextFile("task.train", str(path))) == sentences
+    assert read_tagged_text(TextFile("task.train", str(path))) == sentences
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_broken_files_are_named_with_the_line(read, content, message):
 
 def test_a_missing_file_is_named_under_its_key(tmp_path):
     with pytest.raises(InputError, match=r"task\.test = .*nowhere.*no such file"):
-        read_conll(TextFile("task.test", f"{tmp_path}/nowhere"))
+        read_tagged_text(TextFile("task.test", f"{tmp_path}/nowhere"))
 
 
 @pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
@@ -301,7 +302,7 @@ def test_a_missing_file_is_named_under_its_key(tmp_path):
     ],
 )
 def test_the_real_corpora_hold_what_their_papers_say(name, sentences, tokens, spans):
-    read = read_conll(TextFile("task.train", name))
+    read = read_tagged_text(TextFile("task.train", name))
     assert len(read) == sentences
     assert sum(len(s.tokens) for s in read) == tokens
     assert sum(tag.startswith("B-") for s in read for tag in s.tags) == spans

@@ -7,13 +7,13 @@ import pytest
 from support.tiny_corpora import load_data
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.tasks.corpora import text_key
+from collapipe_jax.tasks.parallel_text import normalise
 from collapipe_jax.tasks.scores import bleu
 from collapipe_jax.tasks.translation import (
     MAX_LABELS,
     Translation,
     length_labels,
-    normalise,
-    source_key,
 )
 
 SMALL = {
@@ -131,7 +131,7 @@ def test_the_longest_pair_fits_exactly(corpus):
 def test_translations_of_one_sentence_stay_in_one_set(corpus):
     data = load_file(str(corpus))
     keys = [
-        {source_key(text) for text in data.tokenizer.decode_batch(arrays.source_ids)}
+        {text_key(text) for text in data.tokenizer.decode_batch(arrays.source_ids)}
         for arrays in (data.train, data.validation, data.test)
     ]
     assert [len(k) for k in keys] == [50, 5, 5]

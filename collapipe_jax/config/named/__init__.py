@@ -1,7 +1,7 @@
 """Configurations that the commands know by name."""
 
-NAMED = {
-    "default": "default",
-    **{name: f"named.{name}" for name in ("quickstart", "paper", "clinc150", "bc5cdr", "tatoeba")},
-}
+_NAMED = ("quickstart", "paper", "classification", "tagging", "translation")
+_OF_CORPORA = ("clinc150", "bc5cdr", "tatoeba")
+
+NAMED = {"default": "default", **{name: f"named.{name}" for name in (*_NAMED, *_OF_CORPORA)}}
 """Modules of ``collapipe_jax.config`` by the names of configurations."""

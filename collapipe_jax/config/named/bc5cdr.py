@@ -10,8 +10,8 @@ tag gives 58.3, a linear tagger 76.6.
 trained yet either.
 """
 
-from collapipe_jax.config import default
 from collapipe_jax.config.default import Config
+from collapipe_jax.config.named import tagging
 from collapipe_jax.config.named.clinc150 import enlarge
 
 VARIANTS = ("", "base")
@@ -19,27 +19,17 @@ VARIANTS = ("", "base")
 
 def get_config(variant: str = "") -> Config:
     """A small BERT from scratch, or BERT-base."""
-    config = default.get_config()
+    config = tagging.get_config()
     config.task.update(
         {
-            "kind": "tagging",
             "train": "ner_bc5cdr/train.tsv",
             "validation": "ner_bc5cdr/devel.tsv",
             "test": "ner_bc5cdr/test.tsv",
             "labels": 5,
             # Every word that training has twice is whole; dropout teaches the pieces of others.
             "vocabulary_size": 12_000,
-            "piece_dropout": 0.2,
-            "lowercase": False,  # capitals mark names of chemicals
-            "source_length": 64,
         }
     )
-    config.model.update({"encoder_blocks": 4, "dropout_rate": 0.1})
-    config.training.update({"rounds": 200, "warmup_steps": 200})
-    config.devices.memory_share = 0.004  # scaled down with the model; see default.py
-    config.control.device_budget_j = 1.4  # 1.8 times the work of default.py
-    config.evaluation.every_rounds = 50
-    config.checkpoint_every_rounds = 50
     if variant == "base":
         enlarge(config)
         config.task.source_length = 128

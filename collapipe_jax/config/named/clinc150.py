@@ -12,34 +12,27 @@ the workdir, as Hugging Face lays it out. Only its checks and its network have b
 training.
 """
 
-from collapipe_jax.config import default
 from collapipe_jax.config.default import Config
+from collapipe_jax.config.named import classification
 
 VARIANTS = ("", "base")
 
 
 def get_config(variant: str = "") -> Config:
     """A small BERT from scratch, or BERT-base."""
-    config = default.get_config()
+    config = classification.get_config()
     config.task.update(
         {
-            "kind": "classification",
             "train": "cls_clinc150/data_full.json#train",
             "validation": "cls_clinc150/data_full.json#val",
             "test": "cls_clinc150/data_full.json#test",
             "domains": "cls_clinc150/domains.json",
             "labels": 150,
-            "vocabulary_size": 3_000,
             "source_length": 24,
             "split": "dirichlet",  # by domain, 10 of them
         }
     )
-    config.model.update({"encoder_blocks": 4, "dropout_rate": 0.1})
-    config.training.update({"rounds": 400, "warmup_steps": 200})
-    config.training.update({"client_learning_rate": 1e-3, "decoder_learning_rate": 1e-3})
-    config.devices.memory_share = 0.002  # scaled down with the model; see default.py
-    config.evaluation.every_rounds = 50
-    config.checkpoint_every_rounds = 50
+    config.training.rounds = 400
     if variant == "base":
         enlarge(config)
         config.task.source_length = 32

@@ -9,25 +9,19 @@ gives 0.4.
 al. (2017), for a GPU. Only its checks and its network have been run so far, no training.
 """
 
-from collapipe_jax.config import default
 from collapipe_jax.config.default import Config
+from collapipe_jax.config.named import translation
 
 VARIANTS = ("", "base")
 
 
 def get_config(variant: str = "") -> Config:
     """A small Transformer on 30 000 pairs, or 6 + 6 blocks on all of them."""
-    config = default.get_config()
+    config = translation.get_config()
     config.task.update({"corpus": "mt_tatoeba_deu_eng/deu.txt", "pairs": 30_000})
     config.task.update({"validation_pairs": 500, "test_pairs": 1_000})
-    config.task.update({"vocabulary_size": 3_000, "source_length": 20, "target_length": 24})
-    config.model.update({"encoder_blocks": 4, "decoder_blocks": 1})
+    config.task.update({"source_length": 20, "target_length": 24})
     config.model.dropout_rate = 0.0  # four epochs: the model does not overfit yet
-    config.training.update({"rounds": 400, "warmup_steps": 200})
-    config.devices.memory_share = 0.002  # scaled down with the model; see default.py
-    config.control.divergence_ratio = 1.05  # losses may cost 5 % of the gradient's variance
-    config.evaluation.every_rounds = 100
-    config.checkpoint_every_rounds = 50
     if variant == "base":
         config.model.update({"width": 512, "heads": 8, "feed_forward_width": 2048})
         config.model.update({"encoder_blocks": 6, "decoder_blocks": 6, "dropout_rate": 0.1})

@@ -1,8 +1,8 @@
 from support import tiny_corpora
 
 from collapipe_jax.tasks.classification import read_sets
+from collapipe_jax.tasks.linear_baselines import class_scores, tag_scores, text_svm
 from collapipe_jax.tasks.tagging import read_tagged
-from experiments.benchmarks.linear_baselines import class_scores, tag_scores
 
 
 def test_a_linear_model_reads_what_a_word_tells(tmp_path):
@@ -23,3 +23,9 @@ def test_a_linear_tagger_reads_neighbours_where_memory_does_not(tmp_path):
     assert nothing == 0.0
     assert 40.0 < memory < 70.0
     assert linear == 100.0
+
+
+def test_a_summary_gets_the_scores_of_the_linear_model(tmp_path):
+    sets = read_sets(**tiny_corpora.write_sets(tmp_path, "classification"), seed=0)
+    found = text_svm(sets)
+    assert found == {"test_accuracy_linear": 100.0, "test_macro_f1_linear": 100.0}
