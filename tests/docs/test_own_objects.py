@@ -12,6 +12,10 @@ from support import ROOT
 
 _GUIDES = ROOT / "docs" / "how-to"
 _MOST_LINES = {"own-policy.md": 15, "own-path-loss.md": 5, "own-task.md": 60}
+_SHORT = (
+    "--config.training.rounds=2 --config.training.warmup_steps=2 --config.model.encoder_blocks=2 "
+    "--config.task.pairs=400 --config.task.validation_pairs=10 --config.task.test_pairs=10"
+)
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ def test_a_policy(guide, run, tmp_path):
     own = policies["my_package.policies:fastest_first"]
     assert own["latency_s"]["mean"] != policies["static_pipeline"]["latency_s"]["mean"]
     assert own["violations"]["memory"] == 0
-    run(train + " --config.training.warmup_steps=2 --config.training.rounds=2")
+    run(f"{train} {_SHORT}")
     rows = (tmp_path / "runs/trained/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(rows) == 2
 
