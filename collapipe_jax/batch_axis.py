@@ -82,8 +82,7 @@ def is_small_batch(values: Array) -> bool:
 def sum_nodes(values: Array) -> Array:
     """Sum over the first axis.
 
-    Written out, a large batch takes one pass, several times faster than a reduction, which is
-    compiled sooner.
+    Written out, a large batch takes one pass; a reduction is compiled sooner.
     """
     if is_small_batch(values):
         return jnp.sum(values, axis=0)

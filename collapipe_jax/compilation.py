@@ -23,7 +23,7 @@ QUICK_OPTIONS = {
     "xla_llvm_disable_expensive_passes": True,
     **WITHOUT_FUSION_EMITTERS,
 }
-"""Of XLA on a CPU: a program is built in a third of the time, and several times slower."""
+"""Of XLA on a CPU: a program is built sooner, and runs slower."""
 
 quick_jit = functools.partial(jax.jit, compiler_options=QUICK_OPTIONS)
 """As `jax.jit`, for what takes longer to compile than to run."""
@@ -35,9 +35,9 @@ def compile_for_now(function: Callable, *examples) -> Callable:
 
 
 def compile_together(*programs: tuple[Any, ...]) -> list[Callable]:
-    """Compile functions, each with its examples, as :func:`compile_for_now`; the longest first.
+    """Compile functions, each with its examples, as :func:`compile_for_now`.
 
-    One is traced while another compiles.
+    One is traced while another compiles. Pass the longest first.
     """
     options = QUICK_OPTIONS if jax.default_backend() == "cpu" else None
     with ThreadPoolExecutor() as pool:
@@ -53,7 +53,7 @@ def keep_freed_memory() -> bool:
 
     XLA takes a step's scratch memory anew at every call. The GNU C library gets blocks of that
     size from the kernel and gives them back after the call, and the kernel clears all their
-    pages each time: up to a quarter of a training step. What is kept is that of the calling
+    pages each time, in every training step. What is kept is that of the calling
     thread, so programs run there from now on, and calls return when they are done. Call this
     before the first computation: JAX reads that when it starts its backend.
 

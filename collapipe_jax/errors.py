@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 
 class InputError(ValueError):
-    """Wrong input: the key it stands under, its value and the remedy.
+    """Wrong input: its key, its value and a remedy.
 
     The command-line programs print it as a single message and exit with status 2.
 
@@ -25,6 +25,10 @@ class InputError(ValueError):
     def __reduce__(self):
         """So that other processes can raise it too."""
         return type(self), (self.key, self.value, self.problem, self.remedy)
+
+
+class InputWarning(UserWarning):
+    """Input that is allowed and hardly meant; the programs print it as one line."""
 
 
 @contextlib.contextmanager

@@ -114,6 +114,6 @@ def _attempt(work: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return work(), None
     except (InputError, OSError) as error:
         return None, error
-    except Exception as error:  # others must hear of it, or would wait for ever
+    except Exception as error:  # the other hosts must learn of it, or they wait forever
         traceback.print_exc()
         return None, RuntimeError(f"a host has failed: {type(error).__name__}: {error}")

@@ -33,6 +33,8 @@ class Quantity:
     shape: str = ""  # a letter of :data:`AXES` an axis; none is a scalar
     unit: str = ""  # empty where there is none
     bounds: str = ">= 0"  # one or several, such as ``> 0 and <= 1``
+    plausible: str = ""  # narrower bounds, outside of which a number is hardly meant
+    slip: str = ""  # question and advice where it is not: a likely slip
     whole: bool = False  # whether it is an integer
     choices: Any = ()  # known names, where it is a name; a mapping where ``own``
     own: bool = False  # whether it may also name an object of one's own, see :mod:`.own`
@@ -67,18 +69,28 @@ class Quantity:
                 key + "".join(f"[{i}]" for i in index),
                 number if len(index) else value,
                 f"{self._problem(number)} ({self.meaning})",
-                f"Give {'an integer' if self.whole else 'a number'} {self.bounds}{like}",
+                f"Give {'an integer' if self.whole else 'a number'} {self.bounds}{like}"
+                + (self.slip and f". {self.slip}"),
             )
+
+    def doubt(self, key: str, numbers: np.ndarray) -> str:
+        """What is implausible about numbers that :meth:`check` passes; empty if nothing is.
+
+        A 0 is always plausible: it switches something off.
+        """
+        for index in np.argwhere(~_within(numbers, self.plausible) & (numbers != 0)):
+            place = key + "".join(f"[{i}]" for i in index)
+            usual = f"{self.meaning}, as a rule {self.plausible} {self.unit}".strip()
+            return f"{place} = {numbers[tuple(index)]:g}: hardly plausible ({usual}). {self.slip}."
+        return ""
 
     @property
     def _largest(self) -> float:
         return _LARGEST_INT if self.whole else _LARGEST_NUMBER
 
     def _holds(self, numbers: np.ndarray) -> np.ndarray:
-        holds = np.abs(numbers) <= self._largest  # so written, it refuses what is not a number
-        for relation in self.bounds.split(" and "):
-            sign, bound = relation.split()
-            holds &= _RELATIONS[sign](numbers, float(bound))
+        holds = _within(numbers, self.bounds)
+        holds &= np.abs(numbers) <= self._largest  # written like this, it refuses NaN
         return holds & (numbers == np.floor(numbers)) if self.whole else holds
 
     def _problem(self, number: float) -> str:
@@ -90,6 +102,15 @@ class Quantity:
         if self.whole and number != np.floor(number):
             return "not whole"
         return "zero" if number == 0 else "negative" if number < 0 else "out of bounds"
+
+
+def _within(numbers: np.ndarray, bounds: str) -> np.ndarray:
+    """Which numbers are within bounds; all are where there are none."""
+    holds = np.ones(numbers.shape, bool)
+    for relation in filter(None, bounds.split(" and ")):
+        sign, bound = relation.split()
+        holds &= _RELATIONS[sign](numbers, float(bound))
+    return holds
 
 
 def quantity(

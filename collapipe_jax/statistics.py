@@ -1,7 +1,7 @@
 """Means and medians with 95 % confidence intervals, and paired savings."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -45,6 +45,22 @@ def interval_text(interval: Mapping[str, float | None], form: str = "{:.3g}") ->
     if interval["ci95"] is None:
         return mean
     return f"{mean} ± {form.replace('+', '').format(interval['ci95'])}"
+
+
+def median_text(summary: Mapping[str, Any]) -> str:
+    """Median with the ends of its interval as text, the latter where they are known."""
+    text, (low, high) = number_text(summary["median"]), summary["median_ci95"]
+    return (
+        text if low is None or high is None else f"{text} [{number_text(low)}, {number_text(high)}]"
+    )
+
+
+def number_text(value: float | None) -> str:
+    """A number to 3 digits, without an exponent up to a million; ``?`` where unknown."""
+    if value is None:
+        return "?"
+    digits = f"{value:.3g}"
+    return f"{float(digits):,.0f}" if 1e3 <= abs(value) < 1e6 else digits
 
 
 def mean_estimate(values: np.ndarray) -> Estimate:

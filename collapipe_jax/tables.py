@@ -18,7 +18,8 @@ def make_table(
     usual: dict[str, Any] = {"title_justify": "left", "caption_justify": "left"}
     table = Table(**usual | style)
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place < left else "right")
+        is_words = place < left
+        table.add_column(heading, justify="left" if is_words else "right", no_wrap=is_words)
     for row in rows:
         table.add_row(*row)
     return table

@@ -20,6 +20,8 @@ import jax
 import jaxtyping
 import pytest
 from hypothesis import settings
+from support import ROOT
+from support.local_server import serving
 
 # Shapes and types of these packages' public functions are checked in every call.
 jaxtyping.install_import_hook(
@@ -33,6 +35,21 @@ settings.load_profile("repo")
 
 
 @pytest.fixture
+def in_root(monkeypatch):
+    """Run one test from the repository's root, without corpora."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server of files on this machine."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
 def x64():
     """Run one test in double precision."""
     with jax.enable_x64(True):
@@ -43,4 +60,11 @@ def x64():
 def batch_axis_last():
     """Numbers of a problem with a trailing batch axis meet arrays with more axes before it."""
     with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def double(batch_axis_last):
+    """Run a module with a trailing batch axis in double precision, fixtures included."""
+    with jax.enable_x64(True):
         yield

@@ -1,6 +1,5 @@
 """Two processes with half of the devices each, against one with all."""
 
-import json
 import os
 import pickle
 import socket
@@ -10,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from support import ROOT, SUPPORT
+from support.metrics import read_metrics
 
 from collapipe_jax import hosts
 from collapipe_jax.cli.train import main as train_main
@@ -109,10 +109,6 @@ def _end(*processes):
     return [process.returncode for process in processes], printed
 
 
-def _rows(workdir):
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.slow
 def test_two_hosts_train_as_one_and_resume(tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
@@ -122,17 +118,17 @@ def test_two_hosts_train_as_one_and_resume(tmp_path):
     assert statuses == [0, 0], printed
     assert "test_bleu_greedy" in printed[0]
     assert "test_bleu_greedy" not in printed[1]  # the first host speaks for all
-    for one, two in zip(_rows(alone), _rows(together), strict=True):
+    for one, two in zip(read_metrics(alone), read_metrics(together), strict=True):
         assert one["segments"] == two["segments"]
         np.testing.assert_allclose(two["train_loss"], one["train_loss"], rtol=1e-4)
 
-    last = (together / "summary.json").read_bytes(), _rows(together)
+    last = (together / "summary.json").read_bytes(), read_metrics(together)
     (together / "summary.json").unlink()
     newest = max((together / "checkpoints").iterdir(), key=lambda path: int(path.name))
     newest.rename(tmp_path / "gone")
     statuses, printed = _end(*_start_hosts(together, "--resume"))
     assert statuses == [0, 0], printed
-    assert ((together / "summary.json").read_bytes(), _rows(together)) == last
+    assert ((together / "summary.json").read_bytes(), read_metrics(together)) == last
 
     # Every host is told what only the first one sees.
     statuses, printed = _end(*_start_hosts(together))

@@ -3,8 +3,8 @@
 This is the derivative of :func:`.cost.round_terms.round_terms` under power means, by the
 chain rule from times on air and SINRs to logarithms of shares and powers. A larger share
 shortens a message's time and lowers its SINR; a larger power raises SINRs and energy.
-Written out it takes a quarter of the time of automatic differentiation, and the curvature
-comes from the same terms.
+Written out it is faster than automatic differentiation, and the curvature comes from the same
+terms.
 """
 
 import functools

@@ -33,17 +33,13 @@ _LEAST_WEIGHT = 1e-6
 class Weights(NamedTuple):
     """Weights of the maxima, sum 1 over their first axis; of two entries, the first one's."""
 
-    # of the hops by node, the D2E link and the longest compute stage, ``[J + 2, N, ...]``
-    forward: Array
-    backward: Array
+    forward: Array  # of hops by node, D2E link and longest compute stage, ``[J + 2, N, ...]``
+    backward: Array  # likewise
     cluster: PerCluster  # of the clusters' latencies
-    # of a message's time by its SINR, against that by the ceiling of modulation, ``[2, J, N,
-    # ...]``, ``[2, K, N, ...]`` and ``[N, ...]``
-    hop: Array
-    move: Array
-    uplink: Array
-    # Multipliers of caps on nodes' energies, ``[J, N, ...]``, or None without caps
-    caps: Any = None
+    hop: Array  # of a message's time by its SINR, against that by the ceiling, ``[2, J, N, ...]``
+    move: Array  # likewise, ``[2, K, N, ...]``
+    uplink: Array  # likewise, ``[N, ...]``
+    caps: Any = None  # multipliers of caps on nodes' energies, ``[J, N, ...]``, or None
 
 
 def initial_weights(fixed: FixedPartition) -> Weights:
@@ -91,7 +87,7 @@ def power_mean(
 ) -> Maximum:
     """Power mean over the first axis with weights of sum 1, at most the maximum; values >= 0."""
     top = max_nodes(values)
-    # All zero in a cluster that sits out, where any weights do.
+    # All are zero in a cluster that sits out; any ratio serves there.
     ratio = jnp.where(top > 0, values / jnp.where(top > 0, top, 1.0), 1.0)
     part = weights * to_inverse(ratio, temperature)
     total = sum_nodes(part)

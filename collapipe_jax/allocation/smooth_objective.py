@@ -45,9 +45,7 @@ class Coupling(NamedTuple):
 
     interference_w: PerNode  # at its nodes
     interference_cost_per_w: PerNode  # of a watt of its nodes on the others
-    # Of its latency below the round's, ``[N, ...]``; above, it bears the whole cost of the round's
-    # latency
-    latency_cost_per_s: Array
+    latency_cost_per_s: Array  # of latency below the round's, ``[N, ...]``; above, in full
     round_s: PerRound  # latency of the round
     bandwidth_cost: PerRound  # of the D2E band
 

@@ -54,6 +54,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     from collapipe_jax.compilation import keep_compiled_programs
 
     keep_compiled_programs()
-    command = importlib.import_module(f"collapipe_jax.cli.{name}")
     run = run_training if name in _TRAINING else run_reporting_errors
-    return run(command.main, rest)
+    return run(lambda rest: importlib.import_module(f"{__package__}.{name}").main(rest), rest)

@@ -4,12 +4,13 @@ import argparse
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from collapipe_jax.compilation import keep_freed_memory
 from collapipe_jax.config.named import NAMED
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, InputWarning
 
 _HELP = {
     "config": "NAME, FILE.py or package.module, with :VARIANT where it has some; names: "
@@ -23,6 +24,14 @@ _HELP = {
     "instance": "network on file",
     "decision": "decision on file",
 }
+
+
+_EXTRAS = {
+    **dict.fromkeys(("orbax", "tokenizers", "sacrebleu", "safetensors", "seqeval"), "train"),
+    **dict.fromkeys(("sklearn", "requests", "urllib3"), "train"),
+    "matplotlib": "figures",
+}
+"""Extras of the package by the modules that they bring."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,16 +71,37 @@ def run_reporting_errors(
       The exit status: 0, 2 after an error, 130 after Ctrl-C.
     """
     try:
-        main(sys.argv[1:] if argv is None else argv)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning(warnings.showwarning)
+            main(sys.argv[1:] if argv is None else argv)
     except BrokenPipeError:  # who reads the output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        remedy = f"pip install 'collapipe-jax[{extra}]'"
+        print(f"error: {error.name} is not installed. {remedy} brings it.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt as stop:
         print(f"stopped{f': {stop}' if stop.args else ''}", file=sys.stderr)
         return 130
     return 0
+
+
+def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """What prints an ``InputWarning`` as one line, and any other warning otherwise."""
+
+    def show(message: Warning, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, InputWarning):
+            print(f"warning: {message}", file=sys.stderr)
+        else:
+            otherwise(message, category, *place)
+
+    return show
 
 
 def run_training(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:

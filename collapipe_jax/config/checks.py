@@ -8,6 +8,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.config.default import KEYS, RENAMED, Key
+from collapipe_jax.config.networks import follow_networks
 from collapipe_jax.errors import InputError
 from collapipe_jax.quantity import Quantity
 from collapipe_jax.tasks.registry import TASKS, find_task
@@ -27,18 +28,31 @@ def check_config(config: ConfigDict) -> ConfigDict:
     """Check all of a configuration that needs neither a corpus nor a network.
 
     Returns:
-      The configuration; an integer is made a float and a list a tuple where the default is one.
+      The configuration as :func:`complete_values` has it.
 
     Raises:
       InputError: naming the first key that is wrong.
     """
-    values = typed_values(config.to_dict())
+    values = complete_values(config.to_dict())
     flat = flatten_dict(values, sep=".")
     _check_lengths(flat)
     _check_task(flat)
     _check_micro_batches(flat)
     _check_steps(flat)
     return ConfigDict(values)
+
+
+def complete_values(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a configuration, with what follows from networks on file.
+
+    An integer is made a float and a list a tuple where the default is one.
+
+    Raises:
+      InputError: naming the first key that is wrong.
+    """
+    values = typed_values(found)
+    follow_networks(values)
+    return values
 
 
 def typed_values(

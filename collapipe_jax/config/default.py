@@ -67,6 +67,8 @@ def key(
             "unit": unit_of(name) if meaning or is_level else known.unit,
             "bounds": bounds or (_LEVEL_BOUNDS if is_level else known.bounds),
             "whole": type(item) is int,
+            "plausible": "",  # of documents, where nothing else tells a slip
+            "slip": "",
         }
         return Key(default, dataclasses.replace(known, **own, **changes), why)
 
@@ -96,6 +98,12 @@ KEYS: dict[str, Any] = {
         seed=_own_seed("network, its fading and its devices"),
         clusters=key(4),
         devices=key(5),
+        file=key(
+            "",
+            "network, or folder of networks, in place of drawn ones (docs/file-formats.md)",
+            why="sets `clusters` and `devices`, too",
+        ),
+        file_digest=key("", "SHA-256 of `file`, filled in"),
         cell_radius_m=key(500.0, why="macro cell; papers use 300 to 500 m"),
         cluster_radius_m=key(50.0, why="a building; papers use 25 to 50 m"),
         d2e_min_distance_m=key(35.0, why="3GPP TR 36.814: nobody stands under the mast"),

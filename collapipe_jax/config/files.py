@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from collapipe_jax.config.checks import check_config, unknown_key
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.named import NAMED
+from collapipe_jax.config.networks import FOLLOWING
 from collapipe_jax.errors import InputError
 
 
@@ -51,6 +52,9 @@ def read_config(path: str = "default", overrides: Mapping[str, Any] | None = Non
             raise unknown_key(name, value)
         is_text = isinstance(value, str) and not isinstance(values[name], str)
         values[name] = _parse(value) if is_text else value
+    if values["network.file"] and (following := FOLLOWING.intersection(overrides or ())):
+        name = min(following)
+        raise InputError(name, values[name], "it follows from network.file", "Leave it out")
     return check_config(ConfigDict(unflatten_dict(values, sep=".")))
 
 

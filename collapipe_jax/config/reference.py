@@ -25,7 +25,8 @@ float, and a list for a tuple."""
 
 _DOCUMENTS = """Keys of networks, decisions and costs on file; [file formats](../file-formats.md)
 has the rules for reading them. $N$ clusters have $K$ devices each, and $K + 1$ nodes with the
-control unit, which is node 0. $C$ is any number from 1 on. Gains are indexed sender first."""
+control unit, which is node 0. $C$ is any number from 1 on. Gains are indexed sender first. A number
+outside its range is refused; one that is not plausible is read with a warning, but 0 always is."""
 
 
 def configuration_page() -> str:
@@ -68,6 +69,8 @@ def _of_quantity(name: str, quantity: Quantity) -> dict[str, str]:
         "unit": quantity.unit,
         "shape": quantity.axes and f"${quantity.axes}$",
         "range": choices or "integer " * quantity.whole + quantity.bounds,
+        "plausible": quantity.plausible,
+        "likely slip": quantity.slip,
         "meaning": quantity.meaning,
     }
 

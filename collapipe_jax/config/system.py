@@ -8,8 +8,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from collapipe_jax.compilation import quick_jit
-from collapipe_jax.config.checks import typed_values
+from collapipe_jax.config.checks import complete_values
 from collapipe_jax.config.default import Config
+from collapipe_jax.config.networks import read_networks
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.control.queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
@@ -28,6 +29,7 @@ from collapipe_jax.seeds import seed_of
 from collapipe_jax.simulation.system import (
     ControlParams,
     EdgeSystem,
+    NetworksOnFile,
     RadioParams,
     SystemParams,
     sample_system,
@@ -39,16 +41,18 @@ _LONGEST_ROUND_S = 1e9
 
 
 def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> EdgeSystem:
-    """Draw the network of a configuration and check that it can work.
+    """Draw the network of a configuration, or read it, and check that it can work.
 
-    Clusters have ``cluster_weight [N]``, equal ones by default.
+    Of a folder of networks seeds take one after another. Clusters have ``cluster_weight [N]``,
+    equal ones by default.
 
     Raises:
       InputError: if no cluster can hold the encoder, a round never ends, or, where devices
         are always available and stand still, a budget is under its floor.
     """
     params = build_system_params(config, cluster_weight)
-    system = quick_jit(sample_system)(system_key(seed_of(config, "network")), params)
+    seed = seed_of(config, "network")
+    system = quick_jit(sample_system)(system_key(seed), params, seed)
     _check_can_run(system.mean_problem)
     _check_latency(system.mean_problem)
     # A cluster that does not participate in a round spends nothing, and a device that walks is
@@ -112,7 +116,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
       >>> print(f"{params.radio.d2e_power_max_w:.3f} W")  # 23 dBm
       0.200 W
     """
-    config = ConfigDict(typed_values(config.to_dict()))
+    config = ConfigDict(complete_values(config.to_dict()))
     control, dynamics, learning = config.control, config.dynamics, config.learning
     drift = None
     if learning.bound == "local_steps":
@@ -121,12 +125,12 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
     if cluster_weight is None:
         cluster_weight = np.full(config.network.clusters, 1.0 / config.network.clusters)
     weight = jnp.asarray(cluster_weight, jnp.float32)
+    geometry = quantities(TopologyParams)
     # Without either nothing is carried from round to round, nor computed.
     is_free = control.switching_cost == control.hysteresis == 0.0
     return SystemParams(
-        topology=TopologyParams(
-            **{name: config.network[name] for name in quantities(TopologyParams)}
-        ),
+        topology=TopologyParams(**{name: config.network[name] for name in geometry}),
+        networks=_read_networks(config),
         propagation=PropagationParams(**config.propagation),
         dynamics=_fill(DynamicsParams, dynamics),
         mobility=_fill(MobilityParams, dynamics) if dynamics.speed_m_per_s else None,
@@ -151,6 +155,15 @@ def _fill(cls: type[_StructT], section: Config, **others: Any) -> _StructT:
     """A struct of numbers, from the keys with the names of its fields, and others."""
     own = {name: jnp.asarray(section[name]) for name in quantities(cls) if name in section}
     return cls(**own, **others)
+
+
+def _read_networks(config: Config) -> NetworksOnFile | None:
+    """Networks on file, if any, under the rate law of the configuration: no document has one."""
+    if not config.network.file:
+        return None
+    networks, _ = read_networks(config.network.file)
+    radio = networks.radio.replace(rate_law=config.radio.rate_law)
+    return jax.tree.map(jnp.asarray, networks.replace(radio=radio))
 
 
 def _build_radio(radio: Config) -> RadioParams:

@@ -94,7 +94,7 @@ def participating_weight(
 def excess_inverse_survival(hazard: Float[Array, "*any"]) -> Float[Array, "*any"]:
     """``1 / (1 - P) - 1 = e^hazard - 1``, continued by its tangent beyond 50.
 
-    The tangent keeps values finite and slopes alive where a link is hopeless.
+    The tangent keeps values finite and slopes above 0 where nearly all is lost.
     """
     exponent = jnp.minimum(hazard, _LINEAR_FROM)
     beyond = jnp.maximum(hazard - _LINEAR_FROM, 0.0)

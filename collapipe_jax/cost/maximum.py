@@ -14,10 +14,10 @@ from collapipe_jax.cost.shapes import Broadcast
 
 
 class Maximum(NamedTuple):
-    """A maximum, or what stands for it."""
+    """A maximum, or a smooth lower bound of one."""
 
     value: Array
-    part: Any  # of every entry in the value, sum 1; of two the first one's; None if exact
+    part: Any  # of each entry in it, sum 1; of two entries, the first's; None if exact
 
 
 @runtime_checkable

@@ -18,7 +18,12 @@ class Control(Struct):
         "reference latency, with which one `v` means the same on every network", "T_{ref}"
     )
     energy_budget_j: Array = positive(
-        "time-average energy budget of a node", r"\bar E", "NJ", unit="J per round"
+        "time-average energy budget of a node",
+        r"\bar E",
+        "NJ",
+        unit="J per round",
+        plausible=">= 1e-3 and <= 1e6",
+        slip="In kJ, mJ or Wh? Give J",
     )
     energy_queue: Array = quantity("effective queue of energy", "q", "NJ", unit="budgets")
     divergence_target: Array = positive(

@@ -6,6 +6,7 @@ structs. Reading checks every number in double precision before anything is comp
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.problem import Control, RoundProblem
 from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.cost.workload import Workload
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, InputWarning
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.devices import Compute
@@ -41,6 +42,8 @@ _ENERGY_COEFFICIENT = Quantity(
     symbol=r"\kappa",
     shape="NJ",
     unit="W s³/FLOP³",
+    plausible="<= 1e-20",
+    slip="In J/FLOP? Divide it by the square of the speed",
 )
 
 
@@ -62,11 +65,15 @@ COST = _on_file(RoundCost)
 """Quantities of a cost by key."""
 
 
-def read_network(path: str | os.PathLike) -> RoundProblem:
-    """Read a round's problem from a document ``collapipe-network/1``.
+def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
+    """Read a round's problem; an ``InputWarning`` tells of implausible numbers.
+
+    Every cluster gets as many devices as the largest one, or ``devices`` if these are more.
+    What is added is unavailable: it has memory 0, and else the numbers of the cluster's last.
 
     Args:
-      path: of the JSON file.
+      path: of a JSON file, a document ``collapipe-network/1``.
+      devices: least number of devices of a cluster.
 
     Raises:
       InputError: if the file is missing or is no such document, naming the key.
@@ -80,13 +87,17 @@ def read_network(path: str | os.PathLike) -> RoundProblem:
     Source: docs/file-formats.md.
     """
     document = _read_document(path, NETWORK_FORMAT, {*SIZES, *NETWORK})
-    axes = _axes(**_read_numbers(document, SIZES, "", {}))
+    axes = _axes(*_read_sizes(document))
+    devices = max(devices, int(np.max(axes["K"])))
     sections = {}
     for name, keys in NETWORK.items():
         if not isinstance(document[name], dict):
             raise InputError(name, document[name], "not an object", "Write its keys and values")
         _check_keys(document[name], set(keys), f"{name}.")
-        sections[name] = _read_numbers(document[name], keys, f"{name}.", axes)
+        sections[name] = _read_numbers(document[name], keys, f"{name}.", axes, devices)
+        for key, quantity in keys.items():
+            if doubt := quantity.doubt(f"{name}.{key}", sections[name][key]):
+                warnings.warn(f"{path}: {doubt}", InputWarning, stacklevel=2)
     workload, compute = sections["workload"], sections["compute"]
     batch, weight = int(workload["batch"]), sections["learning"]["cluster_weight"]
     for choice in workload["micro_batch_choices"]:
@@ -165,7 +176,7 @@ def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
     """
     document = _read_document(path, DECISION_FORMAT, {"policy", *DECISION})
     axes = _axes(problem.clusters, problem.devices)
-    return Decision(**_to_jax(_read_numbers(document, DECISION, "", axes)))
+    return Decision(**_to_jax(_read_numbers(document, DECISION, "", axes, problem.devices)))
 
 
 def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> None:
@@ -220,36 +231,63 @@ def _check_keys(document: dict, expected: set[str], prefix: str) -> None:
         raise InputError(prefix + missing[0], None, "the key is missing", "Add it")
 
 
-def _axes(clusters: int, devices: int) -> dict[str, int]:
-    """Lengths of axes by their letters; other axes have any length."""
-    return {"N": int(clusters), "K": int(devices), "J": int(devices) + 1}
+def _read_sizes(document: Mapping[str, Any]) -> tuple[int, int | list[int]]:
+    """Number of clusters, and devices of every one, or of each."""
+    clusters, devices = document["clusters"], document["devices"]
+    _check_shape(clusters, "", {}, "clusters")
+    SIZES["clusters"].check("clusters", clusters)
+    _check_shape(devices, "N" if isinstance(devices, list) else "", {"N": clusters}, "devices")
+    SIZES["devices"].check("devices", devices)
+    return int(clusters), np.array(devices, int).tolist()
+
+
+def _axes(clusters: int, devices: int | list[int]) -> dict[str, Any]:
+    """Lengths of axes by their letters, or lists by cluster; other axes have any length."""
+    return {"N": clusters, "K": devices, "J": (np.array(devices) + 1).tolist()}
 
 
 def _read_numbers(
-    section: Mapping[str, Any], keys: dict[str, Quantity], prefix: str, axes: dict[str, int]
+    section: Mapping[str, Any],
+    keys: dict[str, Quantity],
+    prefix: str,
+    axes: dict[str, Any],
+    devices: int,
 ) -> dict[str, Any]:
-    """Numbers and nested lists of numbers, checked, as arrays of float64 or int64."""
+    """Numbers and nested lists of numbers, checked and padded, as arrays of float64 or int64."""
     values = {}
     for key, quantity in keys.items():
-        _check_shape(section[key], tuple(map(axes.get, quantity.shape)), prefix + key)
-        quantity.check(prefix + key, section[key])
-        values[key] = np.array(section[key], np.int64 if quantity.whole else np.float64)
+        _check_shape(section[key], quantity.shape, axes, prefix + key)
+        value = _padded(section[key], quantity.shape, devices)
+        quantity.check(prefix + key, value)
+        values[key] = np.array(value, np.int64 if quantity.whole else np.float64)
     return values
 
 
-def _check_shape(value, wanted: tuple, key: str) -> None:
-    """Check nesting, lengths and leaves of a nested list."""
-    if not wanted:
+def _padded(value: Any, shape: str, devices: int) -> Any:
+    """A nested list with entries for so many devices, those added without memory."""
+    if "K" not in shape and "J" not in shape:
+        return value
+    items = [_padded(item, shape[1:], devices) for item in value]
+    added = {"K": [0], "J": items[-1:]}.get(shape[0], [])
+    return items + added * (devices + (shape[0] == "J") - len(items))
+
+
+def _check_shape(value, shape: str, axes: dict[str, Any], key: str, cluster: int = 0) -> None:
+    """Check nesting, lengths and leaves of a nested list inside a cluster."""
+    if not shape:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(key, value, "not a number", "Give a number here")
         return
-    length = wanted[0]
+    length = axes.get(shape[0])
+    if isinstance(length, list):
+        length = length[cluster]
     if not isinstance(value, list) or not value or (length is not None and len(value) != length):
         found = f"{len(value)} entries" if isinstance(value, list) else type(value).__name__
         needed = "a list" if length is None else f"a list of {length}"
         raise InputError(key, found, "wrong shape", f"Give {needed}")
     for index, item in enumerate(value):
-        _check_shape(item, wanted[1:], f"{key}[{index}]")
+        inside = index if shape[0] == "N" else cluster
+        _check_shape(item, shape[1:], axes, f"{key}[{index}]", inside)
 
 
 def _to_jax(values: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The radio of a round: SINRs, rates and losses of its links."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,21 +18,31 @@ _Factor = _Broadcast | float
 
 RATE_LAWS = ("mean", "ergodic")
 
+_BANDWIDTH: dict[str, Any] = {"plausible": ">= 1e3", "slip": "In MHz? Give Hz"}
+_NOISE: dict[str, Any] = {"plausible": "<= 1e-15", "slip": "In dBm/Hz? Give W/Hz"}
+_POWER: dict[str, Any] = {"plausible": "<= 10", "slip": "In dBm or mW? Give W"}
+_GAIN: dict[str, Any] = {
+    "bounds": ">= 0 and <= 1",
+    "slip": "A path loss in dB? Convert it by 10^(-dB/10)",
+}
+
 
 class RadioConstants(Struct):
     """Numbers of the radio that are the same for every link of their kind."""
 
-    d2e_bandwidth_hz: Array = positive("bandwidth of the D2E links", "W_U")
-    d2d_bandwidth_hz: Array = positive("bandwidth of the D2D links", "W_D")
-    bs_noise_w_per_hz: Array = positive("noise density at the base station", "N_B")
-    node_noise_w_per_hz: Array = positive("noise density at a node", "N_D")
+    d2e_bandwidth_hz: Array = positive("bandwidth of the D2E links", "W_U", **_BANDWIDTH)
+    d2d_bandwidth_hz: Array = positive("bandwidth of the D2D links", "W_D", **_BANDWIDTH)
+    bs_noise_w_per_hz: Array = positive("noise density at the base station", "N_B", **_NOISE)
+    node_noise_w_per_hz: Array = positive("noise density at a node", "N_D", **_NOISE)
     d2e_interference_w: Array = quantity("interference of other cells, whole D2E band", "I_U")
     d2d_activity: Array = quantity("share of time that other clusters' nodes send", "a_I")
     snr_gap: Array = positive("SNR gap to capacity", "G")
     max_spectral_efficiency: Array = positive(
         "ceiling of the modulation", r"se_{\max}", unit="bit/s/Hz"
     )
-    bs_power_w: Array = quantity("power of the base station", "P_{BS}")
+    bs_power_w: Array = quantity(
+        "power of the base station", "P_{BS}", plausible="<= 1e3", slip=_POWER["slip"]
+    )
     outage_threshold: Array = quantity(
         "SINR that a transport block needs; a linear 0 switches losses off", r"\theta"
     )
@@ -48,12 +59,19 @@ class RadioConstants(Struct):
 class Radio(RadioConstants):
     """The radio of one network in one round."""
 
-    d2e_power_max_w: Array = quantity("limit of power on the D2E band", r"p^U_{\max}", "N")
-    d2d_power_max_w: Array = quantity("limit of power on the D2D band", r"p_{\max}", "NJ")
-    d2e_gain: Array = quantity("gain to the base station, in both directions", "g^U", "NJ")
-    d2d_gain: Array = quantity("gain inside a cluster, sender first; diagonal unused", "g", "NJJ")
+    d2e_power_max_w: Array = quantity(
+        "limit of power on the D2E band", r"p^U_{\max}", "N", **_POWER
+    )
+    d2d_power_max_w: Array = quantity("limit of power on the D2D band", r"p_{\max}", "NJ", **_POWER)
+    d2e_gain: Array = quantity("gain to the base station, in both directions", "g^U", "NJ", **_GAIN)
+    d2d_gain: Array = quantity(
+        "gain inside a cluster, sender first; diagonal unused", "g", "NJJ", **_GAIN
+    )
     cross_gain: Array = quantity(
-        "gain between clusters, sender first; entries inside a cluster unused", "g^X", "NJNJ"
+        "gain between clusters, sender first; entries inside a cluster unused",
+        "g^X",
+        "NJNJ",
+        **_GAIN,
     )
 
 

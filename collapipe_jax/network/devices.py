@@ -1,6 +1,6 @@
 """Devices: a catalogue of real ones, from which a network is drawn."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,9 @@ DEVICE_PROFILES: dict[str, DeviceProfile] = {
 """Known devices by name, from NVIDIA's data sheets in the mode of this power; one more is a row."""
 
 
+_SPEED: dict[str, Any] = {"plausible": ">= 1e6", "slip": "In GFLOP/s? Give FLOP/s"}
+
+
 class Compute(Struct):
     """The devices of one network.
 
@@ -44,11 +47,17 @@ class Compute(Struct):
     1e-11 J, while kappa itself lies near the smallest single-precision number.
     """
 
-    flops_per_s: Array = positive("effective speed of a node", "F", "NJ")
+    flops_per_s: Array = positive("effective speed of a node", "F", "NJ", **_SPEED)
     joules_per_flop: Array = quantity("energy of an operation", r"\kappa F^2", "NJ")
-    memory_bytes: Array = quantity("memory for training; 0 for an unavailable device", "Mem", "NK")
+    memory_bytes: Array = quantity(
+        "memory for training; 0 for an unavailable device",
+        "Mem",
+        "NK",
+        plausible=">= 1e6",
+        slip="In MB or GB? Give bytes",
+    )
     es_flops_per_s: Array = positive(
-        "speed of the edge server, shared equally by the clusters", "F_{ES}"
+        "speed of the edge server, shared equally by the clusters", "F_{ES}", **_SPEED
     )
     block_overhead_s: Array = quantity("time to launch a block on a micro-batch", "o_B")
     link_overhead_s: Array = quantity("time to start a message", "o_L")

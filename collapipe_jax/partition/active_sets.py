@@ -64,10 +64,8 @@ class ActiveSets(NamedTuple):
     """Active sets, and the messages of their nodes at every power, shares being equal."""
 
     active: Array  # ``[J, N, A, R]``
-    # Of both messages of a hop on the whole band at full power, 1 where idle, ``[2, J, N, A, R]``
-    full_sinr: Array
-    # Time on air of a bit of both messages that a node sends, by level, ``[levels, J, N, A, R]``
-    bit_s: Array
+    full_sinr: Array  # of a hop's messages on the whole band, 1 where idle, ``[2, J, N, A, R]``
+    bit_s: Array  # time of a bit of both messages of a node, ``[levels, J, N, A, R]``
     hazard: Array  # of a transport block of both, likewise
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from ml_collections import ConfigDict
@@ -19,7 +20,7 @@ from collapipe_jax.simulation.environment import reset
 from collapipe_jax.simulation.montecarlo import run_policies, stack
 from collapipe_jax.simulation.reducers import per_round
 from collapipe_jax.simulation.system import SystemParams
-from collapipe_jax.statistics import Interval, mean_interval, reduction_percent
+from collapipe_jax.statistics import mean_interval, median_estimate, reduction_percent
 
 METRICS = ("latency_s", "compute_latency_s", "device_memory_bytes", "energy_j", "divergence")
 """Quantities of a round that comparisons average."""
@@ -43,8 +44,8 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
 
     @jax.jit
     @jax.vmap
-    def network(key: Array) -> dict[str, Variable]:
-        problem = reset(key, params).system.mean_problem
+    def network(key: Array, row: Array) -> dict[str, Variable]:
+        problem = reset(key, params, row).system.mean_problem
         control = problem.control
         return {
             "reference_latency_s": Variable("", control.reference_latency_s),
@@ -54,7 +55,8 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
             "memory_limit_bytes": Variable("cluster device", problem.compute.memory_bytes),
         }
 
-    return {name: stack(variable) for name, variable in network(keys).items()}
+    found = network(keys, jnp.arange(len(keys)))
+    return {name: stack(variable) for name, variable in found.items()}
 
 
 def summarise(result: Realisations) -> dict[str, Any]:
@@ -100,10 +102,15 @@ def _policy_summary(
     return summary | {"violations": _violations(values, energy, divergence, result.rounds)}
 
 
-def _with_median(values: np.ndarray) -> Interval:
-    """Mean, half width of its 95 % interval, and median, which heavy tails do not move."""
-    median = np.median(values) if values.size else np.nan
-    return mean_interval(values) | {"median": float(median) if np.isfinite(median) else None}
+def _with_median(values: np.ndarray) -> dict[str, Any]:
+    """Mean with the half width of its interval; median with the ends of its own, both of 95 %."""
+    median, low, high = median_estimate(values) if values.size else (np.nan,) * 3
+    ends = [_known(low), _known(high)]
+    return mean_interval(values) | {"median": _known(median), "median_ci95": ends}
+
+
+def _known(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _violations(

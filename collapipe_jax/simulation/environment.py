@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from collapipe_jax.control.queues import Queues, effective_queues, empty_queues, update_queues
 from collapipe_jax.cost.decision import ClientDecision, Decision, participates
@@ -88,9 +89,10 @@ class SystemRound(NamedTuple):
     violations: dict[str, Array]
 
 
-def reset(key: Array, params: SystemParams) -> Environment:
+def reset(key: Array, params: SystemParams, index: ArrayLike = 0) -> Environment:
     """Draw a network, in the state before its first round, from the key of a realisation.
 
+    Where networks are on file, the ``index`` of the realisation says which one it takes.
     Its key is that of the whole horizon: :func:`simulate` splits it into those of the rounds.
 
     Args:
@@ -106,7 +108,7 @@ def reset(key: Array, params: SystemParams) -> Environment:
       (2, 4)
     """
     system_key, state_key, horizon_key = jax.random.split(key, 3)
-    system = sample_system(system_key, params)
+    system = sample_system(system_key, params, index)
     return Environment(system, initial_state(state_key, system), horizon_key)
 
 

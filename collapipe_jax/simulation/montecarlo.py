@@ -59,6 +59,7 @@ def stack(variable: Variable) -> Variable:
 @functools.partial(jax.jit, static_argnames=("rounds", "policy", "reduce"))
 def simulate_reduced(
     keys: Array,
+    rows: Array,
     params: SystemParams,
     arguments: tuple,
     *,
@@ -66,16 +67,19 @@ def simulate_reduced(
     rounds: int,
     reduce: Reducer,
 ) -> dict[str, Variable]:
-    """Simulate realisations from their keys ``[R]`` and reduce each, to arrays ``[R, ...]``."""
+    """Simulate realisations, and reduce each, to arrays ``[R, ...]``.
+
+    They have the keys ``keys [R]`` and are numbered ``rows [R]``.
+    """
 
     def decide(key, problem):
         return policy(key, problem, *arguments)
 
-    def realisation(key):
-        start = reset(key, params)
+    def realisation(key, row):
+        start = reset(key, params, row)
         return reduce(start.system, simulate(start, decide, rounds))
 
-    kept = jax.vmap(realisation)(keys)
+    kept = jax.vmap(realisation)(keys, rows)
     return {name: stack(variable) for name, variable in kept.items()}
 
 
@@ -148,6 +152,7 @@ def run_cases(
         rows = chunk_rows(start, options["chunk"], options["realisations"])
         arrays = simulate_reduced(
             keys[rows],
+            rows,
             case.params,
             case.arguments,
             policy=case.policy,

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from collapipe_jax.control.budget_floors import control_unit_floor_j
 from collapipe_jax.control.queues import EffectiveQueueParams, empty_queues
@@ -16,7 +17,7 @@ from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio, RadioConstants
-from collapipe_jax.network.devices import DeviceParams, sample_compute
+from collapipe_jax.network.devices import Compute, DeviceParams, sample_compute
 from collapipe_jax.network.fading import DynamicsParams
 from collapipe_jax.network.mobility import Mobility, MobilityParams, sample_mobility
 from collapipe_jax.network.propagation import (
@@ -62,6 +63,13 @@ class ControlParams(Struct):
     )
 
 
+class NetworksOnFile(Struct):
+    """Networks that are given; every array has a leading axis of networks."""
+
+    radio: Radio = part("radios at mean gains")
+    compute: Compute = part("devices")
+
+
 class SystemParams(Struct):
     """Everything that a network is drawn from.
 
@@ -78,6 +86,7 @@ class SystemParams(Struct):
     mobility: MobilityParams | None = part("how devices walk, if they do", default=None)
     devices: DeviceParams = part("devices")
     radio: RadioParams = part("radio")
+    networks: NetworksOnFile | None = part("networks in place of drawn ones, if any", default=None)
     workload: Workload = part("operations, bits and bytes of a round")
     learning: Learning = part("constants of the convergence bound")
     control: ControlParams = part("budgets and trade-off")
@@ -96,8 +105,11 @@ class EdgeSystem(Struct):
     switching: SwitchingParams | None = part("cost of switching partitions, if any", default=None)
 
 
-def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
+def sample_system(key: Array, params: SystemParams, index: ArrayLike = 0) -> EdgeSystem:
     """Draw a network: positions, large-scale gains and devices.
+
+    Of networks on file it takes radio and devices of that with the ``index``, modulo their
+    number; they have no positions, and nobody walks.
 
     The reference latency is that of the static pipeline at mean gains, so that ``v``
     weighs latency alike on a fast and on a slow network; the target of divergence is
@@ -105,18 +117,16 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
     which none can has neither: both are 0, and costs relative to them not a number. Where
     devices walk, all of this and the budgets hold for where they start.
     """
-    position_key, gain_key, device_key = jax.random.split(key, 3)
-    topology = params.topology
-    clusters, nodes = topology.clusters, topology.devices + 1
-    position_m = sample_topology(position_key, topology)
-    shadowing = sample_shadowing(gain_key, position_m, topology, params.propagation)
-    gain = large_scale_gain(position_m, shadowing, topology, params.propagation)
+    if params.networks is None:
+        radio, compute, mobility = _draw(key, params)
+    else:
+        radio, compute, mobility = *_take(params.networks, index), None
     problem = RoundProblem(
         workload=params.workload,
-        radio=_with_gains(params.radio, gain.d2e, gain.node),
-        compute=sample_compute(device_key, params.devices, clusters, topology.devices),
+        radio=radio,
+        compute=compute,
         learning=params.learning,
-        control=_initial_control(params.control, clusters, nodes),
+        control=_initial_control(params.control, *radio.d2e_gain.shape),
     )
     static = evaluate(problem, static_pipeline(problem, params.control.reference_micro_batches))
     floor = lossless_divergence(params.learning, params.workload.batch, can_run(problem))
@@ -127,7 +137,22 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
         reference_latency_s=static.latency_s,
         divergence_target=params.control.divergence_ratio * floor,
     )
-    mobility = None
+    return EdgeSystem(
+        mean_problem=problem.replace(control=control),
+        dynamics=params.dynamics,
+        mobility=mobility,
+        queue_params=params.control.queue_params,
+        switching=params.control.switching,
+    )
+
+
+def _draw(key: Array, params: SystemParams) -> tuple[Radio, Compute, Mobility | None]:
+    """Radio at large-scale gains, devices, and how these walk."""
+    position_key, gain_key, device_key = jax.random.split(key, 3)
+    topology, mobility = params.topology, None
+    position_m = sample_topology(position_key, topology)
+    shadowing = sample_shadowing(gain_key, position_m, topology, params.propagation)
+    gain = large_scale_gain(position_m, shadowing, topology, params.propagation)
     if params.mobility is not None:
         # A fourth key: the three above are those of a network in which nobody walks.
         walk_key = jax.random.fold_in(key, 3)
@@ -137,13 +162,16 @@ def sample_system(key: Array, params: SystemParams) -> EdgeSystem:
             propagation=params.propagation,
             start=sample_mobility(walk_key, position_m, shadowing, params.mobility),
         )
-    return EdgeSystem(
-        mean_problem=problem.replace(control=control),
-        dynamics=params.dynamics,
-        mobility=mobility,
-        queue_params=params.control.queue_params,
-        switching=params.control.switching,
-    )
+    radio = _with_gains(params.radio, gain.d2e, gain.node)
+    compute = sample_compute(device_key, params.devices, topology.clusters, topology.devices)
+    return radio, compute, mobility
+
+
+def _take(networks: NetworksOnFile, index: ArrayLike) -> tuple[Radio, Compute]:
+    """Radio and devices of one network on file."""
+    row = jnp.asarray(index) % len(networks.compute.memory_bytes)
+    one = jax.tree.map(lambda leaf: leaf[row], networks)
+    return one.radio, one.compute
 
 
 def _with_gains(params: RadioParams, d2e_gain: Array, node_gain: Array) -> Radio:

@@ -90,8 +90,8 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
     as long as it keeps the mean divergence.
     """
     networks = []
-    for key in keys:
-        problem, runs, floor = drawn(key, params)
+    for row, key in enumerate(keys):
+        problem, runs, floor = drawn(key, params, row)
         budget_j = np.asarray(problem.control.energy_budget_j)[:, 1]
         network = {
             "reference_latency_s": problem.control.reference_latency_s,
@@ -106,9 +106,9 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
 
 
 @jax.jit
-def drawn(key: Array, params: SystemParams) -> tuple[RoundProblem, Array, Array]:
+def drawn(key: Array, params: SystemParams, row: int = 0) -> tuple[RoundProblem, Array, Array]:
     """The problem of a network at mean gains, its clusters that can run, and their floors."""
-    problem = reset(key, params).system.mean_problem
+    problem = reset(key, params, row).system.mean_problem
     floor = control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0]
     return problem, can_run(problem), floor
 
@@ -118,16 +118,20 @@ def _least_final_queues(keys: Array, params: SystemParams, options: Mapping) -> 
     queues = []
     for start in chunk_parts("", options).values():
         rows = chunk_rows(start, options["chunk"], options["realisations"])
-        problems = _channels(keys[rows], params, options["rounds"])
+        problems = _channels(keys[rows], rows, params, options["rounds"])
         queues.append(backlog_lower_bound(problems, constraints.DIVERGENCE_LIMIT))
     return np.concatenate(queues)[: options["realisations"]]
 
 
 @functools.partial(jax.jit, static_argnames="rounds")
-def _channels(keys: Array, params: SystemParams, rounds: int) -> RoundProblem:
+def _channels(keys: Array, rows: Array, params: SystemParams, rounds: int) -> RoundProblem:
     """The rounds that realisations meet, the same for every policy but for their queues."""
     policy = make_policy("static_pipeline", params.control.reference_micro_batches)
-    return jax.vmap(lambda key: observed_problems(reset(key, params), policy, rounds))(keys)
+
+    def problems(key, row):
+        return observed_problems(reset(key, params, row), policy, rounds)
+
+    return jax.vmap(problems)(keys, rows)
 
 
 def summarise(result: Realisations) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def solver_gaps(
     network = number * len(keys) // searched
     # Golden ratio: rounds are spread evenly, however many are searched.
     when = (rounds * ((number + 1) * 0.6180339887 % 1.0)).astype(int)
-    problems, decisions = _some_rounds(keys[network], when, params, policy, rounds)
+    problems, decisions = _some_rounds(keys[network], network, when, params, policy, rounds)
     gaps = []
     with jax.enable_x64(True):
         for place in number:
@@ -131,10 +131,12 @@ def solver_gaps(
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "rounds"))
-@functools.partial(jax.vmap, in_axes=(0, 0, None, None, None))
-def _some_rounds(key: Array, when: Array, params: SystemParams, policy: Policy, rounds: int):
+@functools.partial(jax.vmap, in_axes=(0, 0, 0, None, None, None))
+def _some_rounds(
+    key: Array, row: Array, when: Array, params: SystemParams, policy: Policy, rounds: int
+):
     """Of every network one round's problem, and the decision."""
-    problem = pick(observed_problems(reset(key, params), policy, rounds), when)
+    problem = pick(observed_problems(reset(key, params, row), policy, rounds), when)
     return problem, policy(key, problem)
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize, minimize_scalar
-from support.random_problems import pick, random_problems
+from support.random_problems import pick, random_problems, roomy
 
 from collapipe_jax.allocation.allocate import (
     BROKEN,
@@ -23,10 +23,6 @@ from collapipe_jax.cost.static_pipeline import static_pipeline
 
 CLUSTERS, DEVICES, BLOCKS, COUNT = 2, 3, 5, 24
 STEPS = 400
-
-
-def roomy(_, __, network):
-    network["compute"]["memory_bytes"] *= 1e3
 
 
 def one_cluster_out(index, rng, network):

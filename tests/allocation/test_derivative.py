@@ -7,7 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.random_allocations import random_coupling, random_logs, random_weights
+from support.random_allocations import (
+    central_differences,
+    random_coupling,
+    random_logs,
+    random_weights,
+    with_first_cluster_moved,
+)
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.allocation.energy_caps import fix_capped_partition
@@ -21,13 +27,7 @@ from collapipe_jax.cost.link_quality import active_power_w, round_links
 from collapipe_jax.cost.round_terms import air_energy_j, round_terms
 from collapipe_jax.network.channel import RATE_LAWS
 
-pytestmark = pytest.mark.usefixtures("batch_axis_last")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def double(batch_axis_last):
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,10 +213,7 @@ def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other():
     arguments, *_ = draw_all(case)
     problem, decision, logs, weights, coupling = arguments
     here = both_slopes(case, *arguments)[0]
-    moved = logs._replace(
-        d2d_power=np.concatenate([logs.d2d_power[:, :1] - 1.0, logs.d2d_power[:, 1:]], axis=1),
-        d2e_share=np.concatenate([logs.d2e_share[:1] - 1.0, logs.d2e_share[1:]]),
-    )
+    moved = with_first_cluster_moved(logs)
     there = both_slopes(case, problem, decision, moved, weights, coupling)[0]
     assert here.smooth.shape == (2, case.batch)
     np.testing.assert_array_equal(there.smooth[1:], here.smooth[1:])
@@ -230,22 +227,18 @@ def test_the_curvature_is_of_the_size_of_the_second_derivative(name):
     arguments, _, fixed = draw_all(case)
     problem, decision, logs, weights, coupling = arguments
     found, *_ = both_slopes(case, *arguments)
-    ratios, step = [], 1e-4
-    for field, leaf in logs._asdict().items():
-        curvature = np.asarray(getattr(found.curvature, field))
-        assert np.all(np.isfinite(curvature))
-        assert np.all(curvature >= 0)
-        used = np.asarray(fixed.active if leaf.ndim == 3 else fixed.active[0])
-        for index in np.ndindex(leaf.shape[:-1]):
-            ends = []
-            for sign in (1, -1):
-                moved = leaf.copy()
-                moved[index] += sign * step
-                point = logs._replace(**{field: moved})
-                end = both_slopes(case, problem, decision, point, weights, coupling)[0]
-                ends.append(np.asarray(getattr(end.slope, field))[index])
-            second = (ends[0] - ends[1])[used[index]] / (2 * step)
-            ratios += list(curvature[index][used[index]] / np.maximum(second, 1e-12))
+    assert all(np.all(np.isfinite(leaf)) for leaf in found.curvature)
+    assert all(np.all(leaf >= 0) for leaf in found.curvature)
+
+    def slope(logs):
+        return both_slopes(case, problem, decision, logs, weights, coupling)[0].slope
+
+    ratios = []
+    for field, index, second in central_differences(slope, logs, 1e-4):
+        used = np.asarray(fixed.active[0] if field.startswith("d2e") else fixed.active)[index]
+        curvature = np.asarray(getattr(found.curvature, field))[index]
+        own = np.asarray(getattr(second, field))[index]
+        ratios += list(curvature[used] / np.maximum(own[used], 1e-12))
     ratios = np.array(ratios)
     assert len(ratios) > 50
     assert np.all(ratios > 0.05)

@@ -23,15 +23,15 @@ def hasty():
 
 
 @pytest.fixture(scope="module")
-def tune(hasty):
+def solve(hasty):
     start = static_pipeline(hasty, 6)
     compiled = compile_for_now(lambda *round_: allocate(*round_, 400), hasty, start)
     return lambda problem: compiled(problem, start)
 
 
 @pytest.fixture(scope="module")
-def multipliers(hasty, tune):
-    decision = tune(hasty).decision
+def multipliers(hasty, solve):
+    decision = solve(hasty).decision
     return jax.device_get(compile_for_now(limit_multipliers, hasty, decision)(hasty, decision))
 
 
@@ -41,7 +41,7 @@ def test_multipliers_explain_the_slopes(multipliers):
     assert all(np.all(each >= 0) for each in multipliers)
 
 
-def test_a_power_limits_multiplier_is_the_fall_with_a_higher_limit(hasty, tune, multipliers):
+def test_a_power_limits_multiplier_is_the_fall_with_a_higher_limit(hasty, solve, multipliers):
     """By more than the solver's own error: all limits grow by a fifth together."""
     growth = 1.2
     radio = hasty.radio
@@ -51,7 +51,7 @@ def test_a_power_limits_multiplier_is_the_fall_with_a_higher_limit(hasty, tune, 
             d2e_power_max_w=growth * radio.d2e_power_max_w,
         )
     )
-    saved = float(tune(hasty).objective - tune(wider).objective)
+    saved = float(solve(hasty).objective - solve(wider).objective)
     multiplier = multipliers.d2d_power.sum() + multipliers.d2e_power.sum()
     assert multiplier > 0
     # Convex in the logarithm of the limit: each further bit saves less.

@@ -3,77 +3,38 @@
 import functools
 
 import chex
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.random_problems import random_rounds, to_batch_last
+from support.descents import BATCH, CLUSTERS, LONG, NODES, anywhere, descend_together, draw
+from support.random_allocations import with_first_cluster_moved
 
 from collapipe_jax.allocation.allocate import descend_jointly
-from collapipe_jax.allocation.certificate import certify
 from collapipe_jax.allocation.projected_gradient import descend, to_limits
-from collapipe_jax.allocation.smooth_maximum import initial_weights
 from collapipe_jax.allocation.smooth_objective import Coupling, evaluate_allocation
-from collapipe_jax.allocation.variables import LEAST_LOG_POWER, to_logs
+from collapipe_jax.allocation.variables import LEAST_LOG_POWER
 from collapipe_jax.compilation import quick_jit
-from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import fix_partition
 
-CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12
-NODES = DEVICES + 1
-LONG = 2500
-
-
-@pytest.fixture(scope="module", autouse=True)
-def double(batch_axis_last):
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.fixture(scope="module")
 def some(double):
-    """Problems and decisions; in some a cluster sits out or a device idles."""
-
-    def sits_out(index):
-        return (1,) if index % 4 == 3 else ()
-
-    rounds = random_rounds(BATCH, CLUSTERS, DEVICES, BLOCKS, sits_out, seed=30)
-    problem, decision = to_batch_last(rounds)
-    logs, weights, active = prepared(problem, decision)
-    return problem, decision, logs, weights, np.asarray(active)
-
-
-@quick_jit
-def prepared(problem, decision):
-    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    return to_logs(fixed, decision), initial_weights(fixed), fixed.active
-
-
-@quick_jit
-def together(problem, decision, logs, weights, steps):
-    """Where a descent ends, and its certificate there."""
-    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    end = descend_jointly(fixed, logs, weights, steps, with_evaluation=True)
-    return end, certify(end.evaluation, end.logs, fixed.active)
+    return draw()
 
 
 @quick_jit
 def alone(problem, decision, logs, weights, coupling, steps):
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    evaluate = functools.partial(evaluate_allocation, fixed, coupling=coupling)
+    evaluate = functools.partial(evaluate_allocation, problem, fixed, coupling=coupling)
     return descend(evaluate, fixed.active, logs, weights, steps, joint=False)
 
 
 @pytest.fixture(scope="module")
 def optimum(some):
     problem, decision, logs, weights, _ = some
-    return together(problem, decision, logs, weights, LONG)
-
-
-def random_logs(seed, size):
-    rng = np.random.default_rng(seed)
-    shapes = [(NODES, CLUSTERS, BATCH)] * 2 + [(CLUSTERS, BATCH)] * 2
-    return Allocation(*(rng.normal(-size / 2, size, shape) for shape in shapes))
+    return descend_together(problem, decision, logs, weights, LONG)
 
 
 def assert_within_limits(logs, active, joint):
@@ -93,7 +54,7 @@ def assert_within_limits(logs, active, joint):
 def test_anything_is_moved_into_the_limits_and_stays_there(some, joint):
     active = some[-1]
     for size in (1, 5, 30):
-        once = to_limits(random_logs(size, size), jnp.asarray(active), joint)
+        once = to_limits(anywhere(size, size), jnp.asarray(active), joint)
         assert_within_limits(once, active, joint)
         twice = to_limits(once, jnp.asarray(active), joint)
         for a, b in zip(once, twice, strict=True):
@@ -108,11 +69,11 @@ def test_what_is_within_the_limits_is_left_alone(some):
 
 def test_a_descent_ends_within_the_limits_and_no_higher_than_it_began(some):
     problem, decision, logs, weights, active = some
-    last, _ = together(problem, decision, logs, weights, 1)
+    last, _ = descend_together(problem, decision, logs, weights, 1)
     for a, b in zip(last.logs, logs, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
     for steps in (2, 5, 20, 100):
-        end, _ = together(problem, decision, logs, weights, steps)
+        end, _ = descend_together(problem, decision, logs, weights, steps)
         assert_within_limits(end.logs, active, True)
         assert np.all(end.objective <= last.objective)
         last = end
@@ -127,7 +88,7 @@ def test_the_evaluation_that_comes_with_a_descent_is_that_of_its_end(some):
         return evaluate_allocation(fixed, logs, weights)
 
     for steps in (1, 30):
-        end, _ = together(problem, decision, logs, weights, steps)
+        end, _ = descend_together(problem, decision, logs, weights, steps)
         chex.assert_trees_all_close(
             end.evaluation, evaluated_after(end.logs, end.weights), rtol=1e-9, atol=1e-12
         )
@@ -142,7 +103,7 @@ def test_a_descent_ends_where_it_does_without_its_evaluation(some):
         return descend_jointly(fixed, logs, weights, steps)
 
     for steps in (1, 30):
-        end, _ = together(problem, decision, logs, weights, steps)
+        end, _ = descend_together(problem, decision, logs, weights, steps)
         chex.assert_trees_all_close(
             end._replace(evaluation=None), without(steps), rtol=1e-9, atol=1e-12
         )
@@ -151,7 +112,7 @@ def test_a_descent_ends_where_it_does_without_its_evaluation(some):
 def test_all_starts_lead_to_one_optimum(some, optimum):
     problem, decision, _, weights, _ = some
     for seed in (1, 2):
-        end, _ = together(problem, decision, random_logs(seed, 2), weights, LONG)
+        end, _ = descend_together(problem, decision, anywhere(seed, 2), weights, LONG)
         np.testing.assert_allclose(end.objective, optimum[0].objective, rtol=1e-4)
 
 
@@ -160,7 +121,7 @@ def test_an_optimum_does_not_move(some, optimum):
     end, certificate = optimum
     still = np.asarray(certificate.residual) < 1e-5
     assert still.any()
-    again, _ = together(problem, decision, end.logs, end.weights, 50)
+    again, _ = descend_together(problem, decision, end.logs, end.weights, 50)
     for a, b in zip(again.logs, end.logs, strict=True):
         np.testing.assert_allclose(np.exp(a)[..., still], np.exp(b)[..., still], atol=1e-3)
     np.testing.assert_allclose(again.objective[still], end.objective[still], rtol=1e-6)
@@ -177,12 +138,7 @@ def test_by_itself_a_cluster_does_not_care_where_another_starts(some):
         bandwidth_cost=np.full(BATCH, 0.5),
     )
     one = alone(problem, decision, logs, own, coupling, 60)
-    other_logs = jax.tree.map(jnp.asarray, logs)
-    other_logs = other_logs._replace(
-        d2d_power=other_logs.d2d_power.at[:, 0].add(-2.0),
-        d2e_share=other_logs.d2e_share.at[0].add(-1.0),
-    )
-    other = alone(problem, decision, other_logs, own, coupling, 60)
+    other = alone(problem, decision, with_first_cluster_moved(logs), own, coupling, 60)
     assert one.objective.shape == (CLUSTERS, BATCH)
     assert_within_limits(one.logs, active, False)
     np.testing.assert_array_equal(one.objective[1], other.objective[1])

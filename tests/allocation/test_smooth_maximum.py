@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.random_allocations import sum_to_one
 
 from collapipe_jax.allocation.smooth_maximum import (
     PowerMean,
@@ -15,11 +16,6 @@ from collapipe_jax.allocation.smooth_maximum import (
 )
 
 pytestmark = pytest.mark.usefixtures("x64", "batch_axis_last")
-
-
-def random_weights(rng, shape):
-    some = rng.exponential(size=shape)
-    return jnp.asarray(some / some.sum(axis=0))
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5, 0.3])
@@ -35,7 +31,7 @@ def test_powers_by_products_are_those_by_logarithms(temperature):
 def test_a_mean_is_its_formula_and_at_most_the_maximum(temperature, batch):
     rng = np.random.default_rng(0)
     values = jnp.asarray(rng.uniform(0.5, 2.0, (5, 3, batch)))
-    weights = random_weights(rng, values.shape)
+    weights = jnp.asarray(sum_to_one(rng, values.shape))
     mean = power_mean(values, weights, temperature)
     powers = weights * values ** (1 / temperature)
     np.testing.assert_allclose(mean.value, powers.sum(axis=0) ** temperature, rtol=1e-12)
@@ -52,7 +48,10 @@ def test_a_mean_of_nothing_is_nothing():
 @pytest.mark.parametrize("temperature", [0.1, 0.3])
 def test_the_slope_of_a_mean_is_its_derivative(temperature):
     rng = np.random.default_rng(1)
-    values, weights = jnp.asarray(rng.uniform(0.5, 2.0, (5, 3))), random_weights(rng, (5, 3))
+    values, weights = (
+        jnp.asarray(rng.uniform(0.5, 2.0, (5, 3))),
+        jnp.asarray(sum_to_one(rng, (5, 3))),
+    )
     mean = power_mean(values, weights, temperature)
     wanted = jax.grad(lambda v: jnp.sum(power_mean(v, weights, temperature).value))(values)
     # Of a constant top the derivative is that of the ratios, which cancel it.

@@ -161,5 +161,5 @@ def test_the_same_decision_has_the_same_cost_under_any_policy():
     decide = quick_jit(lambda: (static_pipeline(problem, 2), titanic(problem, 2, 3)))
     one, two = decide()
     np.testing.assert_array_equal(one.segments, np.ones((2, 3)))
-    priced = quick_jit(evaluate)
-    jax.tree.map(np.testing.assert_array_equal, priced(problem, one), priced(problem, two))
+    cost = quick_jit(evaluate)
+    jax.tree.map(np.testing.assert_array_equal, cost(problem, one), cost(problem, two))

@@ -4,7 +4,6 @@ import hashlib
 import io
 
 import pytest
-from support.local_server import serving
 
 from collapipe_jax.cli import fetch as program
 from collapipe_jax.cli.fetch import main
@@ -12,13 +11,6 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.public_corpora import Corpus, CorpusFile
 
 CONTENT = b"word\tO\n" * 20_000
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving() as server:
-        yield server
 
 
 @pytest.fixture

@@ -41,11 +41,11 @@ def planned(policy, tmp_path_factory):
     return Planned(out, printed.getvalue())
 
 
-priced = jax.jit(evaluate)
+cost_of = jax.jit(evaluate)
 
 
 def objective_of(problem, decision):
-    return float(priced(problem, decision).objective)
+    return float(cost_of(problem, decision).objective)
 
 
 def test_the_decision_is_feasible_and_told(policy, planned):
@@ -85,7 +85,7 @@ def test_binding_limits_are_listed_where_there_are_multipliers(policy, planned):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"memory_bytes": [[1.0] * 3] * 2}, ["compute.memory_bytes", "hold", "Raise"]),
+        ({"memory_bytes": [[1e6] * 3] * 2}, ["compute.memory_bytes", "hold", "Raise"]),
         ({"flops_per_s": [[0.0] * 4] * 2}, ["compute.flops_per_s", "zero"]),
     ],
 )
@@ -101,6 +101,19 @@ def test_a_wrong_network_ends_with_one_message(changes, words, tmp_path, capsys)
     assert message.count("\n") == 1
     assert all(word in message for word in words)
     assert not out.exists()
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_implausible_number_is_told_in_one_line(tmp_path, capsys):
+    document = json.loads(EXAMPLE.read_text())
+    document["radio"]["bs_power_w"] = 46000.0
+    network = tmp_path / "net.json"
+    network.write_text(json.dumps(document))
+    arguments = [f"--instance={network}", "--policy=static_pipeline"]
+    assert run_reporting_errors(plan.main, [*arguments, f"--out={tmp_path / 'd.json'}"]) == 0
+    message = capsys.readouterr().err
+    assert message.startswith(f"warning: {network}: radio.bs_power_w = 46000: hardly plausible")
+    assert message.count("\n") == 1
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones(tmp_path, capsys):

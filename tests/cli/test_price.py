@@ -8,22 +8,12 @@ import jax
 import numpy as np
 import pytest
 from support import ROOT
-from support.reference_cost import reference_cost, reference_violations
+from support.reference_cost import NUMBERS, reference_cost, reference_violations
 
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.cli.price import main
 
 EXAMPLES = ROOT / "docs" / "examples"
-NUMBERS = (
-    "latency_s",
-    "cluster_latency_s",
-    "compute_latency_s",
-    "energy_j",
-    "divergence",
-    "loss_probability",
-    "memory_bytes",
-    "objective",
-)
 
 
 @pytest.fixture(autouse=True)

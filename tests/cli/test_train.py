@@ -1,7 +1,7 @@
 """Training refuses what is wrong with one message, before any work."""
 
 import pytest
-from support import ROOT, SUPPORT
+from support import SUPPORT
 
 from collapipe_jax.cli import train
 from collapipe_jax.cli.options import run_reporting_errors
@@ -9,10 +9,7 @@ from collapipe_jax.cli.options import run_reporting_errors
 TINY = str(SUPPORT / "tiny_run.py")
 
 
-@pytest.fixture(autouse=True)
-def in_root(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("in_root")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 import re
 
 import pytest
-from support import ROOT
 
 from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.errors import InputError
@@ -9,10 +8,7 @@ from collapipe_jax.errors import InputError
 DEFAULT = "default"
 
 
-@pytest.fixture(autouse=True)
-def in_root(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("in_root")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +99,7 @@ def test_config_file_that_fails(tmp_path, text, part):
     assert "\n" not in str(told.value)
 
 
-def test_an_argument_chooses_a_variant(tmp_path):
+def test_an_argument_chooses_a_variant():
     plain, other = read_config("paper"), read_config("paper:lowband")
     assert (plain.training.local_steps, other.training.local_steps) == (4, 1)
     with pytest.raises(InputError, match=r"no such variant.*paper:transformer"):

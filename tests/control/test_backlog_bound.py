@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from support.random_problems import pick
 from support.tiny_system import tiny_params
 
 from collapipe_jax.control.backlog_bound import _floors, backlog_lower_bound
@@ -36,10 +37,6 @@ def channels(params):
         return observed_problems(reset(key, params), POLICY, ROUNDS)
 
     return observe(keys)
-
-
-def pick(tree, index):
-    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def bound_of(path, limit):

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from support.random_networks import random_decision, random_network
 from support.random_problems import pick, plain_problems, random_problems
-from support.reference_cost import as_decision, random_decision, random_network
+from support.structs import as_decision
 
 from collapipe_jax.control.budget_floors import (
     block_energy_j,

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.random_networks import random_network
 from support.random_problems import ENDS, pick, random_problems, with_ends
-from support.reference_cost import as_problem, hazard, random_network, spectral_efficiency
+from support.reference_cost import hazard, spectral_efficiency
+from support.structs import as_problem
 
 from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.evaluate import evaluate

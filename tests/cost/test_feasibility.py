@@ -5,14 +5,9 @@ import copy
 import jax
 import numpy as np
 import pytest
-from support.reference_cost import (
-    as_decision,
-    as_problem,
-    random_decision,
-    random_network,
-    reference_cost,
-    reference_violations,
-)
+from support.random_networks import random_decision, random_network
+from support.reference_cost import reference_cost, reference_violations
+from support.structs import as_decision, as_problem
 
 from collapipe_jax.cost.feasibility import can_run, is_feasible, violations
 

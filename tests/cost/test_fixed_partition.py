@@ -44,9 +44,9 @@ def test_a_batch_of_networks_is_fixed_like_each():
 def test_idle_nodes_compute_and_send_nothing_and_keep_every_term_finite():
     problem, decision = to_batch_last(draw())
     # What an idle node never uses may be dead.
-    idle_gain = jnp.moveaxis(jnp.moveaxis(decision.segments, 1, 0) > 0, 0, 1)
-    active_device = jnp.concatenate([jnp.ones_like(idle_gain[:, :1]), idle_gain], axis=1)
-    alive = active_device[:, :, None] & active_device[:, None]
+    computes = decision.segments > 0
+    in_use = jnp.concatenate([jnp.ones_like(computes[:, :1]), computes], axis=1)
+    alive = in_use[:, :, None] & in_use[:, None]
     gain = jnp.where(alive, problem.radio.d2d_gain, 0.0)
     problem = problem.replace(radio=problem.radio.replace(d2d_gain=gain))
     fixed = fix(problem, decision)

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.random_networks import random_network
 from support.random_problems import random_rounds, to_batch_last
-from support.reference_cost import as_problem, random_network
 from support.reference_cost import interference_w as interference_by_loops
+from support.structs import as_problem
 
 from collapipe_jax.cost.decision import decision_allocation
 from collapipe_jax.cost.fixed_partition import fix_partition

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.reference_cost import as_problem, random_decision, random_network, reference_cost
+from support.random_networks import random_decision, random_network
+from support.reference_cost import reference_cost
+from support.structs import as_problem
 
 from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
 

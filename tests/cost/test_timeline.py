@@ -71,8 +71,8 @@ def test_no_stage_serves_two_jobs_at_once():
 
 def gpipe_s(forward_s, backward_s, jobs):
     """Time of an iteration whose backward flow starts when the forward flow has ended."""
-    turned_s = events(forward_s, jobs).finish_s[-1, -1]
-    return events(backward_s, jobs, turned_s).finish_s[-1, -1]
+    turned_s = events(forward_s, LIMIT, jnp.zeros(())).finish_s[jobs - 1, -1]
+    return events(backward_s, LIMIT, turned_s).finish_s[jobs - 1, -1]
 
 
 @pytest.mark.parametrize(("micro_batches", "seconds"), [(1, 29), (4, 65), (8, 113)])

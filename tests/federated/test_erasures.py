@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from support.tiny_transformer import CONFIG
 
 from collapipe_jax.federated.erasures import (
     ErasureLaw,
@@ -11,7 +12,6 @@ from collapipe_jax.federated.erasures import (
     pool_survivors,
     sample_example_weights,
 )
-from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import TranslationBatch, Translator
 
@@ -146,18 +146,7 @@ def translator():
 
     The loss is the trainer's own, the gradient over embedding, encoder and decoder.
     """
-    config = TransformerConfig(
-        vocabulary_size=12,
-        width=8,
-        heads=2,
-        feed_forward_width=16,
-        encoder_blocks=2,
-        decoder_blocks=1,
-        source_length=5,
-        target_length=4,
-        label_smoothing=0.1,
-    )
-    model = Translator(config)
+    model = Translator(CONFIG)
     params = model.init(jax.random.key(0))
     rng = np.random.default_rng(3)
     source, target = (jnp.array(rng.integers(4, 12, (8, length)), jnp.int32) for length in (5, 5))

@@ -4,28 +4,18 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from support.compilations import compiles
+from support.tiny_transformer import CONFIG
 
 from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataParallelLearner
 from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
-from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import TranslationBatch, Translator
 from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 
-CONFIG = TransformerConfig(
-    vocabulary_size=12,
-    width=8,
-    heads=2,
-    feed_forward_width=16,
-    encoder_blocks=2,
-    decoder_blocks=1,
-    source_length=5,
-    target_length=4,
-    label_smoothing=0.1,
-)
 MODEL = Translator(CONFIG)
 STEPS, CLUSTERS, BATCH = 2, 3, 4
 TX = make_optimizer("momentum", 0.3, clip_norm=1.0)
@@ -141,11 +131,10 @@ def test_a_round_run_as_a_pipeline_is_the_same_round(state, backend):
         state = jax.device_put(state, everywhere)
     batches, present = make_batches(5), (True, False, True)
     learner = LEARNER.replace(execution=execution)
-    compiled = PipelineLearner.round._cache_size()
-    for sizes in ([[1, 1], [0, 0], [2, 0]], [[0, 2], [0, 0], [1, 1]]):
-        outcome = make_outcome(0.3, present, segments=jnp.array(sizes))
-        piped, report = learner.round(state, batches, outcome, KEY, 0)
-    assert PipelineLearner.round._cache_size() == compiled + 1
+    with compiles(PipelineLearner.round, 1):
+        for sizes in ([[1, 1], [0, 0], [2, 0]], [[0, 2], [0, 0], [1, 1]]):
+            outcome = make_outcome(0.3, present, segments=jnp.array(sizes))
+            piped, report = learner.round(state, batches, outcome, KEY, 0)
     expected, expected_report = LEARNER.round(state, batches, outcome, KEY, 0)
     assert_close(piped, expected)
     assert_close(report, expected_report)
@@ -235,12 +224,11 @@ def test_an_absent_cluster_could_hold_anything(state):
 def test_new_decisions_cost_no_compilation(state):
     batches = make_batches(1)
     LEARNER.round(state, batches, make_outcome(), KEY, 0)
-    before = PipelineLearner.round._cache_size()
     learner = LEARNER.replace(cluster_weight=WEIGHTS[::-1])
-    for m, loss, present in ((1, 0.3, (True,) * 3), (4, 0.0, (False, True, True))):
-        _, report = learner.round(state, batches, make_outcome(loss, present, m), KEY, m)
-        assert np.isfinite(report.loss)
-    assert PipelineLearner.round._cache_size() == before
+    with compiles(PipelineLearner.round, 0):
+        for m, loss, present in ((1, 0.3, (True,) * 3), (4, 0.0, (False, True, True))):
+            _, report = learner.round(state, batches, make_outcome(loss, present, m), KEY, m)
+            assert np.isfinite(report.loss)
 
 
 def test_losses_that_come_together_take_a_cluster_out_of_all_steps(state):

@@ -6,10 +6,12 @@ import json
 import jax
 import numpy as np
 import pytest
-from support.reference_cost import as_problem, random_decision, random_network, reference_cost
+from support.random_networks import random_decision, random_network
+from support.reference_cost import reference_cost
+from support.structs import as_problem
 
 from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, InputWarning
 from collapipe_jax.files.documents import (
     read_decision,
     read_network,
@@ -215,6 +217,38 @@ def test_a_wrong_network_names_its_key(files, change, key, problem):
     with pytest.raises(InputError, match=rf"^{key} = .*{problem}") as error:
         files(change_network=change)
     assert str(error.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        (r"radio.d2e_gain\[0\]\[1\]", ["d2e_gain", 0, 1]),
+        (r"radio.d2d_gain\[1\]\[2\]\[0\]", ["d2d_gain", 1, 2, 0]),
+        (r"radio.cross_gain\[1\]\[2\]\[0\]\[3\]", ["cross_gain", 1, 2, 0, 3]),
+    ],
+)
+def test_a_gain_above_one_is_refused_with_the_likely_slip(files, key, path):
+    with pytest.raises(InputError, match=rf"^{key} = 93.5: out of bounds .* path loss in dB\?"):
+        files(change_network=put(["radio", *path], 93.5))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "slip"),
+    [
+        ("radio.d2e_bandwidth_hz", 20.0, "In MHz"),
+        ("radio.bs_noise_w_per_hz", 4e-12, "In dBm/Hz"),
+        ("radio.bs_power_w", 20000.0, "In dBm or mW"),
+        ("radio.d2e_power_max_w", [0.2, 23.0], "In dBm or mW"),
+        ("compute.memory_bytes", [[0, 4.0, 4.0], [4e9] * 3], "In MB or GB"),
+        ("compute.es_flops_per_s", 6e3, "In GFLOP/s"),
+        ("compute.energy_coefficient", [[1e-35] * 4, [4e-11] * 4], "In J/FLOP"),
+        ("control.energy_budget_j", [[2.0] * 4, [5e7] * 4], "In kJ, mJ or Wh"),
+    ],
+)
+def test_an_implausible_number_is_read_with_one_warning(files, key, value, slip):
+    with pytest.warns(InputWarning, match=rf"network.json: {key}\S* = .*hardly.*{slip}") as found:
+        files(change_network=put(key.split("."), value))
+    assert len(found) == 1
 
 
 ZERO_REFUSED = [

@@ -9,7 +9,8 @@ import jaxtyping
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from support.reference_cost import as_problem, random_network
+from support.random_networks import random_network
+from support.structs import as_problem
 
 from collapipe_jax.network.channel import (
     RATE_LAWS,

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import kstest
+from support.tiny_system import PROPAGATION
 
 from collapipe_jax.network.propagation import (
     PATH_LOSS_LAWS,
-    PropagationParams,
     TopologyParams,
     d2e_distance_m,
     large_scale_gain,
@@ -96,14 +96,6 @@ TOPOLOGY = TopologyParams(
     d2e_min_distance_m=35.0,
     d2d_min_distance_m=3.0,
 )
-PARAMS = PropagationParams(
-    d2e_path_loss="macro_2ghz",
-    d2d_path_loss="d2d_outdoor",
-    d2e_shadowing_db=8.0,
-    d2d_shadowing_db=4.0,
-    d2e_decorrelation_distance_m=50.0,
-    d2d_decorrelation_distance_m=10.0,
-)
 # Two nodes 20 m apart, a third 140 m away, a fourth beside the first, ... all over 35 m out.
 POSITION_M = np.array(
     [[[100.0, 0.0], [120.0, 0.0], [100.0, 140.0]], [[-200.0, 50.0], [-200.0, 55.0], [0.0, -300.0]]]
@@ -145,7 +137,7 @@ def test_path_loss_laws(name, distance_m, expected_db):
 
 
 def test_without_shadowing_a_gain_is_its_path_loss():
-    still = draw(PARAMS.replace(d2e_shadowing_db=0.0, d2d_shadowing_db=0.0))
+    still = draw(PROPAGATION.replace(d2e_shadowing_db=0.0, d2d_shadowing_db=0.0))
     for n, i in np.ndindex(2, 3):
         d_km = np.hypot(*POSITION_M[n, i]) / 1000
         loss_db = 128.1 + 37.6 * np.log10(d_km)
@@ -157,8 +149,8 @@ def test_without_shadowing_a_gain_is_its_path_loss():
 
 
 def test_shadowing_has_its_deviation_and_its_correlation_over_distance():
-    gain = draw(PARAMS)
-    still = draw(PARAMS.replace(d2e_shadowing_db=0.0, d2d_shadowing_db=0.0))
+    gain = draw(PROPAGATION)
+    still = draw(PROPAGATION.replace(d2e_shadowing_db=0.0, d2d_shadowing_db=0.0))
     shadow_db = 10 * np.log10(gain.d2e / still.d2e).reshape(-1, 6)
     np.testing.assert_allclose(shadow_db.mean(axis=0), 0, atol=0.5)
     np.testing.assert_allclose(shadow_db.std(axis=0), 8, rtol=0.05)
@@ -168,8 +160,8 @@ def test_shadowing_has_its_deviation_and_its_correlation_over_distance():
 
 
 def test_shadowing_between_nodes_is_reciprocal_and_independent():
-    gain = draw(PARAMS)
-    still = draw(PARAMS.replace(d2e_shadowing_db=0.0, d2d_shadowing_db=0.0))
+    gain = draw(PROPAGATION)
+    still = draw(PROPAGATION.replace(d2e_shadowing_db=0.0, d2d_shadowing_db=0.0))
     node = gain.node.reshape(-1, 6, 6)
     np.testing.assert_allclose(node, node.swapaxes(1, 2), rtol=1e-5)
     shadow_db = 10 * np.log10(node / still.node.reshape(-1, 6, 6))

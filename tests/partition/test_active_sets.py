@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.random_allocations import random_coupling
 from support.random_problems import random_problems, to_batch_last
 
-from collapipe_jax.allocation.smooth_objective import Coupling
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import fix_partition
@@ -22,14 +22,9 @@ from collapipe_jax.partition.active_sets import (
     step_costs,
 )
 
+pytestmark = pytest.mark.usefixtures("double")
 CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 12
 NODES = DEVICES + 1
-
-
-@pytest.fixture(scope="module", autouse=True)
-def double(batch_axis_last):
-    with jax.enable_x64(True):
-        yield
 
 
 def test_all_subsets_of_few_devices():
@@ -58,14 +53,7 @@ def some(double):
     """A problem and a coupling for sets, and the sets themselves."""
     rng = np.random.default_rng(1)
     problem = to_batch_last(random_problems(BATCH, CLUSTERS, DEVICES, BLOCKS, seed=3))
-    nodes = (NODES, CLUSTERS, BATCH)
-    coupling = Coupling(
-        interference_w=10.0 ** rng.uniform(-15, -12, nodes),
-        interference_cost_per_w=rng.uniform(0, 3, nodes),
-        latency_cost_per_s=0.1 * rng.uniform(size=nodes[1:]),
-        round_s=np.full(BATCH, 20.0),
-        bandwidth_cost=np.ones(BATCH),
-    )
+    coupling = random_coupling(rng, np.full(BATCH, 20.0), CLUSTERS, DEVICES, BATCH)
     members = candidate_sets(jnp.zeros((1, DEVICES, CLUSTERS, BATCH)))
     return *with_set_axis((problem, coupling)), members
 

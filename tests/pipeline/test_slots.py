@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.compilations import compiles
 
 from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
@@ -66,20 +67,19 @@ def test_fifty_partitions_cost_one_compilation(backend):
     """Of five blocks over four devices, a different one in every call."""
     params = parameters()
     x, mask = jax.random.normal(jax.random.key(1), (1, 2, 2, 8)), jnp.ones((1, 2, 2), bool)
-    traces = []
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def run(params, segments):
-        traces.append(segments)
         execution = Execution(backend, 2)
         return encode_clusters(params, CONFIG, x, mask, segments, execution=execution)
 
     partitions = [p for p in itertools.product(range(6), repeat=4) if sum(p) == 5][:50]
     assert len(partitions) == 50
     expected = jax.jit(lambda: encode_clusters(params, CONFIG, x, mask), compiler_options=QUICK)()
-    for sizes in partitions:
-        np.testing.assert_allclose(run(params, jnp.array([sizes])), expected, rtol=0.0, atol=1e-5)
-    assert len(traces) == run._cache_size() == 1
+    with compiles(run, 1):
+        for sizes in partitions:
+            found = run(params, jnp.array([sizes]))
+            np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-5)
 
 
 def test_a_device_runs_its_own_blocks_alone_and_bubbles_none(monkeypatch):

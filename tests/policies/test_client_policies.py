@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.random_problems import pick, random_problems, with_ends
+from support.random_problems import pick, plain_problems, random_problems, with_ends
 
 from collapipe_jax.cost.client_round import client_memory_bytes
 from collapipe_jax.cost.evaluate import evaluate
@@ -25,13 +25,9 @@ def test_a_batch_is_split_evenly_over_who_is_there(batch, available):
     assert np.all(np.diff(held) <= 0)  # the first get the remainder
 
 
-def roomy(_, __, network):
-    network["compute"]["memory_bytes"] *= 1e6
-
-
 @pytest.mark.parametrize("policy", [vanilla_fl, splitfed])
 def test_nothing_is_violated_where_memory_abounds(policy):
-    problems = random_problems(8, 3, 4, 6, roomy)
+    problems = plain_problems(8, 3, 4, 6)
     for index in range(8):
         problem = with_ends(pick(problems, index))
         decision = policy(problem)
@@ -50,7 +46,7 @@ def test_vanilla_fl_ignores_memory_and_is_told_so():
 
 @pytest.mark.parametrize("room_for", [0, 1, 2])
 def test_splitfed_takes_as_many_blocks_as_fit_the_smallest_device(room_for):
-    problem = with_ends(pick(random_problems(1, 2, 3, 6, roomy), 0))
+    problem = with_ends(pick(plain_problems(1, 2, 3, 6), 0))
     held = splitfed(problem).replace(client_blocks=jnp.int32(room_for))
     needed = client_memory_bytes(problem.workload, held)[1, 2]
     memory = problem.compute.memory_bytes.at[1, 2].set(needed)
@@ -61,7 +57,7 @@ def test_splitfed_takes_as_many_blocks_as_fit_the_smallest_device(room_for):
 
 
 def test_the_fewest_samples_leave_devices_out():
-    problem = with_ends(pick(random_problems(1, 2, 3, 4, roomy), 0))
+    problem = with_ends(pick(plain_problems(1, 2, 3, 4), 0))
     problem = problem.replace(workload=problem.workload.replace(batch=jnp.int32(2)))
     decision = vanilla_fl(problem)
     assert decision.samples.tolist() == [[1, 1, 0], [1, 1, 0]]
@@ -80,7 +76,7 @@ def test_the_fewest_samples_leave_devices_out():
     ],
 )
 def test_each_violation_is_told_by_its_name(change, name):
-    problem = with_ends(pick(random_problems(1, 2, 3, 4, roomy), 0))
+    problem = with_ends(pick(plain_problems(1, 2, 3, 4), 0))
     broken = violations(problem, change(vanilla_fl(problem)))
     assert [key for key, value in broken.items() if value] == [name]
 

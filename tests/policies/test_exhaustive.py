@@ -72,12 +72,12 @@ def test_partitions_are_those_that_memory_allows():
 def plain():
     """Objective of every joint partition, by the segments and micro-batches of each cluster."""
     problem = roomy()
-    tune = jax.jit(lambda decision: allocate(problem, decision, 400).objective)
+    solve = jax.jit(lambda decision: allocate(problem, decision, 400).objective)
     found = {}
     for joint in itertools.product(itertools.product(SPLITS, CHOICES), repeat=CLUSTERS):
         segments, counts = zip(*joint, strict=True)
         start = with_equal_allocation(problem, jnp.array(segments), jnp.array(counts))
-        found[joint] = float(tune(start))
+        found[joint] = float(solve(start))
     return found
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
+from support.compilations import compiles
 from support.random_problems import pick, plain_problems, random_problems, stack
 
 from collapipe_jax.cost.decision import active_nodes
@@ -25,12 +26,10 @@ BLOCKS = 7
 DRAWS = 10_000
 UNLIKELY = 1e-3
 """Seeds are fixed, so a right program passes always, and a wrong one fails."""
-traces = []
 
 
 @jax.jit
 def decide(keys, problem):
-    traces.append(1)
     return jax.vmap(random_policy)(keys, problem)
 
 
@@ -228,8 +227,7 @@ def test_the_key_alone_decides():
 
 
 def test_one_compilation():
-    before = len(traces)
-    for seed in (5, 6, 7):
-        problem = random_problems(20, 2, 4, BLOCKS, scarce, seed)
-        assert np.all(feasible(problem, decide(keys(20, seed), problem)))
-    assert len(traces) == before + 1
+    with compiles(decide, 1):
+        for seed in (5, 6, 7):
+            problem = random_problems(20, 2, 4, BLOCKS, scarce, seed)
+            assert np.all(feasible(problem, decide(keys(20, seed), problem)))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.compilations import compiles
 from support.random_problems import pick, plain_problems, random_problems
 
 from collapipe_jax.cost.feasibility import can_run, is_feasible, usable_blocks
@@ -17,11 +18,9 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.policies.titanic import affinity_s, near_equal_sizes, titanic
 
 CLUSTERS, DEVICES, BLOCKS = 3, 5, 7
-traces = []
 
 
 def _decide(problem, micro_batches, partitions):
-    traces.append(1)
     return jax.vmap(lambda one: titanic(one, micro_batches, partitions))(problem)
 
 
@@ -283,8 +282,7 @@ def test_no_partition_is_an_error():
 
 
 def test_one_compilation():
-    before = len(traces)
-    for seed, wanted in ((5, 1), (6, 3), (7, 12)):
-        problem = random_problems(10, 2, DEVICES, BLOCKS, scarce, seed)
-        assert np.all(feasible(problem, decide(problem, wanted, 3)))
-    assert len(traces) == before + 1
+    with compiles(decide, 1):
+        for seed, wanted in ((5, 1), (6, 3), (7, 12)):
+            problem = random_problems(10, 2, DEVICES, BLOCKS, scarce, seed)
+            assert np.all(feasible(problem, decide(problem, wanted, 3)))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compilations import compiles
 from support.tiny_system import tiny_params
 
 from collapipe_jax.control.budget_floors import control_unit_floor_j
@@ -25,12 +26,10 @@ draw = jax.jit(sample_system)
 one_round = jax.jit(
     lambda key, system, state: simulate_round(Environment(system, state, key), policy)
 )
-traces = []
 
 
 @jax.jit
 def run(keys, params):
-    traces.append(1)
     return jax.vmap(lambda key: simulate(reset(key, params), policy, ROUNDS))(keys)
 
 
@@ -85,9 +84,8 @@ def test_realisations_and_rounds_differ(history):
 
 
 def test_one_compilation_for_other_parameters(history):
-    count = len(traces)
-    run(keys(3), tiny_params(availability=0.5, fading_correlation=0.9))
-    assert len(traces) == count
+    with compiles(run, 0):
+        run(keys(3), tiny_params(availability=0.5, fading_correlation=0.9))
 
 
 def test_nobody_there_spends_nothing():
@@ -97,6 +95,27 @@ def test_nobody_there_spends_nothing():
         assert not np.any(value)
     for value in (happened.cost.latency_s, happened.cost.divergence, happened.cost.objective):
         assert not np.any(value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.8, 1.0])
+def test_every_device_is_available_in_this_share_of_rounds_whatever_the_others_are(share):
+    system = draw(jax.random.key(0), tiny_params(availability=share))
+    state = initial_state(jax.random.key(1), system)
+
+    @jax.jit
+    @jax.vmap
+    def memory_bytes(key):
+        return observe(Environment(system, state, key)).compute.memory_bytes
+
+    memory = np.asarray(memory_bytes(jax.random.split(jax.random.key(2), 4000)))
+    available = memory > 0
+    np.testing.assert_allclose(available.mean(axis=0), share, atol=0 if share in (0, 1) else 0.025)
+    whole = np.broadcast_to(system.mean_problem.compute.memory_bytes, memory.shape)
+    np.testing.assert_array_equal(memory[available], whole[available])
+    apart = available.reshape(4000, -1) - share
+    covariance = apart.T @ apart / 4000
+    expected = share * (1 - share) * np.eye(len(covariance))
+    np.testing.assert_allclose(covariance, expected, atol=0.02)
 
 
 def test_some_there():

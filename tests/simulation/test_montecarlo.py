@@ -1,5 +1,8 @@
 """Policies on common random numbers, in chunks, against direct simulation."""
 
+import shutil
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,13 +49,18 @@ def read(results, name):
     return results.read(*chunk_parts(name, results.options))["latency_s"]
 
 
-def test_chunks_are_the_realisations_one_by_one(tmp_path, params):
-    results = run(tmp_path, {"one": Setup(POLICY, params)})
-    assert list(chunk_parts("one", results.options)) == ["one/000000", "one/000002", "one/000004"]
+@pytest.fixture(scope="module")
+def finished(params, tmp_path_factory):
+    """A run of one case; its folder is not to be changed."""
+    return run(tmp_path_factory.mktemp("finished"), {"one": Setup(POLICY, params)})
+
+
+def test_chunks_are_the_realisations_one_by_one(finished, params):
+    assert list(chunk_parts("one", finished.options)) == ["one/000000", "one/000002", "one/000004"]
     one = jax.jit(lambda key: simulate(reset(key, params), POLICY, ROUNDS).cost.latency_s)
     expected = [one(key) for key in realisation_keys(7, REALISATIONS)]
-    np.testing.assert_allclose(read(results, "one"), expected, rtol=1e-5)
-    assert labels(results, "one/000004")["latency_s"]["axes"] == ["realisation", "round"]
+    np.testing.assert_allclose(read(finished, "one"), expected, rtol=1e-5)
+    assert labels(finished, "one/000004")["latency_s"]["axes"] == ["realisation", "round"]
 
 
 def test_more_realisations_leave_the_first_ones_as_they_are():
@@ -61,10 +69,10 @@ def test_more_realisations_leave_the_first_ones_as_they_are():
 
 
 def test_arguments_of_a_policy_and_v_compile_nothing_anew(tmp_path, params):
-    traces = []
+    chex.clear_trace_counter()
 
+    @chex.assert_max_traces(n=1)
     def thrifty(key, problem, power):
-        traces.append(1)
         decision = POLICY(key, problem)
         return decision.replace(d2e_power_w=power * problem.control.v * decision.d2e_power_w)
 
@@ -74,20 +82,18 @@ def test_arguments_of_a_policy_and_v_compile_nothing_anew(tmp_path, params):
         for power in (0.5, 1.0)
     }
     results = run(tmp_path, cases)
-    assert len(traces) == 1
     slow, middle, other, fast = (read(results, name).mean() for name in cases)
     assert slow > middle > fast
     assert other == pytest.approx(middle)
 
 
-def test_a_stopped_run_simulates_what_is_missing(tmp_path, params, monkeypatch):
-    results = run(tmp_path, {"one": Setup(POLICY, params)})
-    whole = read(results, "one")
-    results.path("one/000002").unlink()
-    kept = results.path("one/000000").stat().st_mtime_ns
-    run(tmp_path, {"one": Setup(POLICY, params)})
-    np.testing.assert_array_equal(read(results, "one"), whole)
-    assert results.path("one/000000").stat().st_mtime_ns == kept
+def test_a_stopped_run_simulates_what_is_missing(finished, params, tmp_path):
+    stopped = Results.open(shutil.copytree(finished.folder, tmp_path / "run"), "study")
+    stopped.path("one/000002").unlink()
+    kept = stopped.path("one/000000").stat().st_mtime_ns
+    run(stopped.folder, {"one": Setup(POLICY, params)})
+    np.testing.assert_array_equal(read(stopped, "one"), read(finished, "one"))
+    assert stopped.path("one/000000").stat().st_mtime_ns == kept
 
 
 def test_options_are_checked_before_any_work():

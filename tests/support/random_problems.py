@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.cost.workload import ModelEnds
-from support.reference_cost import as_decision, as_problem, random_decision, random_network
+from support.random_networks import random_decision, random_network
+from support.structs import as_decision, as_problem
 
 ENDS = {"decoder_param_bits": 3e5, "embedding_static_bytes": 4e4, "decoder_static_bytes": 7e4}
 
@@ -43,12 +44,13 @@ def random_problems(count, clusters, devices, blocks, change=None, seed=0):
     return stack(problems)
 
 
+def roomy(_, __, network):
+    """Room for every partition."""
+    network["compute"]["memory_bytes"] *= 1e3
+
+
 def plain_problems(count, clusters, devices, blocks, seed=0):
     """Networks with room for every partition."""
-
-    def roomy(_, __, network):
-        network["compute"]["memory_bytes"] *= 1e3
-
     return random_problems(count, clusters, devices, blocks, roomy, seed)
 
 

@@ -1,16 +1,28 @@
 """Slow, independent float64 cost of a round, written loop by loop from docs/system-model.md.
 
 A network and a decision are plain dictionaries with the keys of docs/file-formats.md, holding
-numbers and NumPy arrays. Nothing here uses the package but the two converters at the end.
+numbers and NumPy arrays. Nothing here uses the package.
 """
 
 import math
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import exp1
 
 TOLERANCE = 1e-4
+NUMBERS = (
+    "latency_s",
+    "cluster_latency_s",
+    "compute_latency_s",
+    "energy_j",
+    "divergence",
+    "loss_probability",
+    "memory_bytes",
+    "objective",
+)
+"""Entries of a cost that are real numbers."""
 
 
 # --- (1)-(7): the air -------------------------------------------------------------------------
@@ -98,128 +110,203 @@ def flow(stages, micro_batches) -> float:
     return sum(stages) + (micro_batches - 1) * max(stages)
 
 
-def cluster_cost(network, decision, n) -> dict:
-    """Latency, energies, hazard and divergence of one cluster, weights left out."""
-    nodes = network["devices"] + 1
-    work, radio, compute = network["workload"], network["radio"], network["compute"]
-    segments = decision["segments"][n]
-    chain = active_chain(segments)
-    silent = {
-        "latency_s": 0.0,
-        "compute_s": 0.0,
-        "energy_j": [0.0] * nodes,
-        "hazard": 0.0,
-        "divergence": 0.0,
-        "memory_bytes": [0.0] * (nodes - 1),
-        "absent": True,
-    }
-    if not chain:
-        return silent
-    count = decision["micro_batches"][n]
-    batch = work["batch"]
-    per_micro = batch / count
-    steps, ratio = work["local_steps"], work["backward_ratio"]
-    speed, overhead = compute["flops_per_s"][n], compute["block_overhead_s"]
-    activation, target = work["activation_bits"], work["target_bits"]
+class Links(NamedTuple):
+    """Rate and SINR of every message of a cluster; rates alone of its parameters."""
 
-    # Every message of a trip: who sends it, its rate and its SINR.
-    route = [0, *chain, 0]
+    hops: list  # sender, receiver, forward and backward
+    uplink: tuple[float, float]
+    downlink: tuple[float, float]
+    collect: dict[int, float]  # by active device
+    distribute: dict[int, float]
+
+    def rates(self):
+        """Of all messages."""
+        rates = [self.uplink[0], self.downlink[0]]
+        rates += [*self.collect.values(), *self.distribute.values()]
+        return rates + [rate for hop in self.hops for rate, _ in hop[2:]]
+
+
+def cluster_links(network, decision, n) -> Links:
+    """Links of the chain, from the control unit over its active devices and back."""
+    chain = active_chain(decision["segments"][n])
     hops = []
-    for here, there in pairwise(route):
+    for here, there in pairwise([0, *chain, 0]):
         share = decision["d2d_share"][n][here]
         forward = d2d_link(network, decision, n, here, there, share)
         backward = d2d_link(network, decision, n, there, here, share)
         hops.append((here, there, forward, backward))
-    up_rate, up_sinr = uplink(network, decision, n)
-    down_rate, down_sinr = downlink(network, decision, n)
-    collect = {k: d2d_link(network, decision, n, k, 0, 1.0)[0] for k in chain}
-    distribute = {k: d2d_link(network, decision, n, 0, k, 1.0)[0] for k in chain}
+    return Links(
+        hops=hops,
+        uplink=uplink(network, decision, n),
+        downlink=downlink(network, decision, n),
+        collect={k: d2d_link(network, decision, n, k, 0, 1.0)[0] for k in chain},
+        distribute={k: d2d_link(network, decision, n, 0, k, 1.0)[0] for k in chain},
+    )
 
-    # (7)
-    blocks_of_activation = per_micro * activation / radio["transport_block_bits"]
-    trip_hazard = 0.0
-    for _, _, (_, forward_sinr), (_, backward_sinr) in hops:
-        trip_hazard += blocks_of_activation * hazard(radio, forward_sinr)
-        trip_hazard += blocks_of_activation * hazard(radio, backward_sinr)
-    trip_hazard += blocks_of_activation * hazard(radio, down_sinr)
-    uplink_blocks = per_micro * (activation + target) / radio["transport_block_bits"]
-    trip_hazard += uplink_blocks * hazard(radio, up_sinr)
 
-    # (15)
-    memory = [0.0] * (nodes - 1)
-    for k in chain:
-        per_block = work["block_static_bytes"] + batch * work["block_kept_bytes"]
+def trip_hazard(network, decision, n, links) -> float:
+    """(7)."""
+    work, radio = network["workload"], network["radio"]
+    per_micro = work["batch"] / decision["micro_batches"][n]
+    blocks_of_activation = per_micro * work["activation_bits"] / radio["transport_block_bits"]
+    total = 0.0
+    for _, _, (_, forward_sinr), (_, backward_sinr) in links.hops:
+        total += blocks_of_activation * hazard(radio, forward_sinr)
+        total += blocks_of_activation * hazard(radio, backward_sinr)
+    total += blocks_of_activation * hazard(radio, links.downlink[1])
+    uplink_bits = work["activation_bits"] + work["target_bits"]
+    uplink_blocks = per_micro * uplink_bits / radio["transport_block_bits"]
+    return total + uplink_blocks * hazard(radio, links.uplink[1])
+
+
+def device_memory_bytes(network, decision, n) -> list[float]:
+    """(15)."""
+    work, segments = network["workload"], decision["segments"][n]
+    per_micro = work["batch"] / decision["micro_batches"][n]
+    memory = [0.0] * network["devices"]
+    for k in active_chain(segments):
+        per_block = work["block_static_bytes"] + work["batch"] * work["block_kept_bytes"]
         memory[k - 1] = segments[k - 1] * per_block + per_micro * work["block_working_bytes"]
+    return memory
 
-    # (8), (10), compute stages
+
+def computing_s(network, decision, n) -> tuple[float, dict[int, float], float]:
+    """(8), (10): forward times of embedding, of each active device, and of the decoder."""
+    work, compute = network["workload"], network["compute"]
+    segments, speed = decision["segments"][n], compute["flops_per_s"][n]
+    overhead = compute["block_overhead_s"]
+    per_micro = work["batch"] / decision["micro_batches"][n]
     embed = per_micro * work["embed_flops"] / speed[0] + overhead
+    on_device = {
+        k: segments[k - 1] * (per_micro * work["block_flops"] / speed[k] + overhead)
+        for k in active_chain(segments)
+    }
     share_of_server = compute["es_flops_per_s"] / network["clusters"]
     decode = per_micro * work["decoder_flops"] / share_of_server + overhead
-    on_device = {
-        k: segments[k - 1] * (per_micro * work["block_flops"] / speed[k] + overhead) for k in chain
-    }
-    compute_forward = [embed] + [on_device[k] for k in chain] + [decode]
-    compute_backward = [ratio * on_device[k] for k in reversed(chain)] + [ratio * embed]
-    compute_s = steps * (flow(compute_forward, count) + flow(compute_backward, count))
+    return embed, on_device, decode
 
-    result = silent | {
-        "memory_bytes": memory,
-        "compute_s": compute_s,
-        "hazard": trip_hazard,
-        "absent": False,
-    }
-    rates = [up_rate, down_rate, *collect.values(), *distribute.values()]
-    rates += [rate for hop in hops for rate, _ in hop[2:]]
-    if min(rates) == 0:
-        return result | {
-            "latency_s": math.inf,
-            "energy_j": [math.inf] * nodes,
-            "divergence": math.inf,
-        }
 
-    # (9), (12)
-    delay = compute["link_overhead_s"]
-    forward_stages, backward_stages = [embed], []
-    for _, there, (rate, _), _ in hops:
-        forward_stages.append(per_micro * activation / rate + delay)
+def computing_latency_s(network, decision, n) -> float:
+    """Of all local steps, by the stages that compute alone."""
+    embed, on_device, decode = computing_s(network, decision, n)
+    ratio, count = network["workload"]["backward_ratio"], decision["micro_batches"][n]
+    chain = list(on_device)
+    forward = [embed] + [on_device[k] for k in chain] + [decode]
+    backward = [ratio * on_device[k] for k in reversed(chain)] + [ratio * embed]
+    return network["workload"]["local_steps"] * (flow(forward, count) + flow(backward, count))
+
+
+def stages_s(network, decision, n, links) -> tuple[list[float], list[float]]:
+    """(9), (10): stages of the forward and the backward flow."""
+    work, delay = network["workload"], network["compute"]["link_overhead_s"]
+    embed, on_device, decode = computing_s(network, decision, n)
+    per_micro = work["batch"] / decision["micro_batches"][n]
+    activation, target = work["activation_bits"], work["target_bits"]
+    ratio = work["backward_ratio"]
+    forward, backward = [embed], []
+    for _, there, (rate, _), _ in links.hops:
+        forward.append(per_micro * activation / rate + delay)
         if there != 0:
-            forward_stages.append(on_device[there])
-    forward_stages += [per_micro * (activation + target) / up_rate + delay, decode]
-    backward_stages.append(per_micro * activation / down_rate + delay)
-    for here, _, _, (rate, _) in reversed(hops):
-        backward_stages.append(per_micro * activation / rate + delay)
-        backward_stages.append(ratio * (on_device[here] if here != 0 else embed))
-    iteration = flow(forward_stages, count) + flow(backward_stages, count)
+            forward.append(on_device[there])
+    forward += [per_micro * (activation + target) / links.uplink[0] + delay, decode]
+    backward.append(per_micro * activation / links.downlink[0] + delay)
+    for here, _, _, (rate, _) in reversed(links.hops):
+        backward.append(per_micro * activation / rate + delay)
+        backward.append(ratio * (on_device[here] if here != 0 else embed))
+    return forward, backward
 
-    # (13), (14)
+
+class ModelTimes(NamedTuple):
+    """Seconds that a cluster's parameters take on their way, by device or in all."""
+
+    collect: dict[int, float]
+    distribute: float
+    up: float
+    down: float
+
+
+def model_times_s(network, decision, n, links) -> ModelTimes:
+    """(13)."""
+    work, segments = network["workload"], decision["segments"][n]
     block_bits = work["block_param_bits"]
     model_bits = work["blocks"] * block_bits + work["embedding_param_bits"]
-    collect_s = {k: segments[k - 1] * block_bits / collect[k] for k in chain}
-    distribute_s = sum(segments[k - 1] * block_bits / distribute[k] for k in chain)
-    up_s, down_s = model_bits / up_rate, model_bits / down_rate
-    latency = down_s + distribute_s + steps * iteration + sum(collect_s.values()) + up_s
+    return ModelTimes(
+        collect={k: segments[k - 1] * block_bits / rate for k, rate in links.collect.items()},
+        distribute=sum(segments[k - 1] * block_bits / rate for k, rate in links.distribute.items()),
+        up=model_bits / links.uplink[0],
+        down=model_bits / links.downlink[0],
+    )
 
-    # (16)
-    energy = [0.0] * nodes
-    coefficient, power = compute["energy_coefficient"][n], decision["d2d_power_w"][n]
-    for k in chain:
-        flops = steps * batch * segments[k - 1] * work["block_flops"] * (1 + ratio)
-        energy[k] += flops * coefficient[k] * speed[k] ** 2 + power[k] * collect_s[k]
-    flops = steps * batch * work["embed_flops"] * (1 + ratio)
-    energy[0] += flops * coefficient[0] * speed[0] ** 2 + power[0] * distribute_s
-    for here, there, (forward_rate, _), (backward_rate, _) in hops:
-        bits = steps * count * per_micro * activation
+
+def cluster_latency_s(network, decision, n, links) -> float:
+    """(12), (14)."""
+    count = decision["micro_batches"][n]
+    iteration = sum(flow(stages, count) for stages in stages_s(network, decision, n, links))
+    model_s = model_times_s(network, decision, n, links)
+    moving_s = model_s.down + model_s.distribute + sum(model_s.collect.values()) + model_s.up
+    return moving_s + network["workload"]["local_steps"] * iteration
+
+
+def node_energies_j(network, decision, n, links) -> list[float]:
+    """(16)."""
+    work, compute = network["workload"], network["compute"]
+    coefficient, speed = compute["energy_coefficient"][n], compute["flops_per_s"][n]
+    power, segments = decision["d2d_power_w"][n], decision["segments"][n]
+    steps, batch, passes = work["local_steps"], work["batch"], 1 + work["backward_ratio"]
+    activation, target = work["activation_bits"], work["target_bits"]
+    model_s = model_times_s(network, decision, n, links)
+    energy = [0.0] * (network["devices"] + 1)
+    for k in active_chain(segments):
+        flops = steps * batch * segments[k - 1] * work["block_flops"] * passes
+        energy[k] += flops * coefficient[k] * speed[k] ** 2 + power[k] * model_s.collect[k]
+    flops = steps * batch * work["embed_flops"] * passes
+    energy[0] += flops * coefficient[0] * speed[0] ** 2 + power[0] * model_s.distribute
+    for here, there, (forward_rate, _), (backward_rate, _) in links.hops:
+        bits = steps * batch * activation
         energy[here] += power[here] * bits / forward_rate
         energy[there] += power[there] * bits / backward_rate
-    sending = steps * count * per_micro * (activation + target) / up_rate + up_s
+    sending = steps * batch * (activation + target) / links.uplink[0] + model_s.up
     energy[0] += decision["d2e_power_w"][n] * sending
+    return energy
 
-    # (19)
-    growth = math.exp(trip_hazard) if trip_hazard <= 50 else math.exp(50) * (trip_hazard - 49)
+
+def cluster_divergence(network, decision, n, hazard_of_trip) -> float:
+    """(19), its weight left out."""
     learning = network["learning"]
-    divergence = learning["gradient_variance"] * growth / batch
-    divergence += 2 * learning["gradient_heterogeneity"] * (growth - 1) / count
-    return result | {"latency_s": latency, "energy_j": energy, "divergence": divergence}
+    if hazard_of_trip <= 50:
+        growth = math.exp(hazard_of_trip)
+    else:
+        growth = math.exp(50) * (hazard_of_trip - 49)
+    sampling = learning["gradient_variance"] * growth / network["workload"]["batch"]
+    erasure = 2 * learning["gradient_heterogeneity"] * (growth - 1) / decision["micro_batches"][n]
+    return sampling + erasure
+
+
+def cluster_cost(network, decision, n) -> dict:
+    """Latency, energies, hazard and divergence of one cluster, weights left out."""
+    nodes = network["devices"] + 1
+    if not active_chain(decision["segments"][n]):
+        return {
+            "latency_s": 0.0,
+            "compute_s": 0.0,
+            "energy_j": [0.0] * nodes,
+            "hazard": 0.0,
+            "divergence": 0.0,
+            "memory_bytes": [0.0] * (nodes - 1),
+            "absent": True,
+        }
+    links = cluster_links(network, decision, n)
+    lost = trip_hazard(network, decision, n, links)
+    works = min(links.rates()) > 0
+    return {
+        "latency_s": cluster_latency_s(network, decision, n, links) if works else math.inf,
+        "compute_s": computing_latency_s(network, decision, n),
+        "energy_j": node_energies_j(network, decision, n, links) if works else [math.inf] * nodes,
+        "hazard": lost,
+        "divergence": cluster_divergence(network, decision, n, lost) if works else math.inf,
+        "memory_bytes": device_memory_bytes(network, decision, n),
+        "absent": False,
+    }
 
 
 # --- the round --------------------------------------------------------------------------------
@@ -306,152 +393,3 @@ def reference_violations(network, decision) -> set[str]:
             if memory[n][k] > network["compute"]["memory_bytes"][n][k] * (1 + TOLERANCE):
                 broken.add("memory")
     return broken
-
-
-# --- random cases -----------------------------------------------------------------------------
-
-
-def random_network(rng, clusters, devices, blocks, choices=(2, 3, 6, 12)) -> dict:
-    """A network in which no two sizes agree, no gain is reciprocal and nothing is 1.
-
-    Interference, losses, overheads and parameter transfers all weigh in the result.
-    """
-    nodes = devices + 1
-
-    def around(value, *shape, spread=2.0):
-        return value * spread ** rng.uniform(-1, 1, shape)
-
-    batch = 24
-    weight = rng.dirichlet(np.full(clusters, 4.0))
-    return {
-        "format": "collapipe-network/1",
-        "clusters": clusters,
-        "devices": devices,
-        "workload": {
-            "blocks": blocks,
-            "batch": batch,
-            "local_steps": 3,
-            "micro_batch_choices": list(choices),
-            "block_flops": float(around(8.1e8)),
-            "embed_flops": float(around(9.3e7)),
-            "decoder_flops": float(around(2.7e9)),
-            "backward_ratio": float(rng.uniform(1.7, 3.1)),
-            "activation_bits": float(around(2.3e5)),
-            "target_bits": float(around(3.9e4)),
-            "block_param_bits": float(around(1.9e6)),
-            "embedding_param_bits": float(around(4.7e6)),
-            "block_static_bytes": float(around(3.1e7)),
-            "block_kept_bytes": float(around(2.2e6)),
-            "block_working_bytes": float(around(3.7e6)),
-        },
-        "radio": {
-            "d2e_bandwidth_hz": 2.1e7,
-            "d2d_bandwidth_hz": 1.3e7,
-            "bs_noise_w_per_hz": 1.26e-20,
-            "node_noise_w_per_hz": 3.2e-20,
-            "d2e_interference_w": float(around(2e-13)),
-            "d2d_activity": float(rng.uniform(0.2, 0.8)),
-            "snr_gap": float(rng.uniform(1.3, 2.2)),
-            "max_spectral_efficiency": float(rng.uniform(6.2, 7.4)),
-            "bs_power_w": float(around(2.3)),
-            "d2e_power_max_w": around(0.23, clusters, spread=1.4),
-            "d2d_power_max_w": around(0.17, clusters, nodes, spread=1.4),
-            "d2e_gain": around(4e-11, clusters, nodes, spread=3),
-            "d2d_gain": around(2e-10, clusters, nodes, nodes, spread=6),
-            "cross_gain": around(5e-13, clusters, nodes, clusters, nodes, spread=4),
-            "outage_threshold": float(rng.uniform(0.7, 1.5)),
-            "harq_attempts": 3,
-            "transport_block_bits": 4.3e4,
-        },
-        "compute": {
-            "flops_per_s": around(3.3e11, clusters, nodes, spread=3),
-            "energy_coefficient": around(4e-35, clusters, nodes),
-            "memory_bytes": around(1.9e9, clusters, devices, spread=1.5),
-            "es_flops_per_s": float(around(5.3e12)),
-            "block_overhead_s": 1.7e-3,
-            "link_overhead_s": 2.9e-3,
-        },
-        "learning": {
-            "cluster_weight": weight,
-            "gradient_variance": float(around(3.7)),
-            "gradient_heterogeneity": float(around(0.47)),
-        },
-        "control": {
-            "v": float(around(7.9)),
-            "reference_latency_s": float(around(23.0)),
-            "energy_budget_j": around(31.0, clusters, nodes),
-            "energy_queue": around(2.6, clusters, nodes, spread=3),
-            "divergence_target": float(around(0.37)),
-            "divergence_queue": float(around(1.9)),
-        },
-    }
-
-
-def random_decision(rng, network, sitting_out=(), skipped=0) -> dict:
-    """A decision within all bounds but perhaps memory, with devices skipped at random."""
-    clusters, devices = network["clusters"], network["devices"]
-    blocks = network["workload"]["blocks"]
-    segments = np.zeros((clusters, devices), int)
-    share = np.zeros((clusters, devices + 1))
-    for n in range(clusters):
-        if n in sitting_out:
-            continue
-        used = np.sort(rng.permutation(devices)[: devices - skipped])
-        cuts = np.sort(rng.choice(np.arange(1, blocks), len(used) - 1, replace=False))
-        segments[n, used] = np.diff([0, *cuts, blocks])
-        share[n, [0, *(used + 1)]] = rng.dirichlet(np.full(len(used) + 1, 3.0))
-    radio = network["radio"]
-    return {
-        "format": "collapipe-decision/1",
-        "policy": "random",
-        "segments": segments,
-        "micro_batches": rng.choice(network["workload"]["micro_batch_choices"], clusters),
-        "d2d_share": share,
-        "d2d_power_w": radio["d2d_power_max_w"] * rng.uniform(0.3, 0.9, share.shape),
-        "d2e_share": rng.dirichlet(np.full(clusters, 3.0)),
-        "d2e_power_w": radio["d2e_power_max_w"] * rng.uniform(0.3, 0.9, clusters),
-    }
-
-
-# --- into the package's structs ---------------------------------------------------------------
-
-
-def as_problem(network):
-    """The package's problem, in the precision that is switched on."""
-    # Imported here: the reference itself must not lean on what it checks.
-    import jax.numpy as jnp
-
-    from collapipe_jax.cost.divergence import Learning
-    from collapipe_jax.cost.problem import Control, RoundProblem
-    from collapipe_jax.cost.workload import Workload
-    from collapipe_jax.network.channel import Radio
-    from collapipe_jax.network.devices import Compute
-
-    def arrays(section, *left_out):
-        kept = {key: value for key, value in network[section].items() if key not in left_out}
-        return {key: jnp.asarray(np.asarray(value)) for key, value in kept.items()}
-
-    compute = network["compute"]
-    speed = np.asarray(compute["flops_per_s"], float)
-    joules_per_flop = np.asarray(compute["energy_coefficient"], float) * speed**2
-    return RoundProblem(
-        workload=Workload(blocks=network["workload"]["blocks"], **arrays("workload", "blocks")),
-        radio=Radio(
-            **arrays("radio", "rate_law"), rate_law=network["radio"].get("rate_law", "mean")
-        ),
-        compute=Compute(
-            **arrays("compute", "energy_coefficient"), joules_per_flop=jnp.asarray(joules_per_flop)
-        ),
-        learning=Learning(**arrays("learning")),
-        control=Control(**arrays("control")),
-    )
-
-
-def as_decision(decision):
-    """The package's decision, in the precision that is switched on."""
-    import jax.numpy as jnp
-
-    from collapipe_jax.cost.decision import Decision
-
-    names = [key for key in decision if key not in ("format", "policy")]
-    return Decision(**{key: jnp.asarray(np.asarray(decision[key])) for key in names})

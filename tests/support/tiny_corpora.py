@@ -28,6 +28,11 @@ def labelled(count, seed):
     return "\n".join(rows) + "\n"
 
 
+def load_data(objective, seed=0, **task):
+    """Data of an objective by the keys of a configuration's ``task``, without a model on file."""
+    return objective.load_data({"seed": seed, "model": {"pretrained": ""}, "task": task})
+
+
 def write_sets(folder, kind):
     """Files of the three sets by name; ``kind`` is "tagging" or "classification"."""
     write, ending = {"tagging": (tagged, "tsv"), "classification": (labelled, "csv")}[kind]

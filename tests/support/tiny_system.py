@@ -5,6 +5,16 @@ import numpy as np
 
 from collapipe_jax.config.default import get_config
 from collapipe_jax.config.system import build_system_params
+from collapipe_jax.network.propagation import PropagationParams
+
+PROPAGATION = PropagationParams(
+    d2e_path_loss="macro_2ghz",
+    d2d_path_loss="d2d_outdoor",
+    d2e_shadowing_db=8.0,
+    d2d_shadowing_db=4.0,
+    d2e_decorrelation_distance_m=50.0,
+    d2d_decorrelation_distance_m=10.0,
+)
 
 
 def tiny_params(**dynamics):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tiny_corpora import load_data
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.classification import (
@@ -20,6 +21,7 @@ from collapipe_jax.tasks.corpora import TextFile
 from collapipe_jax.tasks.subwords import SPECIAL_PIECES
 
 CLASSES = {"light on": 12, "pay bill": 8, "block card": 4}
+PLAIN = {"samples": 0, "validation_samples": 0, "lowercase": True}
 DOMAINS = {"home": ["light on"], "bank": ["pay bill", "block card"], "unused": ["other"]}
 
 
@@ -36,12 +38,6 @@ def files(tmp_path):
     return tmp_path
 
 
-def load_classification(length, seed, **task):
-    task = {"samples": 0, "validation_samples": 0, "lowercase": True, **task}
-    task["source_length"] = length
-    return Classification.load_data({"seed": seed, "model": {"pretrained": ""}, "task": task})
-
-
 def load(folder, **changes):
     arguments = {
         "train": f"{folder}/data.json#train",
@@ -50,10 +46,10 @@ def load(folder, **changes):
         "domains": "",
         "vocabulary": f"{folder}/vocab.txt",
         "vocabulary_size": 0,
-        "length": 32,
-        "seed": 0,
+        "source_length": 32,
+        **PLAIN,
     }
-    return load_classification(**{**arguments, **changes})
+    return load_data(Classification, **{**arguments, **changes})
 
 
 def texts(data, arrays):
@@ -79,7 +75,7 @@ def test_arrays_hold_texts_and_sorted_classes(files):
 
 
 def test_long_texts_are_cut_and_counted(files):
-    whole, short = load(files), load(files, length=6)
+    whole, short = load(files), load(files, source_length=6)
     sizes = [np.sum(a.token_ids != 0, axis=1) for a in (whole.train, whole.validation, whole.test)]
     assert list(short.cut.values()) == [np.sum(s > 6) for s in sizes]
     assert short.cut["train"] > 0
@@ -177,30 +173,29 @@ def test_a_class_without_a_domain_is_refused(files):
 
 @pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
 def test_the_real_corpora_in_arrays():
-    bert = {"vocabulary": "vocab_bert/bert-base-uncased-vocab.txt", "vocabulary_size": 0}
+    bert = {"vocabulary": "vocab_bert/bert-base-uncased-vocab.txt", "vocabulary_size": 0, **PLAIN}
     file = "cls_clinc150/data_full.json"
-    data = load_classification(
+    data = load_data(
+        Classification,
         train=f"{file}#train",
         validation=f"{file}#val",
         test=f"{file}#test",
         domains="cls_clinc150/domains.json",
-        length=32,
-        seed=0,
+        source_length=32,
         **bert,
     )
     assert [len(a.labels) for a in (data.train, data.validation, data.test)] == [15000, 3000, 4500]
     assert np.all(np.bincount(data.train.labels) == 100)
     assert np.all(np.bincount(data.split_keys) == 1500)
     assert sum(data.cut.values()) < 5
-    data = load_classification(
+    data = load_data(
+        Classification,
         train="cls_banking77/train.csv",
         validation="",
         test="cls_banking77/test.csv",
         domains="",
-        length=64,
-        seed=0,
-        validation_samples=1000,
-        **bert,
+        source_length=64,
+        **{**bert, "validation_samples": 1000},
     )
     assert (len(data.train.labels), len(data.validation.labels)) == (9003, 1000)
     share = np.bincount(data.validation.labels) / np.bincount(data.train.labels)

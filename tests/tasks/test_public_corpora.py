@@ -8,7 +8,6 @@ import zipfile
 
 import pytest
 from rich.console import Console
-from support.local_server import serving
 
 from collapipe_jax.cli import fetch as program
 from collapipe_jax.errors import InputError
@@ -28,13 +27,6 @@ def zipped(**members):
         for name, content in members.items():
             archive.writestr(name, content)
     return buffer.getvalue()
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving() as server:
-        yield server
 
 
 @pytest.fixture

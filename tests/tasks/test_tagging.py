@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tiny_corpora import load_data
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.corpora import TextFile
@@ -36,11 +37,6 @@ def files(tmp_path):
     return tmp_path
 
 
-def load_tagging(length, seed, lowercase=True, **task):
-    task = {"lowercase": lowercase, "source_length": length, **task}
-    return Tagging.load_data({"seed": seed, "model": {"pretrained": ""}, "task": task})
-
-
 def load(folder, **changes):
     arguments = {
         "train": f"{folder}/train",
@@ -48,11 +44,11 @@ def load(folder, **changes):
         "test": f"{folder}/test",
         "vocabulary": f"{folder}/vocab.txt",
         "vocabulary_size": 0,
-        "length": 12,
+        "source_length": 12,
         "samples": 0,
-        "seed": 0,
+        "lowercase": True,
     }
-    return load_tagging(**{**arguments, **changes})
+    return load_data(Tagging, **{**arguments, **changes})
 
 
 def ids(text):
@@ -73,7 +69,7 @@ def test_labels_stand_on_first_subwords(files):
 
 
 def test_windows_end_between_words_and_lose_none(files):
-    data = load(files, length=5)
+    data = load(files, source_length=5)
     assert data.test.token_ids.tolist() == [
         ids("[CLS] new [SEP] [PAD] [PAD]"),  # the next word has three pieces
         ids("[CLS] york ##er ##s [SEP]"),
@@ -85,15 +81,15 @@ def test_windows_end_between_words_and_lose_none(files):
 
 
 def test_a_word_longer_than_a_window_keeps_its_first_pieces(files):
-    data = load(files, length=4)
+    data = load(files, source_length=4)
     assert ids("[CLS] york ##er [SEP]") in data.test.token_ids.tolist()
     assert np.sum(data.test.labels != -1) == 7
-    assert np.sum(load(files, length=3).test.labels != -1) == 7
+    assert np.sum(load(files, source_length=3).test.labels != -1) == 7
 
 
 @pytest.mark.parametrize("length", [3, 4, 5, 12])
 def test_tags_come_back_on_the_words(files, length):
-    data = load(files, length=length)
+    data = load(files, source_length=length)
     sets = (
         (data.train, data.train_text),
         (data.validation, data.validation_text),
@@ -120,7 +116,7 @@ def test_keys_name_the_dominant_type_of_the_sentence(files):
     data = load(files)
     # one person; two places and a person; nothing; one of each: the first type
     assert data.split_keys.tolist() == [1, 2, 0, 1]
-    windows = load(files, length=3)
+    windows = load(files, source_length=3)
     owners = windows.train_text.sentence_of_window
     assert windows.split_keys.tolist() == [[1, 2, 0, 1][owner] for owner in owners]
     assert windows.split_keys.dtype == np.int32
@@ -188,15 +184,15 @@ def test_held_out_text_without_entities_is_no_text_to_score(files, name):
 
 @pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
 def test_the_real_corpus():
-    data = load_tagging(
+    data = load_data(
+        Tagging,
         train="ner_wnut17/wnut17train.conll",
         validation="ner_wnut17/emerging.dev.conll",
         test="ner_wnut17/emerging.test.annotated",
         vocabulary="vocab_bert/bert-base-cased-vocab.txt",
         vocabulary_size=0,
-        length=32,
+        source_length=32,
         samples=0,
-        seed=0,
         lowercase=False,
     )
     assert len(data.labels) == 13

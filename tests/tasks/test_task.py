@@ -1,6 +1,7 @@
 import jax
 import numpy as np
 import pytest
+from support.compilations import compiles
 
 from collapipe_jax.tasks.task import in_batches
 
@@ -14,14 +15,8 @@ def test_every_sample_is_met_once_and_in_its_place(count):
 
 
 def test_sets_of_any_size_take_one_compilation():
-    traces = []
-
-    @jax.jit
-    def square(batch):
-        traces.append(1)
-        return batch**2
-
-    for count in (7, 100, 205):
-        found = in_batches(square, np.arange(count, dtype=np.float32))
-        np.testing.assert_array_equal(found, np.arange(count, dtype=np.float32) ** 2)
-    assert len(traces) == 1
+    square = jax.jit(lambda batch: batch**2)
+    with compiles(square, 1):
+        for count in (7, 100, 205):
+            found = in_batches(square, np.arange(count, dtype=np.float32))
+            np.testing.assert_array_equal(found, np.arange(count, dtype=np.float32) ** 2)

@@ -16,6 +16,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 from support import ROOT, tiny_run
+from support.compilations import compiles
+from support.metrics import read_metrics
 
 import collapipe_jax as cp
 from collapipe_jax.config.experiment import build_experiment, build_optimizers
@@ -78,10 +80,6 @@ def results(workdir):
     return {name: (workdir / name).read_bytes() for name in ("metrics.jsonl", "summary.json")}
 
 
-def rows(workdir):
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-
-
 def assert_same_run(experiment, workdir, undisturbed):
     assert results(workdir) == results(undisturbed)
     found, expected = load_run(workdir).history, load_run(undisturbed).history
@@ -99,7 +97,7 @@ def assert_same_run(experiment, workdir, undisturbed):
 
 def test_one_line_a_round_with_finite_numbers(undisturbed):
     workdir, record, _ = undisturbed
-    lines = rows(workdir)
+    lines = read_metrics(workdir)
     assert [line["round"] for line in lines] == list(range(ROUNDS))
     for name in ("latency_s", "energy_j", "energy_queue", "simulated_time_s", "train_loss"):
         assert np.isfinite(np.array([line[name] for line in lines], float)).all()
@@ -143,7 +141,7 @@ def test_absent_clusters_and_changing_decisions_cost_one_compilation(undisturbed
     assert compilations == (1, 1)
 
 
-def test_a_round_that_everybody_misses(experiment, tmp_path):
+def test_a_round_that_everybody_misses(experiment):
     """The clock stands still, nothing is learnt, and the file stays JSON."""
     system = experiment.system
     nobody = system.replace(dynamics=system.dynamics.replace(availability=np.float64(0.0)))
@@ -264,7 +262,7 @@ def states_on_disk(process, workdir, copies):
         if workdir.exists():
             seen = listing(workdir)
             taken.append(Path(shutil.copytree(workdir, copies / str(len(taken)))))
-            if (workdir / "metrics.jsonl").exists() and len(rows(workdir)) >= 5:
+            if (workdir / "metrics.jsonl").exists() and len(read_metrics(workdir)) >= 5:
                 process.send_signal(signal.SIGKILL)
         else:
             seen = now
@@ -315,17 +313,16 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
     piped = build_experiment(config)
     # Three rounds of the schedule of six, like the run they are held against.
     piped = dataclasses.replace(piped, optimizers=experiment.optimizers)
-    compiled = PipelineLearner.round._cache_size()
     state = train.initial_run_state(piped)
     losses = []
-    for index in range(3):
-        state, metrics = train.run_round(piped, state, index)
-        losses.append(metrics["train_loss"])
-        if index == 0:
-            with Checkpoints(tmp_path) as checkpoints:
-                checkpoints.save(1, state, {"history": {}})
-                state, _ = checkpoints.load(1, train.initial_run_state(piped))
-    assert PipelineLearner.round._cache_size() == compiled + 1
+    with compiles(PipelineLearner.round, 1):
+        for index in range(3):
+            state, metrics = train.run_round(piped, state, index)
+            losses.append(metrics["train_loss"])
+            if index == 0:
+                with Checkpoints(tmp_path) as checkpoints:
+                    checkpoints.save(1, state, {"history": {}})
+                    state, _ = checkpoints.load(1, train.initial_run_state(piped))
     _, record, _ = undisturbed
     np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
 

@@ -125,7 +125,7 @@ def test_a_deleted_chunk_is_made_again(finished, tmp_path):
     "more",
     ["--rounds=7", "--realisations=6", "--v=1,11", "--policies=dssra", "--config.seed=1"],
 )
-def test_other_settings_are_refused(finished, more, capsys):
+def test_other_settings_are_refused(finished, more):
     before = contents(finished)
     with pytest.raises(InputError, match="another configuration"):
         run(finished, more)
@@ -211,7 +211,7 @@ def test_the_books_of_the_queues_balance(finished):
     assert sample_path_excess(broken, ROUNDS)["energy"] > 1e-3
 
 
-def test_debts_that_nobody_can_avoid_are_of_the_fades_that_were_met(finished):
+def test_queues_end_no_lower_than_the_fades_that_were_met_allow(finished):
     result = load_realisations(finished, "closed_loop")
     least = result.networks["least_final_queue"]
     assert least.shape == (REALISATIONS, 2)

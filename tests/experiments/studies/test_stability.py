@@ -27,12 +27,12 @@ def made_up(seed, use_mean, latency_mean, networks=5, rounds=400, limits=3):
     queue = np.zeros((networks, rounds + 1, limits))
     for t in range(rounds):
         queue[:, t + 1] = np.maximum(queue[:, t] + use[:, t] - 1.0, 0.0)
-    shown = np.maximum(queue[:, :-1], [0.1, 0.0, 0.25])
+    effective = np.maximum(queue[:, :-1], [0.1, 0.0, 0.25])
     return {
         "latency": latency,
         "use": use,
         "queue": queue[:, :-1],
-        "effective_queue": shown,
+        "effective_queue": effective,
         "last_queue": queue[:, -1],
     }
 
@@ -48,10 +48,10 @@ def test_bounds_are_those_of_the_theorem_written_out():
     total = lifted = 0.0
     for t in range(400):
         queue, use, theirs = loop["queue"][0, t], loop["use"][0, t], other["use"][0, t]
-        shown = loop["effective_queue"][0, t]
-        total += 0.5 * ((use - 1) ** 2).sum() + 0.2 + (shown * theirs - queue).sum()
-        total -= (shown - queue) @ use
-        lifted += (shown - queue) @ (theirs - use) / 400
+        effective = loop["effective_queue"][0, t]
+        total += 0.5 * ((use - 1) ** 2).sum() + 0.2 + (effective * theirs - queue).sum()
+        total -= (effective - queue) @ use
+        lifted += (effective - queue) @ (theirs - use) / 400
     total -= 0.5 * (loop["last_queue"][0] ** 2).sum()
     expected = other["latency"].mean() + total / 400 / v
     assert got["latency_bound"]["mean"] == pytest.approx(expected, rel=1e-9)

@@ -2,25 +2,16 @@
 
 import importlib
 
-import jax
 import numpy as np
 import pytest
-from support.random_problems import pick, plain_problems
 
 from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from experiments.benchmarks.solver import outside_cvxpy
 from experiments.benchmarks.solver.outside_cvxpy import lower_bound_with_cvxpy
 from experiments.benchmarks.solver.outside_scipy import solve_with_scipy
 
 needs_cvxpy = pytest.mark.skipif(outside_cvxpy.cp is None, reason="optional packages")
-
-
-@pytest.fixture(scope="module")
-def case():
-    problem = pick(plain_problems(1, clusters=2, devices=2, blocks=4), 0)
-    return problem, jax.jit(static_pipeline, static_argnums=1)(problem, 6)
 
 
 def check_bound(problem, start: Decision):
@@ -34,11 +25,13 @@ def check_bound(problem, start: Decision):
     assert from_start.solution.objective == pytest.approx(best.objective, rel=1e-5)
 
 
+@pytest.mark.slow
 @needs_cvxpy
 def test_the_bound_is_just_below(case):
     check_bound(*case)
 
 
+@pytest.mark.slow
 @needs_cvxpy
 def test_clusters_that_sit_out_and_single_micro_batches(case):
     problem, start = case
@@ -47,11 +40,13 @@ def test_clusters_that_sit_out_and_single_micro_batches(case):
     counts[0] = 1
     check_bound(problem, start.replace(segments=segments, micro_batches=counts))
     segments[1] = 0
-    sits_out = {"d2d_share": 0, "d2d_power_w": 0, "d2e_share": 0, "d2e_power_w": 0}
-    for name in sits_out:
-        sits_out[name] = np.array(getattr(start, name))
-        sits_out[name][1] = 0.0
-    check_bound(problem, start.replace(segments=segments, micro_batches=counts, **sits_out))
+    allocation = {
+        name: np.array(getattr(start, name))
+        for name in ("d2d_share", "d2d_power_w", "d2e_share", "d2e_power_w")
+    }
+    for values in allocation.values():
+        values[1] = 0.0
+    check_bound(problem, start.replace(segments=segments, micro_batches=counts, **allocation))
 
 
 def test_missing_packages_are_named(case, monkeypatch):

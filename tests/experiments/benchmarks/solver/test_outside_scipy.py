@@ -4,12 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.random_problems import pick, plain_problems
 
 from collapipe_jax.allocation.allocate import allocate
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.cost.static_pipeline import static_pipeline
 from experiments.benchmarks.solver.outside_scipy import (
     derivatives,
     fix,
@@ -19,11 +17,7 @@ from experiments.benchmarks.solver.outside_scipy import (
 )
 from experiments.double_precision import in_double
 
-
-@pytest.fixture(scope="module")
-def case():
-    problem = pick(plain_problems(1, clusters=2, devices=2, blocks=4), 0)
-    return problem, jax.jit(static_pipeline, static_argnums=1)(problem, 6)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +63,7 @@ def test_caps_are_kept_and_cost_something(case):
 def test_the_program_is_tight_at_a_decision_and_convex(case):
     problem, start = in_double(case)
     fixed = fix(problem, start)
-    flat = np.asarray(point_of(fixed, start))
+    flat = np.asarray(point_of(problem, fixed, start))
     used, kept = used_entries(fixed, capped=True)
     slopes, values = derivatives(problem, fixed, flat)
     log_objective = float(jnp.log(jax.jit(evaluate)(problem, start).objective))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collapipe_jax import command_line
+from collapipe_jax.cli import options as command_line
 from collapipe_jax.cli.options import read_counts, read_numbers, require_positive
 from collapipe_jax.errors import InputError
 from collapipe_jax.tables import console_for_tables

@@ -1,0 +1,93 @@
+"""Networks on file that a configuration names, in place of drawn ones."""
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.documents import read_network
+from collapipe_jax.network.channel import Radio
+from collapipe_jax.simulation.system import NetworksOnFile
+
+_KEY = "network.file"
+FOLLOWING = frozenset(f"network.{name}" for name in ("clusters", "devices", "file_digest"))
+"""Keys that follow from networks on file."""
+
+
+def follow_networks(values: dict[str, Any]) -> None:
+    """Set what follows from networks on file in the values of a configuration.
+
+    Raises:
+      InputError: if they cannot be read, or devices are to walk, whose positions no file has.
+    """
+    network, speed = values["network"], values["dynamics"]["speed_m_per_s"]
+    network["file_digest"] = ""
+    if not network["file"]:
+        return
+    if speed:
+        problem, remedy = f"no positions are in {_KEY}", f"Give 0, or clear {_KEY}"
+        raise InputError("dynamics.speed_m_per_s", speed, problem, remedy)
+    networks, network["file_digest"] = read_networks(network["file"])
+    _, network["clusters"], network["devices"] = networks.compute.memory_bytes.shape
+
+
+def read_networks(place: str) -> tuple[NetworksOnFile, str]:
+    """Read a network, or all of a folder in the order of their names, and their digest.
+
+    Clusters are padded to the devices of the largest one, see :func:`.read_network`.
+
+    Raises:
+      InputError: if there is none, one is wrong, or they differ in the number of clusters.
+    """
+    path = Path(place)
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not files:
+        problem = "a folder without *.json"
+        raise InputError(_KEY, place, problem, "Put networks there, as collapipe sample writes")
+    try:
+        digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    except OSError as error:
+        problem, remedy = error.strerror or "unreadable", "Name a network, or a folder of them"
+        raise InputError(_KEY, place, problem, remedy) from None
+    # Of one file this is what sha256sum shows.
+    joined = hashlib.sha256("".join(digests).encode()).hexdigest()
+    digest = joined if len(digests) > 1 else digests[0]
+    return _read_all(tuple(files), digest), digest
+
+
+@functools.lru_cache(maxsize=8)
+def _read_all(files: tuple[Path, ...], digest: str) -> NetworksOnFile:
+    """Networks of files that have this digest."""
+    problems = [_read(file) for file in files]
+    for file, problem in zip(files, problems, strict=True):
+        if problem.clusters != problems[0].clusters:
+            why = f"it has {problem.clusters} clusters, and {files[0]} has {problems[0].clusters}"
+            raise InputError(_KEY, str(file), why, "Keep networks of one number in a folder")
+    most = max(problem.devices for problem in problems)
+    for place, problem in enumerate(problems):
+        if problem.devices < most:
+            problems[place] = _read(files[place], most)
+    networks = [NetworksOnFile(radio=_radio(each), compute=each.compute) for each in problems]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *networks)
+
+
+def _radio(problem: RoundProblem) -> Radio:
+    """The radio of a document, whose gains inside a cluster stand among those between nodes.
+
+    Fading reads them there; in a document these entries mean nothing.
+    """
+    radio, own = problem.radio, np.arange(problem.clusters)
+    return radio.replace(cross_gain=radio.cross_gain.at[own, :, own, :].set(radio.d2d_gain))
+
+
+def _read(file: Path, devices: int = 0) -> RoundProblem:
+    try:
+        return read_network(file, devices)
+    except InputError as error:
+        problem = f"{error.key} = {error.value!r}: {error.problem}"
+        raise InputError(_KEY, str(file), problem, error.remedy) from None

@@ -1,0 +1,40 @@
+"""Plain dictionaries of networks and decisions as the package's structs."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.divergence import Learning
+from collapipe_jax.cost.problem import Control, RoundProblem
+from collapipe_jax.cost.workload import Workload
+from collapipe_jax.network.channel import Radio
+from collapipe_jax.network.devices import Compute
+
+
+def as_problem(network):
+    """The package's problem, in the precision that is switched on."""
+
+    def arrays(section, *left_out):
+        kept = {key: value for key, value in network[section].items() if key not in left_out}
+        return {key: jnp.asarray(np.asarray(value)) for key, value in kept.items()}
+
+    compute = network["compute"]
+    speed = np.asarray(compute["flops_per_s"], float)
+    joules_per_flop = np.asarray(compute["energy_coefficient"], float) * speed**2
+    return RoundProblem(
+        workload=Workload(blocks=network["workload"]["blocks"], **arrays("workload", "blocks")),
+        radio=Radio(
+            **arrays("radio", "rate_law"), rate_law=network["radio"].get("rate_law", "mean")
+        ),
+        compute=Compute(
+            **arrays("compute", "energy_coefficient"), joules_per_flop=jnp.asarray(joules_per_flop)
+        ),
+        learning=Learning(**arrays("learning")),
+        control=Control(**arrays("control")),
+    )
+
+
+def as_decision(decision):
+    """The package's decision, in the precision that is switched on."""
+    names = [key for key in decision if key not in ("format", "policy")]
+    return Decision(**{key: jnp.asarray(np.asarray(decision[key])) for key in names})
