@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         step,
     )
     from collapipe_jax.simulation.system import SystemParams
+    from collapipe_jax.tasks.loading import load
     from collapipe_jax.training.loop import TrainedRun
     from collapipe_jax.training.run import train
 
@@ -71,6 +72,7 @@ _PUBLIC = {
     "default_config": "config.default:get_config",
     "evaluate": "cost.evaluate",
     "is_feasible": "cost.feasibility",
+    "load": "tasks.loading",
     "make_policy": "policies.registry",
     "observe": "simulation.environment",
     "read_config": "config.files",

@@ -19,7 +19,7 @@ from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.allocation.variables import to_logs
 from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.compilation import compile_for_now
-from collapipe_jax.cost.decision import Decision, participates
+from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
@@ -108,9 +108,9 @@ def full_devices(
     needs = compile_for_now(device_memory_bytes, problem.workload, segments, counts)
     one_more_bytes = np.asarray(needs(problem.workload, segments + 1, counts))
     full = (memory_bytes > 0) & (one_more_bytes > memory_bytes * _FITS)
-    could_hold = participates(segments)[:, None] & (segments < problem.workload.blocks)
+    participates = segments.sum(axis=1, keepdims=True) > 0
     found = []
-    for n, k in np.argwhere(full & could_hold):
+    for n, k in np.argwhere(full & participates & (segments < problem.workload.blocks)):
         wider_bytes = memory_bytes.copy()
         wider_bytes[n, k] = one_more_bytes[n, k] * _ROOM
         other = decide(problem.replace(compute=problem.compute.replace(memory_bytes=wider_bytes)))

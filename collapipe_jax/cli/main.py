@@ -10,6 +10,8 @@ from importlib import metadata
 COMMANDS = {
     "quickstart": "train with two policies on synthetic text, compare, draw: 2 minutes",
     "train": "train a model over a simulated network",
+    "predict": "use a trained model on texts",
+    "evaluate": "score a trained model on a labelled file",
     "compare": "evaluate all policies on the same networks, without training",
     "sweep": "compare policies at several values of a configuration key",
     "figures": "draw what a folder of results holds",

@@ -1,6 +1,7 @@
 """Options of all commands, and one message for wrong input."""
 
 import argparse
+import inspect
 import math
 import os
 import sys
@@ -21,6 +22,8 @@ _HELP = {
     "realisations": "number of networks, each with its fading",
     "chunk": "realisations at a time",
     "policies": "names, with commas",
+    "model": "workdir of a run that has ended, or its folder model/, or a copy",
+    "data": "labelled file (docs/file-formats.md)",
     "instance": "network on file",
     "decision": "decision on file",
 }
@@ -111,6 +114,15 @@ def run_training(main: Callable[[Sequence[str]], None], argv: Sequence[str] | No
     """
     keep_freed_memory()
     return run_reporting_errors(main, argv)
+
+
+def options_of(method: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """Options of a predictor's method that are set; one that it lacks is an ``InputError``."""
+    chosen = {name: value for name, value in options.items() if value}
+    for name in set(chosen) - set(inspect.signature(method).parameters):
+        problem = "has no meaning for a model of this task"
+        raise InputError(f"--{name}", chosen[name], problem, "Leave it out")
+    return chosen
 
 
 def require_positive(**counts: int) -> None:

@@ -96,7 +96,7 @@ def _check_budgets(problem: RoundProblem) -> None:
         if budget[worst] <= floor[worst]:
             least = f"{floor[worst]:.4g}"
             why = f"no policy could keep it: cluster {worst} spends {least} J a round or more"
-            value = float(budget[worst])
+            value = float(f"{budget[worst]:.6g}")  # as it was given, not as a float32
             raise InputError(f"control.{key}", value, why, f"Raise it above {least}")
 
 

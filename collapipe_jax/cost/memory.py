@@ -8,7 +8,7 @@ from collapipe_jax.cost.shapes import Broadcast
 from collapipe_jax.cost.workload import Workload
 
 
-def block_bytes(workload: Workload, samples: Num[ArrayLike, "..."]) -> Float[Array, "..."]:
+def block_bytes(workload: Workload, samples: Num[ArrayLike, "..."]) -> Float[ArrayLike, "..."]:
     """Memory of a block that keeps a number of samples for its backward pass."""
     return workload.block_static_bytes + samples * workload.block_kept_bytes
 

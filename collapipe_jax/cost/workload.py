@@ -52,12 +52,12 @@ class Workload(Struct):
     )
 
     @property
-    def uplink_bits(self) -> Array:
+    def uplink_bits(self) -> Array | float:
         """Bits of a sample on the uplink: its activations and its targets."""
         return self.activation_bits + self.target_bits
 
     @property
-    def model_bits(self) -> Array:
+    def model_bits(self) -> Array | float:
         """Bits of all parameters on the link to the base station."""
         return self.blocks * self.block_param_bits + self.embedding_param_bits
 

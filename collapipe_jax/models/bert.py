@@ -168,8 +168,13 @@ class BertWithHead(SplitModel):
         return summed_cross_entropy(scores, targets, scored, self.label_smoothing)
 
 
-def predict(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:
-    """Likeliest label of every token ``[B, S]``, or of every text ``[B]``."""
+def logits(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:
+    """Logits of every token ``[B, S, labels]``, or of every text ``[B, labels]``."""
     x, mask = model.embed(params["embedding"], batch, None)
     encoded = encode(params["encoder"], model.sizes, x, mask)
-    return model.scores(params["decoder"], encoded).argmax(-1)
+    return model.scores(params["decoder"], encoded)
+
+
+def predict(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:
+    """Likeliest label of every token ``[B, S]``, or of every text ``[B]``."""
+    return logits(model, params, batch).argmax(-1)

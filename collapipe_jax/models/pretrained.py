@@ -1,33 +1,44 @@
-"""BERT in the layout of Hugging Face: ``config.json``, ``model.safetensors``, ``vocab.txt``.
+"""BERT in the layout of Hugging Face: ``config.json`` and ``model.safetensors``.
 
-``tokenizer_config.json``, written beside them, states the vocabulary's case. Layout:
-https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of a linear
-map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
+Layout: https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of a
+linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
 """
 
+import functools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from jax import Array
 from safetensors.numpy import save
 
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import write_bytes, write_text
 from collapipe_jax.models.bert import init_bert
 from collapipe_jax.models.config import BertConfig
-from collapipe_jax.models.layers import Params
+from collapipe_jax.models.layers import Params, init_linear
+from collapipe_jax.models.tensor_files import (
+    CONFIG,
+    WEIGHTS,
+    check_same,
+    leaves,
+    name_wrong,
+    read_json,
+    read_tensors,
+    shapes,
+    shapes_and_types,
+)
 
-_CONFIG, _VOCABULARY = "config.json", "vocab.txt"
-_TOKENIZER = "tokenizer_config.json"
-_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_INDEX = "model.safetensors.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+_read_json = functools.partial(read_json, remedy="Name the directory of a BERT checkpoint")
 
 # Sizes in ``config.json``, with the values that stand for an absent key.
 _SIZES = {
@@ -79,19 +90,17 @@ _TENSORS = {
     "encoder/feed_forward/outer": "encoder.layer.{}.output.dense",
     "encoder/feed_forward_norm": "encoder.layer.{}.output.LayerNorm",
     "pooler": "pooler.dense",
+    "head": "classifier",
 }
+_HEAD = "classifier."
 
-# Heads of pretraining, classification and question answering, and the numbers 0 .. P - 1
-# that older versions stored.
-_UNUSED = ("cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
-
-# NumPy knows the last one because importing jax teaches it.
-_READABLE_DTYPES = ("F32", "F16", "BF16")
-_SHOWN = 8  # names in a message
+# Heads of pretraining and question answering, and the numbers 0 .. P - 1 that older versions
+# stored.
+_UNUSED = ("cls.", "qa_outputs.", "embeddings.position_ids")
 
 
 def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
-    """Sizes and parameters of a BERT checkpoint.
+    """Sizes and parameters of a BERT checkpoint, to start from.
 
     Reads checkpoints of ``BertModel`` and of the models that contain one as ``bert.``, whole or in
     shards, with ``gamma`` and ``beta`` for a norm's weight and bias in older ones. 16-bit numbers
@@ -100,7 +109,7 @@ def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
 
     Args:
       directory: holds ``config.json``, and ``model.safetensors`` or its shards with
-        ``model.safetensors.index.json``. ``vocab.txt`` is the tokenizer's and not read.
+        ``model.safetensors.index.json``. The vocabulary is the tokenizer's and not read.
 
     Returns:
       ``(config, params)``, parameters as ``init_bert`` returns them, float32; without "pooler"
@@ -108,108 +117,116 @@ def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
 
     Raises:
       InputError: on a missing or unreadable file, an unsupported key of ``config.json``, or
-        tensors that are missing, unknown, given twice, or of another shape or type.
+        tensors that are missing, unknown, given twice, not finite, or of another shape or type.
     """
     directory = Path(directory)
-    config = _read_config(directory / _CONFIG)
-    tensors = _read_tensors(directory)
+    config, tensors = _read_config(directory / CONFIG), _read_all(directory)
+    body = {name: tensor for name, tensor in tensors.items() if not name.startswith(_HEAD)}
+    return config, _fill(directory, config, body, labels=0)
+
+
+def load_labelling_bert(directory: str | Path) -> tuple[BertConfig, Params, tuple[str, ...]]:
+    """Sizes, parameters with "head", and names of the labels; arguments and errors likewise.
+
+    Reads checkpoints of ``BertForSequenceClassification`` and ``BertForTokenClassification``.
+    """
+    directory = Path(directory)
+    config = _read_config(directory / CONFIG)
+    named: Any = _read_json(directory / CONFIG).get("id2label")
+    try:
+        labels = tuple(str(named[str(number)]) for number in range(len(named)))
+    except (KeyError, TypeError):
+        labels = ()
+    if not labels:
+        problem = "is no object of labels by their numbers from 0 on"
+        remedy = "Name a model with a head for labels"
+        raise InputError(f"{directory / CONFIG}: id2label", named, problem, remedy)
+    return config, _fill(directory, config, _read_all(directory), len(labels)), labels
+
+
+def _fill(
+    directory: Path, config: BertConfig, tensors: Mapping[str, np.ndarray], labels: int
+) -> Params:
+    """Parameters of tensors by name, which are checked; of no labels there is no head."""
     pooler = any(name.startswith("pooler.") for name in tensors)
-    expected = _expected_params(config, pooler)
+    expected = _expected_params(config, pooler, labels)
     params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), expected)
     ours = _as_tensors(params)
-    shapes, found = ({n: str(list(a.shape)) for n, a in each.items()} for each in (ours, tensors))
-    _check_same(directory, shapes, found)
+    check_same(directory, shapes(ours), shapes(dict(tensors)))
     for name, tensor in tensors.items():
         ours[name][...] = tensor
-    return config, jax.tree.map(jnp.asarray, params)
+    return jax.tree.map(jnp.asarray, params)
 
 
 def save_bert(
     directory: str | os.PathLike[str],
     config: BertConfig,
     params: Params,
-    *,
-    vocabulary: Sequence[str] | None = None,
-    lowercase: bool | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a checkpoint for ``load_bert`` and ``transformers.BertModel.from_pretrained``.
+    """Write a checkpoint for ``load_bert`` and ``from_pretrained`` of ``transformers``.
 
-    Each file is whole or not there; files of the same names are replaced. The layout has no
-    place for ``rematerialise`` and ``compute_dtype``.
+    Each file is whole or not there, ``config.json`` the last; files of the same names are
+    replaced. The layout has no place for ``rematerialise`` and ``compute_dtype``.
 
     Args:
       directory: made where it is missing.
       config: sizes; post-norm, and with a deviation of fresh weights.
       params: as ``init_bert`` returns them, float32. Without "pooler" they are read by
-        ``BertModel.from_pretrained(directory, add_pooling_layer=False)``.
-      vocabulary: tokens in the order of their numbers for ``vocab.txt``; None leaves that file
-        as it is.
-      lowercase: whether the tokenizer lowercases and strips accents, for
-        ``tokenizer_config.json``; None leaves that file as it is.
+        ``BertModel.from_pretrained(directory, add_pooling_layer=False)``. A linear map "head"
+        makes them those of ``BertForSequenceClassification``, or of
+        ``BertForTokenClassification`` without "pooler".
+      settings: further keys of ``config.json``, as of ``label_settings``.
 
     Raises:
-      InputError: on a configuration that the layout cannot express, parameters that are not
-        the configuration's, more tokens than its vocabulary has entries, or a line break in
-        a token.
+      InputError: on a configuration that the layout cannot express, or parameters that are not
+        the configuration's.
     """
-    directory = Path(directory)
-    document = _config_document(config)
-    kinds, found = (
-        {path: f"{leaf.dtype} {list(leaf.shape)}" for path, leaf in _leaves(tree).items()}
-        for tree in (_expected_params(config, "pooler" in params), params)
-    )
-    _check_same("params", kinds, found)
-    _check_vocabulary(config, vocabulary or ())
+    directory, labels = Path(directory), len(params["head"]["bias"]) if "head" in params else 0
+    document = _config_document(config) | dict(settings or {})
+    expected = _expected_params(config, "pooler" in params, labels)
+    check_same("params", shapes_and_types(expected), shapes_and_types(params))
     tensors = _as_tensors(jax.tree.map(np.asarray, params))
-    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    directory.mkdir(parents=True, exist_ok=True)
+    body = "bert." if labels else ""
+    tensors = {
+        name if name.startswith(_HEAD) else body + name: np.ascontiguousarray(tensor)
+        for name, tensor in tensors.items()
+    }
     # PyTorch's layout, which `from_pretrained` insists on being told.
-    write_bytes(directory / _WEIGHTS, save(tensors, metadata={"format": "pt"}))
-    write_text(directory / _CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
-    if vocabulary is not None:
-        write_text(directory / _VOCABULARY, "".join(f"{token}\n" for token in vocabulary))
-    if lowercase is not None:
-        tokenizer = {"do_lower_case": lowercase, "tokenizer_class": "BertTokenizer"}
-        write_text(directory / _TOKENIZER, json.dumps(tokenizer, indent=2) + "\n")
+    write_bytes(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    write_text(directory / CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
 
 
-def _expected_params(config: BertConfig, pooler: bool) -> Params:
+def label_settings(labels: Sequence[str], *, pools: bool) -> dict[str, Any]:
+    """Keys of ``config.json`` of a model with a head: its class, and the names of its labels."""
+    kind = "Sequence" if pools else "Token"
+    settings: dict[str, Any] = {
+        "architectures": [f"BertFor{kind}Classification"],
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: number for number, label in enumerate(labels)},
+        "num_labels": len(labels),
+    }
+    # With one label it would be a regression.
+    if pools and len(labels) > 1:
+        settings["problem_type"] = "single_label_classification"
+    return settings
+
+
+def _expected_params(config: BertConfig, pooler: bool, labels: int) -> Params:
     """Shapes and types of all parameters."""
-    shapes = jax.eval_shape(lambda key: init_bert(key, config), jax.random.key(0))
-    return {name: part for name, part in shapes.items() if pooler or name != "pooler"}
 
+    def init(key: Array) -> Params:
+        head = {"head": init_linear(key, config.width, labels, config)} if labels else {}
+        return init_bert(key, config) | head
 
-def _check_same(where: str | Path, expected: dict[str, str], found: dict[str, str]) -> None:
-    """Refuse tensors, described by name, that are missing, unknown or not as expected."""
-    _name_wrong(where, [n for n in expected if n not in found], "missing")
-    _name_wrong(where, [n for n in found if n not in expected], "no part of such a BERT")
-    wrong = [f"{n} {found[n]} for {expected[n]}" for n in found if found[n] != expected[n]]
-    _name_wrong(where, wrong, "of another shape or type")
-
-
-def _leaves(params: Params) -> dict[str, Any]:
-    """Leaves by path, as ``encoder/attention/query/kernel``."""
-    pairs = jax.tree_util.tree_leaves_with_path(params)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in pairs}
-
-
-def _name_wrong(
-    where: str | Path,
-    names: list[str],
-    problem: str,
-    remedy: str = "Check that the sizes in the configuration belong to these tensors",
-) -> None:
-    """Refuse the tensors of these names, if there are any."""
-    if names:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        shown = ", ".join(names[:_SHOWN]) + more
-        raise InputError(f"{where}: tensors", shown, f"are {problem}", remedy)
+    expected = jax.eval_shape(init, jax.random.key(0))
+    return {name: part for name, part in expected.items() if pooler or name != "pooler"}
 
 
 def _as_tensors(params: Params) -> dict[str, np.ndarray]:
     """The tensors of ``BertModel`` by their names, sharing memory with our leaves."""
     tensors = {}
-    for path, leaf in _leaves(params).items():
+    for path, leaf in leaves(params).items():
         layer, _, kind = path.rpartition("/")
         name = _TENSORS[path if path in _TENSORS else layer]
         name += ".bias" if kind == "bias" else ".weight"
@@ -219,62 +236,41 @@ def _as_tensors(params: Params) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _read_tensors(directory: Path) -> dict[str, np.ndarray]:
-    """The tensors of BERT by their names in ``BertModel``."""
+def _read_all(directory: Path) -> dict[str, np.ndarray]:
+    """The tensors of BERT and its head by their names in ``BertModel``."""
     tensors: dict[str, np.ndarray] = {}
     for path in _tensor_files(directory):
-        try:
-            with safe_open(path, framework="numpy") as stored:
-                for name in stored.keys():  # noqa: SIM118  (no dictionary)
-                    ours = _canonical(name)
-                    if ours.startswith(_UNUSED):
-                        continue
-                    if ours in tensors:
-                        problem = "there twice, under this and another name"
-                        _name_wrong(path, [name], problem, "Leave one of them out")
-                    if stored.get_slice(name).get_dtype() not in _READABLE_DTYPES:
-                        problem = f"of a type other than {', '.join(_READABLE_DTYPES)}"
-                        _name_wrong(path, [name], problem, "Convert them to 32-bit numbers")
-                    tensors[ours] = stored.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            remedy = "Get the file again"
-            raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
+        found = read_tensors(path, _canonical)
+        twice = [name for name in found if name in tensors]
+        name_wrong(path, twice, "in another shard too", "Leave one of them out")
+        tensors |= found
     return tensors
 
 
 def _tensor_files(directory: Path) -> list[Path]:
-    if (directory / _WEIGHTS).exists():
-        return [directory / _WEIGHTS]
+    if (directory / WEIGHTS).exists():
+        return [directory / WEIGHTS]
     if (directory / _INDEX).exists():
         shards = _read_json(directory / _INDEX).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
             remedy = "Take the original file"
             raise InputError(f"{directory / _INDEX}: weight_map", shards, "names no files", remedy)
         return [directory / name for name in sorted(set(shards.values()))]
-    remedy = f"Name a directory with {_WEIGHTS}"
+    remedy = f"Name a directory with {WEIGHTS}"
     if any((directory / name).exists() for name in _PICKLED):
         remedy = (
             "Convert pytorch_model.bin where transformers and torch are installed: "
             "BertModel.from_pretrained(directory).save_pretrained(directory)"
         )
-    raise InputError("directory", str(directory), f"holds no {_WEIGHTS}", remedy)
+    raise InputError("directory", str(directory), f"holds no {WEIGHTS}", remedy)
 
 
-def _canonical(name: str) -> str:
-    """A tensor's name as ``BertModel`` has it today."""
+def _canonical(name: str) -> str | None:
+    """A tensor's name as ``BertModel`` has it today; None for what is not read."""
     name = name.removeprefix("bert.")
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-    return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-
-
-def _check_vocabulary(config: BertConfig, tokens: Sequence[str]) -> None:
-    """Refuse tokens that a file with one a line, or the model, has no room for."""
-    broken = [token for token in tokens if "\n" in token or "\r" in token]
-    if broken:
-        raise InputError("vocabulary", broken[0], "has a line break", "Give one line a token")
-    if len(tokens) > config.vocabulary_size:
-        problem = f"is more tokens than the {config.vocabulary_size} that the model has"
-        raise InputError("vocabulary", len(tokens), problem, "Give the model's own vocabulary")
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    return None if name.startswith(_UNUSED) else name
 
 
 def _read_config(path: Path) -> BertConfig:
@@ -315,15 +311,3 @@ def _config_document(config: BertConfig) -> dict[str, Any]:
         "attention_probs_dropout_prob": config.dropout_rate,
         **{theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()},
     }
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The JSON object on file."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        remedy = "Name the directory of a BERT checkpoint"
-        raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
-    if not isinstance(document, dict):
-        raise InputError("file", str(path), "holds no JSON object", "Take the original file")
-    return document

@@ -38,7 +38,6 @@ from collapipe_jax.network.channel import (
 
 LEVELS = (1.0, 0.25, 0.06, 0.015, 0.001)
 """Powers to choose from, over the largest."""
-_BY_LEVEL = np.reshape(LEVELS, (-1, 1, 1, 1, 1))
 _ALL_SUBSETS_UP_TO = 5
 _BOTTLENECK_PART = 0.5
 """Part of the bottleneck that hops are taken to be while it is unknown."""
@@ -118,7 +117,7 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     joules_per_flop = jnp.swapaxes(problem.compute.joules_per_flop, 0, 1)[1:]
 
     def block_s(power_w, gain, received_w):
-        sinr = d2d_sinr(radio, _BY_LEVEL * power_w, gain, jnp.ones(()), received_w)
+        sinr = d2d_sinr(radio, _levels() * power_w, gain, jnp.ones(()), received_w)
         return work.block_param_bits * bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
 
     return NodeCosts(
@@ -129,6 +128,11 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
         collect_s=block_s(max_power_w, gain[:, 0], received_w[0]),
         distribute_s=block_s(max_power_w[0], gain[0], received_w),
     )
+
+
+def _levels() -> Array:
+    """:data:`LEVELS` before the axes of nodes, clusters, sets and the batch."""
+    return jnp.array(LEVELS).reshape(-1, 1, 1, 1, 1)
 
 
 def active_sets(
@@ -150,7 +154,7 @@ def active_sets(
     to_next, to_previous = fusion_barrier(own)
 
     def of_both(number):
-        both = number(_BY_LEVEL * to_next) + number(_BY_LEVEL * to_previous)
+        both = number(_levels() * to_next) + number(_levels() * to_previous)
         return jnp.where(active, both, 0.0)
 
     return ActiveSets(
@@ -223,7 +227,7 @@ def _cheapest_powers(
       Powers over their maxima, and costs of nodes at them, ``[J, N, A, R]`` each.
     """
     work, per_s = problem.workload, step.latency_per_s
-    max_power_w = _BY_LEVEL * nodes.max_power_w
+    max_power_w = _levels() * nodes.max_power_w
     energy_per_s = max_power_w * nodes.energy_per_j
     round_bits = work.local_steps * work.batch * work.activation_bits
     per_bit, interference, collect, distribute = fusion_barrier(

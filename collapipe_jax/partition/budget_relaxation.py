@@ -43,8 +43,7 @@ def _least_device_j(problem: RoundProblem) -> tuple[Array, Array]:
     On air at vanishing power, without interference and to the best receiver.
     """
     work, radio = problem.workload, problem.radio
-    itself = jnp.eye(radio.d2d_gain.shape[1], dtype=bool)[1:, :, None]
-    gain = jnp.where(itself, 0.0, radio.d2d_gain[:, 1:])
+    gain = radio.d2d_gain[:, 1:]
     bit_j = IN_REACH * least_bit_energy_j(radio, radio.node_noise_w_per_hz, gain)
     block_j = jax.vmap(block_energy_j, -1, -1)(problem)
     bits = 2.0 * work.local_steps * work.batch * work.activation_bits

@@ -17,11 +17,11 @@ from collapipe_jax.models import counts
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
-from collapipe_jax.models.pretrained import load_bert, save_bert
+from collapipe_jax.models.pretrained import label_settings, load_bert, save_bert
 from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
-from collapipe_jax.tasks.task import Config, ModelCounts, Objective, in_batches
+from collapipe_jax.tasks.task import TASK_KEY, Config, ModelCounts, Objective, in_batches
 
 _FILES = ("train", "validation", "test", "vocabulary")
 READS = frozenset(
@@ -64,6 +64,7 @@ class BertObjective(Objective):
             problem = f"the vocabulary has {found}"
             raise InputError("task.vocabulary_size", entries, problem, f"Set it to {found}")
         return cls(
+            kind=task["kind"],
             model=BertWithHead(
                 sizes=sizes,
                 labels=task["labels"],
@@ -109,15 +110,16 @@ class BertObjective(Objective):
         write_text(Path(folder) / "labels.txt", names)
 
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
-        """Write BERT as Hugging Face lays it out; the head stays in the checkpoint."""
-        body = {name: params[name] for name in ("embedding", "encoder")}
-        if "pooler" in params["decoder"]:
-            body["pooler"] = params["decoder"]["pooler"]
+        """Write BERT with its head and vocabulary as Hugging Face lays them out."""
+        body = {name: params[name] for name in ("embedding", "encoder")} | params["decoder"]
         # The layout needs the deviation of fresh weights; LeCun's law states none.
-        sizes, pieces = self.model.sizes, self.data.wordpiece
+        sizes = self.model.sizes
         deviation = sizes.initial_deviation or sizes.width**-0.5
         sizes = dataclasses.replace(sizes, initial_deviation=deviation)
-        save_bert(folder, sizes, body, vocabulary=pieces.pieces, lowercase=pieces.lowercase)
+        settings = label_settings(self.data.labels, pools=self.pools) | {TASK_KEY: self.kind}
+        length = self.data.train.token_ids.shape[1]
+        self.data.wordpiece.save_pretrained(Path(folder), length)
+        save_bert(folder, sizes, body, settings)
 
 
 _predict = jax.jit(predict, static_argnums=0)

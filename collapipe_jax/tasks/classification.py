@@ -20,7 +20,7 @@ from collapipe_jax.tasks.corpora import LabelledSets, TextFile
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.scores import accuracy, macro_f1, majority_class
 from collapipe_jax.tasks.subwords import WordPiece
-from collapipe_jax.tasks.task import Config, Task, held_out_loss
+from collapipe_jax.tasks.task import Config, Predictor, Task, held_out_loss
 
 TEXT_COLUMN = "text"
 LABEL_COLUMNS = ("category", "label")
@@ -316,11 +316,19 @@ class Classification(bert.BertObjective):
         return accuracy(arrays.labels, found).value
 
 
+def load(folder: Path) -> Predictor:
+    """A trained classifier."""
+    from collapipe_jax.tasks.classifier import Classifier  # which needs this module
+
+    return Classifier(folder)
+
+
 CLASSIFICATION = Task(
     score_name="accuracy",
     make_sizes=bert.make_sizes,
     make_objective=Classification.from_config,
     count_work=functools.partial(bert.count_work, pools=True),
+    load=load,
     reads=bert.READS | {"task.domains", "task.validation_samples"},
     needs=bert.NEEDS,
 )

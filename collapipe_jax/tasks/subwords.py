@@ -7,18 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import write_text
+from collapipe_jax.files.atomic import write_json, write_text
 from collapipe_jax.models.bert import UNLABELLED
 from collapipe_jax.models.config import EOS_ID, PAD_ID, UNK_ID
+from collapipe_jax.models.tensor_files import read_json
 from collapipe_jax.tasks.corpora import TextFile
 
 BPE_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
 PAD, UNKNOWN, CLASSIFY, SEPARATE = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+MASK = "[MASK]"  # no text has it; other programs that read the vocabulary ask for it
 CONTINUES = "##"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 class BpeTokenizer:
@@ -109,6 +112,47 @@ class WordPiece:
         """Write the vocabulary for ``from_file``; its directory must exist."""
         write_text(Path(path), "".join(f"{piece}\n" for piece in self.pieces))
 
+    @classmethod
+    def from_pretrained(cls, folder: Path) -> tuple["WordPiece", int]:
+        """The vocabulary and the length of a row that ``save_pretrained`` wrote."""
+        path = folder / _TOKENIZER_CONFIG
+        settings = read_json(path, "Name the folder of a trained model")
+        length, lowercase = settings.get("model_max_length"), settings.get("do_lower_case")
+        if type(length) is not int or length < 3 or type(lowercase) is not bool:
+            problem = "lacks a model_max_length from 3 on, or do_lower_case"
+            raise InputError("file", str(path), problem, "Take the original file")
+        file = TextFile("file", str((folder / "vocab.txt").absolute()))
+        pieces = file.lines()
+        _check_pieces(file, pieces)
+        return cls(pieces, lowercase), length
+
+    def save_pretrained(self, folder: Path, length: int) -> None:
+        """Write the vocabulary for ``AutoTokenizer`` of ``transformers``.
+
+        Args:
+          folder: for ``vocab.txt``, ``tokenizer.json`` and ``tokenizer_config.json``.
+          length: longest text in tokens, to which truncation cuts.
+        """
+        self.save(folder / "vocab.txt")
+        model = tokenizers.Tokenizer.from_str(self._model.to_str())
+        model.add_special_tokens([each for each in (*SPECIAL_PIECES, MASK) if each in self._number])
+        model.decoder = decoders.WordPiece(prefix=CONTINUES)
+        ends = [(end, self._number[end]) for end in (CLASSIFY, SEPARATE)]
+        model.post_processor = processors.TemplateProcessing(
+            single=f"{CLASSIFY} $A {SEPARATE}",
+            pair=f"{CLASSIFY} $A {SEPARATE} $B:1 {SEPARATE}:1",
+            special_tokens=ends,
+        )
+        write_text(folder / "tokenizer.json", model.to_str(pretty=True))
+        settings = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": self.lowercase,
+            "model_max_length": length,
+            "split_special_tokens": True,  # a text that spells out [SEP] is text
+            "mask_token": MASK if MASK in self._number else None,
+        }
+        write_json(folder / _TOKENIZER_CONFIG, settings)
+
     def encode_texts(self, texts: Sequence[str], length: int) -> tuple[np.ndarray, int]:
         """Ids of texts ``[n, length]`` int32, and the number of those that are cut to it.
 
@@ -124,6 +168,16 @@ class WordPiece:
         Words are the annotator's, and may fall into several by BERT's rules.
         """
         return [ids or [self._number[UNKNOWN]] for ids in _ids(self._model, words)]
+
+    def find_words(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Start and end of the words of each text by BERT's rules, in characters."""
+        found = []
+        for encoding in self._model.encode_batch(list(texts), add_special_tokens=False):
+            places: dict[int | None, tuple[int, int]] = {}
+            for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
+                places[word] = (places.get(word, (start, end))[0], end)
+            found.append(list(places.values()))
+        return found
 
     def enclose(self, ids: Sequence[int]) -> list[int]:
         """The ids between those of ``[CLS]`` and ``[SEP]``."""
@@ -186,22 +240,26 @@ class WordPiece:
 def train_wordpiece(
     lines: Sequence[str], vocabulary_size: int, lowercase: bool = True
 ) -> WordPiece:
-    """Learn a vocabulary from training texts; arguments and errors as of ``train_bpe``."""
+    """Learn a vocabulary from training texts; arguments and errors as of ``train_bpe``.
+
+    ``[MASK]`` is the last piece.
+    """
     model = _wordpiece_model({UNKNOWN: 0}, lowercase)
     endings = _continuing_characters(model, lines)
     # The trainer numbers continuing characters in the order of a hash map that differs from
     # run to run, and breaks ties by these numbers. As special pieces they are numbered first.
     fixed = [*SPECIAL_PIECES, *(CONTINUES + character for character in endings)]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary_size,
+        vocab_size=max(vocabulary_size - 1, 0),  # and [MASK]
         min_frequency=2,
         special_tokens=fixed,
         show_progress=False,
     )
     model.train_from_iterator(lines, trainer)
     ids = model.get_vocab()
-    _check_size(len(ids), len(SPECIAL_PIECES), vocabulary_size)
-    return WordPiece(sorted(ids, key=ids.__getitem__), lowercase)
+    pieces = [*sorted(ids, key=ids.__getitem__), MASK]
+    _check_size(len(pieces), len(SPECIAL_PIECES) + 1, vocabulary_size)
+    return WordPiece(pieces, lowercase)
 
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int, filling: int) -> np.ndarray:

@@ -5,6 +5,7 @@ import functools
 import re
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from collapipe_jax.tasks.corpora import OUTSIDE, LabelledSets, TaggedSentence, T
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.scores import memorised_tags, span_f1, span_recall
 from collapipe_jax.tasks.subwords import WordPiece, pad_rows
-from collapipe_jax.tasks.task import Config, Task, held_out_loss
+from collapipe_jax.tasks.task import Config, Predictor, Task, held_out_loss
 
 _BLANKS = " \t\r"
 _BIO_TAG = re.compile(r"O|[BI]-\S+")
@@ -67,16 +68,21 @@ def read_tagged(
     whole = read_conll(TextFile("task.train", train))
     types = sorted({entity_type(tag) for sentence in whole for tag in sentence.tags} - {""})
     labels = (OUTSIDE, *(f"{mark}-{name}" for name in types for mark in "BI"))
-    held_out = []
-    for file in (TextFile("task.validation", validation), TextFile("task.test", test)):
-        held_out.append(read_conll(file))
-        tags = {tag for sentence in held_out[-1] for tag in sentence.tags}
-        file.check_labels(tags, labels)
-        if tags == {OUTSIDE}:
-            raise file.error("the file holds no entity to score", "Give sentences that have some")
+    files = TextFile("task.validation", validation), TextFile("task.test", test)
+    held_out = [read_scored(file, labels) for file in files]
     order = seeded_generator(seed).permutation(len(whole))
     drawn = [whole[i] for i in np.sort(order[:samples] if samples else order)]
     return LabelledSets(labels, drawn, *held_out)
+
+
+def read_scored(file: TextFile, labels: Sequence[str]) -> list[TaggedSentence]:
+    """Sentences to score a model of these labels on; errors as of ``read_tagged``."""
+    sentences = read_conll(file)
+    tags = {tag for sentence in sentences for tag in sentence.tags}
+    file.check_labels(tags, labels)
+    if tags == {OUTSIDE}:
+        raise file.error("the file holds no entity to score", "Give sentences that have some")
+    return sentences
 
 
 def read_conll(file: TextFile) -> list[TaggedSentence]:
@@ -177,10 +183,10 @@ def _key(sentence: TaggedSentence, types: Sequence[str]) -> int:
     return 1 + types.index(statistics.mode(kinds)) if kinds else 0
 
 
-def _windows(
+def cut_windows(
     wordpiece: WordPiece, sentences: Sequence[TaggedSentence], labels: Sequence[str], length: int
 ) -> tuple[LabelledBatch, TaggedText]:
-    """Padded windows of all sentences."""
+    """Padded windows of all sentences, each of at most ``length`` pieces."""
     words = list(dict.fromkeys(word for sentence in sentences for word in sentence.tokens))
     pieces_of = dict(zip(words, wordpiece.encode_words(words), strict=True))
     number_of = {label: number for number, label in enumerate(labels)}
@@ -221,7 +227,7 @@ class Tagging(bert.BertObjective):
         wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
         parts = {}
         for name in ("train", "validation", "test"):
-            arrays, text = _windows(wordpiece, getattr(sets, name), sets.labels, length)
+            arrays, text = cut_windows(wordpiece, getattr(sets, name), sets.labels, length)
             parts |= {name: arrays, f"{name}_text": text}
         types = [entity_type(label) for label in sets.labels if label.startswith("B-")]
         keys = np.array([_key(sentence, types) for sentence in sets.train], dtype=np.int32)
@@ -263,11 +269,19 @@ class Tagging(bert.BertObjective):
         return span_f1(text.sentences, tags).value
 
 
+def load(folder: Path) -> Predictor:
+    """A trained tagger."""
+    from collapipe_jax.tasks.tagger import Tagger  # which needs this module
+
+    return Tagger(folder)
+
+
 TAGGING = Task(
     score_name="span F1",
     make_sizes=bert.make_sizes,
     make_objective=Tagging.from_config,
     count_work=functools.partial(bert.count_work, pools=False),
+    load=load,
     reads=bert.READS,
     needs=bert.NEEDS,
 )

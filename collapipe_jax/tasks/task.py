@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -16,7 +17,12 @@ from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 Config = Mapping[str, Any]
 """The configuration, nested by section."""
 
+TASK_KEY = "collapipe_task"
+"""Key of a trained model's ``config.json`` that names its task."""
+
 _BATCH = 100
+PREDICTED = 32
+"""Texts that a predictor works on at a time: one alone should not wait for many."""
 
 
 class ModelCounts(NamedTuple):
@@ -38,6 +44,7 @@ class Objective(abc.ABC):
     headline: ClassVar[str]  # key in ``test`` of the score to compare models by
     baseline: ClassVar[str]  # key in ``test`` of the score of a trivial answer
 
+    kind: str = ""  # name of the task, as ``task.kind`` gives it
     model: SplitModel  # the model that is trained
     # Tokenised samples: ``train``, ``validation`` and ``test``, batches of the model with NumPy
     # leaves ``[n, ...]``; and ``split_keys [n]``, the integers by which splits other than IID
@@ -74,10 +81,45 @@ class Objective(abc.ABC):
         """Final scores on the test set beside those of trivial answers, as plain values."""
 
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:  # noqa: B027
-        """Write the trained model in a common layout, where there is one."""
+        """Write the trained model for ``Task.load``.
+
+        Its ``config.json``, the last file to be written, names the task as ``collapipe_task``.
+        """
 
     def save(self, folder: str | os.PathLike[str]) -> None:  # noqa: B027
         """Write what a user of the parameters needs besides: vocabulary and labels."""
+
+
+class Predictor(abc.ABC):
+    """A trained model in use. Inputs are any number of texts, of any length, and may be empty."""
+
+    @abc.abstractmethod
+    def predict(self, texts: Sequence[Any]) -> list[Any]:
+        """What the model says of each text; further options are the task's."""
+
+    @abc.abstractmethod
+    def evaluate(self, file: str | os.PathLike[str]) -> dict[str, Any]:
+        """Scores on a labelled file in the format of the task's corpora, as plain values.
+
+        Raises:
+          InputError: a file that training would refuse, or with labels that the model lacks.
+        """
+
+    def record(self, prediction: Any) -> dict[str, Any]:
+        """What was predicted, as an object for JSON."""
+        return _plain(prediction)
+
+    @abc.abstractmethod
+    def line(self, prediction: Any) -> str:
+        """What was predicted, in one line for people."""
+
+
+def _plain(value: Any) -> Any:
+    """Named tuples as dictionaries, without what is None."""
+    if hasattr(value, "_asdict"):
+        fields = value._asdict().items()
+        return {name: _plain(each) for name, each in fields if each is not None}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,6 +131,8 @@ class Task:
     make_objective: Callable[[Config], Objective]  # model, data and scores
     # What the model asks of the network, without reading any file
     count_work: Callable[[Config], ModelCounts]
+    # The model in a folder that ``Objective.export`` wrote; None where it writes none
+    load: Callable[[Path], Predictor] | None = None
     # Keys, empty by default, that not every task reads; the others refuse them
     reads: frozenset[str] = frozenset()
     # Keys that must not be empty, each with the remedy
@@ -105,15 +149,16 @@ def held_out_loss(params: Params, model: SplitModel, arrays: Batch) -> float:
 _example_losses = jax.jit(example_losses, static_argnums=0)
 
 
-def in_batches(function: Callable[[Batch], Any], arrays: Batch) -> Any:
-    """Map a function over samples ``[n, ...]``, a hundred at a time, to NumPy leaves ``[n, ...]``.
+def in_batches(function: Callable[[Batch], Any], arrays: Batch, size: int = _BATCH) -> Any:
+    """Map a function over samples ``[n, ...]``, ``size`` at a time, to NumPy leaves ``[n, ...]``.
 
-    The first samples fill up the last batch: one shape, one compilation for sets of any size.
+    There is at least one sample. The first ones fill up the last batch: one shape, one compilation
+    for sets of any size.
     """
     count = len(jax.tree.leaves(arrays)[0])
     found = []
-    for start in range(0, count, _BATCH):
-        rows = np.arange(start, start + _BATCH) % count
+    for start in range(0, count, size):
+        rows = np.arange(start, start + size) % count
         batch = jax.tree.map(lambda leaf, rows=rows: leaf[rows], arrays)
         found.append(jax.tree.map(np.asarray, function(batch)))
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)

@@ -25,13 +25,23 @@ from collapipe_jax.models.config import (
 from collapipe_jax.models.decoding import beam_search
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.transformer import TranslationBatch, Translator
+from collapipe_jax.models.translator_files import save_translator
 from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks.corpora import TextFile
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.scores import bleu
 from collapipe_jax.tasks.subwords import BpeTokenizer, pad_rows, train_bpe
 from collapipe_jax.tasks.synthetic import generate_parallel_text
-from collapipe_jax.tasks.task import Config, ModelCounts, Objective, Task, held_out_loss, in_batches
+from collapipe_jax.tasks.task import (
+    TASK_KEY,
+    Config,
+    ModelCounts,
+    Objective,
+    Predictor,
+    Task,
+    held_out_loss,
+    in_batches,
+)
 
 SYNTHETIC = "synthetic"
 MAX_LABELS = 8
@@ -187,7 +197,7 @@ def _aligned_rows(corpus: str, source: TextFile, target: TextFile) -> Iterable[P
     return zip(sources, targets, strict=True)
 
 
-def _arrays(
+def pair_arrays(
     tokenizer: BpeTokenizer, pairs: Sequence[Pair], lengths: tuple[int, int], name: str
 ) -> tuple[TranslationBatch, ParallelSentences]:
     """Padded ids of the pairs that fit, and these pairs."""
@@ -201,7 +211,7 @@ def _arrays(
     ]
     if not fits:
         problem = f"none of the {len(pairs)} pairs for {name} fits these numbers of tokens"
-        remedy = "Raise them or task.vocabulary_size"
+        remedy = "Give shorter sentences, or train with higher ones or task.vocabulary_size"
         raise InputError("(task.source_length, task.target_length)", lengths, problem, remedy)
     source_ids = pad_rows([[*sources[i], EOS_ID] for i in fits], lengths[0], PAD_ID)
     target_ids = pad_rows([[BOS_ID, *targets[i], EOS_ID] for i in fits], lengths[1] + 1, PAD_ID)
@@ -225,7 +235,8 @@ class Translation(Objective):
     def from_config(cls, config: Config) -> "Translation":
         """Read or generate the corpus."""
         options = {key: config["evaluation"][key] for key in ("beams", "length_penalty")}
-        return cls(model=Translator(make_sizes(config)), data=cls.load_data(config), **options)
+        model, data = Translator(make_sizes(config)), cls.load_data(config)
+        return cls(kind=config["task"]["kind"], model=model, data=data, **options)
 
     @classmethod
     def load_data(cls, config: Config) -> TranslationData:
@@ -257,7 +268,7 @@ class Translation(Objective):
         tokenizer = train_bpe(lines, task["vocabulary_size"])
         arrays, texts, dropped = {}, {}, {"empty": empty_lines}
         for name, chosen in split._asdict().items():
-            arrays[name], texts[name] = _arrays(tokenizer, chosen, lengths, name)
+            arrays[name], texts[name] = pair_arrays(tokenizer, chosen, lengths, name)
             dropped[name] = len(chosen) - len(arrays[name].source_ids)
         return TranslationData(
             tokenizer=tokenizer,
@@ -297,6 +308,12 @@ class Translation(Objective):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the tokenizer."""
         write_text(Path(folder) / "tokenizer.json", self.data.tokenizer.model.to_str(pretty=True))
+
+    def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
+        """Write parameters, sizes and tokenizer in a layout of their own."""
+        self.save(folder)
+        settings = {TASK_KEY: self.kind, "length_penalty": self.length_penalty}
+        save_translator(Path(folder), self.model.sizes, params, settings)
 
     def translate(self, params: Params, source_ids: np.ndarray, beams: int = 1) -> list[str]:
         """Translations of sources ``[n, source_length]``, greedy for one beam."""
@@ -350,10 +367,18 @@ def count_work(config: Config) -> ModelCounts:
     )
 
 
+def load(folder: Path) -> Predictor:
+    """A trained translator."""
+    from collapipe_jax.tasks import translator  # which needs this module
+
+    return translator.Translator(folder)
+
+
 TRANSLATION = Task(
     score_name="BLEU",
     make_sizes=make_sizes,
     make_objective=Translation.from_config,
     count_work=count_work,
+    load=load,
     reads=frozenset({"task.reverse"}),
 )

@@ -9,8 +9,8 @@ from support import ROOT
 import collapipe_jax as cp
 
 NAMES = [name for name in cp.__all__ if name != "__version__"]
-_SHOWN_ELSEWHERE = {"TrainedRun": "train", "load": "predict"}
-"""Names whose examples need a trained model, and where they are shown."""
+_SHOWN_ELSEWHERE = {"TrainedRun": "train"}
+"""Names without an example of their own, and whose example shows them."""
 
 
 @pytest.mark.parametrize("name", NAMES)

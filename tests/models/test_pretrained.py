@@ -22,7 +22,13 @@ from support import GOLDEN
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert import bert_encode, init_bert
 from collapipe_jax.models.config import BertConfig
-from collapipe_jax.models.pretrained import load_bert, save_bert
+from collapipe_jax.models.layers import init_linear
+from collapipe_jax.models.pretrained import (
+    label_settings,
+    load_bert,
+    load_labelling_bert,
+    save_bert,
+)
 from collapipe_jax.tasks.subwords import train_wordpiece
 
 GOLDEN = GOLDEN / "bert_tiny"
@@ -142,13 +148,12 @@ def test_the_stored_checkpoint_gives_what_pytorch_computed():
 
 def test_what_is_saved_is_read_back_to_the_bit(tmp_path):
     config, params = load_bert(GOLDEN)
-    save_bert(tmp_path / "new" / "bert", config, params, vocabulary=TOKENS)
+    save_bert(tmp_path / "new" / "bert", config, params)
     again, got = load_bert(tmp_path / "new" / "bert")
     assert again == config
     assert_same(got, params)
     files = {path.name for path in (tmp_path / "new" / "bert").iterdir()}
-    assert files == {"config.json", "model.safetensors", "vocab.txt"}
-    assert (tmp_path / "new" / "bert" / "vocab.txt").read_text() == "\n".join(TOKENS) + "\n"
+    assert files == {"config.json", "model.safetensors"}
     stored, golden = (load_file(d / "model.safetensors") for d in (tmp_path / "new/bert", GOLDEN))
     assert stored.keys() == golden.keys()
     assert all(np.array_equal(stored[name], golden[name]) for name in golden)
@@ -160,17 +165,41 @@ def test_the_configuration_is_kept(tmp_path, activation):
     config = dataclasses.replace(
         config, activation=activation, dropout_rate=0.25, norm_epsilon=1e-6, initial_deviation=0.01
     )
-    save_bert(tmp_path, config, params, vocabulary=TOKENS)
-    assert load_bert(tmp_path)[0] == config
-    assert (tmp_path / "vocab.txt").read_text().split() == list(TOKENS)
-
-
-def test_the_case_of_the_vocabulary_is_told_to_the_peers_tokenizer(tmp_path):
-    config, params = load_bert(GOLDEN)
-    save_bert(tmp_path, config, params, vocabulary=TOKENS, lowercase=False)
-    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] is False
     save_bert(tmp_path, config, params)
-    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] is False
+    assert load_bert(tmp_path)[0] == config
+
+
+@pytest.mark.parametrize("pools", [True, False])
+def test_a_head_goes_out_and_comes_back_and_is_no_part_of_a_start(tmp_path, pools):
+    config, params = load_bert(GOLDEN)
+    if not pools:
+        params.pop("pooler")
+    head = init_linear(jax.random.key(1), 16, 3, config)
+    labels = ("red", "a b", "caf\u00e9")
+    save_bert(tmp_path, config, params | {"head": head}, label_settings(labels, pools=pools))
+    sizes, again, names = load_labelling_bert(tmp_path)
+    assert (sizes, names) == (config, labels)
+    assert_same(again, params | {"head": head})
+    assert_same(load_bert(tmp_path)[1], params)
+    document = json.loads((tmp_path / "config.json").read_text())
+    assert document["id2label"] == {"0": "red", "1": "a b", "2": "caf\u00e9"}
+    assert document["label2id"]["a b"] == 1
+    kind = "Sequence" if pools else "Token"
+    assert document["architectures"] == [f"BertFor{kind}Classification"]
+    names = set(load_file(tmp_path / "model.safetensors"))
+    assert {"classifier.weight", "classifier.bias"} < names
+    assert all(name.startswith(("bert.", "classifier.")) for name in names)
+
+
+def test_a_head_without_labels_is_refused(copy):
+    with pytest.raises(InputError, match="id2label = None"):
+        load_labelling_bert(copy)
+    change_config(copy, id2label={"0": "a", "2": "b"})
+    with pytest.raises(InputError, match="id2label"):
+        load_labelling_bert(copy)
+    change_config(copy, id2label={"0": "a", "1": "b"})
+    with pytest.raises(InputError, match=r"classifier\.bias, classifier\.weight.*missing"):
+        load_labelling_bert(copy)
 
 
 def test_names_of_other_models_and_times_are_understood(copy):
@@ -244,6 +273,7 @@ QUERY = "encoder.layer.1.attention.self.query.weight"
         (lambda t: t | {QUERY: t[QUERY][:, 1:]}, rf"{QUERY} \[16, 15\] for \[16, 16\]"),
         (lambda t: t | {f"bert.{QUERY}": t[QUERY]}, rf"{QUERY}.*twice"),
         (lambda t: t | {QUERY: t[QUERY].astype(np.float64)}, rf"{QUERY}.*type other than"),
+        (lambda t: t | {QUERY: t[QUERY] * np.nan}, rf"{QUERY}.*not finite"),
         (lambda t: {QUERY: t[QUERY]}, r"word_embeddings\.weight.* more.*missing"),
     ],
 )
@@ -306,18 +336,16 @@ def test_nothing_wrong_is_saved(tmp_path):
     config, params = load_bert(GOLDEN)
     wider = dataclasses.replace(config, positions=13)
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.float16), params)
-    for settings, tree, tokens, message in (
-        (dataclasses.replace(config, norm="pre"), params, None, r"model\.norm"),
-        (dataclasses.replace(config, initial_deviation=0.0), params, None, "initial_deviation"),
-        (wider, params, None, "embedding/position"),
-        (config, half, None, "embedding/word"),
-        (config, {"encoder": params["encoder"]}, None, "embedding/norm"),
-        (config, params | {"head": params["pooler"]}, None, "head/kernel"),
-        (config, params, [*TOKENS, "one", "more"], r"vocabulary = 40.*38"),
-        (config, params, ["a\nb"], "line break"),
+    for settings, tree, message in (
+        (dataclasses.replace(config, norm="pre"), params, r"model\.norm"),
+        (dataclasses.replace(config, initial_deviation=0.0), params, "initial_deviation"),
+        (wider, params, "embedding/position"),
+        (config, half, "embedding/word"),
+        (config, {"encoder": params["encoder"]}, "embedding/norm"),
+        (config, params | {"other": params["pooler"]}, "other/kernel"),
     ):
         with pytest.raises(InputError, match=message):
-            save_bert(tmp_path / "refused", settings, tree, vocabulary=tokens)
+            save_bert(tmp_path / "refused", settings, tree)
     assert not (tmp_path / "refused").exists()
 
 
@@ -352,13 +380,14 @@ def test_hidden_states_equal_pytorchs_and_go_back(peers, tmp_path, activation):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_the_peers_tokenizer_cuts_text_as_ours_did(peers, tmp_path, lowercase):
-    text = "El Ni\u00f1o reverses IgG"
-    ours = train_wordpiece([text] * 2, 100, lowercase)
-    config = dataclasses.replace(load_bert(GOLDEN)[0], vocabulary_size=ours.vocabulary_size)
-    params = init_bert(jax.random.key(0), config)
-    save_bert(tmp_path, config, params, vocabulary=ours.pieces, lowercase=lowercase)
-    theirs = peers[1].AutoTokenizer.from_pretrained(tmp_path)(text).input_ids
-    assert theirs == [int(i) for i in ours.encode_texts([text], 50).token_ids[0] if i]
+    ours = train_wordpiece(["El Ni\u00f1o reverses IgG"] * 2, 100, lowercase)
+    ours.save_pretrained(tmp_path, 9)
+    theirs = peers[1].AutoTokenizer.from_pretrained(tmp_path)
+    assert len(theirs) == len(ours.pieces)
+    assert theirs.model_max_length == 9
+    for text in ("El Ni\u00f1o reverses IgG", "Ni [SEP] \u6f22 [MASK]", "", "re " * 20):
+        expected = [int(i) for i in ours.encode_texts([text], 9)[0][0] if i]
+        assert theirs(text, truncation=True).input_ids == expected
 
 
 @pytest.mark.parametrize(

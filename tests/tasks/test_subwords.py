@@ -111,7 +111,7 @@ def test_training_keeps_characters_and_merges_what_is_frequent(learnt):
 
 
 def test_training_on_an_example_small_enough_to_do_by_hand():
-    # 4 specials, ##b ##c, a c; "ab" comes 3 times, "ab" + "##c" twice, "c" + "##a" never
+    # 4 specials, ##b ##c, a c; "ab" comes 3 times, "ab" + "##c" twice, "c" + "##a" never; [MASK]
     assert train_wordpiece(["ab abc", "abc c"], 100).pieces == (
         *SPECIAL_PIECES,
         "##b",
@@ -121,7 +121,10 @@ def test_training_on_an_example_small_enough_to_do_by_hand():
         "c",
         "ab",
         "abc",
+        "[MASK]",
     )
+    # A full vocabulary loses its last piece to [MASK].
+    assert train_wordpiece(["ab abc", "abc c"], 11).pieces[8:] == ("c", "ab", "[MASK]")
 
 
 def test_training_is_deterministic_across_processes(learnt, tmp_path):
@@ -149,10 +152,34 @@ def test_save_and_read(learnt, tmp_path):
     assert WordPiece.from_file(f"{tmp_path}/vocab.txt").pieces == learnt.pieces
 
 
+def test_words_are_found_where_they_stand(hand_made):
+    text = "  runx, caf\u00e9! \u6f22\u5b57 \u0000"
+    (places,) = hand_made.find_words([text])
+    words = ["runx", ",", "caf\u00e9", "!", "\u6f22", "\u5b57"]
+    assert [text[start:end] for start, end in places] == words
+    assert hand_made.find_words([""]) == [[]]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_vocabulary_for_other_programs_is_read_back(tmp_path, lowercase):
+    ours = train_wordpiece(["El Ni\u00f1o reverses [SEP] IgG"] * 2, 100, lowercase)
+    ours.save_pretrained(tmp_path, 9)
+    again, length = WordPiece.from_pretrained(tmp_path)
+    assert (again.pieces, again.lowercase, length) == (ours.pieces, lowercase, 9)
+    theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    theirs.encode_special_tokens = True  # as split_special_tokens says
+    for text in ("El Ni\u00f1o [SEP] IgG", "reverses [MASK] x", ""):
+        expected = [int(i) for i in ours.encode_texts([text], 50)[0][0] if i]
+        assert theirs.encode(text).ids == expected
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    with pytest.raises(InputError, match="model_max_length"):
+        WordPiece.from_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("lines", "size", "message"),
     [
-        (["ab"], 6, r"task\.vocabulary_size = 6: .* alone take 7\. Use 7 or more"),
+        (["ab"], 6, r"task\.vocabulary_size = 6: .* alone take 8\. Use 8 or more"),
         ([], 100, "no text to learn it from"),
         ([" "], 100, "no text to learn it from"),
     ],

@@ -1,0 +1,57 @@
+"""Use a trained model on texts, one a line.
+
+    collapipe predict --model=runs/clinc150 texts.txt
+    collapipe predict --model=runs/bc5cdr --json < texts.txt > entities.jsonl
+
+Every text gives one line, an empty one too: label and probability (classification), entities
+as START-END TYPE TEXT (tagging), both between tabs, or the translation. With --json it is an
+object that has the text too. Texts longer than those of training are cut; tagging cuts them
+into parts, and drops nothing.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from collapipe_jax.cli.options import make_parser, options_of
+from collapipe_jax.errors import InputError
+from collapipe_jax.tasks.corpora import TextFile
+from collapipe_jax.tasks.loading import load
+
+_AT_A_TIME = 1_000
+
+
+def main(argv: Sequence[str]) -> None:
+    """Load the model, read the texts, print what it says of them."""
+    parser = make_parser(__doc__, "model", beams=(0, "translations followed at a time; else 1"))
+    parser.add_argument("file", metavar="FILE", nargs="?", help="texts in UTF-8; else from stdin")
+    parser.add_argument("--json", action="store_true", help="print a JSON object a text")
+    words = "classification: print those of all labels"
+    parser.add_argument("--probabilities", action="store_true", help=words)
+    options = parser.parse_args(argv)
+
+    model = load(options.model)
+    chosen = options_of(model.predict, beams=options.beams, probabilities=options.probabilities)
+    texts = _read_texts(options.file)
+    for start in range(0, len(texts), _AT_A_TIME):
+        part = texts[start : start + _AT_A_TIME]
+        for text, prediction in zip(part, model.predict(part, **chosen), strict=True):
+            if options.json:
+                record = {"text": text, **model.record(prediction)}
+                print(json.dumps(record, ensure_ascii=False))
+            else:
+                print(model.line(prediction))
+
+
+def _read_texts(name: str | None) -> list[str]:
+    """Lines of a file, or of stdin."""
+    if name is not None:
+        lines = TextFile("FILE", name).lines()
+    else:
+        try:
+            lines = sys.stdin.buffer.read().decode("utf-8-sig").split("\n")
+        except UnicodeDecodeError as error:
+            remedy = "Convert it, e.g. with iconv -f latin1 -t utf-8"
+            raise InputError("FILE", "stdin", "holds bytes that are not UTF-8", remedy) from error
+        lines = lines[:-1] if lines[-1] == "" else lines
+    return [line.removesuffix("\r") for line in lines]

@@ -1,0 +1,96 @@
+"""Tensors by name in safetensors files, and the messages about those that are wrong."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.models.layers import Params
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+# NumPy knows the last one because importing jax teaches it.
+_READABLE_DTYPES = ("F32", "F16", "BF16")
+_SHOWN = 8  # names in a message
+
+
+def leaves(params: Params) -> dict[str, Any]:
+    """Leaves by path, as ``encoder/attention/query/kernel``."""
+    pairs = jax.tree_util.tree_leaves_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in pairs}
+
+
+def read_tensors(path: Path, rename: Callable[[str], str | None]) -> dict[str, np.ndarray]:
+    """The tensors of a file by the names that ``rename`` gives them; None leaves one out.
+
+    Raises:
+      InputError: an unreadable file, two tensors of one name, another type of numbers, or
+        a tensor with a number that is not finite.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    try:
+        with safe_open(path, framework="numpy") as stored:
+            for name in stored.keys():  # noqa: SIM118  (no dictionary)
+                ours = rename(name)
+                if ours is None:
+                    continue
+                if ours in tensors:
+                    problem = "there twice, under this and another name"
+                    name_wrong(path, [name], problem, "Leave one of them out")
+                if stored.get_slice(name).get_dtype() not in _READABLE_DTYPES:
+                    problem = f"of a type other than {', '.join(_READABLE_DTYPES)}"
+                    name_wrong(path, [name], problem, "Convert them to 32-bit numbers")
+                tensors[ours] = stored.get_tensor(name)
+                if not np.isfinite(tensors[ours]).all():
+                    name_wrong(path, [name], "not finite", "Get the file again, or train anew")
+    except (SafetensorError, OSError) as error:
+        remedy = "Get the file again"
+        raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
+    return tensors
+
+
+def check_same(where: str | Path, expected: dict[str, str], found: dict[str, str]) -> None:
+    """Refuse tensors, described by name, that are missing, unknown or not as expected."""
+    name_wrong(where, [n for n in expected if n not in found], "missing")
+    name_wrong(where, [n for n in found if n not in expected], "no part of such a model")
+    wrong = [f"{n} {found[n]} for {expected[n]}" for n in found if found[n] != expected[n]]
+    name_wrong(where, wrong, "of another shape or type")
+
+
+def name_wrong(
+    where: str | Path,
+    names: list[str],
+    problem: str,
+    remedy: str = "Check that the sizes in the configuration belong to these tensors",
+) -> None:
+    """Refuse the tensors of these names, if there are any."""
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        shown = ", ".join(names[:_SHOWN]) + more
+        raise InputError(f"{where}: tensors", shown, f"are {problem}", remedy)
+
+
+def shapes(tensors: dict[str, Any]) -> dict[str, str]:
+    """Shape of every tensor as a text, for ``check_same``."""
+    return {name: str(list(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def shapes_and_types(params: Params) -> dict[str, str]:
+    """Type and shape of every leaf by its path, as a text for ``check_same``."""
+    return {path: f"{leaf.dtype} {list(leaf.shape)}" for path, leaf in leaves(params).items()}
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The JSON object on file, or an ``InputError``."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
+    if not isinstance(document, dict):
+        raise InputError("file", str(path), "holds no JSON object", "Take the original file")
+    return document

@@ -1,0 +1,67 @@
+"""A trained BERT with a head, and its vocabulary, in the folder that training wrote."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from collapipe_jax.errors import InputError
+from collapipe_jax.models.bert import BertWithHead, LabelledBatch, logits, predict
+from collapipe_jax.models.layers import Params
+from collapipe_jax.models.pretrained import load_labelling_bert
+from collapipe_jax.tasks.subwords import WordPiece
+from collapipe_jax.tasks.task import PREDICTED, Predictor, in_batches
+
+
+class BertPredictor(Predictor):
+    """What classification and tagging share; products are of 32-bit numbers.
+
+    Args:
+      folder: with ``config.json``, ``model.safetensors``, ``vocab.txt`` and
+        ``tokenizer_config.json``.
+      pools: whether the model must label whole texts, or every token.
+
+    Raises:
+      InputError: a missing or damaged file, or a model of the other kind.
+    """
+
+    def __init__(self, folder: Path, *, pools: bool):
+        sizes, params, self.labels = load_labelling_bert(folder)
+        if ("pooler" in params) != pools:
+            problem = "holds a model for tags" if pools else "holds a model for classes of texts"
+            remedy = "Correct collapipe_task in its config.json"
+            raise InputError("model", str(folder), problem, remedy)
+        self.wordpiece, self.length = WordPiece.from_pretrained(folder)
+        if (found := len(self.wordpiece.pieces)) > sizes.vocabulary_size:
+            problem = f"has {found} pieces, the model {sizes.vocabulary_size}"
+            raise InputError("file", str(folder / "vocab.txt"), problem, "Take the original file")
+        if self.length > sizes.positions:
+            problem = f"model_max_length is {self.length}, the model has {sizes.positions}"
+            raise InputError("model", str(folder), problem, "Take the original files")
+        self.model = BertWithHead(sizes=sizes, labels=len(self.labels), pools=pools)
+        decoder = {name: params.pop(name) for name in ("head", "pooler") if name in params}
+        self.params: Params = params | {"decoder": decoder}
+
+    def probabilities(self, token_ids: np.ndarray) -> np.ndarray:
+        """Probabilities of the labels ``[n, labels]`` of n texts ``[n, S]``, 1 or more."""
+        return self._map(_probabilities, token_ids)
+
+    def likeliest(self, token_ids: np.ndarray) -> np.ndarray:
+        """Numbers of the likeliest labels, ``[n, S]`` of tokens or ``[n]`` of texts."""
+        return self._map(_likeliest, token_ids)
+
+    def _map(self, function: Callable[..., Array], token_ids: np.ndarray) -> np.ndarray:
+        of_batch = functools.partial(function, self.model, self.params)
+        return in_batches(of_batch, LabelledBatch(token_ids, None), PREDICTED)
+
+
+_likeliest = jax.jit(predict, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _probabilities(model: BertWithHead, params: Any, batch: LabelledBatch) -> Array:
+    return jax.nn.softmax(logits(model, params, batch))

@@ -1,0 +1,62 @@
+"""A trained model of any task from its folder."""
+
+import os
+from pathlib import Path
+
+from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.files.atomic import read_object
+from collapipe_jax.models.tensor_files import CONFIG
+from collapipe_jax.tasks.registry import find_task
+from collapipe_jax.tasks.task import TASK_KEY, Predictor, Task
+
+
+def load(folder: str | os.PathLike[str]) -> Predictor:
+    """The trained model of a run.
+
+    Args:
+      folder: workdir of a run that has ended, or the folder ``model`` in it, or a copy of either.
+        A task of one's own is imported by the name in ``config.json``.
+
+    Raises:
+      InputError: a folder without a model, or with a damaged one.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> model = cp.load("runs/clinc150")  # doctest: +SKIP
+      >>> model.predict(["what is my balance"])  # doctest: +SKIP
+      [Classified(label='balance', probability=...)]
+    """
+    path = _model_folder(Path(folder))
+    config = path / CONFIG
+    document = read_object(config)
+    if document is None:
+        raise InputError("file", str(config), "is damaged", "Take the original file")
+    kind = document.get(TASK_KEY)
+    if not isinstance(kind, str) or not kind:
+        problem = f"its {CONFIG} lacks {TASK_KEY}: another program or an older version wrote it"
+        remedy = "Delete summary.json of the run, and go on with --resume to write the model anew"
+        raise InputError("model", str(folder), problem, remedy)
+    with under_keys({"task.kind": f"{config}: {TASK_KEY}"}):
+        task = find_task(kind)
+    if not isinstance(task, Task) or task.load is None:
+        problem = f"the task {kind} cannot load a model"
+        raise InputError("model", str(folder), problem, "Give its Task a function load")
+    return task.load(path)
+
+
+def _model_folder(folder: Path) -> Path:
+    """The folder that holds a model: this one, or ``model`` in it."""
+    inner = folder / "model"
+    if (inner / CONFIG).is_file():
+        return inner
+    is_workdir = isinstance((read_object(folder / CONFIG) or {}).get("task"), dict)
+    if (folder / CONFIG).is_file() and not is_workdir:
+        return folder
+    problem, remedy = "holds no model", "Name the workdir of a training run that has ended"
+    if is_workdir and (folder / "summary.json").exists():
+        problem = "its run has ended without writing a model"
+        remedy = "Delete its summary.json, and go on with --resume to write the model"
+    elif is_workdir:
+        problem = "its run has not ended, so there is no model yet"
+        remedy = "Let it end with --resume"
+    raise InputError("model", str(folder), problem, remedy)

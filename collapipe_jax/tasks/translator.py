@@ -1,0 +1,101 @@
+"""A trained model for translation in use."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from jax import Array
+
+from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.models.config import EOS_ID, PAD_ID, Ids
+from collapipe_jax.models.decoding import beam_search
+from collapipe_jax.models.tensor_files import CONFIG
+from collapipe_jax.models.transformer import Translator as Model
+from collapipe_jax.models.translator_files import load_translator
+from collapipe_jax.tasks.scores import bleu
+from collapipe_jax.tasks.subwords import BpeTokenizer, pad_rows
+from collapipe_jax.tasks.task import PREDICTED, Predictor, held_out_loss, in_batches
+from collapipe_jax.tasks.translation import normalise, pair_arrays, read_parallel_text
+
+
+class Translator(Predictor):
+    """Texts to their translations; a text of too many tokens is cut, and its end ignored.
+
+    Args:
+      folder: with ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
+
+    Raises:
+      InputError: a missing or damaged file.
+    """
+
+    def __init__(self, folder: Path):
+        self.sizes, self.params, settings = load_translator(folder)
+        self.length_penalty = settings.get("length_penalty")
+        if not isinstance(self.length_penalty, float | int):
+            key = f"{folder / CONFIG}: length_penalty"
+            raise InputError(key, self.length_penalty, "no number", "Take the original file")
+        path = folder / "tokenizer.json"
+        try:
+            self.tokenizer = BpeTokenizer(tokenizers.Tokenizer.from_file(str(path)))
+        except Exception as error:  # the library has no error of its own
+            problem = f"cannot be read ({error})"
+            raise InputError("file", str(path), problem, "Take the original file") from None
+        if (found := self.tokenizer.model.get_vocab_size()) > self.sizes.vocabulary_size:
+            problem = f"has {found} pieces, the model {self.sizes.vocabulary_size}"
+            raise InputError("file", str(path), problem, "Take the original file")
+
+    def predict(self, texts: Sequence[str], *, beams: int = 1) -> list[str]:
+        """The translation of each text, greedy for one beam; an empty text stays empty."""
+        _check_beams(beams)
+        sources = self.tokenizer.encode_batch([normalise(text) for text in texts])
+        room = self.sizes.source_length - 1
+        rows = [[*source[:room], EOS_ID] for source in sources if source]
+        said = iter(self._translate(rows, beams))
+        return [next(said) if source else "" for source in sources]
+
+    def evaluate(self, file: str | os.PathLike[str], *, beams: int = 1) -> dict[str, Any]:
+        """BLEU and loss on sentence pairs, a pair a line as source and target between tabs.
+
+        As in training, pairs of too many tokens are left out and counted.
+        """
+        _check_beams(beams)
+        lengths = self.sizes.source_length, self.sizes.target_length
+        ends = "task.corpus", "(task.source_length, task.target_length)"
+        with under_keys(dict.fromkeys(ends, "data")):
+            pairs, empty = read_parallel_text(str(file))
+            arrays, text = pair_arrays(self.tokenizer, pairs, lengths, "scores")
+        score = bleu(self._translate(arrays.source_ids, beams), text.references)
+        return {
+            "bleu": score.value,
+            "signatures": [score.signature],
+            "loss": held_out_loss(self.params, Model(self.sizes).unsmoothed, arrays),
+            "pairs": len(text.sources),
+            "dropped_pairs": {"empty": empty, "long": len(pairs) - len(text.sources)},
+        }
+
+    def record(self, prediction: str) -> dict[str, Any]:
+        """The translation under its name."""
+        return {"translation": prediction}
+
+    def line(self, prediction: str) -> str:
+        """The translation."""
+        return prediction
+
+    def _translate(self, rows: Sequence[Sequence[int]], beams: int) -> list[str]:
+        """Translations of rows of ids with the end id, padded or not."""
+        if not len(rows):
+            return []
+        source_ids = pad_rows(rows, self.sizes.source_length, PAD_ID)
+        options = {"beams": beams, "length_penalty": self.length_penalty if beams > 1 else 0.0}
+
+        def decode(ids: Ids) -> Array:
+            return beam_search(self.params, self.sizes, ids, **options)[0]
+
+        return self.tokenizer.decode_batch(in_batches(decode, source_ids, PREDICTED))
+
+
+def _check_beams(beams: int) -> None:
+    if beams < 1:
+        raise InputError("--beams", beams, "not positive", "Give 1 or more")

@@ -1,0 +1,248 @@
+"""Wrong input of every kind ends in one message with key, value and remedy, and status 2."""
+
+import json
+import sys
+
+import pytest
+from support import ROOT
+
+from collapipe_jax.cli.main import main
+
+NETWORK = str(ROOT / "docs/examples/edge.network.json")
+DECISION = str(ROOT / "docs/examples/edge.decision.json")
+TRAIN = ("train", "--workdir=run", "--config=quickstart")
+COMPARE = ("compare", "--workdir=run", "--config=paper")
+PLAN = ("plan", f"--instance={NETWORK}", "--out=out.json")
+
+CASES = {
+    # commands and options
+    "no such command": (["trian"], "command", "trian", "Did you mean train"),
+    "an unknown option": ([*TRAIN, "--rounds=3"], "argument", "--rounds=3", "--help"),
+    "an option left out": (["price"], "options", "--instance", "collapipe price --help"),
+    "a number that is none": ([*COMPARE, "--rounds=x"], "options", "--rounds", "--help"),
+    "no rounds": ([*COMPARE, "--rounds=0"], "--rounds", "0", "1 or more"),
+    "no realisations": ([*COMPARE, "--realisations=-1"], "--realisations", "-1", "1 or more"),
+    "a figure of no folder": (
+        ["figures", "--workdir=nowhere"],
+        "--workdir",
+        "nowhere",
+        "that one of these wrote",
+    ),
+    "no such figure": (["figures", "pie", "--workdir=x"], "options", "pie", "--help"),
+    "no such corpus": (["fetch", "mnist", "--directory=x"], "NAME", "mnist", "ner_bc5cdr"),
+    "a host alone": ([*TRAIN, "--host=1"], "--host", "1", "--coordinator"),
+    # configurations
+    "no such configuration": (
+        ["train", "--workdir=run", "--config=quikstart"],
+        "--config",
+        "quikstart",
+        "Did you mean quickstart",
+    ),
+    "no such file": (
+        ["train", "--workdir=run", "--config=my.py"],
+        "--config",
+        "my.py",
+        "Name a file",
+    ),
+    "no such variant": (
+        ["compare", "--workdir=run", "--config=paper:big"],
+        "--config",
+        "paper:big",
+        "paper:lowband",
+    ),
+    "a configuration that fails": (
+        ["train", "--workdir=run", "--config=broken.py"],
+        "--config",
+        "broken.py",
+        "get_config()",
+    ),
+    "no sweep": (["sweep", "--workdir=run", "--config=paper"], "--config", "paper", "get_sweep()"),
+    # keys
+    "a misspelt key": (
+        [*TRAIN, "--config.training.bacth=3"],
+        "training.bacth",
+        "3",
+        "training.batch",
+    ),
+    "a key of another section": ([*TRAIN, "--config.batch=3"], "batch", "3", "training.batch"),
+    "a key without a value": (
+        [*TRAIN, "--config.training.batch"],
+        "argument",
+        "training.batch",
+        "=value",
+    ),
+    "a key of another type": (
+        [*TRAIN, "--config.training.batch=big"],
+        "training.batch",
+        "big",
+        "like 16",
+    ),
+    "a number out of bounds": (
+        [*TRAIN, "--config.devices.utilisation=1.5"],
+        "devices.utilisation",
+        "1.5",
+        "<= 1",
+    ),
+    "not a number": ([*TRAIN, "--config.control.v=nan"], "control.v", "nan", "like 3.0"),
+    "no divisor": (
+        [*TRAIN, "--config.training.micro_batch_choices=(1,3)"],
+        "training.micro_batch_choices",
+        "3",
+        "divisor",
+    ),
+    "an unknown policy": (
+        [*TRAIN, "--config.policy.name=dsra"],
+        "policy.name",
+        "dsra",
+        "Did you mean dssra",
+    ),
+    "a policy that cannot be imported": (
+        [*TRAIN, "--config.policy.name=no_such:policy"],
+        "policy.name",
+        "no_such:policy",
+        "Install its package",
+    ),
+    "a module without that policy": (
+        [*TRAIN, "--config.policy.name=json:policy"],
+        "policy.name",
+        "json:policy",
+        "after the colon",
+    ),
+    "an unknown task": (
+        [*TRAIN, "--config.task.kind=parsing"],
+        "task.kind",
+        "parsing",
+        "translation",
+    ),
+    "an unknown law": (
+        [*TRAIN, "--config.propagation.d2e_path_loss=macro"],
+        "propagation.d2e_path_loss",
+        "macro",
+        "macro_2ghz",
+    ),
+    "an unknown device": (
+        [*TRAIN, "--config.devices.control_unit=pi"],
+        "devices.control_unit",
+        "pi",
+        "jetson_nano",
+    ),
+    "a warm-up longer than the run": (
+        [*TRAIN, "--config.training.rounds=3"],
+        "training.warmup_steps",
+        "60",
+        "Lower it",
+    ),
+    "a key of another task": (
+        [*TRAIN, "--config.task.piece_dropout=0.1"],
+        "task.piece_dropout",
+        "0.1",
+        "Clear it",
+    ),
+    "a model that fits nowhere": (
+        [*TRAIN, "--config.devices.memory_share=1e-9"],
+        "model.encoder_blocks",
+        "4",
+        "devices.memory_share",
+    ),
+    "a budget that nobody can keep": (
+        [*TRAIN, "--config.control.device_budget_j=1e-9"],
+        "control.device_budget_j",
+        "1e-09",
+        "Raise it",
+    ),
+    # documents
+    "no such network": (
+        ["plan", "--instance=no.json", "--policy=dssra", "--out=out.json"],
+        "file",
+        "no.json",
+        "Check it",
+    ),
+    "no JSON": (
+        ["plan", "--instance=broken.py", "--policy=dssra", "--out=out.json"],
+        "file",
+        "broken.py",
+        "Write it anew",
+    ),
+    "a document of another kind": (
+        ["plan", f"--instance={DECISION}", "--policy=dssra", "--out=out.json"],
+        "format",
+        "collapipe-decision/1",
+        "collapipe-network/1",
+    ),
+    "an unknown key of a document": (
+        ["plan", "--instance=extra.json", "--policy=dssra", "--out=out.json"],
+        "radio.gain_db",
+        "3",
+        "Remove or correct it",
+    ),
+    "a list of another length": (
+        ["plan", "--instance=short.json", "--policy=dssra", "--out=out.json"],
+        "radio.d2e_gain",
+        "entries",
+        "a list of",
+    ),
+    "a gain above 1": (
+        ["plan", "--instance=loud.json", "--policy=dssra", "--out=out.json"],
+        "radio.d2e_gain[0][0]",
+        "118.0",
+        "dB",
+    ),
+    "an unknown policy of a plan": ([*PLAN, "--policy=best"], "policy.name", "best", "dssra"),
+    "a decision of another kind": (
+        ["price", f"--instance={NETWORK}", f"--decision={NETWORK}", "--out=out.json"],
+        "format",
+        "collapipe-network/1",
+        "collapipe-decision/1",
+    ),
+    # folders
+    "a folder of something else": (
+        ["train", "--workdir=.", "--config=quickstart"],
+        "workdir",
+        ".",
+        "Choose an empty folder",
+    ),
+    "a folder that is a file": (
+        ["train", "--workdir=broken.py", "--config=quickstart"],
+        "workdir",
+        "broken.py",
+        "Choose a path",
+    ),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with wrong files, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLLAPIPE_CACHE", "off")
+    monkeypatch.setattr(sys, "argv", ["collapipe"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "broken.py").write_text("def get_config(:\n")
+    for name in ("extra", "short", "loud"):
+        document = json.loads((ROOT / "docs/examples/edge.network.json").read_text())
+        if name == "extra":
+            document["radio"]["gain_db"] = 3
+        elif name == "short":
+            document["radio"]["d2e_gain"].pop()
+        else:
+            document["radio"]["d2e_gain"][0][0] = 118.0
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("case", CASES)
+def test_wrong_input_is_answered(case, capsys, monkeypatch):
+    argv, key, value, remedy = CASES[case]
+    monkeypatch.setattr("collapipe_jax.cli.options.keep_freed_memory", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["collapipe", *argv])
+    assert main(argv) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+    assert "Traceback" not in message
+    for part in (key, value, remedy):
+        assert part in message
+
+
+def test_there_are_forty():
+    assert len(CASES) >= 40
