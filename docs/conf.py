@@ -19,7 +19,11 @@ extensions = [
     "sphinx.ext.napoleon",
 ]
 exclude_patterns = ["examples"]
-suppress_warnings = ["mystnb.unknown_mime_type"]
+suppress_warnings = [
+    "misc.highlighting_failure",  # of blocks in languages without colours, such as csv
+    "mystnb.unknown_mime_type",
+    "toc.empty_glob",
+]
 
 html_theme = "furo"
 html_title = "collapipe_jax"
@@ -29,7 +33,7 @@ html_static_path = []
 
 myst_enable_extensions = ["amsmath", "dollarmath"]
 myst_heading_anchors = 4  # the anchors of GitHub, so that one link serves both
-nb_execution_mode = "cache"
+nb_execution_mode = "force"  # `-D nb_execution_mode=cache` while writing
 nb_execution_in_temp = True
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
