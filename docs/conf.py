@@ -22,7 +22,6 @@ exclude_patterns = ["examples"]
 suppress_warnings = [
     "misc.highlighting_failure",  # of blocks in languages without colours, such as csv
     "mystnb.unknown_mime_type",
-    "toc.empty_glob",
 ]
 
 html_theme = "furo"
