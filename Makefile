@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 # Python compiles what is imported when it is: most of what is installed never is.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
-.PHONY: setup setup-test quickstart test test-all lint clean
+.PHONY: setup setup-test setup-docs quickstart test test-all lint docs clean
 
 setup: $(VENV)/.installed
 setup-test: $(VENV)/.installed-test
+setup-docs: $(VENV)/.installed-docs
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +20,10 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(INSTALL) ".[test]"
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
+	$(INSTALL) ".[docs]"
 	@touch $@ $(VENV)/.installed
 
 quickstart: setup
@@ -37,5 +42,9 @@ lint: setup-test
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
 
+# Executes the tutorials; needs no network. Warnings are errors.
+docs: setup-docs
+	$(BIN)/python -m sphinx -W --keep-going -b html -d build/doctrees docs build/site
+
 clean:
-	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build runs .pytest_cache .ruff_cache .hypothesis

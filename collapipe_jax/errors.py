@@ -9,6 +9,14 @@ class InputError(ValueError):
     """Wrong input: its key, its value and a remedy.
 
     The command-line programs print it as a single message and exit with status 2.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> try:
+      ...     cp.read_config("quickstart", {"network.cluster": 2})
+      ... except cp.InputError as error:
+      ...     print(error.key, "|", error.problem)
+      network.cluster | unknown key
     """
 
     def __init__(self, key: str, value: object, problem: str, remedy: str):

@@ -5,6 +5,7 @@ reference pages and docstrings of structs follow from it.
 """
 
 import dataclasses
+import inspect
 import operator
 from typing import Any, dataclass_transform
 
@@ -164,7 +165,7 @@ class Struct(struct.PyTreeNode):
             else:
                 words = (field.metadata["meaning"],)
             lines.append(f"  {field.name}: {', '.join(filter(None, words))}.")
-        cls.__doc__ = "\n".join([f"{cls.__doc__}", "", "Attributes:", *lines])
+        cls.__doc__ = "\n".join([inspect.cleandoc(f"{cls.__doc__}"), "", "Attributes:", *lines])
 
 
 def quantities(cls: type[Struct]) -> dict[str, Quantity]:

@@ -367,7 +367,19 @@ RENAMED = {
 
 
 def get_config() -> Config:
-    """The default configuration."""
+    """The default configuration.
+
+    Returns:
+      A new ``ConfigDict``, free to be changed; docs/reference/configuration.md has all keys with
+      their units.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> config = cp.default_config()
+      >>> config.network.devices = 8
+      >>> config.network.clusters, config.network.devices
+      (4, 8)
+    """
     return ConfigDict(
         jax.tree.map(lambda key: key.default, KEYS, is_leaf=lambda each: isinstance(each, Key))
     )

@@ -26,15 +26,21 @@ from collapipe_jax.errors import InputError, collect
 def read_config(path: str = "default", overrides: Mapping[str, Any] | None = None) -> Config:
     """A checked configuration, some of its keys changed.
 
-    >>> read_config("paper:lowband", {"control.v": 10}).radio.d2e_bandwidth_hz
-    5000000.0
-
     Args:
       path: a name, or a file or module with ``get_config()``; ``PATH:VARIANT`` for its argument.
       overrides: values by key, as ``"section.key"``; a text is read as on the command line.
 
+    Returns:
+      A ``ConfigDict`` with one section for each part; docs/reference/configuration.md has all keys
+      with their units.
+
     Raises:
       InputError: if the path is wrong, or naming the key that is, or all of them.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> cp.read_config("paper:lowband", {"control.v": 10}).radio.d2e_bandwidth_hz
+      5000000.0
     """
     return check_config(*read_values(path, overrides))
 

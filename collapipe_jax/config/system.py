@@ -101,10 +101,20 @@ def _check_budgets(problem: RoundProblem) -> None:
 
 
 def build_system_params(config: Config, cluster_weight: np.ndarray | None = None) -> SystemParams:
-    """Parameters from which networks are drawn, in linear SI units; weights as above.
+    """Parameters from which networks are drawn, in linear SI units.
+
+    Args:
+      config: as of :func:`read_config`.
+      cluster_weight: ``[N]`` with the sum 1; equal ones by default.
 
     Raises:
       InputError: naming the first key that is wrong.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> params = cp.system_params(cp.read_config("quickstart"))
+      >>> print(f"{params.radio.d2e_power_max_w:.3f} W")  # 23 dBm
+      0.200 W
     """
     config = ConfigDict(typed_values(config.to_dict()))
     control, dynamics, learning = config.control, config.dynamics, config.learning

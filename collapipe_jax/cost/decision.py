@@ -11,7 +11,19 @@ from collapipe_jax.quantity import Struct, positive, quantity
 
 
 class Decision(Struct):
-    """The decision of one round, docs/system-model.md, section 5."""
+    """The decision of one round, docs/system-model.md, section 5.
+
+    It is a pytree of arrays; ``replace`` gives a changed copy.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> print(decision.segments)  # [N, K]
+      [[3 0 3]
+       [1 2 3]]
+      >>> other = decision.replace(d2e_power_w=0.5 * decision.d2e_power_w)
+    """
 
     segments: Array = quantity(
         "encoder blocks on every device; a cluster with a row of zeros does not participate",
@@ -28,7 +40,21 @@ class Decision(Struct):
 
 
 class ClientDecision(Struct):
-    """The decision of one round of a data-parallel policy, docs/system-model.md, section 6."""
+    """The decision of one round of a data-parallel policy, docs/system-model.md, section 6.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import collapipe_jax as cp
+      >>> decision = cp.ClientDecision(  # 1 cluster of 2 devices, 8 samples each
+      ...     samples=jnp.array([[8, 8]]),
+      ...     client_blocks=jnp.array(4),
+      ...     d2e_share=jnp.array([[0.5, 0.5]]),
+      ...     d2e_power_w=jnp.array([[0.2, 0.2]]),
+      ...     whole_model=True,
+      ... )
+      >>> int(decision.samples.sum())
+      16
+    """
 
     samples: Array = quantity(
         "part of the cluster's mini-batch; a device without any is left out",

@@ -35,7 +35,28 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
     """Which limits a decision breaks, by name.
 
     On an idle node power is ignored and a D2D share is a violation; the D2E share of a
-    cluster that sits out counts in the sum.
+    cluster that sits out counts in the sum. Sums, bounds and memory have a relative tolerance of
+    ``1e-4``.
+
+    Args:
+      problem: of ``N`` clusters with ``K`` devices.
+      decision: for these clusters and devices.
+
+    Returns:
+      A boolean scalar by name: ``segments``, ``micro_batches``, ``d2d_share``, ``d2d_power``,
+      ``d2e_share``, ``d2e_power`` and ``memory``; of a data-parallel decision ``samples``,
+      ``d2e_share``, ``d2e_power`` and ``memory``.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> broken = jax.jit(cp.violations)(problem, decision.replace(segments=decision.segments + 1))
+      >>> bool(broken["segments"]), bool(broken["d2e_share"])
+      (True, False)
+
+    Source: docs/system-model.md, section 5.
     """
     if isinstance(decision, ClientDecision):
         return _client_violations(problem, decision)
@@ -73,7 +94,23 @@ def _client_violations(problem: RoundProblem, decision: ClientDecision) -> _Flag
 
 
 def is_feasible(problem: RoundProblem, decision: Decision | ClientDecision) -> Bool[Array, ""]:
-    """Whether a decision breaks no limit."""
+    """Whether a decision breaks no limit of :func:`violations`.
+
+    Args:
+      problem: of ``N`` clusters with ``K`` devices.
+      decision: for these clusters and devices.
+
+    Returns:
+      A boolean scalar.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> bool(jax.jit(cp.is_feasible)(problem, decision))
+      True
+    """
     return ~jnp.any(jnp.stack(list(violations(problem, decision).values())))
 
 

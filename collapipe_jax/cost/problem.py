@@ -33,7 +33,19 @@ class Control(Struct):
 
 
 class RoundProblem(Struct):
-    """The network, the work and the queues of one round."""
+    """The network, the work and the queues of one round.
+
+    It is everything that a policy may look at. docs/reference/documents.md lists all numbers with
+    shapes and units.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> problem.clusters, problem.devices
+      (2, 3)
+      >>> problem.radio.d2e_gain.shape  # [N, K + 1], node 0 is the control unit
+      (2, 4)
+    """
 
     workload: Workload = part("operations, bits and bytes of a round")
     radio: Radio = part("the channel of this round")

@@ -29,7 +29,17 @@ class ClientTimes(NamedTuple):
 
 
 class RoundCost(Struct):
-    """Cost of one round; infinite where a message cannot be sent, see :func:`evaluate`."""
+    """Cost of one round; infinite where a message cannot be sent, see :func:`evaluate`.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> cost = jax.jit(cp.evaluate)(problem, decision)
+      >>> cost.energy_j.shape, cost.memory_bytes.shape  # [N, K + 1] and [N, K]
+      ((2, 4), (2, 3))
+    """
 
     latency_s: Array = quantity("latency of the round (14)", "T")
     cluster_latency_s: Array = quantity("latency of a cluster (14)", "T_n", "N")

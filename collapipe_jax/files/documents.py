@@ -71,8 +71,20 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
     Every cluster gets as many devices as the largest one, or ``devices`` if these are more.
     What is added is unavailable: it has memory 0, and else the numbers of the cluster's last.
 
+    Args:
+      path: of a JSON file, a document ``collapipe-network/1``.
+      devices: least number of devices of a cluster.
+
     Raises:
       InputError: if the file is missing or is no such document, naming the key.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> problem.compute.memory_bytes.shape  # [N, K]
+      (2, 3)
+
+    Source: docs/file-formats.md.
     """
     document = _read_document(path, NETWORK_FORMAT, {*SIZES, *NETWORK})
     axes = _axes(*_read_sizes(document))
@@ -108,9 +120,22 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
 def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
     """Write a round's problem, readable by :func:`read_network`.
 
+    Args:
+      path: of the JSON file.
+      problem: one round of one network, without a batch axis.
+
     Raises:
       InputError: if the rate law is not the mean one, switching partitions has a cost, or
         the divergence counts drift: the format has no place for them.
+
+    Example:
+      >>> import os, tempfile
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> folder = tempfile.mkdtemp()
+      >>> cp.write_network(os.path.join(folder, "network.json"), problem)
+      >>> os.listdir(folder)
+      ['network.json']
     """
     if problem.learning.drift is not None:
         remedy = "Set it to 'one_step'"
@@ -133,8 +158,21 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
 def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
     """Read a decision for a problem; it need not be feasible.
 
+    Args:
+      path: of a JSON file, a document ``collapipe-decision/1``.
+      problem: gives the numbers of clusters ``N`` and devices ``K``.
+
     Raises:
       InputError: if the file is missing or is no such document, naming the key.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> decision.d2d_share.shape  # [N, K + 1]
+      (2, 4)
+
+    Source: docs/file-formats.md.
     """
     document = _read_document(path, DECISION_FORMAT, {"policy", *DECISION})
     axes = _axes(problem.clusters, problem.devices)
@@ -142,7 +180,22 @@ def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
 
 
 def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> None:
-    """Write a decision, readable by :func:`read_decision`."""
+    """Write a decision, readable by :func:`read_decision`.
+
+    Args:
+      path: of the JSON file.
+      decision: of one round, without a batch axis.
+      policy: who decided, a text for the reader.
+
+    Example:
+      >>> import os, tempfile
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> path = os.path.join(tempfile.mkdtemp(), "decision.json")
+      >>> cp.write_decision(path, decision, "by hand")
+      >>> same = cp.read_decision(path, problem)
+    """
     document = {"format": DECISION_FORMAT, "policy": policy}
     write_json(Path(path), document | _to_lists(decision, DECISION))
 

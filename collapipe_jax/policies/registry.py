@@ -23,13 +23,27 @@ Policy = Callable[[Array, RoundProblem], Decision | ClientDecision]
 
 @dataclasses.dataclass(frozen=True)
 class PolicyEntry:
-    """A policy of the registry."""
+    """A policy of the registry, or one's own.
 
-    # ``decide(problem, **options)``; ``decide(key, problem, **options)`` if random
+    A plain function of the problem needs no entry. An entry says what else it takes.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> from collapipe_jax.cost.static_pipeline import static_pipeline
+      >>> entry = cp.PolicyEntry(static_pipeline, options=("micro_batches",))
+      >>> entry.random, entry.by_clients
+      (False, False)
+
+    Attributes:
+      decide: ``decide(problem, **options)``, or ``decide(key, problem, **options)`` if random.
+      options: names of the options of :func:`make_policy` that it takes.
+      random: whether it takes a random key.
+      by_clients: whether every device trains a copy of the model, not its cluster a pipeline.
+    """
+
     decide: Callable[..., Decision | ClientDecision]
-    options: tuple[str, ...] = ()  # names of the options of :func:`make_policy` that it takes
-    random: bool = False  # whether it takes a random key
-    # Whether every device trains a copy of the model, not its cluster a pipeline
+    options: tuple[str, ...] = ()
+    random: bool = False
     by_clients: bool = False
 
 
@@ -53,10 +67,25 @@ POLICIES: dict[str, PolicyEntry] = {
 def make_policy(name: str, micro_batches: int = 8, partitions: int = 3) -> Policy:
     """A policy by name; the same object for all values of options that it does not take.
 
-    Policies that optimise the number of micro-batches start from ``micro_batches``.
+    Args:
+      name: of the registry, or ``package.module:name`` of one's own.
+      micro_batches: of policies that fix them; policies that optimise them start from it.
+      partitions: of ``titanic``.
+
+    Returns:
+      ``policy(key, problem) -> decision``, a pure function that can be jitted.
 
     Raises:
       InputError: if there is no such policy.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> policy = cp.make_policy("static_pipeline", micro_batches=4)
+      >>> print(jax.jit(policy)(jax.random.key(0), problem).segments)
+      [[2 2 2]
+       [2 2 2]]
     """
     entry = policy_entry(name)
     options = {"micro_batches": micro_batches, "partitions": partitions}

@@ -43,22 +43,43 @@ class SystemState(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """A network before a round."""
+    """A network before a round.
 
-    system: EdgeSystem  # what does not change over rounds
-    state: SystemState  # what does
-    key: Array  # of the round; from reset, of the whole horizon
+    Attributes:
+      system: what does not change over rounds.
+      state: what does: fading, queues, and where devices walk.
+      key: of the round; from :func:`reset`, of the whole horizon.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> params = cp.system_params(cp.read_config("quickstart", {"network.clusters": 2}))
+      >>> environment = jax.jit(cp.reset)(jax.random.key(0), params)
+      >>> environment.state.queues.energy.shape  # [N, K + 1]
+      (2, 5)
+    """
+
+    system: EdgeSystem
+    state: SystemState
+    key: Array
 
 
 class SystemRound(NamedTuple):
     """Record of a round on the network's side.
 
+    From :func:`simulate` every array has a leading axis of rounds.
+
     Attributes:
       decision: of the policy.
       cost: of the decision.
-      effective_queues: queues before the round, as the policy saw them.
+      effective_queues: queues before the round, as the policy saw them, in budgets and targets.
       queues: after the round.
       violations: limits that the decision breaks, a boolean scalar by name.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> cp.SystemRound._fields
+      ('decision', 'cost', 'effective_queues', 'queues', 'violations')
     """
 
     decision: Decision | ClientDecision
@@ -73,6 +94,18 @@ def reset(key: Array, params: SystemParams, index: ArrayLike = 0) -> Environment
 
     Where networks are on file, the ``index`` of the realisation says which one it takes.
     Its key is that of the whole horizon: :func:`simulate` splits it into those of the rounds.
+
+    Args:
+      key: of the realisation; positions, shadowing, devices and fading follow from it.
+      params: as of :func:`system_params`.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> params = cp.system_params(cp.read_config("quickstart", {"network.clusters": 2}))
+      >>> environment = jax.jit(cp.reset)(jax.random.key(0), params)
+      >>> environment.system.mean_problem.compute.memory_bytes.shape  # [N, K]
+      (2, 4)
     """
     system_key, state_key, horizon_key = jax.random.split(key, 3)
     system = sample_system(system_key, params, index)
@@ -96,6 +129,15 @@ def observe(environment: Environment) -> RoundProblem:
 
     Where devices walk, gains follow; budgets, reference latency and divergence target stay
     those of the start.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> params = cp.system_params(cp.read_config("quickstart", {"network.clusters": 2}))
+      >>> environment = jax.jit(cp.reset)(jax.random.key(0), params)
+      >>> problem = jax.jit(cp.observe)(environment)
+      >>> problem.radio.d2e_gain.shape  # [N, K + 1]
+      (2, 5)
     """
     system, state, key = environment
     availability_key, _, _ = jax.random.split(key, 3)
@@ -127,6 +169,20 @@ def step(
 
     Returns:
       Environment before the next round, and the record of this one.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> params = cp.system_params(cp.read_config("quickstart", {"network.clusters": 2}))
+      >>> environment = jax.jit(cp.reset)(jax.random.key(0), params)
+      >>> policy = cp.make_policy("static_pipeline")
+      >>> @jax.jit
+      ... def play(key, environment):
+      ...     decision = policy(key, cp.observe(environment))
+      ...     return cp.step(key, environment, decision)
+      >>> environment, happened = play(jax.random.key(1), environment)
+      >>> bool(happened.cost.latency_s > 0)
+      True
     """
     state, record = _carry_out(environment, observe(environment), decision)
     return environment._replace(state=state, key=key), record
@@ -169,6 +225,21 @@ def simulate(environment: Environment, policy: Policy, rounds: int) -> SystemRou
     """A whole horizon from a :func:`reset`, every leaf with a leading axis of rounds.
 
     Rounds have the keys ``jax.random.split(environment.key, rounds)``.
+
+    Args:
+      environment: before the first round.
+      policy: as of :func:`make_policy`, or any ``policy(key, problem) -> decision``.
+      rounds: their number, which fixes shapes.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> params = cp.system_params(cp.read_config("quickstart", {"network.clusters": 2}))
+      >>> policy = cp.make_policy("static_pipeline")
+      >>> run = jax.jit(lambda key: cp.simulate(cp.reset(key, params), policy, rounds=5))
+      >>> history = run(jax.random.key(0))
+      >>> history.cost.latency_s.shape, history.cost.energy_j.shape
+      ((5,), (5, 2, 5))
     """
     return _scan_rounds(environment, policy, rounds, lambda before, record: record)
 

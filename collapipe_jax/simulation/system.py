@@ -71,7 +71,14 @@ class NetworksOnFile(Struct):
 
 
 class SystemParams(Struct):
-    """Everything that a network is drawn from."""
+    """Everything that a network is drawn from.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> params = cp.system_params(cp.read_config("quickstart"))
+      >>> params.topology.clusters, params.topology.devices
+      (3, 4)
+    """
 
     topology: TopologyParams = part("geometry")
     propagation: PropagationParams = part("path loss and shadowing")

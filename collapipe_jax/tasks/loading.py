@@ -19,6 +19,12 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
 
     Raises:
       InputError: a folder without a model, or with a damaged one.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> model = cp.load("runs/clinc150")  # doctest: +SKIP
+      >>> model.predict(["what is my balance"])  # doctest: +SKIP
+      [Classified(label='balance', probability=...)]
     """
     path = _model_folder(Path(folder))
     config = path / CONFIG

@@ -59,12 +59,19 @@ _EXTENDED = {
 
 
 class TrainedRun(NamedTuple):
-    """What training leaves."""
+    """What :func:`collapipe_jax.train` returns; its example shows one.
 
-    params: Params  # of the trained model
-    history: dict[str, np.ndarray]  # metrics by name, first axis the rounds
-    summary: dict[str, Any]  # test scores, and means over the rounds
-    record: RunRecord  # what figures are drawn from
+    Attributes:
+      params: of the trained model.
+      history: metrics by name, first axis the rounds; names carry their units.
+      summary: test scores, and means over the rounds.
+      record: what figures are drawn from.
+    """
+
+    params: Params
+    history: dict[str, np.ndarray]
+    summary: dict[str, Any]
+    record: RunRecord
 
 
 class RunState(NamedTuple):

@@ -26,8 +26,21 @@ def train(
       workdir: folder to keep metrics, checkpoints and model in; None keeps nothing.
       quiet: whether to show no progress.
 
+    Returns:
+      Parameters, metrics of all rounds, test scores, and what figures are drawn from.
+
     Raises:
       InputError: naming the key, file or folder that is wrong.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> tiny = {"network.clusters": 2, "network.devices": 2, "policy.name": "static_pipeline"}
+      >>> tiny |= {"model.width": 16, "model.heads": 2, "model.feed_forward_width": 32}
+      >>> tiny |= {"task.pairs": 400, "task.validation_pairs": 20, "task.test_pairs": 20}
+      >>> tiny |= {"training.rounds": 2, "training.warmup_steps": 2}
+      >>> run = cp.train(cp.read_config("quickstart", tiny), quiet=True)
+      >>> run.history["latency_s"].shape, run.history["energy_j"].shape  # s; J, [rounds, N, K + 1]
+      ((2,), (2, 2, 3))
     """
     experiment, console = build_experiment(config), Console(quiet=quiet)
     if workdir is not None:

@@ -6,13 +6,11 @@ import sys
 
 import jax
 import numpy as np
-import pytest
 from support import ROOT
 
 from collapipe_jax.config import default
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.feasibility import can_run, is_feasible
-from collapipe_jax.policies.registry import POLICIES, make_policy
 from collapipe_jax.simulation.system import sample_system
 
 
@@ -23,24 +21,18 @@ def blocks_of(page):
 
 
 BLOCKS = blocks_of("README.md")
-POLICY_PAGE = "docs/policies.md"
+POLICY_PAGE = "docs/how-to/own-policy.md"
 
 
-@pytest.fixture
-def registered(monkeypatch):
-    """Run the policy's block against a registry that is thrown away."""
-    monkeypatch.setattr("collapipe_jax.policies.registry.POLICIES", dict(POLICIES))
+def test_the_example_policy_is_feasible_on_every_network():
     (block,) = blocks_of(POLICY_PAGE)
-    exec(compile(block, POLICY_PAGE, "exec"), {"__name__": "readme"})
-    return make_policy("fastest_first")
-
-
-def test_the_example_policy_is_feasible_on_every_network(registered):
+    names = {"__name__": "page"}
+    exec(compile(block, POLICY_PAGE, "exec"), names)
     params = build_system_params(default.get_config(), np.full(4, 0.25))
 
     def decide(key):
         problem = sample_system(key, params).mean_problem
-        decision = registered(key, problem)
+        decision = names["fastest_first"](problem)
         return is_feasible(problem, decision), decision.segments, can_run(problem)
 
     feasible, segments, runs = jax.jit(jax.vmap(decide))(jax.random.split(jax.random.key(1), 50))
