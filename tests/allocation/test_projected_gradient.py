@@ -27,7 +27,7 @@ def some(double):
 @quick_jit
 def alone(problem, decision, logs, weights, coupling, steps):
     fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    evaluate = functools.partial(evaluate_allocation, problem, fixed, coupling=coupling)
+    evaluate = functools.partial(evaluate_allocation, fixed, coupling=coupling)
     return descend(evaluate, fixed.active, logs, weights, steps, joint=False)
 
 

@@ -146,7 +146,6 @@ def test_integers_become_floats_and_lists_tuples():
         ("task.source_length", 1, "2 or more"),
         ("task.target_length", 1, "2 or more"),
         ("task.concentration", 1e-9, ">= 0.001"),
-        ("task.concentration", float("nan"), ">= 0.001"),
         ("task.piece_dropout", 1.5, "<= 1"),
         ("task.validation_pairs", 0, ""),
         ("training.micro_batch_choices", (), "like (1, 2"),

@@ -93,7 +93,7 @@ def test_a_cluster_whose_partition_does_not_fit_spoils_no_other(problem):
 @functools.partial(jax.jit, compiler_options=QUICK)
 def both_means(clients, weights, present):
     shares = participant_shares(weights, present)
-    return aggregate(clients, shares, make_pipeline_mesh(4, 2)), aggregate(clients, shares)
+    return aggregate(clients, shares, (4, 2)), aggregate(clients, shares)
 
 
 @settings(max_examples=20)
