@@ -126,7 +126,7 @@ def first_step(record: RunRecord, index: int, cluster: int) -> Step:
 
     The backward flow starts when the last micro-batch has left the decoder.
 
-    Source: docs/system-model.md (12). The cluster ran a pipeline in that round, ``index`` along
+    See docs/system-model.md (12). The cluster ran a pipeline in that round, ``index`` along
     the history's first axis.
     """
     forward_s = record.history["forward_flow_s"][index, cluster]

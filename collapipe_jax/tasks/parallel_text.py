@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collapipe_jax.errors import InputError, Known, collect
+from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks.corpora import Placed, TextFile, text_key, validation_size
 from collapipe_jax.tasks.records import OBJECTS, Field, read_records, text_values
 from collapipe_jax.tasks.sampling import seeded_generator
@@ -130,7 +131,7 @@ def read_split(config: Config) -> tuple[SourceSplit, int]:
     Raises:
       InputError: a missing or broken file, or numbers that do not fit; or all of these.
     """
-    task, seed = config["task"], config.get("seed", 0)
+    task, seed = config["task"], seed_of(config, "task")
     paths = {name: task.get(name, "") for name in SourceSplit._fields}
     placed, left_out = Known(), 0
     with collect() as step:

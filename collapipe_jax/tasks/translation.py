@@ -125,7 +125,7 @@ def _split(config: Config, text: Sequence[Pair], sizes: tuple[int | None, int, i
     """Sets of one corpus, in the direction of the configuration."""
     if config["task"]["reverse"]:
         text = [(target, source) for source, target in text]
-    return split_by_source(text, sizes, config["seed"])
+    return split_by_source(text, sizes, seed_of(config, "task"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,7 @@ def test_the_summary_has_every_policy_and_metric(finished):
     assert set(summary["policies"]) == set(POLICIES)
     for told in summary["policies"].values():
         for metric in METRICS:
-            assert set(told[metric]) == {"mean", "ci95", "median"}
+            assert set(told[metric]) == {"mean", "ci95", "median", "median_ci95"}
         assert told["violations"]["memory"] is not None
     assert summary["reduction_percent"] == {}  # nothing to reduce without dssra
     assert summary["realisations"] + summary["realisations_left_out"] == REALISATIONS

@@ -49,13 +49,14 @@ def other(name):
     return value + 1 if isinstance(value, int) else value * 0.5 + 0.1
 
 
+OWN = ("model.pretrained", "model.seed")  # of the parameters, not of the sizes
 IN_SYSTEM = [
     *(
         name
         for name in KEYS
         if name.split(".")[0]
         in ("network", "propagation", "dynamics", "devices", "radio", "payload", "learning")
-        and not name.startswith("network.file")  # see test_networks.py
+        and not name.startswith(("network.file", "network.seed"))  # see test_networks.py
     ),
     *(name for name in KEYS if name.startswith("control.")),
     *("model." + key for key in ("width", "heads", "feed_forward_width", "encoder_blocks")),
@@ -79,7 +80,7 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in KEYS if name.startswith("model.") and name != "model.pretrained"]
+    "name", [name for name in KEYS if name.startswith("model.") and name not in OWN]
 )
 def test_every_key_of_the_model_changes_it(name):
     value = {"model.heads": 4, "model.width": 18, "model.label_smoothing": 0.3}.get(name)

@@ -40,7 +40,7 @@ def latencies(system, history):
 
 def run(folder, cases):
     options = {"rounds": ROUNDS, "realisations": REALISATIONS, "chunk": CHUNK}
-    results = Results.create(folder, "study", options, {"seed": 7})
+    results = Results.create(folder, "study", options, {"seed": 7, "network": {}})
     run_cases(results, cases, latencies, Console(quiet=True))
     return results
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from support import tiny_run
 
 from collapipe_jax.config.experiment import build_experiment, build_optimizers
-from collapipe_jax.config.files import read_config
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.errors import InputError
 from collapipe_jax.figures import draw
 from collapipe_jax.files.checkpoints import RunRecord
@@ -18,6 +18,7 @@ from collapipe_jax.files.studies import Run, load_race, save_race
 from collapipe_jax.training import race as module
 from collapipe_jax.training.loop import round_latencies_s
 from collapipe_jax.training.race import race
+from experiments.studies import race as study
 
 
 def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkeypatch, capsys):
@@ -27,7 +28,7 @@ def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkey
     names = ("static_pipeline", "vanilla_fl")
     arguments = [f"--workdir={tmp_path}", f"--policies={','.join(names)}", "--seeds=2"]
     arguments += [f"--config={tiny_run.__file__}", "--equal=time", *overrides]
-    module.main(arguments)
+    study.main(arguments)
 
     runs = load_race(tmp_path)
     assert [(run.policy, run.seed) for run in runs] == [(name, s) for s in (0, 1) for name in names]
@@ -50,7 +51,12 @@ def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkey
     assert folder == tmp_path / "figures"
     assert (folder / "race.png").is_file()
     with pytest.raises(InputError, match="clock"):  # of the same policies, but another race
-        race(read_config(tiny_run.__file__, overrides), names, tmp_path, Console(quiet=True))
+        race(
+            read_config(tiny_run.__file__, parse_overrides(overrides)),
+            names,
+            tmp_path,
+            Console(quiet=True),
+        )
 
 
 def _assert_rounds_that_fit(run, time_s):
@@ -205,4 +211,4 @@ def test_wrong_rates_are_told(rates, tmp_path):
     path = Path(tiny_run.__file__)
     arguments = [f"--config={path}", f"--workdir={tmp_path}", f"--rates={rates}"]
     with pytest.raises(InputError, match="--rates"):
-        module.main(arguments)
+        study.main(arguments)
