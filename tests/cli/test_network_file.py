@@ -24,6 +24,7 @@ def network(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_training_on_a_ragged_network_goes_on_and_refuses_another(network, tmp_path, capfd):
     workdir = tmp_path / "run"
     argv = [TINY, f"--config.network.file={network}", f"--workdir={workdir}"]
@@ -43,6 +44,7 @@ def test_training_on_a_ragged_network_goes_on_and_refuses_another(network, tmp_p
     assert "network.file_digest" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_realisations_take_the_networks_of_a_folder_in_turn(network, tmp_path):
     other = change(write_sample(tmp_path / "b.json", *SIZES, "seed=1"), "radio", "bs_power_w", 30.0)
     argv = [TINY, "--rounds=2", "--realisations=4", "--policies=static_pipeline,vanilla_fl"]

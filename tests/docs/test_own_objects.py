@@ -58,6 +58,7 @@ def read_json(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_a_policy(guide, run, tmp_path):
     compare, train = guide("own-policy.md")
     run(compare)
@@ -70,6 +71,7 @@ def test_a_policy(guide, run, tmp_path):
     assert len(rows) == 2
 
 
+@pytest.mark.slow
 def test_a_path_loss_law(guide, run, tmp_path):
     sample, plan = guide("own-path-loss.md")
     run(sample + " --config.propagation.d2e_shadowing_db=0.0")
@@ -79,6 +81,7 @@ def test_a_path_loss_law(guide, run, tmp_path):
     assert (tmp_path / "decision.json").exists()
 
 
+@pytest.mark.slow
 def test_a_task(guide, run, tmp_path):
     (train,) = guide("own-task.md")
     rng = np.random.default_rng(0)

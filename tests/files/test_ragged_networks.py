@@ -56,6 +56,7 @@ def test_every_number_of_a_ragged_network_has_its_place(read):
 
 
 @pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.slow
 def test_padding_changes_no_decision_and_no_cost(name, read):
     """Against devices with other numbers and memory 0; what nobody reads is 0 on file."""
     document = ragged(3, 2)
