@@ -1,4 +1,4 @@
-"""The errors a user sees for wrong input, and how several are told at once."""
+"""The errors a user sees for wrong input, and how several are reported at once."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,16 +57,16 @@ class InputWarning(UserWarning):
     """Input that a run accepts, but that its user should know of."""
 
 
-class ToldAlready(Exception):
-    """Ends a step that needs what another step failed to find; that error is told already."""
+class AlreadyReported(Exception):
+    """Ends a step that needs what another step failed to find; that error is reported already."""
 
 
 class Known(dict[str, Any]):
-    """What steps found, by name; to ask for anything else raises ``ToldAlready``."""
+    """What steps found, by name; to ask for anything else raises ``AlreadyReported``."""
 
     def __missing__(self, name: str) -> Any:
         """End the step that asks."""
-        raise ToldAlready(name)
+        raise AlreadyReported(name)
 
 
 Step = Callable[[], contextlib.AbstractContextManager[None]]
@@ -88,10 +88,10 @@ def collect() -> Iterator[Step]:
 
     Raises:
       InputError: the only one, or ``InputErrors``.
-      ToldAlready: if a step ended by it, and nothing else is wrong.
+      AlreadyReported: if a step ended by it, and nothing else is wrong.
     """
     found: list[InputError] = []
-    told: list[ToldAlready] = []
+    missing: list[AlreadyReported] = []
 
     @contextlib.contextmanager
     def step() -> Iterator[None]:
@@ -99,15 +99,15 @@ def collect() -> Iterator[Step]:
             yield
         except InputError as error:
             found.extend(error.errors)
-        except ToldAlready as error:
-            told.append(error)
+        except AlreadyReported as error:
+            missing.append(error)
 
     with step():
         yield step
     if found:
         raise _joined(found)
-    if told:
-        raise told[0]
+    if missing:
+        raise missing[0]
 
 
 @contextlib.contextmanager
@@ -123,3 +123,11 @@ def under_keys(names: Mapping[str, str]) -> Iterator[None]:
 
 def _joined(errors: Sequence[InputError]) -> InputError:
     return errors[0] if len(errors) == 1 else InputErrors(errors)
+
+
+def require_positive(**counts: int) -> None:
+    """Check, or raise an ``InputError``, that options by these names are 1 or more."""
+    for name, value in counts.items():
+        if value < 1:
+            key = f"--{name.replace('_', '-')}"
+            raise InputError(key, value, "not positive", "Give 1 or more")

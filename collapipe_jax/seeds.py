@@ -6,5 +6,5 @@ from typing import Any
 
 def seed_of(config: Mapping[str, Any], section: str) -> int:
     """The seed of the section ``network``, ``model`` or ``task``, or else that of the run."""
-    own = config[section].get("seed", -1)  # a wrong key is missing, and told elsewhere
+    own = config[section].get("seed", -1)  # a wrong key is missing here, and reported elsewhere
     return config.get("seed", 0) if own < 0 else own

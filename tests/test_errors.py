@@ -1,14 +1,14 @@
-"""Several errors are told in one."""
+"""Several errors in one."""
 
 import pickle
 
 import pytest
 
 from collapipe_jax.errors import (
+    AlreadyReported,
     InputError,
     InputErrors,
     Known,
-    ToldAlready,
     collect,
     under_keys,
 )
@@ -27,7 +27,7 @@ def tell(*keys, last=None):
             raise wrong(last)
 
 
-def test_all_steps_run_and_all_errors_are_told_in_order():
+def test_all_steps_run_and_all_errors_are_reported_in_order():
     with pytest.raises(InputErrors) as told:
         tell(*"abc", last="d")
     assert [error.key for error in told.value.errors] == ["a", "b", "c", "d"]
@@ -51,7 +51,7 @@ def test_nothing_wrong_raises_nothing_and_other_errors_pass():
         raise ZeroDivisionError
 
 
-def test_nested_collections_are_told_flat_and_by_other_keys():
+def test_nested_collections_are_reported_flat_and_by_other_keys():
     def nested():
         with collect() as step:
             with step(), under_keys({"a": "task.a"}):
@@ -77,7 +77,7 @@ def test_what_a_failed_step_should_have_found_is_not_told_twice():
     with pytest.raises(InputError) as told:
         ask("a")
     assert told.value.key == "a"
-    with pytest.raises(ToldAlready):  # the error is that of a larger collection
+    with pytest.raises(AlreadyReported):  # the error is that of a larger collection
         ask()
 
 

@@ -55,13 +55,13 @@ def test_an_error_can_be_told_to_others():
         ("auto", 2, 0, "knows the hosts"),
     ],
 )
-def test_wrong_places_of_hosts_are_told(address, count, index, told):
+def test_wrong_places_of_hosts_are_reported(address, count, index, told):
     with pytest.raises(InputError, match=f"--coordinator.*{told}"):
         hosts.join(address, count, index)
 
 
 @pytest.mark.parametrize("option", ["--hosts=2", "--host=1"])
-def test_hosts_without_a_coordinator_are_told(option, tmp_path):
+def test_hosts_without_a_coordinator_are_reported(option, tmp_path):
     arguments = [f"--config={SUPPORT / 'tiny_run.py'}", f"--workdir={tmp_path / 'run'}", option]
     with pytest.raises(InputError, match="without a coordinator"):
         train_main(arguments)
@@ -130,7 +130,7 @@ def test_two_hosts_train_as_one_and_resume(tmp_path):
     assert statuses == [0, 0], printed
     assert ((together / "summary.json").read_bytes(), read_metrics(together)) == last
 
-    # Every host is told what only the first one sees.
+    # Every host is reported what only the first one sees.
     statuses, printed = _end(*_start_hosts(together))
     assert statuses == [2, 2]
     assert all("holds results already" in text for text in printed)
@@ -154,7 +154,7 @@ def test_a_host_that_fails_ends_the_others(tmp_path):
         ((), (1, 3), "[1, 3] devices"),
     ],
 )
-def test_hosts_that_would_not_share_the_work_are_told(options, devices, told, tmp_path):
+def test_hosts_that_would_not_share_the_work_are_reported(options, devices, told, tmp_path):
     statuses, printed = _end(*_start_hosts(tmp_path / "run", *options, devices=devices))
     assert statuses == [2, 2]
     assert all(told in text for text in printed)

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
         realisations=given.realisations,
         chunk=given.chunk,
     )
-    build_system_params(config)  # what is wrong with it is told before there is a workdir
+    build_system_params(config)  # refuses a wrong one before there is a workdir
     summary = compare(config, options, given.workdir, console)
     console.print(summary_table(summary))
     if summary["reduction_percent"]:

@@ -70,7 +70,7 @@ def run_reporting_errors(
 ) -> int:
     """Run a program; print wrong input, or a file that cannot be written, as one message.
 
-    Several wrong inputs are told in it one a line. A warning of input is one line on its own.
+    Several wrong inputs take a line each in it. A warning of input takes a line of its own.
 
     Returns:
       The exit status: 0, 2 after an error, 130 after Ctrl-C.
@@ -126,14 +126,6 @@ def options_of(method: Callable[..., Any], **options: Any) -> dict[str, Any]:
         problem = "has no meaning for a model of this task"
         raise InputError(f"--{name}", chosen[name], problem, "Leave it out")
     return chosen
-
-
-def require_positive(**counts: int) -> None:
-    """Check, or raise an ``InputError``, that options by these names are 1 or more."""
-    for name, value in counts.items():
-        if value < 1:
-            key = f"--{name.replace('_', '-')}"
-            raise InputError(key, value, "not positive", "Give 1 or more")
 
 
 def read_numbers(key: str, text: str, zero: bool = True) -> list[float]:

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
     policies, cases = given.policies.split(","), []
     for _, keys in sweep["points"]:
         config = read_config(given.config, parse_overrides(overrides) | keys)
-        build_system_params(config)  # what is wrong with it is told before there is a workdir
+        build_system_params(config)  # refuses a wrong one before there is a workdir
         v = [config.control.v]
         cases.append((config, policy_options(policies, v, chunk=given.realisations, **sizes)))
     swept = {"axis": sweep["axis"], "log": sweep["log"]}

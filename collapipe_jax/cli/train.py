@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _build(options: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
-    """The experiment of a configuration; all keys and files that are wrong are told at once."""
+    """The experiment of a configuration; all wrong keys and files are reported at once."""
     config, unknown = read_values(options.config, parse_overrides(overrides))
     if options.linear_baseline and find_task(config.task.kind).linear_scores is None:
         problem = f"there is no linear model of {config.task.kind}"
@@ -65,7 +65,7 @@ def _build(options: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
 def _linear_scores(experiment: Experiment) -> dict[str, Any]:
     """Test scores of a linear model on the same sets."""
     task: Any = experiment.task
-    with warnings.catch_warnings(action="ignore", category=InputWarning):  # told before
+    with warnings.catch_warnings(action="ignore", category=InputWarning):  # shown before
         return task.linear_scores(task.read_corpus(experiment.config))
 
 

@@ -29,7 +29,7 @@ def check_config(config: ConfigDict, unknown: Mapping[str, Any] | None = None) -
 
     Args:
       config: the configuration.
-      unknown: keys that it has no place for, told with what else is wrong.
+      unknown: keys that it has no place for, reported with what else is wrong.
 
     Returns:
       The configuration as :func:`typed_values` has it.
@@ -47,7 +47,7 @@ def check_values(
 ) -> Known:
     """The values of a nested configuration that are fine, as ``"section.key"``.
 
-    The others are told in steps, and so is what contradicts another key. A check is left out
+    Steps report the others, and keys that contradict each other. A check is left out
     where one of its keys is wrong.
     """
     for name, value in (unknown or {}).items():
@@ -89,7 +89,7 @@ def typed_values(found: Mapping[str, Any]) -> dict[str, Any]:
 def _fine_values(
     found: Mapping[str, Any], step: Step, keys: Mapping[str, Any] = KEYS, prefix: str = ""
 ) -> Known:
-    """Right values of a section as ``"section.key"``; the others are told."""
+    """Right values of a section as ``"section.key"``; the others are reported."""
     fine = Known()
     for name in found:
         if name not in keys:

@@ -80,10 +80,10 @@ def build_experiment(config: Config, unknown: Mapping[str, Any] | None = None) -
 
     Args:
       config: the configuration. The labels of a corpus are counted where it has none of them.
-      unknown: keys that it has no place for, told with what else is wrong.
+      unknown: keys that it has no place for, reported with what else is wrong.
 
     Raises:
-      InputError: naming key, value and remedy. All wrong keys and files are told at once, then
+      InputError: naming key, value and remedy. All wrong keys and files are reported at once, then
         what the network or the sizes of the corpus do not allow.
     """
     config, corpus = _check(config, unknown)

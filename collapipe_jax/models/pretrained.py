@@ -192,7 +192,7 @@ def save_bert(
         name if name.startswith(_HEAD) else body + name: np.ascontiguousarray(tensor)
         for name, tensor in tensors.items()
     }
-    # PyTorch's layout, which `from_pretrained` insists on being told.
+    # `from_pretrained` insists on this mark of PyTorch's layout.
     write_bytes(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
     write_text(directory / CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
 

@@ -14,7 +14,7 @@ from jax import Array
 from rich.console import Console
 from rich.progress import track
 
-from collapipe_jax.cli.options import require_positive
+from collapipe_jax.errors import require_positive
 from collapipe_jax.files.realisations import case_name, chunk_parts
 from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.policies.registry import Policy, make_policy

@@ -236,7 +236,7 @@ class Classification(bert.BertObjective):
 
     @classmethod
     def read_corpus(cls, config: Config) -> LabelledSets[LabelledText]:
-        """Read the labelled texts; all that is wrong with the files is told at once."""
+        """Read the labelled texts; report all that is wrong with the files at once."""
         task, found = config["task"], Known()
         columns = {key: task.get(key, "") for key in ("text_column", "label_column")}
         with collect() as step:

@@ -276,7 +276,7 @@ class Tagging(bert.BertObjective):
 
     @classmethod
     def read_corpus(cls, config: Config) -> LabelledSets[TaggedSentence]:
-        """Read the sentences; all that is wrong with the files is told at once."""
+        """Read the sentences; report all that is wrong with the files at once."""
         return bert.read_corpus(config, read_tagged)
 
     @classmethod

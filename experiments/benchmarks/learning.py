@@ -33,14 +33,8 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.cli.options import (
-    make_parser,
-    read_counts,
-    read_numbers,
-    require_positive,
-    run_training,
-)
-from collapipe_jax.errors import InputError
+from collapipe_jax.cli.options import make_parser, read_counts, read_numbers, run_training
+from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.models.bert import bert_encode, init_bert
 from collapipe_jax.models.config import BertConfig

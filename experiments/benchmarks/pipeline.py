@@ -25,9 +25,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.cli.options import make_parser, require_positive, run_training
+from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder

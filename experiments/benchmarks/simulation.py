@@ -15,9 +15,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from collapipe_jax.cli.options import make_parser, require_positive, run_reporting_errors
+from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.config import default
 from collapipe_jax.config.system import build_system_params
+from collapipe_jax.errors import require_positive
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.simulation.environment import (

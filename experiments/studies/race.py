@@ -17,8 +17,9 @@ table and the figures.
 from collections.abc import Sequence
 from pathlib import Path
 
-from collapipe_jax.cli.options import make_parser, read_numbers, require_positive, run_training
+from collapipe_jax.cli.options import make_parser, read_numbers, run_training
 from collapipe_jax.config.files import parse_overrides, read_config
+from collapipe_jax.errors import require_positive
 from collapipe_jax.figures.draw import draw_folders
 from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.tables import console_for_tables

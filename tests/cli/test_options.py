@@ -3,8 +3,8 @@
 import pytest
 
 from collapipe_jax.cli import options as command_line
-from collapipe_jax.cli.options import read_counts, read_numbers, require_positive
-from collapipe_jax.errors import InputError
+from collapipe_jax.cli.options import read_counts, read_numbers
+from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.tables import console_for_tables
 
 
@@ -14,24 +14,24 @@ def test_numbers_come_once_each_from_the_least_on():
 
 
 @pytest.mark.parametrize("text", ["", "1,x", "-1,2", "nan", "inf", "1,,2"])
-def test_what_is_no_list_of_numbers_is_told(text):
+def test_what_is_no_list_of_numbers_is_reported(text):
     with pytest.raises(InputError, match="--v"):
         read_numbers("--v", text)
 
 
-def test_a_zero_is_told_where_it_is_not_allowed():
+def test_a_zero_is_reported_where_it_is_not_allowed():
     with pytest.raises(InputError, match="positive numbers"):
         read_numbers("--rates", "0,1", zero=False)
 
 
-def test_counts_keep_their_order_and_wrong_ones_are_told():
+def test_counts_keep_their_order_and_wrong_ones_are_reported():
     assert read_counts("--blocks", "4,1,4") == [4, 1, 4]
     for text in ("", "0", "1,x", "-1", "1.5", "1,,2"):
         with pytest.raises(InputError, match="--blocks"):
             read_counts("--blocks", text)
 
 
-def test_the_first_count_under_one_is_told_by_its_option():
+def test_the_first_count_under_one_is_reported_by_its_option():
     require_positive(rounds=1, scipy_networks=2)
     with pytest.raises(InputError, match="--scipy-networks"):
         require_positive(rounds=1, scipy_networks=0, chunk=-1)

@@ -1,4 +1,4 @@
-"""What is wrong with one's own files is told at once, and what is right is trained on."""
+"""What is wrong with one's own files is reported at once, and what is right is trained on."""
 
 import json
 
@@ -125,7 +125,7 @@ def test_one_wrong_input_is_one_line(files, capfd, ending, task, part):
     assert not (files / "run").exists()
 
 
-def test_keys_and_files_are_told_together(files, capfd):
+def test_keys_and_files_are_reported_together(files, capfd):
     lines = told(
         capfd,
         "classification",
@@ -151,7 +151,7 @@ def test_keys_and_files_are_told_together(files, capfd):
         assert part in line
 
 
-def test_missing_and_broken_files_are_told_together(files, capfd):
+def test_missing_and_broken_files_are_reported_together(files, capfd):
     lines = told(capfd, "tagging", test="iob.conll", validation="nix.conll")
     assert [line.split()[0] for line in lines] == ["task.train", "task.validation", "task.test"]
     lines = told(
@@ -192,7 +192,7 @@ def test_a_linear_model_stands_in_the_summary(files, capfd, kind):
     assert summary[f"{score}_linear"] == 100.0
     out, err = capfd.readouterr()
     assert f"{score}_linear" in out
-    # These corpora repeat themselves; a warning is told once, and training goes on.
+    # These corpora repeat themselves; a warning comes once, and training goes on.
     assert err.count("warning: task.test = ") == 1
     first = {"classification": "(line 2, line 3, line 4, ...)", "tagging": "(line 8, line 22"}
     assert f"of 20 texts stand in training too {first[kind]}" in err

@@ -104,7 +104,7 @@ def test_a_wrong_network_ends_with_one_message(changes, words, tmp_path, capsys)
 
 
 @pytest.mark.filterwarnings("default")
-def test_an_implausible_number_is_told_in_one_line(tmp_path, capsys):
+def test_an_implausible_number_is_reported_in_one_line(tmp_path, capsys):
     document = json.loads(EXAMPLE.read_text())
     document["radio"]["bs_power_w"] = 46000.0
     network = tmp_path / "net.json"

@@ -67,7 +67,7 @@ def test_every_sweep_sets_keys_that_there_are(name):
         assert values == sorted(values)
 
 
-def test_a_wrong_sweep_is_told(config, tmp_path):
+def test_a_wrong_sweep_is_reported(config, tmp_path):
     config.write_text(SMALL.replace('"log"', '"logarithmic"'))
     with pytest.raises(InputError, match="no sweep"):
         run(config, tmp_path / "run")
@@ -79,12 +79,12 @@ def test_a_wrong_sweep_is_told(config, tmp_path):
         run(config, tmp_path / "run")
 
 
-def test_a_sweep_that_there_is_not_is_told_with_all_names():
+def test_a_sweep_that_there_is_not_is_reported_with_all_names():
     for wrong in (f"{CONFIGS}:w", CONFIGS):
         with pytest.raises(InputError, match=r"no such variant.*bandwidth"):
             read_sweep(wrong)
 
 
-def test_a_folder_without_a_sweep_is_told(tmp_path):
+def test_a_folder_without_a_sweep_is_reported(tmp_path):
     with pytest.raises(InputError, match="no results of sweep"):
         load_sweep(tmp_path)

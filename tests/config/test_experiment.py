@@ -73,7 +73,7 @@ def test_wrong_type_is_named(name, wrong):
 
 @pytest.mark.usefixtures("no_work")
 @pytest.mark.parametrize("name", KEYS)
-def test_near_types_are_told_apart(name):
+def test_near_types_are_reported_apart(name):
     value = KEYS[name]
     near = {
         bool: (1, "True", 0.0),
@@ -213,7 +213,7 @@ def test_clients_without_a_pipeline_know_one_law_of_losses(name, value):
 
 
 @pytest.mark.usefixtures("no_work")
-def test_one_wrong_entry_of_a_list_is_told():
+def test_one_wrong_entry_of_a_list_is_reported():
     error = refusal(changed("training.micro_batch_choices", (1, 3)))
     assert (error.key, error.value) == ("training.micro_batch_choices", 3)
     assert "4" in error.problem
@@ -342,7 +342,7 @@ def test_a_pipeline_that_cannot_run_is_refused(changes, key, remedy):
     assert remedy in error.remedy
 
 
-def test_too_few_devices_for_the_stages_are_told_before_any_work(no_work):
+def test_too_few_devices_for_the_stages_are_reported_before_any_work(no_work):
     config = changed("pipeline.backend", "sharded")
     config.network.update({"clusters": 3, "devices": 3})
     with pytest.raises(InputError, match="fit the 8 devices"):

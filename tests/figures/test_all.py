@@ -118,13 +118,13 @@ def test_all_refuses_several_folders_but_of_runs(tmp_path, capsys):
     assert "only training runs are drawn together" in capsys.readouterr().err
 
 
-def test_a_closed_loop_run_with_one_v_is_told(tmp_path, capsys):
+def test_a_closed_loop_run_with_one_v_is_reported(tmp_path, capsys):
     workdir = write_loop(tmp_path / "run", v=(1.0,))
     assert run_reporting_errors(all_figures.main, [f"--workdir={workdir}"]) == 2
     assert "no trade-off" in capsys.readouterr().err
 
 
-def test_a_missing_chunk_is_told(tmp_path, capsys):
+def test_a_missing_chunk_is_reported(tmp_path, capsys):
     workdir = write_comparison(tmp_path / "run")
     Results(workdir, {}).path("random_v3.0/000003").unlink()
     assert run_reporting_errors(all_figures.main, ["policies", f"--workdir={workdir}"]) == 2
@@ -162,7 +162,7 @@ def test_a_figure_of_one_folder_refuses_several(name, capsys):
 @pytest.mark.parametrize(
     ("name", "option"), [("latency", "--round=1"), ("gantt_clients", "--cluster=0")]
 )
-def test_an_option_of_another_figure_is_told(name, option, capsys):
+def test_an_option_of_another_figure_is_reported(name, option, capsys):
     assert run_reporting_errors(all_figures.main, [name, "--workdir=x", option]) == 2
     assert option.partition("=")[0] in capsys.readouterr().err
 

@@ -59,7 +59,7 @@ def test_the_legend_names_what_is_drawn(record):
 
 
 @pytest.mark.parametrize(("number", "problem"), [(2, "sat out"), (7, "no such round")])
-def test_rounds_without_clients_are_told(record, number, problem):
+def test_rounds_without_clients_are_reported(record, number, problem):
     with pytest.raises(InputError, match=problem):
         draw([record], number)
 

@@ -52,7 +52,7 @@ def test_networks_with_heavy_losses_have_a_curve_of_their_own(tmp_path):
     assert share_at(rendered(one).axes[0].lines[0], 1.0) == 100
 
 
-def test_a_folder_without_gaps_is_told(tmp_path):
+def test_a_folder_without_gaps_is_reported(tmp_path):
     with pytest.raises(InputError, match="holds no gaps"):
         gap.load(tmp_path)
 

@@ -39,7 +39,7 @@ def test_great_losses_stretch_the_axis(tmp_path):
 
 
 @pytest.mark.parametrize("names", [("greedy", "random"), ("dssra",)])
-def test_nothing_to_reduce_is_told(names, tmp_path, capsys):
+def test_nothing_to_reduce_is_reported(names, tmp_path, capsys):
     write_comparison(tmp_path / "c", names=names)
     arguments = ["reduction", f"--workdir={tmp_path / 'c'}"]
     assert run_reporting_errors(all_figures.main, arguments) == 2

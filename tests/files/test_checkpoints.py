@@ -150,7 +150,7 @@ def test_killed_while_the_first_file_was_written(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", '{"seed": 0', "[1]", "null", "\x00"])
-def test_damaged_config_is_told(workdir, text):
+def test_damaged_config_is_reported(workdir, text):
     (workdir / "config.json").write_text(text)
     before = contents(workdir)
     with pytest.raises(InputError, match=r"config\.json is damaged"):
@@ -217,7 +217,7 @@ def test_remedy_helps(workdir):
     assert_is_step(load(workdir), 6)
 
 
-def test_damaged_digests_are_told(workdir):
+def test_damaged_digests_are_reported(workdir):
     (workdir / "checksums.json").write_text("{")
     with pytest.raises(InputError, match=r"checksums\.json"):
         load(workdir)

@@ -65,7 +65,7 @@ def test_the_same_settings_go_on_and_others_are_refused(results):
         Results.create(results.folder, "other", {"rounds": 3}, {"seed": 0})
 
 
-def test_results_of_another_experiment_or_none_are_told(results, tmp_path):
+def test_results_of_another_experiment_or_none_are_reported(results, tmp_path):
     for folder in (results.folder, tmp_path / "nowhere"):
         with pytest.raises(InputError, match="holds no results of other"):
             Results.open(folder, "other")

@@ -37,7 +37,7 @@ def test_nothing_is_violated_where_memory_abounds(policy):
         assert int(decision.client_blocks) == (6 if decision.whole_model else 3)
 
 
-def test_vanilla_fl_ignores_memory_and_is_told_so():
+def test_vanilla_fl_ignores_memory_and_is_reported_so():
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
     small = problem.replace(compute=problem.compute.replace(memory_bytes=jnp.ones((2, 3))))
     broken = violations(small, vanilla_fl(small))
@@ -75,7 +75,7 @@ def test_the_fewest_samples_leave_devices_out():
         (lambda d: d.replace(d2e_power_w=2.0 * d.d2e_power_w), "d2e_power"),
     ],
 )
-def test_each_violation_is_told_by_its_name(change, name):
+def test_each_violation_is_reported_by_its_name(change, name):
     problem = with_ends(pick(plain_problems(1, 2, 3, 4), 0))
     broken = violations(problem, change(vanilla_fl(problem)))
     assert [key for key, value in broken.items() if value] == [name]

@@ -1,4 +1,4 @@
-"""Where a model is found, and what is told where there is none."""
+"""Where a model is found, and what is reported where there is none."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ def test_a_folder_without_a_model_says_what_to_do(tmp_path, document, files, mes
         cp.load(tmp_path)
 
 
-def test_a_task_that_loads_nothing_is_told(tmp_path):
+def test_a_task_that_loads_nothing_is_reported(tmp_path):
     write_config(tmp_path, collapipe_task="collapipe_jax.tasks.classification:Classification")
     with pytest.raises(InputError, match="cannot load a model"):
         cp.load(tmp_path)

@@ -20,10 +20,11 @@ import numpy as np
 from rich.console import Console
 
 from collapipe_jax.allocation.allocate import Solution, allocate
-from collapipe_jax.cli.options import make_parser, require_positive, run_reporting_errors
+from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_allocation
+from collapipe_jax.errors import require_positive
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.dssra import dssra
 from experiments.benchmarks.solver import networks

@@ -20,9 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.allocation.allocate import allocate
-from collapipe_jax.cli.options import make_parser, require_positive, run_reporting_errors
+from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.errors import require_positive
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.exhaustive import exhaustive

@@ -2,8 +2,8 @@
 
 import argparse
 
-from collapipe_jax.cli.options import read_counts, require_positive
-from collapipe_jax.errors import InputError
+from collapipe_jax.cli.options import read_counts
+from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.partition.joint_search import SearchConfig
 
 _DEFAULT = SearchConfig()

@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.allocation.allocate import Solution
-from collapipe_jax.cli.options import make_parser, require_positive, run_reporting_errors
+from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.partition.joint_search import SearchConfig
 from collapipe_jax.policies.dssra import dssra

@@ -300,7 +300,7 @@ def test_the_figure_shows_every_descent(small, capsys, monkeypatch):
     assert f"written: {small / 'figures' / 'bound.pdf'}" in capsys.readouterr().out
 
 
-def test_wrong_input_is_told(tmp_path, capsys):
+def test_wrong_input_is_reported(tmp_path, capsys):
     for argv, key in ((["--repeats=1"], "--repeats"), (["--rounds=6"], "--rounds")):
         assert run_reporting_errors(experiment.main, [f"--workdir={tmp_path}", *argv]) == 2
         assert key in capsys.readouterr().err

@@ -267,7 +267,7 @@ def test_networks_that_no_policy_can_help_are_counted_apart():
             assert summarise(result)["networks"]["below_floors"] == 1
 
 
-def test_budgets_below_their_floor_are_told(tmp_path):
+def test_budgets_below_their_floor_are_reported(tmp_path):
     run(tmp_path / "run", v="1", overrides=(OVERRIDES[0], "--config.control.device_budget_j=1e-9"))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["networks"]["below_floors"] == REALISATIONS
@@ -275,7 +275,7 @@ def test_budgets_below_their_floor_are_told(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])
-def test_a_damaged_workdir_is_told(damage, finished, tmp_path):
+def test_a_damaged_workdir_is_reported(damage, finished, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(finished, workdir)
     chunk = next((workdir / "results").glob("*/*.npz"))

@@ -74,7 +74,7 @@ def _assert_rounds_that_fit(run, time_s):
     ("policies", "told"),
     [(("static_pipeline", "none"), r"policy\.name"), (("dssra", "dssra"), "--policies")],
 )
-def test_wrong_policies_are_told_before_any_work(policies, told, tmp_path):
+def test_wrong_policies_are_reported_before_any_work(policies, told, tmp_path):
     with pytest.raises(InputError, match=told):
         race(tiny_run.get_config(), policies, tmp_path, Console())
     assert not list(tmp_path.iterdir())
@@ -152,7 +152,7 @@ def test_few_rounds_keep_a_valid_schedule():
 
 
 @pytest.mark.parametrize("left", ["nothing", "settings", "damaged", "lost_run"])
-def test_a_folder_without_a_whole_race_is_told(left, tmp_path):
+def test_a_folder_without_a_whole_race_is_reported(left, tmp_path):
     problem = "no results of race"
     if left != "nothing":
         results, problem = Results.create(tmp_path, "race", {"clock": None}, {}), "is missing"
@@ -207,7 +207,7 @@ def test_the_table_tells_means_leads_and_times():
 
 
 @pytest.mark.parametrize("rates", ["1,x", "", "0,1", "nan"])
-def test_wrong_rates_are_told(rates, tmp_path):
+def test_wrong_rates_are_reported(rates, tmp_path):
     path = Path(tiny_run.__file__)
     arguments = [f"--config={path}", f"--workdir={tmp_path}", f"--rates={rates}"]
     with pytest.raises(InputError, match="--rates"):
