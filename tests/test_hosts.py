@@ -130,7 +130,7 @@ def test_two_hosts_train_as_one_and_resume(tmp_path):
     assert statuses == [0, 0], printed
     assert ((together / "summary.json").read_bytes(), read_metrics(together)) == last
 
-    # Every host is reported what only the first one sees.
+    # Every host hears of what only the first one sees.
     statuses, printed = _end(*_start_hosts(together))
     assert statuses == [2, 2]
     assert all("holds results already" in text for text in printed)

@@ -19,68 +19,28 @@ from collapipe_jax.policies.client_policies import splitfed, vanilla_fl
 
 def reference(network, samples, client_blocks, share, power_w, whole_model):
     """Cost of a round by docs/system-model.md, section 6, one client after the other."""
-    work, radio, compute = network["workload"], network["radio"], network["compute"]
-    learning, batch, held = network["learning"], network["workload"]["batch"], client_blocks
-    ratio, steps, overhead = (
-        work["backward_ratio"],
-        work["local_steps"],
-        compute["block_overhead_s"],
-    )
+    learning, shape = network["learning"], np.shape(samples)
     clients = sum(count > 0 for row in samples for count in row)
     present = [n for n, row in enumerate(samples) if sum(row) > 0]
     total_weight = sum(learning["cluster_weight"][n] for n in present)
-    band = radio["d2e_bandwidth_hz"]
-    up_noise = band * radio["bs_noise_w_per_hz"] + radio["d2e_interference_w"]
-    down_noise = band * radio["node_noise_w_per_hz"] + radio["d2e_interference_w"]
-    shape = np.shape(samples)
     latency, computing, energy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     memory, lost, divergence = np.zeros(shape), np.zeros(shape), 0.0
     for n in present:
-        largest = max(samples[n])
         for k, own in enumerate(samples[n]):
             if own == 0:
                 continue
-            gain = radio["d2e_gain"][n][k + 1]
-            x_up = power_w[n][k] * gain / (share[n][k] * up_noise)
-            x_down = radio["bs_power_w"] * gain / down_noise
-            up = share[n][k] * band * spectral_efficiency(radio, x_up)
-            down = share[n][k] * band * spectral_efficiency(radio, x_down)
-            speed = compute["flops_per_s"][n][k + 1]
-            kappa = compute["energy_coefficient"][n][k + 1]
-            bits = held * work["block_param_bits"] + work["embedding_param_bits"]
-            flops = own * (work["embed_flops"] + held * work["block_flops"]) * (1 + ratio)
-            memory[n, k] = held * (work["block_static_bytes"] + largest * work["block_kept_bytes"])
-            memory[n, k] += (held > 0) * largest * work["block_working_bytes"]
-            memory[n, k] += ENDS["embedding_static_bytes"]
-            trip, on_air_bits = 0.0, 0.0
-            if whole_model:
-                bits += ENDS["decoder_param_bits"]
-                flops += own * work["decoder_flops"]
-                memory[n, k] += ENDS["decoder_static_bytes"]
-                step = flops / speed + ((held + 1) * (1 + ratio) + 1) * overhead
-                messages = 0.0
-            else:
-                rest = work["blocks"] - held
-                step = flops / speed + (held + 1) * (1 + ratio) * overhead
-                behind = rest * work["block_flops"] * (1 + ratio) + work["decoder_flops"]
-                step += clients * own * behind / compute["es_flops_per_s"]
-                step += (rest * (1 + ratio) + 1) * overhead
-                on_air_bits = own * (work["activation_bits"] + work["target_bits"])
-                messages = on_air_bits / up + own * work["activation_bits"] / down
-                messages += 2 * compute["link_overhead_s"]
-                trip = on_air_bits / radio["transport_block_bits"] * hazard(radio, x_up)
-                back = own * work["activation_bits"] / radio["transport_block_bits"]
-                trip += back * hazard(radio, x_down)
-            latency[n, k] = bits / down + steps * (step + messages) + bits / up
-            computing[n, k] = steps * step
-            energy[n, k] = steps * flops * kappa * speed**2
-            energy[n, k] += power_w[n][k] * (steps * on_air_bits + bits) / up
+            links = link_rates(network, n, k, share[n][k], power_w[n][k])
+            work = client_work(network, own, client_blocks, clients, whole_model)
+            messages_s, air_bits, trip = step_messages(network, own, links, whole_model)
+            times = client_times(network, n, k, work, links, messages_s)
+            latency[n, k], computing[n, k] = times
+            memory[n, k] = client_bytes(network, max(samples[n]), client_blocks, whole_model)
+            energy[n, k] = client_energy_j(network, n, k, work, air_bits, power_w[n][k], links)
             lost[n, k] = -math.expm1(-trip)
-            weight = learning["cluster_weight"][n] / total_weight * own / batch
-            excess = math.expm1(trip)
-            bracket = learning["gradient_variance"] * (1 + excess) / own
-            bracket += 2 * learning["gradient_heterogeneity"] * excess
-            divergence += weight**2 * bracket
+            weight = (
+                learning["cluster_weight"][n] / total_weight * own / network["workload"]["batch"]
+            )
+            divergence += weight**2 * bracket(learning, own, math.expm1(trip))
     return {
         "latency_s": latency.max(),
         "cluster_latency_s": latency.max(axis=1),
@@ -91,6 +51,81 @@ def reference(network, samples, client_blocks, share, power_w, whole_model):
         "divergence": divergence,
         "absent": [n not in present for n in range(shape[0])],
     }
+
+
+def link_rates(network, n, k, share, power_w):
+    """SINR and bits a second, of the uplink and then of the downlink."""
+    radio = network["radio"]
+    band, gain = radio["d2e_bandwidth_hz"], radio["d2e_gain"][n][k + 1]
+    up_noise = band * radio["bs_noise_w_per_hz"] + radio["d2e_interference_w"]
+    down_noise = band * radio["node_noise_w_per_hz"] + radio["d2e_interference_w"]
+    x_up = power_w * gain / (share * up_noise)
+    x_down = radio["bs_power_w"] * gain / down_noise
+    up, down = (share * band * spectral_efficiency(radio, x) for x in (x_up, x_down))
+    return x_up, up, x_down, down
+
+
+def client_work(network, own, held, clients, whole_model):
+    """Bits of the parameters, operations of the client in a step, and seconds besides them."""
+    work, compute = network["workload"], network["compute"]
+    ratio, overhead_s = work["backward_ratio"], compute["block_overhead_s"]
+    bits = held * work["block_param_bits"] + work["embedding_param_bits"]
+    flops = own * (work["embed_flops"] + held * work["block_flops"]) * (1 + ratio)
+    if whole_model:
+        bits += ENDS["decoder_param_bits"]
+        flops += own * work["decoder_flops"]
+        return bits, flops, ((held + 1) * (1 + ratio) + 1) * overhead_s
+    rest = work["blocks"] - held
+    behind = rest * work["block_flops"] * (1 + ratio) + work["decoder_flops"]
+    server_s = clients * own * behind / compute["es_flops_per_s"]
+    server_s += (rest * (1 + ratio) + 1) * overhead_s
+    return bits, flops, (held + 1) * (1 + ratio) * overhead_s + server_s
+
+
+def step_messages(network, own, links, whole_model):
+    """Seconds of a step's messages, bits of them that the client sends, and their hazard."""
+    if whole_model:
+        return 0.0, 0.0, 0.0
+    work, radio = network["workload"], network["radio"]
+    x_up, up, x_down, down = links
+    sent = own * (work["activation_bits"] + work["target_bits"])
+    back = own * work["activation_bits"]
+    messages_s = sent / up + back / down + 2 * network["compute"]["link_overhead_s"]
+    trip = sent / radio["transport_block_bits"] * hazard(radio, x_up)
+    trip += back / radio["transport_block_bits"] * hazard(radio, x_down)
+    return messages_s, sent, trip
+
+
+def client_times(network, n, k, work, links, messages_s):
+    """Latency of a client's round, and its part of computing."""
+    bits, flops, besides_s = work
+    _, up, _, down = links
+    steps, speed = network["workload"]["local_steps"], network["compute"]["flops_per_s"][n][k + 1]
+    step_s = flops / speed + besides_s
+    return bits / down + steps * (step_s + messages_s) + bits / up, steps * step_s
+
+
+def client_bytes(network, largest, held, whole_model):
+    """Memory of a client for the largest part of a mini-batch in its cluster."""
+    work = network["workload"]
+    total = held * (work["block_static_bytes"] + largest * work["block_kept_bytes"])
+    total += (held > 0) * largest * work["block_working_bytes"] + ENDS["embedding_static_bytes"]
+    return total + (ENDS["decoder_static_bytes"] if whole_model else 0.0)
+
+
+def client_energy_j(network, n, k, work, air_bits, power_w, links):
+    """Energy of computing and of sending."""
+    bits, flops, _ = work
+    compute, steps = network["compute"], network["workload"]["local_steps"]
+    speed = compute["flops_per_s"][n][k + 1]
+    computing_j = steps * flops * compute["energy_coefficient"][n][k + 1] * speed**2
+    return computing_j + power_w * (steps * air_bits + bits) / links[1]
+
+
+def bracket(learning, own, excess):
+    """Variance and heterogeneity of a client's gradient under losses."""
+    variance = learning["gradient_variance"] * (1 + excess) / own
+    return variance + 2 * learning["gradient_heterogeneity"] * excess
 
 
 @pytest.mark.parametrize("whole_model", [True, False])

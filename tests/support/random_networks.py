@@ -8,74 +8,89 @@ def random_network(rng, clusters, devices, blocks, choices=(2, 3, 6, 12)) -> dic
 
     Interference, losses, overheads and parameter transfers all weigh in the result.
     """
-    nodes = devices + 1
 
     def around(value, *shape, spread=2.0):
         return value * spread ** rng.uniform(-1, 1, shape)
 
-    batch = 24
     weight = rng.dirichlet(np.full(clusters, 4.0))
     return {
         "format": "collapipe-network/1",
         "clusters": clusters,
         "devices": devices,
-        "workload": {
-            "blocks": blocks,
-            "batch": batch,
-            "local_steps": 3,
-            "micro_batch_choices": list(choices),
-            "block_flops": float(around(8.1e8)),
-            "embed_flops": float(around(9.3e7)),
-            "decoder_flops": float(around(2.7e9)),
-            "backward_ratio": float(rng.uniform(1.7, 3.1)),
-            "activation_bits": float(around(2.3e5)),
-            "target_bits": float(around(3.9e4)),
-            "block_param_bits": float(around(1.9e6)),
-            "embedding_param_bits": float(around(4.7e6)),
-            "block_static_bytes": float(around(3.1e7)),
-            "block_kept_bytes": float(around(2.2e6)),
-            "block_working_bytes": float(around(3.7e6)),
-        },
-        "radio": {
-            "d2e_bandwidth_hz": 2.1e7,
-            "d2d_bandwidth_hz": 1.3e7,
-            "bs_noise_w_per_hz": 1.26e-20,
-            "node_noise_w_per_hz": 3.2e-20,
-            "d2e_interference_w": float(around(2e-13)),
-            "d2d_activity": float(rng.uniform(0.2, 0.8)),
-            "snr_gap": float(rng.uniform(1.3, 2.2)),
-            "max_spectral_efficiency": float(rng.uniform(6.2, 7.4)),
-            "bs_power_w": float(around(2.3)),
-            "d2e_power_max_w": around(0.23, clusters, spread=1.4),
-            "d2d_power_max_w": around(0.17, clusters, nodes, spread=1.4),
-            "d2e_gain": around(4e-11, clusters, nodes, spread=3),
-            "d2d_gain": around(2e-10, clusters, nodes, nodes, spread=6),
-            "cross_gain": around(5e-13, clusters, nodes, clusters, nodes, spread=4),
-            "outage_threshold": float(rng.uniform(0.7, 1.5)),
-            "harq_attempts": 3,
-            "transport_block_bits": 4.3e4,
-        },
-        "compute": {
-            "flops_per_s": around(3.3e11, clusters, nodes, spread=3),
-            "energy_coefficient": around(4e-35, clusters, nodes),
-            "memory_bytes": around(1.9e9, clusters, devices, spread=1.5),
-            "es_flops_per_s": float(around(5.3e12)),
-            "block_overhead_s": 1.7e-3,
-            "link_overhead_s": 2.9e-3,
-        },
+        "workload": _workload(rng, around, blocks, choices),
+        "radio": _radio(rng, around, clusters, devices + 1),
+        "compute": _compute(around, clusters, devices),
         "learning": {
             "cluster_weight": weight,
             "gradient_variance": float(around(3.7)),
             "gradient_heterogeneity": float(around(0.47)),
         },
-        "control": {
-            "v": float(around(7.9)),
-            "reference_latency_s": float(around(23.0)),
-            "energy_budget_j": around(31.0, clusters, nodes),
-            "energy_queue": around(2.6, clusters, nodes, spread=3),
-            "divergence_target": float(around(0.37)),
-            "divergence_queue": float(around(1.9)),
-        },
+        "control": _control(around, clusters, devices + 1),
+    }
+
+
+def _workload(rng, around, blocks, choices):
+    return {
+        "blocks": blocks,
+        "batch": 24,
+        "local_steps": 3,
+        "micro_batch_choices": list(choices),
+        "block_flops": float(around(8.1e8)),
+        "embed_flops": float(around(9.3e7)),
+        "decoder_flops": float(around(2.7e9)),
+        "backward_ratio": float(rng.uniform(1.7, 3.1)),
+        "activation_bits": float(around(2.3e5)),
+        "target_bits": float(around(3.9e4)),
+        "block_param_bits": float(around(1.9e6)),
+        "embedding_param_bits": float(around(4.7e6)),
+        "block_static_bytes": float(around(3.1e7)),
+        "block_kept_bytes": float(around(2.2e6)),
+        "block_working_bytes": float(around(3.7e6)),
+    }
+
+
+def _radio(rng, around, clusters, nodes):
+    return {
+        "d2e_bandwidth_hz": 2.1e7,
+        "d2d_bandwidth_hz": 1.3e7,
+        "bs_noise_w_per_hz": 1.26e-20,
+        "node_noise_w_per_hz": 3.2e-20,
+        "d2e_interference_w": float(around(2e-13)),
+        "d2d_activity": float(rng.uniform(0.2, 0.8)),
+        "snr_gap": float(rng.uniform(1.3, 2.2)),
+        "max_spectral_efficiency": float(rng.uniform(6.2, 7.4)),
+        "bs_power_w": float(around(2.3)),
+        "d2e_power_max_w": around(0.23, clusters, spread=1.4),
+        "d2d_power_max_w": around(0.17, clusters, nodes, spread=1.4),
+        "d2e_gain": around(4e-11, clusters, nodes, spread=3),
+        "d2d_gain": around(2e-10, clusters, nodes, nodes, spread=6),
+        "cross_gain": around(5e-13, clusters, nodes, clusters, nodes, spread=4),
+        "outage_threshold": float(rng.uniform(0.7, 1.5)),
+        "harq_attempts": 3,
+        "transport_block_bits": 4.3e4,
+    }
+
+
+def _compute(around, clusters, devices):
+    nodes = devices + 1
+    return {
+        "flops_per_s": around(3.3e11, clusters, nodes, spread=3),
+        "energy_coefficient": around(4e-35, clusters, nodes),
+        "memory_bytes": around(1.9e9, clusters, devices, spread=1.5),
+        "es_flops_per_s": float(around(5.3e12)),
+        "block_overhead_s": 1.7e-3,
+        "link_overhead_s": 2.9e-3,
+    }
+
+
+def _control(around, clusters, nodes):
+    return {
+        "v": float(around(7.9)),
+        "reference_latency_s": float(around(23.0)),
+        "energy_budget_j": around(31.0, clusters, nodes),
+        "energy_queue": around(2.6, clusters, nodes, spread=3),
+        "divergence_target": float(around(0.37)),
+        "divergence_queue": float(around(1.9)),
     }
 
 
