@@ -26,6 +26,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
 PAGES = 2**14
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts page faults of Linux")
 def test_steps_fault_no_pages_where_freed_memory_is_kept():
     environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}

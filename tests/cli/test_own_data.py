@@ -180,7 +180,9 @@ def test_there_is_no_linear_model_of_translation(files, capfd):
     assert line.startswith("--linear-baseline = True: there is no linear model of translation")
 
 
-@pytest.mark.parametrize("kind", ["classification", "tagging"])
+@pytest.mark.parametrize(
+    "kind", ["classification", pytest.param("tagging", marks=pytest.mark.slow)]
+)
 def test_a_linear_model_stands_in_the_summary(files, capfd, kind):
     paths = tiny_corpora.write_sets(files, kind)
     keys = {"kind": kind, "vocabulary_size": 80, "source_length": 12, **paths}

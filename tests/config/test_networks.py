@@ -48,6 +48,7 @@ def test_clusters_devices_and_digest_follow_the_file(folder):
     assert check_config(changed("network.file", "", both)).network.file_digest == ""
 
 
+@pytest.mark.slow
 def test_radio_and_devices_are_those_of_the_file_and_all_else_of_the_configuration(folder):
     config = changed("dynamics.availability", 1.0, with_file(folder / "a.json"))
     given, problem = read_network(folder / "a.json"), build_system(config).mean_problem

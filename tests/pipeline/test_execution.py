@@ -77,7 +77,7 @@ def batches(draw):
     )
 
 
-@pytest.mark.parametrize("name", ["transformer", "bert"])
+@pytest.mark.parametrize("name", [pytest.param("transformer", marks=pytest.mark.slow), "bert"])
 @settings(max_examples=10)
 @given(batches())
 def test_backends_give_the_same_values_and_gradients(name, batch):

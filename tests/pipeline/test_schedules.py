@@ -94,7 +94,12 @@ def assert_equal_up_to(tolerance, name, batch, schedule="1f1b"):
 
 
 @pytest.mark.parametrize(
-    ("name", "schedule"), [("pre-norm", "1f1b"), ("bert", "1f1b"), ("pre-norm", "gpipe")]
+    ("name", "schedule"),
+    [
+        ("pre-norm", "1f1b"),
+        pytest.param("bert", "1f1b", marks=pytest.mark.slow),
+        ("pre-norm", "gpipe"),
+    ],
 )
 @settings(max_examples=10)
 @given(batches())

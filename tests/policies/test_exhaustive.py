@@ -72,13 +72,16 @@ def test_partitions_are_those_that_memory_allows():
 def plain():
     """Objective of every joint partition, by the segments and micro-batches of each cluster."""
     problem = roomy()
-    solve = jax.jit(lambda decision: allocate(problem, decision, 400).objective)
-    found = {}
-    for joint in itertools.product(itertools.product(SPLITS, CHOICES), repeat=CLUSTERS):
-        segments, counts = zip(*joint, strict=True)
-        start = with_equal_allocation(problem, jnp.array(segments), jnp.array(counts))
-        found[joint] = float(solve(start))
-    return found
+    joints = list(itertools.product(itertools.product(SPLITS, CHOICES), repeat=CLUSTERS))
+
+    def solve(segments, counts):
+        start = with_equal_allocation(problem, segments, counts)
+        return allocate(problem, start, 400).objective
+
+    segments = jnp.array([[row for row, _ in joint] for joint in joints])
+    counts = jnp.array([[count for _, count in joint] for joint in joints])
+    objectives = jax.jit(jax.vmap(solve))(segments, counts)
+    return dict(zip(joints, objectives.tolist(), strict=True))
 
 
 def partition_of(decision):

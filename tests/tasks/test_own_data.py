@@ -61,7 +61,13 @@ def write_files(folder, kind):
     return paths
 
 
-@pytest.mark.parametrize("kind", ["classification", "tagging", "translation"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "tagging",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("classification", "translation")),
+    ],
+)
 def test_two_files_are_enough_to_train(kind, tmp_path):
     config = tiny(kind, **write_files(tmp_path, kind))
     with pytest.warns(InputWarning, match=r"task\.test = "):  # these corpora repeat themselves

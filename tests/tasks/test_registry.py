@@ -75,6 +75,7 @@ def config(monkeypatch):
     return config
 
 
+@pytest.mark.slow
 def test_a_registered_task_is_trained_priced_and_scored(config, tmp_path):
     experiment = build_experiment(config)
     record = train(experiment, tmp_path / "run").record

@@ -127,6 +127,7 @@ def test_training_on_an_example_small_enough_to_do_by_hand():
     assert train_wordpiece(["ab abc", "abc c"], 11).pieces[8:] == ("c", "ab", "[MASK]")
 
 
+@pytest.mark.slow
 def test_training_is_deterministic_across_processes(learnt, tmp_path):
     # hash seeds differ between processes, and so would any order taken from a hash map
     script = (

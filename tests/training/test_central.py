@@ -28,6 +28,7 @@ def alone():
     return build_experiment(config)
 
 
+@pytest.mark.slow
 def test_a_single_cluster_learns_what_central_training_learns(alone):
     run, central = initial_run_state(alone), initial_central_state(alone)
     for index in range(3):

@@ -357,6 +357,7 @@ def test_clients_train_whole_copies_and_resume_to_the_same_bytes(tmp_path, monke
     assert set(summary["violated_rounds"]) == {"samples", "d2e_share", "d2e_power", "memory"}
 
 
+@pytest.mark.slow
 def test_a_run_with_more_rounds_goes_on_as_if_it_had_had_them(tmp_path, experiment):
     """Under a constant schedule; validation in what was the last round is extra."""
     longer = with_rounds(experiment, ROUNDS, "constant")

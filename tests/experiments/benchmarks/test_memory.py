@@ -35,6 +35,7 @@ def stated(capacity, schedule="gpipe", rematerialise=False):
     return formula_bytes(encoder(capacity, rematerialise), SHAPE, schedule)
 
 
+@pytest.mark.slow
 def test_totals_are_those_of_the_formula():
     """Four capacities; what does not grow with the blocks weighs little from two on.
 

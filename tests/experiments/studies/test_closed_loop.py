@@ -222,6 +222,7 @@ def test_queues_end_no_lower_than_the_fades_that_were_met_allow(finished):
     assert np.all(ended[kept] >= least[kept] * (1 - 1e-4))
 
 
+@pytest.mark.slow
 def test_a_sweep_compiles_once_and_is_drawn_from_its_files(thriftier_with_v, tmp_path, capsys):
     roomy = (OVERRIDES[0], "--config.control.divergence_ratio=5.0")
     run(tmp_path / "one", policies="thrifty", v="1", overrides=roomy)

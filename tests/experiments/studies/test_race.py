@@ -21,6 +21,7 @@ from collapipe_jax.training.race import race
 from experiments.studies import race as study
 
 
+@pytest.mark.slow
 def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkeypatch, capsys):
     drawn = []
     monkeypatch.setattr(draw, "draw_runs", lambda *given: drawn.append(given) or [])

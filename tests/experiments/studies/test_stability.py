@@ -80,6 +80,7 @@ def test_the_best_comparison_counts_and_one_without_slack_bounds_no_backlog():
     assert summary(10.0, loop, [tight], np.zeros(2))["with_slack"] == 0
 
 
+@pytest.mark.slow
 def test_problems_are_those_that_were_decided():
     params, rounds = tiny_params(), 4
     shown = []

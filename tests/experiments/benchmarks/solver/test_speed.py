@@ -16,6 +16,7 @@ assert len(jax.devices("cpu")) == 3
 """
 
 
+@pytest.mark.slow
 def test_imports_use_no_device():
     subprocess.run([sys.executable, "-c", _CHOOSE], check=True)
 
