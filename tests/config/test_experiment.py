@@ -159,7 +159,7 @@ def test_integers_become_floats_and_lists_tuples():
         ("training.survivor_weight", "none", "survival, pooled"),
         ("learning.bound", "two_steps", "one_step, local_steps"),
         ("learning.step_smoothness", 0.1, "local_steps"),
-        ("training.warmup_steps", 12, "under 12"),
+        ("training.warmup_steps", 12, "below 12"),
         ("training.client_learning_rate", 0.0, ""),
         ("training.decoder_learning_rate", 0.0, ""),
         ("evaluation.every_rounds", 0, ""),
