@@ -108,6 +108,18 @@ CASES = {
         "json:policy",
         "after the colon",
     ),
+    "a policy whose module fails": (
+        [*TRAIN, "--config.policy.name=failing:policy"],
+        "policy.name",
+        "failing:policy",
+        "Correct the module failing",
+    ),
+    "a task left out": (
+        ["train", "--workdir=run", "--config=taskless.py", "--linear-baseline"],
+        "task.kind",
+        "None",
+        "Add it",
+    ),
     "an unknown task": (
         [*TRAIN, "--config.task.kind=parsing"],
         "task.kind",
@@ -121,10 +133,10 @@ CASES = {
         "macro_2ghz",
     ),
     "an unknown device": (
-        [*TRAIN, "--config.devices.control_unit=pi"],
+        [*TRAIN, "--config.devices.control_unit=jetson_nanoo"],
         "devices.control_unit",
-        "pi",
-        "jetson_nano",
+        "jetson_nanoo",
+        "Did you mean jetson_nano?",
     ),
     "a warm-up longer than the run": (
         [*TRAIN, "--config.training.rounds=3"],
@@ -187,6 +199,12 @@ CASES = {
         "118.0",
         "dB",
     ),
+    "no micro-batches": (
+        [*PLAN, "--policy=static_pipeline", "--micro-batches=0"],
+        "--micro-batches",
+        "0",
+        "1 or more",
+    ),
     "an unknown policy of a plan": ([*PLAN, "--policy=best"], "policy.name", "best", "dssra"),
     "a decision of another kind": (
         ["price", f"--instance={NETWORK}", f"--decision={NETWORK}", "--out=out.json"],
@@ -218,6 +236,11 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["collapipe"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "broken.py").write_text("def get_config(:\n")
+    (tmp_path / "failing.py").write_text("import json\njson.no_such_name\n")
+    (tmp_path / "taskless.py").write_text(
+        "from collapipe_jax.config.named.quickstart import get_config as whole\n"
+        "def get_config():\n    config = whole()\n    del config.task.kind\n    return config\n"
+    )
     for name in ("extra", "short", "loud"):
         document = json.loads((ROOT / "docs/examples/edge.network.json").read_text())
         if name == "extra":
