@@ -17,10 +17,7 @@ from collapipe_jax.tasks.registry import find_task
 from collapipe_jax.tasks.tagging import Tagging
 from collapipe_jax.tasks.translation import Translation
 
-
-@pytest.fixture(autouse=True)
-def no_data(monkeypatch):
-    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
 @pytest.fixture
