@@ -90,7 +90,8 @@ def test_binding_limits_are_listed_where_there_are_multipliers(policy, planned):
         (0, "2 more, each of which saves less"),
         (
             3,
-            "2 more, each of which saves less; 3 more are full; more memory would save nothing there",
+            "2 more, each of which saves less; "
+            "3 more are full; more memory would save nothing there",
         ),
     ],
 )

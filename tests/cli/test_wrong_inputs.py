@@ -120,6 +120,18 @@ CASES = {
         "None",
         "Add it",
     ),
+    "heads that do not divide the width": (
+        [*TRAIN, "--config.model.heads=3"],
+        "model.heads",
+        "3",
+        "divisor of model.width",
+    ),
+    "a corpus that is nowhere": (
+        [*TRAIN, "--config.task.corpus=de.txt"],
+        "task.corpus",
+        "de.txt",
+        "COLLAPIPE_DATA",
+    ),
     "an unknown task": (
         [*TRAIN, "--config.task.kind=parsing"],
         "task.kind",
@@ -229,7 +241,7 @@ CASES = {
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, no_data):
     """A folder with wrong files, as the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLLAPIPE_CACHE", "off")
@@ -250,16 +262,19 @@ def folder(tmp_path, monkeypatch):
         else:
             document["radio"]["d2e_gain"][0][0] = 118.0
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    return tmp_path
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("case", CASES)
-def test_wrong_input_is_answered(case, capsys, monkeypatch):
+def test_wrong_input_is_answered_and_leaves_nothing(case, folder, capsys, monkeypatch):
     argv, key, value, remedy = CASES[case]
     monkeypatch.setattr("collapipe_jax.cli.options.keep_freed_memory", lambda: False)
     monkeypatch.setattr(sys, "argv", ["collapipe", *argv])
+    before = set(folder.iterdir())
     assert main(argv) == 2
-    message = capsys.readouterr().err
+    assert set(folder.iterdir()) - {folder / "__pycache__"} == before
+    out, message = capsys.readouterr()
+    assert out == ""
     assert message.startswith("error: ")
     assert message.count("\n") == 1
     assert "Traceback" not in message

@@ -8,8 +8,8 @@ from support import tiny_run
 from support.compilations import compiles
 
 from collapipe_jax.cli.compare import summary_table
-from collapipe_jax.files.atomic import write_json
 from collapipe_jax.config.system import build_system_params
+from collapipe_jax.files.atomic import write_json
 from collapipe_jax.files.realisations import Case, Realisations
 from collapipe_jax.simulation import comparison as module
 from collapipe_jax.simulation.comparison import METRICS, summarise
