@@ -77,7 +77,7 @@ def _read_all(files: tuple[Path, ...], digest: str) -> NetworksOnFile:
 
 
 def _radio(problem: RoundProblem) -> Radio:
-    """The radio of a document, whose gains inside a cluster stand among those between nodes.
+    """The radio of a document, with its gains inside clusters also among those between nodes.
 
     Fading reads them there; in a document these entries mean nothing.
     """
