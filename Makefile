@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Python compiles what is imported when it is: most of what is installed never is.
+# --no-compile: Python compiles a module when it is first imported, and most installed ones never are.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 .PHONY: setup setup-test setup-docs quickstart test test-all lint docs clean
@@ -39,8 +39,8 @@ test-all: setup-test
 	$(BIN)/python -m pytest -m "slow or not slow"
 
 lint: setup-test
-	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
 
 # Executes the tutorials; needs no network. Warnings are errors.
 docs: setup-docs

@@ -1,7 +1,8 @@
 """The errors a user sees for wrong input, and how several are reported at once."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -123,6 +124,11 @@ def under_keys(names: Mapping[str, str]) -> Iterator[None]:
 
 def _joined(errors: Sequence[InputError]) -> InputError:
     return errors[0] if len(errors) == 1 else InputErrors(errors)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a wrong one probably means, if any is close."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def require_positive(**counts: int) -> None:

@@ -1,12 +1,11 @@
 """Objects by name: those of a registry, and one's own as ``package.module:name``."""
 
-import difflib
 import functools
 import importlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, nearest
 
 T = TypeVar("T")
 
@@ -28,23 +27,23 @@ def find(key: str, name: str, known: Mapping[str, T]) -> T:
         return known[name]
     if ":" in name:
         return _imported(key, name)
-    near = difflib.get_close_matches(name, known, n=1)
-    remedy = f"Did you mean {near[0]}? " if near else ""
+    remedy = f"Did you mean {near}? " if (near := nearest(name, known)) else ""
     remedy += f"Choose among: {', '.join(known)}, {OWN}"
     raise InputError(key, name, "unknown name", remedy)
 
 
 @functools.cache  # the same object every time: it may be a static argument of a program
 def _imported(key: str, name: str) -> Any:
-    module, _, attribute = name.partition(":")
+    place, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(place), attribute, None)
     except ImportError as error:
         remedy = "Install its package, or start in the folder of the module"
         raise InputError(key, name, f"cannot be imported ({error})", remedy) from error
-    except AttributeError as error:
-        problem = f"the module {module} has no {attribute}"
-        raise InputError(key, name, problem, "Correct the name after the colon") from error
     except Exception as error:  # whatever its author wrote
         problem = f"importing it fails with {type(error).__name__}: {error}".splitlines()[0]
-        raise InputError(key, name, problem, f"Correct the module {module}") from error
+        raise InputError(key, name, problem, f"Correct the module {place}") from error
+    if found is None:
+        problem = f"the module {place} has no {attribute}"
+        raise InputError(key, name, problem, "Correct the name after the colon")
+    return found

@@ -12,7 +12,7 @@ from typing import Any, dataclass_transform
 import numpy as np
 from flax import struct
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, nearest
 from collapipe_jax.own import find
 from collapipe_jax.units import unit_of
 
@@ -55,8 +55,10 @@ class Quantity:
             return
         if self.choices:
             if value not in self.choices:
-                problem = f"unknown ({self.meaning})"
-                raise InputError(key, value, problem, f"Choose among: {', '.join(self.choices)}")
+                near = nearest(value, self.choices)
+                remedy = f"Did you mean {near}? " if near else ""
+                remedy += f"Choose among: {', '.join(self.choices)}"
+                raise InputError(key, value, f"unknown ({self.meaning})", remedy)
             return
         try:
             numbers = np.asarray(value, np.float64)

@@ -2,11 +2,11 @@
 
     collapipe sweep --config=configs/sweeps.py:bandwidth --workdir=runs/bandwidth
 
-On the networks of paper.py, but for ``mobility`` on those of default.py: their rounds last about
-as long as dynamics.round_interval_s. Rounds of paper.py last minutes, in which a pedestrian
-crosses the disc of its cluster several times: any walk would look alike there. ``sensitivity``
-has choices that could have been made otherwise. A number of clusters or devices is a program of
-its own and takes minutes to compile.
+On the networks of the configuration ``paper``, but for ``mobility`` on those of ``default``: their
+rounds last about as long as dynamics.round_interval_s. Rounds of ``paper`` last minutes, in which a
+pedestrian crosses the disc of its cluster several times: any walk would look alike there.
+``sensitivity`` has choices that could have been made otherwise. A number of clusters or devices is
+a program of its own and takes minutes to compile.
 """
 
 from typing import Any

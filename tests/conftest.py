@@ -35,10 +35,15 @@ settings.load_profile("repo")
 
 
 @pytest.fixture
-def in_root(monkeypatch):
+def no_data(monkeypatch):
+    """Run one test without corpora."""
+    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+
+
+@pytest.fixture
+def in_root(monkeypatch, no_data):
     """Run one test from the repository's root, without corpora."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
 
 
 @pytest.fixture

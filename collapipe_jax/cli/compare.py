@@ -15,7 +15,6 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.config.system import build_system_params
 from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.simulation.comparison import compare
 from collapipe_jax.simulation.montecarlo import policy_options
@@ -47,12 +46,11 @@ def main(argv: Sequence[str]) -> None:
         realisations=given.realisations,
         chunk=given.chunk,
     )
-    build_system_params(config)  # refuses a wrong one before there is a workdir
     summary = compare(config, options, given.workdir, console)
     console.print(summary_table(summary))
     if summary["reduction_percent"]:
         console.print(saving_table(summary))
-    console.print(f"written: {given.workdir}/summary.json")
+    print(f"written: {given.workdir}/summary.json")
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

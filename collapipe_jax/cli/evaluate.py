@@ -18,7 +18,7 @@ from collapipe_jax.tasks.loading import load
 
 def main(argv: Sequence[str]) -> None:
     """Load the model, score it, print the scores and write them where asked to."""
-    beams = (0, "translations followed at a time; else 1")
+    beams = (0, "beams of the search for translations (default: 1)")
     parser = make_parser(__doc__, "model", "data", out="", beams=beams)
     options = parser.parse_args(argv)
     model = load(options.model)

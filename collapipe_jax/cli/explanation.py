@@ -124,7 +124,7 @@ def _latency(multipliers: LimitMultipliers) -> str:
     listed = [(n, part[n]) for n in np.argsort(-part) if part[n] >= 0.01]
     shares = ", ".join(f"cluster {n} {100 * share:.0f} %" for n, share in listed)
     second = f"{multipliers.latency:.4g} (V / T_ref)"
-    return f"latency: a second of the round costs {second}; of it {shares}"
+    return f"latency: a second of the round costs {second}, shared by {shares}"
 
 
 def _limits(problem, decision: Decision, multipliers: LimitMultipliers, objective: float) -> Table:
@@ -175,11 +175,13 @@ def _memory(full: list[FullDevice], multipliers: LimitMultipliers) -> Renderable
         (_node(cluster, device), str(blocks), f"{saved:.3g}", _as_ms(saved, multipliers))
         for cluster, device, blocks, saved in matter[:_ROWS]
     ]
+    idle = len(full) - len(matter)
+    others = f"{idle} more are full; more memory would save nothing there" if idle else None
     return make_table(
         ("device", "blocks", "one more saves", "as latency, ms"),
         rows,
         title="Full devices",
-        caption=f"{len(full) - len(matter)} more are full; more memory would save nothing there",
+        caption="; ".join(filter(None, (_unlisted(matter, "saves"), others))) or None,
     )
 
 

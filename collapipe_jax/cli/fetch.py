@@ -3,9 +3,9 @@
     collapipe fetch ner_bc5cdr vocab_bert --directory=corpora
 
 Files go to a folder of the corpus's name below ``--directory``, or below what COLLAPIPE_DATA
-names: where training looks for them. Licence and citation are shown first and have to be
-accepted, or are with ``--yes``. What its publisher has replaced since is an error, unless
-``--newer`` takes it. Names: mt_tatoeba_deu_eng, ner_bc5cdr, ner_wnut17, cls_clinc150,
+names: where training looks for them. Licence and citation are shown first. Accept them
+when asked, or with ``--yes``. A file that its publisher has replaced is an error; ``--newer``
+accepts the new one. Names: mt_tatoeba_deu_eng, ner_bc5cdr, ner_wnut17, cls_clinc150,
 cls_banking77, vocab_bert.
 """
 

@@ -1,14 +1,15 @@
 """Dispatch of ``collapipe COMMAND``; what a command needs is imported once it is known."""
 
-import difflib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 
+from collapipe_jax.errors import nearest
+
 COMMANDS = {
-    "quickstart": "train with two policies on synthetic text, compare, draw: 2 minutes",
+    "quickstart": "train with two policies on synthetic text, compare, draw: 2 to 3 minutes",
     "train": "train a model over a simulated network",
     "predict": "use a trained model on texts",
     "evaluate": "score a trained model on a labelled file",
@@ -45,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"collapipe-jax {metadata.version('collapipe-jax')}")
         return 0
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        remedy = f"Did you mean {near[0]}?" if near else "collapipe --help lists all commands."
+        near = nearest(name, COMMANDS)
+        remedy = f"Did you mean {near}?" if near else "collapipe --help lists all commands."
         print(f"error: command = {name!r}: no such command. {remedy}", file=sys.stderr)
         return 2
     sys.argv[0] = f"collapipe {name}"  # as parsers show it

@@ -21,7 +21,7 @@ from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.documents import read_network, write_decision
 from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
@@ -36,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--policy", required=True, help=", ".join(POLICIES))
     options = parser.parse_args(argv)
 
+    require_positive(micro_batches=options.micro_batches)
     policy = make_policy(options.policy, options.micro_batches)
     problem = read_network(options.instance)
     if not np.any(compile_for_now(can_run, problem)(problem)):

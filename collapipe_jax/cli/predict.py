@@ -23,7 +23,8 @@ _AT_A_TIME = 1_000
 
 def main(argv: Sequence[str]) -> None:
     """Load the model, read the texts, print what it says of them."""
-    parser = make_parser(__doc__, "model", beams=(0, "translations followed at a time; else 1"))
+    beams = (0, "beams of the search for translations (default: 1)")
+    parser = make_parser(__doc__, "model", beams=beams)
     parser.add_argument("file", metavar="FILE", nargs="?", help="texts in UTF-8; else from stdin")
     parser.add_argument("--json", action="store_true", help="print a JSON object a text")
     words = "classification: print those of all labels"

@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> None:
     console.print(latency_table(sweep["axis"], found))
     if found[0]["reduction_percent"]:
         console.print(reduction_table(sweep["axis"], found))
-    console.print(f"written: {path}")
+    print(f"written: {path}")
 
 
 def latency_table(axis: str, points: Sequence[Mapping[str, Any]]) -> Table:

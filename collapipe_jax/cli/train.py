@@ -6,14 +6,12 @@ r"""Train a model over a simulated network.
         --config.task.test=b.csv --workdir=runs/own --linear-baseline
 
 Any key may be set on the way: ``--config.control.v=30``. Draw the figures afterwards
-with ``python -m figures --workdir=runs/default``.
+with ``collapipe figures --workdir=runs/default``.
 """
 
 import argparse
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,9 +19,8 @@ from collapipe_jax import hosts
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.config.experiment import Experiment, build_experiment
 from collapipe_jax.config.files import parse_overrides, read_values
-from collapipe_jax.errors import InputError, InputWarning
+from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
-from collapipe_jax.tasks.registry import find_task
 from collapipe_jax.training.loop import train
 
 
@@ -41,7 +38,8 @@ def main(argv: Sequence[str]) -> None:
 
     console, path = Console(), Path(options.workdir) / "summary.json"
     experiment = hosts.on_every(lambda: _build(options, overrides))
-    linear = hosts.on_first(lambda: _linear_scores(experiment)) if options.linear_baseline else {}
+    scores = experiment.task.linear_scores if options.linear_baseline else None
+    linear = hosts.on_first(lambda: scores(experiment.corpus)) if scores else {}
     run = train(experiment, options.workdir, resume=options.resume, console=console)
     if not hosts.is_first():
         return
@@ -55,18 +53,12 @@ def main(argv: Sequence[str]) -> None:
 def _build(options: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
     """The experiment of a configuration; all wrong keys and files are reported at once."""
     config, unknown = read_values(options.config, parse_overrides(overrides))
-    if options.linear_baseline and find_task(config.task.kind).linear_scores is None:
+    experiment = build_experiment(config, unknown)
+    if options.linear_baseline and experiment.task.linear_scores is None:
         problem = f"there is no linear model of {config.task.kind}"
         remedy = "Leave it out, or set task.kind to classification or tagging"
         raise InputError("--linear-baseline", True, problem, remedy)
-    return build_experiment(config, unknown)
-
-
-def _linear_scores(experiment: Experiment) -> dict[str, Any]:
-    """Test scores of a linear model on the same sets."""
-    task: Any = experiment.task
-    with warnings.catch_warnings(action="ignore", category=InputWarning):  # shown before
-        return task.linear_scores(task.read_corpus(experiment.config))
+    return experiment
 
 
 def _join(options: argparse.Namespace) -> None:

@@ -1,6 +1,5 @@
 """Checks of a configuration before anything is built from it."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +8,9 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.config.default import KEYS, RENAMED, Key
 from collapipe_jax.config.networks import follow_networks
-from collapipe_jax.errors import InputError, Known, Step, collect
+from collapipe_jax.errors import InputError, Known, Step, collect, nearest
 from collapipe_jax.quantity import Quantity
+from collapipe_jax.simulation.system import NetworksOnFile
 from collapipe_jax.tasks.registry import TASKS, find_task
 
 REFERENCE = "docs/reference/configuration.md"
@@ -63,7 +63,7 @@ def check_values(
 
 
 def check_needs(fine: Known, step: Step) -> None:
-    """Tell the empty keys that training needs, and take them out of the fine ones."""
+    """Report keys that training needs and that are empty; take them out of the fine ones."""
     kind = fine["task.kind"]
     for name, remedy in find_task(kind).needs.items():
         with step():
@@ -72,18 +72,18 @@ def check_needs(fine: Known, step: Step) -> None:
                 raise InputError(name, value, f"{kind} needs it", remedy)
 
 
-def typed_values(found: Mapping[str, Any]) -> dict[str, Any]:
+def typed_values(found: Mapping[str, Any]) -> tuple[dict[str, Any], NetworksOnFile | None]:
     """The values of a configuration with the types of the defaults, each within its bounds.
 
-    They have what follows from networks on file.
+    They have what follows from networks on file, which come with them.
 
     Raises:
       InputError: on an unknown or missing key, a wrong type or a value out of bounds; or on all.
     """
     with collect() as step:
         fine = _fine_values(found, step)
-        follow_networks(fine)
-    return unflatten_dict(fine, sep=".")
+        networks = follow_networks(fine)
+    return unflatten_dict(fine, sep="."), networks
 
 
 def _fine_values(
@@ -117,8 +117,8 @@ def unknown_key(name: str, value: object) -> InputError:
     names = list(flatten_dict(KEYS, sep="."))
     last = name.rpartition(".")[2]
     elsewhere = [other for other in names if other.rpartition(".")[2] == last]
-    near = elsewhere or difflib.get_close_matches(name, names, n=1)
-    remedy = f"Did you mean {near[0]}" if near else f"All keys are in {REFERENCE}"
+    near = elsewhere[0] if elsewhere else nearest(name, names)
+    remedy = f"Did you mean {near}" if near else f"All keys are in {REFERENCE}"
     return InputError(name, value, "unknown key", remedy)
 
 
@@ -186,7 +186,7 @@ def _check_steps(config: Known, step: Step) -> None:
         )
         if config["training.schedule"] == "cosine" and warmup_steps >= steps:
             problem = f"no less than the {steps} steps of the run (rounds times local steps)"
-            remedy = f"Lower it under {steps}"
+            remedy = f"Lower it below {steps}"
             raise InputError("training.warmup_steps", warmup_steps, problem, remedy)
     size, longest = config["learning.step_smoothness"], 1.0 / (4.0 * local_steps)
     if config["learning.bound"] == "one_step":

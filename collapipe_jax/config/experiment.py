@@ -40,6 +40,7 @@ class Experiment:
     """
 
     config: dict[str, Any]  # nested, as it is saved
+    corpus: Any  # what the task read; None where it reads no files
     objective: Objective
     cluster_indices: list[np.ndarray]
     cluster_weight: np.ndarray
@@ -103,6 +104,7 @@ def build_experiment(config: Config, unknown: Mapping[str, Any] | None = None) -
     weight = sizes / sizes.sum()
     return Experiment(
         config=config.to_dict(),
+        corpus=corpus,
         objective=objective,
         cluster_indices=cluster_indices,
         cluster_weight=weight,

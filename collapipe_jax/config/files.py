@@ -5,9 +5,9 @@ A name is one of :data:`NAMED`, a file ends in ``.py``, and a module has a dot, 
 """
 
 import ast
-import difflib
 import importlib
 import importlib.util
+import numbers
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from collapipe_jax.config.checks import check_config
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.named import NAMED
 from collapipe_jax.config.networks import FOLLOWING
-from collapipe_jax.errors import InputError, collect
+from collapipe_jax.errors import InputError, collect, nearest
 
 
 def read_config(path: str = "default", overrides: Mapping[str, Any] | None = None) -> Config:
@@ -61,7 +61,7 @@ def read_values(
             continue
         is_text = isinstance(value, str) and not isinstance(values[name], str)
         values[name] = _parse(value) if is_text else value
-    if values["network.file"] and (following := FOLLOWING.intersection(overrides or ())):
+    if values.get("network.file") and (following := FOLLOWING.intersection(overrides or ())):
         name = min(following)
         raise InputError(name, values[name], "it follows from network.file", "Leave it out")
     return ConfigDict(unflatten_dict(values, sep=".")), unknown
@@ -100,9 +100,13 @@ def read_sweep(path: str) -> dict[str, Any]:
     remedy = "Return {'axis': str, 'log': bool, 'points': [(number, {key: value}), ...]}"
     if not isinstance(sweep, Mapping) or set(sweep) != {"axis", "log", "points"}:
         raise InputError("--config", path, "its get_sweep() is no sweep", remedy)
+    if not isinstance(sweep["points"], list | tuple) or not sweep["points"]:
+        raise InputError("--config", path, "get_sweep() has no points", remedy)
     for point in sweep["points"]:
-        if len(point) != 2 or not isinstance(point[1], Mapping):
-            raise InputError("--config", path, f"get_sweep() has the point {point!r}", remedy)
+        match point:
+            case [numbers.Real() | str(), Mapping()]:
+                continue
+        raise InputError("--config", path, f"get_sweep() has the point {point!r}", remedy)
     named = [isinstance(value, str) for value, _ in sweep["points"]]
     if any(named) and not all(named):
         raise InputError("--config", path, "get_sweep() mixes names and numbers", remedy)
@@ -139,8 +143,8 @@ def _names(path: str, place: str) -> dict[str, Any]:
     except ModuleNotFoundError:  # of the package around it
         found = None
     if not found:
-        near = difflib.get_close_matches(place, NAMED, n=1)
-        remedy = f"Did you mean {near[0]}" if near else f"Choose among: {', '.join(NAMED)}"
+        near = nearest(place, NAMED)
+        remedy = f"Did you mean {near}" if near else f"Choose among: {', '.join(NAMED)}"
         remedy += ", or name a file FILE.py or a module package.module"
         raise InputError("--config", path, "no such configuration", remedy)
     return vars(importlib.import_module(place))

@@ -18,21 +18,22 @@ FOLLOWING = frozenset(f"network.{name}" for name in ("clusters", "devices", "fil
 """Keys that follow from networks on file."""
 
 
-def follow_networks(fine: Known) -> None:
-    """Set what follows from networks on file in values by ``"section.key"``.
+def follow_networks(fine: Known) -> NetworksOnFile | None:
+    """Networks on file, if any; set what follows from them in values by ``"section.key"``.
 
     Raises:
       InputError: if they cannot be read, or devices are to walk, whose positions no file has.
     """
     fine["network.file_digest"] = ""
     if not (place := fine[_KEY]):
-        return
+        return None
     if speed := fine["dynamics.speed_m_per_s"]:
         problem, remedy = f"no positions are in {_KEY}", f"Give 0, or clear {_KEY}"
         raise InputError("dynamics.speed_m_per_s", speed, problem, remedy)
     networks, fine["network.file_digest"] = read_networks(place)
     _, clusters, devices = networks.compute.memory_bytes.shape
     fine |= {"network.clusters": clusters, "network.devices": devices}
+    return networks
 
 
 def read_networks(place: str) -> tuple[NetworksOnFile, str]:
@@ -76,7 +77,7 @@ def _read_all(files: tuple[Path, ...], digest: str) -> NetworksOnFile:
 
 
 def _radio(problem: RoundProblem) -> Radio:
-    """The radio of a document, whose gains inside a cluster stand among those between nodes.
+    """The radio of a document, with its gains inside clusters also among those between nodes.
 
     Fading reads them there; in a document these entries mean nothing.
     """

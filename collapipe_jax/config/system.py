@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.checks import typed_values
 from collapipe_jax.config.default import Config
-from collapipe_jax.config.networks import read_networks
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.control.queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
@@ -43,8 +42,8 @@ _LONGEST_ROUND_S = 1e9
 def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> EdgeSystem:
     """Draw the network of a configuration, or read it, and check that it can work.
 
-    Of a folder of networks seeds take one after another. Clusters have ``cluster_weight [N]``,
-    equal ones by default.
+    Of a folder with several networks each seed takes the next one. Clusters have the weights
+    ``cluster_weight [N]``, by default equal ones.
 
     Raises:
       InputError: if no cluster can hold the encoder, a round never ends, or, where devices
@@ -108,7 +107,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
       cluster_weight: ``[N]`` with the sum 1; equal ones by default.
 
     Raises:
-      InputError: naming the first key that is wrong.
+      InputError: naming the key that is wrong, or all of them.
 
     Example:
       >>> import collapipe_jax as cp
@@ -116,7 +115,8 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
       >>> print(f"{params.radio.d2e_power_max_w:.3f} W")  # 23 dBm
       0.200 W
     """
-    config = ConfigDict(typed_values(config.to_dict()))
+    values, networks = typed_values(config.to_dict())
+    recorded, config = config.network.file_digest, ConfigDict(values)
     control, dynamics, learning = config.control, config.dynamics, config.learning
     drift = None
     if learning.bound == "local_steps":
@@ -130,7 +130,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
     is_free = control.switching_cost == control.hysteresis == 0.0
     return SystemParams(
         topology=TopologyParams(**{name: config.network[name] for name in geometry}),
-        networks=_read_networks(config),
+        networks=None if networks is None else _check_networks(networks, config, recorded),
         propagation=PropagationParams(**config.propagation),
         dynamics=_fill(DynamicsParams, dynamics),
         mobility=_fill(MobilityParams, dynamics) if dynamics.speed_m_per_s else None,
@@ -157,11 +157,14 @@ def _fill(cls: type[_StructT], section: Config, **others: Any) -> _StructT:
     return cls(**own, **others)
 
 
-def _read_networks(config: Config) -> NetworksOnFile | None:
-    """Networks on file, if any, under the rate law of the configuration: no document has one."""
-    if not config.network.file:
-        return None
-    networks, _ = read_networks(config.network.file)
+def _check_networks(networks: NetworksOnFile, config: Config, recorded: str) -> NetworksOnFile:
+    """Networks on file, under the rate law of the configuration: no document has one.
+
+    Those that an earlier check ``recorded`` by their digest must still be the same.
+    """
+    if recorded not in ("", config.network.file_digest):
+        problem, remedy = "it changed after the configuration was read", "Read that again"
+        raise InputError("network.file", config.network.file, problem, remedy)
     radio = networks.radio.replace(rate_law=config.radio.rate_law)
     return jax.tree.map(jnp.asarray, networks.replace(radio=radio))
 

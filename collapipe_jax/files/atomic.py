@@ -48,5 +48,5 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def partial_path(path: Path) -> Path:
-    """Where a file stands while it is written."""
+    """Path of a file while it is being written."""
     return path.with_name(path.name + ".partial")

@@ -31,7 +31,11 @@ class RunRecord(NamedTuple):
     config: dict[str, Any]  # nested plain dictionary
     constants: dict[str, np.ndarray]  # budgets, limits and baselines by name
     history: dict[str, np.ndarray]  # arrays by name, first axis the rounds
-    policy: str  # name of the policy
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy."""
+        return self.config["policy"]["name"]
 
 
 class Checkpoints:
@@ -162,5 +166,4 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
         config=config,
         constants=record["constants"],
         history=record["history"],
-        policy=config["policy"]["name"],
     )

@@ -1,5 +1,6 @@
 """Comparisons: all policies on the same networks, under the same fading; no learning."""
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -31,8 +32,9 @@ def compare(
     config: ConfigDict, options: Mapping[str, Any], workdir: str | os.PathLike, console: Console
 ) -> dict[str, Any]:
     """Run what is missing in a workdir, and summarise as in ``summary.json``."""
+    params = build_system_params(config)  # refuses a wrong one before there is a workdir
     results = Results.create(workdir, "compare", options, config.to_dict())
-    run_policies(results, build_system_params(config), _networks, per_round, console)
+    run_policies(results, params, _networks, per_round, console)
     summary = summarise(load_realisations(results.folder, "compare"))
     results.write_summary(summary)
     return summary
@@ -41,22 +43,22 @@ def compare(
 def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> dict[str, Variable]:
     """Limits and reference latency of all networks."""
     del options
-
-    @jax.jit
-    @jax.vmap
-    def network(key: Array, row: Array) -> dict[str, Variable]:
-        problem = reset(key, params, row).system.mean_problem
-        control = problem.control
-        return {
-            "reference_latency_s": Variable("", control.reference_latency_s),
-            "can_run": Variable("cluster", can_run(problem)),
-            "energy_budget_j": Variable("cluster node", control.energy_budget_j),
-            "divergence_target": Variable("", control.divergence_target),
-            "memory_limit_bytes": Variable("cluster device", problem.compute.memory_bytes),
-        }
-
-    found = network(keys, jnp.arange(len(keys)))
+    found = _network(keys, params, jnp.arange(len(keys)))
     return {name: stack(variable) for name, variable in found.items()}
+
+
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None, 0))
+def _network(key: Array, params: SystemParams, row: Array) -> dict[str, Variable]:
+    problem = reset(key, params, row).system.mean_problem
+    control = problem.control
+    return {
+        "reference_latency_s": Variable("", control.reference_latency_s),
+        "can_run": Variable("cluster", can_run(problem)),
+        "energy_budget_j": Variable("cluster node", control.energy_budget_j),
+        "divergence_target": Variable("", control.divergence_target),
+        "memory_limit_bytes": Variable("cluster device", problem.compute.memory_bytes),
+    }
 
 
 def summarise(result: Realisations) -> dict[str, Any]:

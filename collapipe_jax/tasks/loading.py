@@ -22,9 +22,9 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
 
     Example:
       >>> import collapipe_jax as cp
-      >>> model = cp.load("runs/clinc150")  # doctest: +SKIP
-      >>> model.predict(["what is my balance"])  # doctest: +SKIP
-      [Classified(label='balance', probability=...)]
+      >>> model = cp.load("tests/data/classification_tiny")
+      >>> model.predict(["tell me of oslo"])[0].label
+      'place'
     """
     path = _model_folder(Path(folder))
     config = path / CONFIG
@@ -34,8 +34,7 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
     kind = document.get(TASK_KEY)
     if not isinstance(kind, str) or not kind:
         problem = f"its {CONFIG} lacks {TASK_KEY}: another program or an older version wrote it"
-        remedy = "Delete summary.json of the run, and go on with --resume to write the model anew"
-        raise InputError("model", str(folder), problem, remedy)
+        raise InputError("model", str(folder), problem, "Train it anew")
     with under_keys({"task.kind": f"{config}: {TASK_KEY}"}):
         task = find_task(kind)
     if not isinstance(task, Task) or task.load is None:
@@ -49,13 +48,17 @@ def _model_folder(folder: Path) -> Path:
     inner = folder / "model"
     if (inner / CONFIG).is_file():
         return inner
-    is_workdir = isinstance((read_object(folder / CONFIG) or {}).get("task"), dict)
+    settings = (read_object(folder / CONFIG) or {}).get("task")
+    is_workdir = isinstance(settings, dict)
     if (folder / CONFIG).is_file() and not is_workdir:
         return folder
     problem, remedy = "holds no model", "Name the workdir of a training run that has ended"
     if is_workdir and (folder / "summary.json").exists():
         problem = "its run has ended without writing a model"
         remedy = "Delete its summary.json, and go on with --resume to write the model"
+        if getattr(find_task(str(settings.get("kind"))), "load", None) is None:
+            problem = "its task writes no model"
+            remedy = "Give its Objective an export, and its Task a load"
     elif is_workdir:
         problem = "its run has not ended, so there is no model yet"
         remedy = "Let it end with --resume"

@@ -1,14 +1,13 @@
 """Records of text files: rows of a table with a header, objects of JSON, one a line."""
 
 import csv
-import difflib
 import io
 import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collapipe_jax.errors import collect
+from collapipe_jax.errors import collect, nearest
 from collapipe_jax.tasks.corpora import TextFile
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -74,9 +73,9 @@ def _find(file: TextFile, place: str, columns: Collection[str], field: Field) ->
         if name in columns:
             return name
     there, missing = ", ".join(columns) or "none", " or ".join(field.names)
-    near = difflib.get_close_matches(field.given, columns, n=1)
     if field.key:
-        remedy = f"Set {field.key} to {near[0] if near else 'the column that is meant'}"
+        near = nearest(field.given, columns) or "the column that is meant"
+        remedy = f"Set {field.key} to {near}"
     else:
         remedy = f"Call it {missing}"
     raise file.error(f"{place} has no column {missing} among {there}", remedy)

@@ -198,7 +198,7 @@ def main(argv: Sequence[str]) -> None:
     console.print(_summary_table(summary))
     console.print(_extensions_table(rows["extensions"]))
     console.print(_ablations_table(rows["ablations"]))
-    console.print(f"written: {path}")
+    print(f"written: {path}")
 
 
 def measure(

@@ -75,12 +75,13 @@ def main(argv: Sequence[str]) -> None:
         chunk=given.chunk,
     )
     console = Console()
+    params = build_system_params(config)  # refuses a wrong one before there is a workdir
     results = Results.create(given.workdir, "closed_loop", options, config.to_dict())
-    run_policies(results, build_system_params(config), _networks, time_means, console)
+    run_policies(results, params, _networks, time_means, console)
     summary = summarise(load_realisations(results.folder, "closed_loop"))
     path = results.write_summary(summary)
     console.print(summary_table(summary))
-    console.print(f"written: {path}")
+    print(f"written: {path}")
 
 
 def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> dict[str, Variable]:

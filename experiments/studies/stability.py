@@ -74,8 +74,9 @@ def main(argv: Sequence[str]) -> None:
         value = [config.control.hysteresis, config.control.switching_cost]
         raise InputError("control", value, "not part of the theorem", "Set both to 0")
     options = sizes | {"chunk": given.realisations}
+    params = build_system_params(config)  # refuses a wrong one before there is a workdir
     results = Results.create(given.workdir, "stability", options, config.to_dict())
-    simulate_loops(results, build_system_params(config), console)
+    simulate_loops(results, params, console)
     rows = bound_loops(results)
     write_bounds(results, rows)
     results.write_summary({"v": [{"v": v} | summarise(row) for v, row in rows.items()]})

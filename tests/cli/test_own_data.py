@@ -46,8 +46,7 @@ CONFIGS = {"csv": "classification", "conll": "tagging", "tsv": "translation"}
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+def files(tmp_path, monkeypatch, no_data):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         content = text if isinstance(text, bytes) else text.encode()

@@ -5,13 +5,15 @@ import io
 import json
 import pathlib
 import re
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
 import pytest
 from support import ROOT
 
-from collapipe_jax.cli import plan
+from collapipe_jax.allocation.limit_multipliers import FullDevice
+from collapipe_jax.cli import explanation, plan
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import is_feasible
@@ -80,6 +82,25 @@ def test_binding_limits_are_listed_where_there_are_multipliers(policy, planned):
     assert ("no multipliers" in planned.printed) == (policy != "dssra")
     lines = [line for line in planned.printed.splitlines() if "written" not in line]
     assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("idle", "caption"),
+    [
+        (0, "2 more, each of which saves less"),
+        (
+            3,
+            "2 more, each of which saves less; "
+            "3 more are full; more memory would save nothing there",
+        ),
+    ],
+)
+def test_full_devices_that_are_not_listed_are_counted(idle, caption):
+    full = [FullDevice(0, 1, 2, float(saved)) for saved in range(12, 0, -1)]
+    full += [FullDevice(0, 1, 2, 0.0)] * idle
+    table = explanation._memory(full, SimpleNamespace(latency=1.0))
+    assert table.row_count == 10
+    assert table.caption == caption
 
 
 @pytest.mark.parametrize(

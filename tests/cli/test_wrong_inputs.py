@@ -108,6 +108,30 @@ CASES = {
         "json:policy",
         "after the colon",
     ),
+    "a policy whose module fails": (
+        [*TRAIN, "--config.policy.name=failing:policy"],
+        "policy.name",
+        "failing:policy",
+        "Correct the module failing",
+    ),
+    "a task left out": (
+        ["train", "--workdir=run", "--config=taskless.py", "--linear-baseline"],
+        "task.kind",
+        "None",
+        "Add it",
+    ),
+    "heads that do not divide the width": (
+        [*TRAIN, "--config.model.heads=3"],
+        "model.heads",
+        "3",
+        "divisor of model.width",
+    ),
+    "a corpus that is nowhere": (
+        [*TRAIN, "--config.task.corpus=de.txt"],
+        "task.corpus",
+        "de.txt",
+        "COLLAPIPE_DATA",
+    ),
     "an unknown task": (
         [*TRAIN, "--config.task.kind=parsing"],
         "task.kind",
@@ -121,10 +145,10 @@ CASES = {
         "macro_2ghz",
     ),
     "an unknown device": (
-        [*TRAIN, "--config.devices.control_unit=pi"],
+        [*TRAIN, "--config.devices.control_unit=jetson_nanoo"],
         "devices.control_unit",
-        "pi",
-        "jetson_nano",
+        "jetson_nanoo",
+        "Did you mean jetson_nano?",
     ),
     "a warm-up longer than the run": (
         [*TRAIN, "--config.training.rounds=3"],
@@ -187,6 +211,12 @@ CASES = {
         "118.0",
         "dB",
     ),
+    "no micro-batches": (
+        [*PLAN, "--policy=static_pipeline", "--micro-batches=0"],
+        "--micro-batches",
+        "0",
+        "1 or more",
+    ),
     "an unknown policy of a plan": ([*PLAN, "--policy=best"], "policy.name", "best", "dssra"),
     "a decision of another kind": (
         ["price", f"--instance={NETWORK}", f"--decision={NETWORK}", "--out=out.json"],
@@ -211,13 +241,18 @@ CASES = {
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, no_data):
     """A folder with wrong files, as the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLLAPIPE_CACHE", "off")
     monkeypatch.setattr(sys, "argv", ["collapipe"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "broken.py").write_text("def get_config(:\n")
+    (tmp_path / "failing.py").write_text("import json\njson.no_such_name\n")
+    (tmp_path / "taskless.py").write_text(
+        "from collapipe_jax.config.named.quickstart import get_config as whole\n"
+        "def get_config():\n    config = whole()\n    del config.task.kind\n    return config\n"
+    )
     for name in ("extra", "short", "loud"):
         document = json.loads((ROOT / "docs/examples/edge.network.json").read_text())
         if name == "extra":
@@ -227,16 +262,19 @@ def folder(tmp_path, monkeypatch):
         else:
             document["radio"]["d2e_gain"][0][0] = 118.0
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    return tmp_path
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("case", CASES)
-def test_wrong_input_is_answered(case, capsys, monkeypatch):
+def test_wrong_input_is_answered_and_leaves_nothing(case, folder, capsys, monkeypatch):
     argv, key, value, remedy = CASES[case]
     monkeypatch.setattr("collapipe_jax.cli.options.keep_freed_memory", lambda: False)
     monkeypatch.setattr(sys, "argv", ["collapipe", *argv])
+    before = set(folder.iterdir())
     assert main(argv) == 2
-    message = capsys.readouterr().err
+    assert set(folder.iterdir()) - {folder / "__pycache__"} == before
+    out, message = capsys.readouterr()
+    assert out == ""
     assert message.startswith("error: ")
     assert message.count("\n") == 1
     assert "Traceback" not in message

@@ -17,10 +17,7 @@ from collapipe_jax.tasks.registry import find_task
 from collapipe_jax.tasks.tagging import Tagging
 from collapipe_jax.tasks.translation import Translation
 
-
-@pytest.fixture(autouse=True)
-def no_data(monkeypatch):
-    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
 @pytest.fixture
@@ -159,7 +156,7 @@ def test_integers_become_floats_and_lists_tuples():
         ("training.survivor_weight", "none", "survival, pooled"),
         ("learning.bound", "two_steps", "one_step, local_steps"),
         ("learning.step_smoothness", 0.1, "local_steps"),
-        ("training.warmup_steps", 12, "under 12"),
+        ("training.warmup_steps", 12, "below 12"),
         ("training.client_learning_rate", 0.0, ""),
         ("training.decoder_learning_rate", 0.0, ""),
         ("evaluation.every_rounds", 0, ""),

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from collapipe_jax.config.files import parse_overrides, read_config
+from collapipe_jax.config.files import parse_overrides, read_config, read_sweep
 from collapipe_jax.errors import InputError
 
 DEFAULT = "default"
@@ -97,6 +97,33 @@ def test_config_file_that_fails(tmp_path, text, part):
     assert told.value.key == "--config"
     assert str(path) == told.value.value
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("lost", ["network.file", "network"])
+def test_a_file_that_lacks_a_key_is_told_which(tmp_path, lost):
+    path = tmp_path / "config.py"
+    path.write_text(
+        "from collapipe_jax.config import default\n"
+        "def get_config():\n"
+        "    config = default.get_config().copy_and_resolve_references()\n"
+        f"    del config.{lost}\n"
+        "    return config\n"
+    )
+    with pytest.raises(InputError, match="the key is missing") as told:
+        read_config(str(path))
+    assert told.value.key == lost
+
+
+@pytest.mark.parametrize(
+    "points", ["None", "[]", "3", "[1, 2]", "[(None, {})]", "[((1, 2), {})]", "[(1, {}, 2)]"]
+)
+def test_wrong_points_of_a_sweep_are_reported(tmp_path, points):
+    path = tmp_path / "sweep.py"
+    path.write_text(
+        f"def get_sweep():\n    return {{'axis': 'V', 'log': False, 'points': {points}}}\n"
+    )
+    with pytest.raises(InputError, match=r"get_sweep\(\) has (no points|the point)"):
+        read_sweep(str(path))
 
 
 def test_an_argument_chooses_a_variant():

@@ -139,7 +139,10 @@ def test_a_file_that_changes_is_read_anew(folder, tmp_path):
     network = tmp_path / "network.json"
     document = json.loads((folder / "a.json").read_text())
     network.write_text(json.dumps(document))
-    before = check_config(with_file(network)).network.file_digest
+    before = check_config(with_file(network))
     change(network, "radio", "bs_power_w", 10.0)
-    assert check_config(with_file(network)).network.file_digest != before
-    assert build_system_params(with_file(network)).networks.radio.bs_power_w == 10.0
+    after = check_config(with_file(network))
+    assert after.network.file_digest != before.network.file_digest
+    assert build_system_params(after).networks.radio.bs_power_w == 10.0
+    with pytest.raises(InputError, match=r"^network.file = .*it changed after"):
+        build_system_params(before)

@@ -74,9 +74,17 @@ def test_a_policy(guide, run, tmp_path):
 @pytest.mark.slow
 def test_a_path_loss_law(guide, run, tmp_path):
     sample, plan = guide("own-path-loss.md")
-    run(sample + " --config.propagation.d2e_shadowing_db=0.0")
-    gain = np.array(read_json(tmp_path / "network.json")["radio"]["d2e_gain"])
-    assert np.all(-10 * np.log10(gain) > 38.5 + 32 * np.log10(35) - 10)  # but for fading
+    losses_db = []
+    for law in ("my_package.radio:measured", "macro_2ghz"):
+        law = f"--config.propagation.d2e_path_loss={law}"
+        run(f"{sample} --config.propagation.d2e_shadowing_db=0.0 {law}")
+        gain = np.array(read_json(tmp_path / "network.json")["radio"]["d2e_gain"])
+        losses_db.append(-10 * np.log10(gain))
+    own_db, other_db = losses_db
+    # The default is 15.3 + 37.6 log10(d) at d metres; nodes are 35 to 600 m away.
+    least_db, most_db = 23.2 - 5.6 * np.log10([600, 35])
+    assert np.all((own_db - other_db > least_db) & (own_db - other_db < most_db + 1e-3))
+    run(sample)
     run(plan)
     assert (tmp_path / "decision.json").exists()
 

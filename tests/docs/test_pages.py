@@ -1,6 +1,7 @@
 """What pages point at is there: files, sections, programs and configurations."""
 
 import importlib.util
+import json
 import pathlib
 import re
 
@@ -9,6 +10,7 @@ from support import ROOT
 
 from collapipe_jax.cli.main import COMMANDS
 from collapipe_jax.config.files import read_config
+from collapipe_jax.config.named import NAMED
 
 PAGES = sorted(
     str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
@@ -54,6 +56,21 @@ def test_programs_and_configurations_exist(page, monkeypatch):
             read_config(path)
 
 
+def test_files_of_configurations_exist():
+    named = (ROOT / "collapipe_jax/config/named").glob("*.py")
+    pages = [ROOT / page for page in PAGES if page != "CHANGELOG.md"]  # it names former files
+    for page in (*pages, *named):
+        for path in re.findall(r"configs/\w+\.py", page.read_text(encoding="utf-8")):
+            assert (ROOT / path).is_file(), (page, path)
+
+
+def test_versions_agree():
+    (version,) = re.findall(r'^version = "(.*)"$', text_of("pyproject.toml"), re.MULTILINE)
+    assert re.findall(r"^version: (.*)$", text_of("CITATION.cff"), re.MULTILINE) == [version]
+    assert json.loads(text_of(".zenodo.json"))["version"] == version
+    assert re.findall(r"version = \{(.*)\}", text_of("docs/cite.md")) == [version]
+
+
 def test_every_figure_on_file_is_shown():
     shown = {pathlib.Path(link).name for page in PAGES for link in links(page)}
     assert {path.name for path in (ROOT / "docs/figures").iterdir()} <= shown
@@ -62,4 +79,6 @@ def test_every_figure_on_file_is_shown():
 def test_every_configuration_is_on_some_page():
     pages = "".join(text_of(page) for page in PAGES)
     for path in (ROOT / "configs").glob("[!_]*.py"):
-        assert path.stem in pages, path.name
+        assert f"configs/{path.name}" in pages, path.name
+    for name in NAMED:
+        assert re.search(rf"--config={name}\b", pages), name

@@ -1,4 +1,4 @@
-"""The Python in README and docs runs as printed."""
+"""The Python of README.md, docs/pipeline.md and docs/how-to/own-policy.md runs as printed."""
 
 import re
 import subprocess

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from support import tiny_corpora, tiny_run
-from support.compilations import compiles
+from support.compilations import compiles, compiling_with
 
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
@@ -30,13 +30,8 @@ KEY = jax.random.key(4)
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_compilation():
-    """Compile without optimising."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.clear_caches()
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-    jax.clear_caches()
+    with compiling_with():
+        yield
 
 
 def random_hessian(seed):

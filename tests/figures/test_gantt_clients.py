@@ -16,7 +16,7 @@ def make_record(samples, parts_s, policy="splitfed"):
         "samples": samples,
         "client_parts_s": np.asarray(parts_s, float),
     }
-    return RunRecord({"seed": 0}, {}, history, policy)
+    return RunRecord({"seed": 0, "policy": {"name": policy}}, {}, history)
 
 
 @pytest.fixture

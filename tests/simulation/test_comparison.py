@@ -4,11 +4,16 @@ import json
 
 import numpy as np
 import pytest
+from support import tiny_run
+from support.compilations import compiles
 
 from collapipe_jax.cli.compare import summary_table
+from collapipe_jax.config.system import build_system_params
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.files.realisations import Case, Realisations
+from collapipe_jax.simulation import comparison as module
 from collapipe_jax.simulation.comparison import METRICS, summarise
+from collapipe_jax.simulation.montecarlo import realisation_keys, with_v
 
 
 def made_up(latency_s, divergence=1.0):
@@ -34,6 +39,14 @@ def comparison(**policies):
     }
     cases = [Case(name, 3.0, values) for name, values in policies.items()]
     return Realisations({"options": {"rounds": 3}}, networks, cases)
+
+
+def test_networks_of_all_points_are_one_program():
+    params, keys = build_system_params(tiny_run.get_config()), realisation_keys(0, 2)
+    with compiles(module._network, times=1):
+        for v in (1.0, 10.0):
+            found = module._networks(keys, with_v(params, v), {})
+    assert found["can_run"].axes == "realisation cluster"
 
 
 def test_reductions_are_taken_network_by_network():

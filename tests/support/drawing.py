@@ -74,8 +74,7 @@ def make_record(
     if evaluated:
         is_evaluated[evaluated - 1 :: evaluated] = True
     return RunRecord(
-        config={"seed": seed, "task": {"kind": "translation"}},
-        policy=policy,
+        config={"seed": seed, "task": {"kind": "translation"}, "policy": {"name": policy}},
         constants={
             "energy_budget_j": budget,
             "divergence_target": np.asarray(1.1),

@@ -1,5 +1,6 @@
 """Where a model is found, and what is reported where there is none."""
 
+import dataclasses
 import json
 import shutil
 
@@ -12,6 +13,7 @@ from collapipe_jax.tasks import classification
 from collapipe_jax.tasks.classifier import Classifier
 
 OWN = classification.CLASSIFICATION
+WITHOUT_MODEL = dataclasses.replace(OWN, load=None)
 GOLDEN = FOLDERS["classification"]
 
 
@@ -41,7 +43,12 @@ def test_a_task_of_ones_own_is_found_by_its_name(tmp_path):
         (None, (), "holds no model"),
         ({"task": {"kind": "tagging"}}, (), "has not ended.*Let it end with --resume"),
         ({"task": {"kind": "tagging"}}, ("summary.json",), "without writing a model"),
-        ({"model_type": "bert"}, (), "lacks collapipe_task"),
+        (
+            {"task": {"kind": f"{__name__}:WITHOUT_MODEL"}},
+            ("summary.json",),
+            "writes no model. Give its Objective an export, and its Task a load",
+        ),
+        ({"model_type": "bert"}, (), "lacks collapipe_task.* Train it anew"),
     ],
 )
 def test_a_folder_without_a_model_says_what_to_do(tmp_path, document, files, message):

@@ -19,9 +19,7 @@ from collapipe_jax.training.loop import train
 NUMBERS = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq"}
 
 
-@pytest.fixture(autouse=True)
-def no_data(monkeypatch):
-    monkeypatch.delenv("COLLAPIPE_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
 def pairs_of(count, seed):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compilations import compiling_with
 from support.tiny_corpora import load_data
 
 from collapipe_jax.models.config import TransformerConfig
@@ -70,12 +71,8 @@ def params():
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_compilation():
-    name = "jax_disable_most_optimizations"
-    before = jax.config.values[name]
-    jax.config.update(name, True)
-    yield
-    jax.config.update(name, before)
-    jax.clear_caches()
+    with compiling_with():
+        yield
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 from support import ROOT, tiny_run
-from support.compilations import compiles
+from support.compilations import compiles, compiling_with
 from support.metrics import read_metrics
 
 import collapipe_jax as cp
@@ -35,22 +34,12 @@ ROUNDS = 6
 @pytest.fixture(scope="module", autouse=True)
 def quick_compilation(tmp_path_factory):
     """Compile without optimising, and let the killed processes read what was compiled here."""
-    settings = {
-        "jax_disable_most_optimizations": True,
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: jax.config.values[name] for name in settings}
-    jax.clear_caches()
-    compilation_cache.reset_cache()
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    yield {name.upper(): str(value) for name, value in settings.items()}
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    jax.clear_caches()
+    with compiling_with(
+        jax_compilation_cache_dir=str(tmp_path_factory.mktemp("compiled")),
+        jax_persistent_cache_min_compile_time_secs=0.0,
+        jax_persistent_cache_min_entry_size_bytes=-1,
+    ) as settings:
+        yield {name.upper(): str(value) for name, value in settings.items()}
 
 
 @pytest.fixture(scope="module")

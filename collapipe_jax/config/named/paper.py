@@ -8,9 +8,9 @@ workload of BERT-base and boards as they are sold. All were chosen before dssra 
 budgets only once a first look had shown that nobody can keep those of default.py, made for a tiny
 model.
 
-``configs/paper.py:transformer`` has the workload of Transformer-base translation, and
-``configs/paper.py:lowband`` makes moving parameters most of a round: every pipeline policy then
-waits for the same upload, and what can be saved on devices and their links is a small part of it.
+``paper:transformer`` has the workload of Transformer-base translation, and ``paper:lowband`` makes
+moving parameters most of a round: every pipeline policy then waits for the same upload, and what
+can be saved on devices and their links is a small part of it.
 """
 
 from collapipe_jax.config import default
@@ -31,7 +31,7 @@ def get_config(variant: str = "") -> Config:
     config.training.update({"batch": 32, "micro_batch_choices": (1, 2, 4, 8, 16, 32)})
     config.devices.memory_share = 1.0
     # An uplink of all parameters, and four times the work of a quarter of these tokens, for
-    # which classification_clinc150.py:base has its budgets.
+    # which clinc150:base has its budgets.
     config.control.update({"control_unit_budget_j": 140.0, "device_budget_j": 480.0})
     if variant == "transformer":
         # Vaswani et al. 2017, base: 6 + 6 blocks of width 512; 32 pairs of 64 tokens.

@@ -5,8 +5,8 @@
 About 6 minutes on 2 cores. Greedy test BLEU 18.6, mean of seeds 0 to 4; copying the source
 gives 0.4.
 
-``configs/translation_tatoeba.py:base`` takes all pairs and a Transformer of the size of Vaswani et
-al. (2017), for a GPU. Only its checks and its network have been run so far, no training.
+``tatoeba:base`` takes all pairs and a Transformer of the size of Vaswani et al. (2017), for a
+GPU. Only its checks and its network have been run so far, no training.
 """
 
 from collapipe_jax.config.default import Config

@@ -158,7 +158,7 @@ def test_every_run_is_trained_under_its_setting(tmp_path, monkeypatch):
         names = ("divergence", "erased_fraction", "latency_s", "train_loss", "simulated_time_s")
         score = np.array([np.nan, 3.0, np.nan, 7.0])
         history = dict.fromkeys(names, values) | {"score": score}
-        return TrainedRun({}, history, {}, RunRecord({}, {}, history, "static_pipeline"))
+        return TrainedRun({}, history, {}, RunRecord({}, {}, history))
 
     monkeypatch.setattr(convergence, "train", fake_train)
     settings = (Setting(1, 1, 0.0), Setting(4, 2, 1.0))

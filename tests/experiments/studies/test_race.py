@@ -170,7 +170,7 @@ def test_a_folder_without_a_whole_race_is_reported(left, tmp_path):
 
 def made_up_run(policy, seed, test, scores, times):
     history = {"score": np.array(scores), "simulated_time_s": np.array(times), "round": times}
-    record = RunRecord({}, {}, history, policy)
+    record = RunRecord({"policy": {"name": policy}}, {}, history)
     rows = dict.fromkeys([key for key, _ in module.ROWS.values()], 2.0 * 2**20)
     summary = {"policy": policy, "test_bleu": test, "test_loss": 1.0, "note": True, **rows}
     return Run(policy, 2.0, seed, f"{policy}_seed{seed}", "test_bleu", summary, record)
