@@ -63,6 +63,8 @@ CASES = {
     ),
     "another temperature": Case(temperature=0.23),
 }
+SLOW = {"one cluster", "large", "above the ceiling, ergodic", "coupled, caps, large batch"}
+"""Cases whose parts others have too."""
 assert set(RATE_LAWS) == {case.rate_law for case in CASES.values()}
 
 
@@ -164,7 +166,9 @@ def draw_all(case, seed=0):
     return (problem, decision, logs, weights, coupling), terms, fixed
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES]
+)
 def test_the_slope_is_that_of_automatic_differentiation(name):
     case = CASES[name]
     arguments, _, fixed = draw_all(case)

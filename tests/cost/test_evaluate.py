@@ -48,6 +48,7 @@ def test_equal_to_the_reference_in_single_precision(seed):
     assert_equal_to_reference(*draw(seed), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_equal_to_the_reference_with_the_ergodic_rate():
     network, decision = draw(0)

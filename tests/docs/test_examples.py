@@ -13,7 +13,10 @@ _SHOWN_ELSEWHERE = {"TrainedRun": "train"}
 """Names without an example of their own, and whose example shows them."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "train" else name for name in NAMES],
+)
 def test_its_example_runs(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     found = getattr(cp, name)

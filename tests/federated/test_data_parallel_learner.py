@@ -195,6 +195,7 @@ def test_a_client_alone_learns_as_its_cluster_does(plain):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), report, expected_report)
 
 
+@pytest.mark.slow
 def test_parts_of_a_mini_batch_make_one_step_on_all_of_it(plain):
     """Plain SGD, H = 1, all examples equally long: gradients add up to the whole one's."""
     batches = make_batches(3, steps=1, shortest=4)
@@ -233,6 +234,7 @@ def test_identical_clients_are_one_client(fresh):
         np.testing.assert_allclose(leaf, jnp.broadcast_to(leaf[:1], leaf.shape), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_wider_padding_changes_nothing(warm):
     batches, samples = make_batches(5), [[2, 1], [0, 2], [1, 1]]
     narrow, wide = (

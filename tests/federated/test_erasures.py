@@ -112,6 +112,7 @@ def test_nobody_survives_a_pooled_mean():
     assert not pool_survivors(jnp.zeros((2, 8)), shares).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("micro_batches", "loss"), [(1, 0.5), (4, 0.3), (8, 0.1)])
 def test_a_transformers_gradient_is_unbiased_with_the_variance_of_its_micro_batches(
     translator, micro_batches, loss

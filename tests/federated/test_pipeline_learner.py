@@ -173,6 +173,7 @@ def test_without_anybody_nothing_changes(state):
         assert np.isnan(report.loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", ["pipeline", "data-parallel"])
 def test_a_cluster_that_missed_rounds_steps_at_the_rate_of_the_run(learner):
     """Plain SGD down a cosine: the same batch moves both clusters alike in the last round."""

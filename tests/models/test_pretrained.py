@@ -159,6 +159,7 @@ def test_what_is_saved_is_read_back_to_the_bit(tmp_path):
     assert all(np.array_equal(stored[name], golden[name]) for name in golden)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
 def test_the_configuration_is_kept(tmp_path, activation):
     config, params = load_bert(GOLDEN)

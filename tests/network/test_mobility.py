@@ -351,6 +351,7 @@ def test_gains_of_a_round_follow_positions_and_shadowing_and_all_else_stays():
         np.testing.assert_array_equal(getattr(problem.control, name), getattr(mean.control, name))
 
 
+@pytest.mark.slow
 def test_rounds_go_on_from_a_checkpoint_as_if_never_stopped(tmp_path):
     system = draw(jax.random.key(0), walking())
     state, _ = rounds(system, count=2)

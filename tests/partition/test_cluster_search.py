@@ -141,6 +141,7 @@ def test_a_device_behind_a_dead_link_spoils_only_sets_that_use_it():
     assert np.all(np.asarray(found.cost)[0] < 1e30)
 
 
+@pytest.mark.slow
 def test_the_best_partition_is_nearly_always_in_a_promising_set(monkeypatch):
     """Few of the 31 sets of 5 devices get shares; with all of them little would be won."""
     problem = to_batch_last(random_problems(256, 1, 5, 8, seed=4))

@@ -188,6 +188,7 @@ def test_the_nearest_allowed_number_of_micro_batches(wanted, choices, taken):
     assert np.all(np.asarray(decide(problem, wanted, 3).micro_batches) == taken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "blocks", "partitions", "expected"),
     [(4, 4, 4, [1, 1, 1, 1]), (4, 3, 9, [0, 1, 1, 1]), (2, 7, 3, [3, 4]), (1, 7, 3, [7])],

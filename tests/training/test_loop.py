@@ -177,7 +177,15 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        moment
+        if moment == "while the summary is written"
+        else pytest.param(moment, marks=pytest.mark.slow)
+        for moment in MOMENTS
+    ],
+)
 def test_resumed_run_ends_with_the_same_bytes(
     moment, experiment, undisturbed, tmp_path, monkeypatch
 ):
@@ -413,6 +421,7 @@ def test_a_seed_of_its_own_changes_its_section_alone(section):
         assert np.array_equal(a, b) is (name != section), name
 
 
+@pytest.mark.slow
 def test_a_run_from_python_needs_no_folder_and_may_be_repeated(tmp_path):
     config = tiny_run.get_config()
     config.training.rounds = 2

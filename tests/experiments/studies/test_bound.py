@@ -231,6 +231,7 @@ def summary_of(folder):
     return json.loads((folder / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_what_is_on_file(small):
     report = figure.load(small)
     assert set(summary_of(small)) == {"summary", "seed", "repeats", "rounds"}
@@ -244,6 +245,7 @@ def test_what_is_on_file(small):
     assert {"distance", "distance_predicted"} <= set(report["ablations"][0])
 
 
+@pytest.mark.slow
 def test_the_bound_holds(small):
     report = figure.load(small)
     for row in report["settings"] + report["extensions"]:
@@ -257,6 +259,7 @@ def test_the_bound_holds(small):
         assert lossless["factor_max"] < 10
 
 
+@pytest.mark.slow
 def test_a_seed_is_a_file_and_another_seed_another(small):
     report = figure.load(small)
     cases = [
@@ -268,6 +271,7 @@ def test_a_seed_is_a_file_and_another_seed_another(small):
     assert other[0]["measured"] != same[0]["measured"]
 
 
+@pytest.mark.slow
 def test_tables_on_file_are_not_run_again(small, monkeypatch):
     before = Results.open(small, "bound").path("extensions").stat().st_mtime_ns
     cases = [
@@ -283,6 +287,7 @@ def test_tables_on_file_are_not_run_again(small, monkeypatch):
     assert len(figure.load(small)["ablations"]) == len(cases)
 
 
+@pytest.mark.slow
 def test_the_figure_shows_every_descent(small, capsys, monkeypatch):
     report = figure.load(small)
     above, middle, below = rendered(figure.draw(report)).axes

@@ -92,6 +92,7 @@ def thriftier_with_v():
     del POLICIES["thrifty"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(finished, tmp_path, monkeypatch):
     workdir, written, write = tmp_path / "run", [], Results.write
 
