@@ -51,6 +51,11 @@ def test_every_seed_has_its_panel_and_its_clock():
     assert units == {"Simulated time [min]", "Simulated time [h]"}
 
 
+def test_a_race_of_a_task_of_ones_own():
+    (panel,) = race.draw([made_up_race("collapipe_jax.tasks.tagging:TAGGING", 1)]).axes
+    assert panel.get_ylabel() == "span F1 [%]"
+
+
 def test_one_race_of_one_seed_fits_a_column():
     figure = race.draw([made_up_race("tagging", 1)])
     assert_readable(figure)
