@@ -418,7 +418,7 @@ def test_an_interrupt_lets_the_round_end_and_saves(
 
 def test_an_interrupt_without_a_workdir_names_no_folder(monkeypatch):
     interrupt_in(monkeypatch, "run_round", 1)
-    with pytest.raises(KeyboardInterrupt, match="^nothing is kept without a workdir$"):
+    with pytest.raises(KeyboardInterrupt, match="nothing is kept without a workdir"):
         cp.train(tiny_run.get_config(), quiet=True)
 
 
