@@ -104,6 +104,7 @@ def test_a_model_of_the_reverse_direction_is_scored_in_it(tmp_path):
     assert scores["pairs"] == len(sources)
 
 
+MISSING = object()
 QUERY = "decoder/blocks/attention/query/kernel"
 
 
@@ -129,9 +130,10 @@ def test_wrong_tensors_are_named(copy, change, message):
     [
         ("format_version", 2, "format_version = 2: not 1"),
         ("model_type", "bert", "model_type = 'bert'"),
-        ("width", None, "width"),
-        ("width", 15, "odd"),
-        ("length_penalty", None, "length_penalty"),
+        ("width", MISSING, "'width': missing"),
+        ("width", None, r"config\.json: width = None: is no positive integer"),
+        ("width", 15, r"config\.json: width = 15: is odd"),
+        ("length_penalty", MISSING, "length_penalty"),
         ("reverse", "no", "reverse = 'no': neither true nor false"),
         ("collapipe_task", "no_such", "collapipe_task = 'no_such': unknown name"),
         ("collapipe_task", "no_such:X", "cannot be imported"),
@@ -140,7 +142,7 @@ def test_wrong_tensors_are_named(copy, change, message):
 def test_a_wrong_key_is_named(copy, key, value, message):
     path = copy / "config.json"
     document = json.loads(path.read_text())
-    if value is None:
+    if value is MISSING:
         del document[key]
     else:
         document[key] = value
