@@ -173,7 +173,7 @@ def read_domains(file: TextFile) -> dict[str, str]:
     for domain, labels in domains.items():
         for label in labels:
             if domain_of.setdefault(label, domain) != domain:
-                problem = f"{label!r} stands in {domain_of[label]!r} and in {domain!r}"
+                problem = f"{label!r} is in both {domain_of[label]!r} and {domain!r}"
                 raise file.error(problem, "Give each label one domain")
     return domain_of
 
