@@ -162,10 +162,10 @@ def read_corpus(config: Config, read: Callable[..., LabelledSets]) -> LabelledSe
     """
     task, found = config["task"], Known()
     files = {key: task.get(key, "") for key in ("train", "validation", "test")}
-    counts = {key: task.get(key, 0) for key in _COUNTS}
+    sizes = {key: task.get(key, 0) for key in _COUNTS}
     with collect() as step:
         with step():
-            found["sets"] = read(**files, **counts, seed=seed_of(config, "task"))
+            found["sets"] = read(**files, **sizes, seed=seed_of(config, "task"))
         if vocabulary := task.get("vocabulary"):
             WordPiece.from_file(vocabulary, task["lowercase"])
     return found["sets"]
