@@ -4,8 +4,9 @@
     collapipe evaluate --model=runs/bc5cdr --data=sentences.tsv --out=scores.json
     collapipe evaluate --model=runs/tatoeba --data=pairs.txt --beams=4
 
-Formats and scores are those of training: accuracy and macro F1 of labelled texts (.csv, .tsv or
-.json), span F1 of CoNLL files, BLEU of pairs as source<TAB>target.
+Formats and scores are those of training: accuracy and macro F1 of labelled texts (.csv, .tsv,
+.jsonl or .json), span F1 of tagged sentences (CoNLL or .jsonl), BLEU of pairs of sentences
+(source<TAB>target, .csv or .jsonl, or two files as A|B).
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,16 @@ from collapipe_jax.tasks.loading import load
 
 def main(argv: Sequence[str]) -> None:
     """Load the model, score it, print the scores and write them where asked to."""
-    beams = (0, "beams of the search for translations (default: 1)")
-    parser = make_parser(__doc__, "model", "data", out="", beams=beams)
+    offered = {
+        "beams": (0, "beams of the search for translations (default: 1)"),
+        "text_column": ("", "classification: column or key of the texts; else text"),
+        "label_column": ("", "classification: likewise of the labels; else category or label"),
+    }
+    parser = make_parser(__doc__, "model", "data", out="", **offered)
     options = parser.parse_args(argv)
     model = load(options.model)
-    scores = model.evaluate(options.data, **options_of(model.evaluate, beams=options.beams))
+    chosen = options_of(model.evaluate, **{name: getattr(options, name) for name in offered})
+    scores = model.evaluate(options.data, **chosen)
     for name, value in scores.items():
         print(f"{name:16} {value}")
     if options.out:

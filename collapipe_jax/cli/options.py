@@ -124,7 +124,7 @@ def options_of(method: Callable[..., Any], **options: Any) -> dict[str, Any]:
     chosen = {name: value for name, value in options.items() if value}
     for name in set(chosen) - set(inspect.signature(method).parameters):
         problem = "has no meaning for a model of this task"
-        raise InputError(f"--{name}", chosen[name], problem, "Leave it out")
+        raise InputError(f"--{name.replace('_', '-')}", chosen[name], problem, "Leave it out")
     return chosen
 
 

@@ -35,15 +35,18 @@ class Kind(NamedTuple):
     load: Callable[[str], Any]  # reads a workdir
     modules: tuple[ModuleType, ...]  # its figures
     file: str = ""  # name of a file that only such folders have; empty: config.json names the kind
+    several: bool = False  # whether several folders are drawn together
 
 
 KINDS: dict[str, Kind] = {
-    "run": Kind(load_run, (progress, latency, queues, constants, gantt, gantt_clients)),
+    "run": Kind(
+        load_run, (progress, latency, queues, constants, gantt, gantt_clients), several=True
+    ),
     "compare": Kind(
         partial(load_realisations, experiment="compare"),
         (policies, memory, constraints, reduction),
     ),
-    "race": Kind(load_race, (race,)),
+    "race": Kind(load_race, (race,), several=True),
     "sweep": Kind(load_sweep, (sweep,)),
 }
 """Kinds of folders by the experiment that writes them; ``run`` is a training run."""
@@ -84,16 +87,13 @@ def draw_figure(
 def draw_folders(
     workdirs: Sequence[str], folder: Path, kinds: Mapping[str, Kind] = KINDS
 ) -> list[Path]:
-    """Draw and write every figure of training runs, or of one other folder."""
-    found = {kind_of(workdir, kinds) for workdir in workdirs}
-    name = found.pop()
-    if found or (name == "race" and len(workdirs) > 1):
-        problem = "only training runs are drawn together"
-        raise InputError("--workdir", list(workdirs), problem, "Name one folder at a time")
-    data, modules = _load(kinds[name], workdirs), kinds[name].modules
+    """Draw and write every figure of training runs, the scores of races, or one other folder."""
+    name, *others = {kind_of(workdir, kinds) for workdir in workdirs}
+    kind = kinds[name]._replace(several=kinds[name].several and not others)
+    data, modules = _load(kind, workdirs), kind.modules
     if name == "run":
         return draw_runs(data, folder)
-    if name == "race":
+    if name == "race" and len(data) == 1:
         return draw_race(data[0], folder)
     if name == "compare" and not reduction.can_reduce(data):
         print(f"no reduction: the comparison lacks {OURS}, or has nothing else")
@@ -102,11 +102,11 @@ def draw_folders(
 
 
 def _load(kind: Kind, workdirs: Sequence[str]) -> Any:
-    """Data of figures: of all folders of training runs or races, or of the only one."""
-    if kind.load in (KINDS["run"].load, KINDS["race"].load):
+    """Data of figures: of all folders where several are drawn together, or of the only one."""
+    if kind.several:
         return [kind.load(workdir) for workdir in workdirs]
     if len(workdirs) > 1:
-        problem = "only training runs are drawn together, and the scores of races"
+        problem = "only training runs are drawn together, or races"
         raise InputError("--workdir", list(workdirs), problem, "Name one folder at a time")
     return kind.load(workdirs[0])
 

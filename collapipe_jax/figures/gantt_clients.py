@@ -1,7 +1,8 @@
 """A round of a data-parallel policy: what every client does when.
 
 Without ``--round`` the last round is drawn. A row is a device; local steps are drawn together,
-computing before messages, though each step does both. Pipelines have :mod:`figures.gantt`.
+computing before messages, though each step does both. Pipelines have
+:mod:`collapipe_jax.figures.gantt`.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from collapipe_jax.figures import style
 from collapipe_jax.files.checkpoints import RunRecord
-from collapipe_jax.tasks.registry import TASKS
+from collapipe_jax.tasks.registry import find_task
 
 
 @style.styled
@@ -34,7 +34,7 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     if not any(np.isfinite(record.history["score"]).any() for record in records):
         for axes in panels[0]:
             style.say_empty(axes, "no evaluation yet")
-    task = TASKS[records[0].config["task"]["kind"]]
+    task = find_task(records[0].config["task"]["kind"])
     panels[0, 0].set_ylabel(f"{task.score_name} [%]")
     panels[1, 0].set_ylabel("Loss [nats/prediction]")
     panels[0, 0].set_ylim(bottom=0.0)

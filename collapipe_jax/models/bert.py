@@ -5,6 +5,7 @@ for tagging or classification on the edge server.
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
@@ -175,6 +176,7 @@ def logits(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:
     return model.scores(params["decoder"], encoded)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def predict(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:
     """Likeliest label of every token ``[B, S]``, or of every text ``[B]``."""
     return logits(model, params, batch).argmax(-1)

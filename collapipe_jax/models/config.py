@@ -79,7 +79,7 @@ class TransformerConfig(EncoderConfig):
     label_smoothing: float = 0.0  # share of the target's mass spread over the vocabulary
 
     def __post_init__(self) -> None:
-        if self.width % 2:
+        if isinstance(self.width, int) and self.width % 2:
             _reject("width", self.width, "is odd", "Sinusoidal positions need an even width")
         super().__post_init__()
         if self.vocabulary_size <= UNK_ID:

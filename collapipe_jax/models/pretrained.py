@@ -120,9 +120,8 @@ def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
         tensors that are missing, unknown, given twice, not finite, or of another shape or type.
     """
     directory = Path(directory)
-    config, tensors = _read_config(directory / CONFIG), _read_all(directory)
-    body = {name: tensor for name, tensor in tensors.items() if not name.startswith(_HEAD)}
-    return config, _fill(directory, config, body, labels=0)
+    config, _ = _read_config(directory / CONFIG)
+    return config, _fill(directory, config, _read_all(directory, (*_UNUSED, _HEAD)), labels=0)
 
 
 def load_labelling_bert(directory: str | Path) -> tuple[BertConfig, Params, tuple[str, ...]]:
@@ -131,8 +130,8 @@ def load_labelling_bert(directory: str | Path) -> tuple[BertConfig, Params, tupl
     Reads checkpoints of ``BertForSequenceClassification`` and ``BertForTokenClassification``.
     """
     directory = Path(directory)
-    config = _read_config(directory / CONFIG)
-    named: Any = _read_json(directory / CONFIG).get("id2label")
+    config, document = _read_config(directory / CONFIG)
+    named: Any = document.get("id2label")
     try:
         labels = tuple(str(named[str(number)]) for number in range(len(named)))
     except (KeyError, TypeError):
@@ -141,7 +140,7 @@ def load_labelling_bert(directory: str | Path) -> tuple[BertConfig, Params, tupl
         problem = "is no object of labels by their numbers from 0 on"
         remedy = "Name a model with a head for labels"
         raise InputError(f"{directory / CONFIG}: id2label", named, problem, remedy)
-    return config, _fill(directory, config, _read_all(directory), len(labels)), labels
+    return config, _fill(directory, config, _read_all(directory, _UNUSED), len(labels)), labels
 
 
 def _fill(
@@ -236,11 +235,11 @@ def _as_tensors(params: Params) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _read_all(directory: Path) -> dict[str, np.ndarray]:
-    """The tensors of BERT and its head by their names in ``BertModel``."""
+def _read_all(directory: Path, unused: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The tensors of BERT and its head by their names in ``BertModel``, but for unused ones."""
     tensors: dict[str, np.ndarray] = {}
     for path in _tensor_files(directory):
-        found = read_tensors(path, _canonical)
+        found = read_tensors(path, functools.partial(_canonical, unused=unused))
         twice = [name for name in found if name in tensors]
         name_wrong(path, twice, "in another shard too", "Leave one of them out")
         tensors |= found
@@ -265,16 +264,16 @@ def _tensor_files(directory: Path) -> list[Path]:
     raise InputError("directory", str(directory), f"holds no {WEIGHTS}", remedy)
 
 
-def _canonical(name: str) -> str | None:
-    """A tensor's name as ``BertModel`` has it today; None for what is not read."""
+def _canonical(name: str, unused: tuple[str, ...]) -> str | None:
+    """A tensor's name as ``BertModel`` has it today; None for what begins as an unused one."""
     name = name.removeprefix("bert.")
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    return None if name.startswith(_UNUSED) else name
+    return None if name.startswith(unused) else name
 
 
-def _read_config(path: Path) -> BertConfig:
-    """Sizes on file.
+def _read_config(path: Path) -> tuple[BertConfig, dict[str, Any]]:
+    """Sizes on file, and all that is there.
 
     Keys that change the encoder's output are read, or refused where they are not supported.
     """
@@ -291,12 +290,12 @@ def _read_config(path: Path) -> BertConfig:
         key = f"{path}: attention_probs_dropout_prob"
         problem = f"differs from hidden_dropout_prob {config.dropout_rate}"
         raise InputError(key, attention_rate, problem, "Give both the same rate")
-    return config
+    return config, document
 
 
 def _config_document(config: BertConfig) -> dict[str, Any]:
     """``config.json`` of these sizes."""
-    problem = "cannot be said in config.json"
+    problem = "has no place in config.json"
     if config.norm != "post":
         raise InputError("model.norm", config.norm, problem, "BERT's norm is 'post'")
     if config.initial_deviation == 0.0:

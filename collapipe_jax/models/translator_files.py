@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import write_bytes, write_json
 from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.layers import Params
@@ -59,7 +59,8 @@ def load_translator(folder: Path) -> tuple[TransformerConfig, Params, dict[str, 
     missing = [name for name in _FIELDS if name not in document]
     if missing:
         raise InputError(str(path), ", ".join(missing), "missing", "Take the original file")
-    config = TransformerConfig(**{name: document.pop(name) for name in _FIELDS})
+    with under_keys({f"model.{name}": f"{path}: {name}" for name in _FIELDS}):
+        config = TransformerConfig(**{name: document.pop(name) for name in _FIELDS})
     expected = jax.eval_shape(lambda key: init_params(key, config), jax.random.key(0))
     tensors = read_tensors(folder / WEIGHTS, lambda name: name)
     check_same(folder / WEIGHTS, shapes_and_types(expected), shapes_and_types(tensors))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
 from collapipe_jax.errors import InputError, Known, collect, under_keys
@@ -95,7 +94,7 @@ class BertObjective(Objective):
 
     def predict(self, params: Params, arrays: LabelledBatch) -> np.ndarray:
         """Likeliest labels of all samples: ``[n, S]`` of tokens, or ``[n]`` of texts."""
-        return in_batches(functools.partial(_predict, self.model, params), arrays)
+        return in_batches(functools.partial(predict, self.model, params), arrays)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``vocab.txt`` and ``labels.txt``, one name a line, in order."""
@@ -114,9 +113,6 @@ class BertObjective(Objective):
         length = self.data.train.token_ids.shape[1]
         self.data.wordpiece.save_pretrained(Path(folder), length)
         save_bert(folder, sizes, body, settings)
-
-
-_predict = jax.jit(predict, static_argnums=0)
 
 
 def make_sizes(config: Config) -> BertConfig:
@@ -166,10 +162,10 @@ def read_corpus(config: Config, read: Callable[..., LabelledSets]) -> LabelledSe
     """
     task, found = config["task"], Known()
     files = {key: task.get(key, "") for key in ("train", "validation", "test")}
-    counts = {key: task.get(key, 0) for key in _COUNTS}
+    sizes = {key: task.get(key, 0) for key in _COUNTS}
     with collect() as step:
         with step():
-            found["sets"] = read(**files, **counts, seed=seed_of(config, "task"))
+            found["sets"] = read(**files, **sizes, seed=seed_of(config, "task"))
         if vocabulary := task.get("vocabulary"):
             WordPiece.from_file(vocabulary, task["lowercase"])
     return found["sets"]

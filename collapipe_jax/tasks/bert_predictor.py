@@ -52,14 +52,11 @@ class BertPredictor(Predictor):
 
     def likeliest(self, token_ids: np.ndarray) -> np.ndarray:
         """Numbers of the likeliest labels, ``[n, S]`` of tokens or ``[n]`` of texts."""
-        return self._map(_likeliest, token_ids)
+        return self._map(predict, token_ids)
 
     def _map(self, function: Callable[..., Array], token_ids: np.ndarray) -> np.ndarray:
         of_batch = functools.partial(function, self.model, self.params)
         return in_batches(of_batch, LabelledBatch(token_ids, None), PREDICTED)
-
-
-_likeliest = jax.jit(predict, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)

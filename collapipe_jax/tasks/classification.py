@@ -31,6 +31,7 @@ from collapipe_jax.tasks.task import Config, Predictor, Task, held_out_loss
 
 TEXT_COLUMN = "text"
 LABEL_COLUMNS = ("category", "label")
+COLUMN_KEYS = ("task.text_column", "task.label_column")
 
 _FORMS = "Use .csv, .tsv, .jsonl or .json, and name the split of a .json as FILE.json#SPLIT"
 
@@ -84,7 +85,7 @@ def read_sets(
       InputError: a missing or broken file, a number out of its range, or a class in
         validation or test that training lacks; or all of these.
     """
-    fields = _fields(text_column, label_column)
+    fields = _fields(text_column, label_column, COLUMN_KEYS)
     files = LabelledFiles(lambda file: _placed(file, fields), _classes, lambda entry: entry.text)
     sets, size = files.sets(train, validation, test, validation_samples, labels)
     taken, train_text = _take(sets.train, size, seed)
@@ -94,7 +95,10 @@ def read_sets(
 
 
 def read_labelled_text(
-    file: TextFile, text_column: str = "", label_column: str = ""
+    file: TextFile,
+    text_column: str = "",
+    label_column: str = "",
+    keys: Sequence[str] = COLUMN_KEYS,
 ) -> list[LabelledText]:
     """Labelled texts of a file, in file order; its suffix gives the format.
 
@@ -106,18 +110,19 @@ def read_labelled_text(
       file: the file.
       text_column: column, or key of objects; empty is ``text``.
       label_column: likewise; empty is ``category`` or ``label``.
+      keys: what errors call these two.
 
     Raises:
       InputError: an unreadable file, another format, a missing column or split, an entry
         without text or label, or no entries.
     """
-    return [entry for _, entry in _placed(file, _fields(text_column, label_column))]
+    return [entry for _, entry in _placed(file, _fields(text_column, label_column, keys))]
 
 
-def _fields(text_column: str, label_column: str) -> tuple[Field, Field]:
+def _fields(text_column: str, label_column: str, keys: Sequence[str]) -> tuple[Field, Field]:
     return (
-        Field((TEXT_COLUMN,), "task.text_column", text_column),
-        Field(LABEL_COLUMNS, "task.label_column", label_column),
+        Field((TEXT_COLUMN,), keys[0], text_column),
+        Field(LABEL_COLUMNS, keys[1], label_column),
     )
 
 
@@ -168,7 +173,7 @@ def read_domains(file: TextFile) -> dict[str, str]:
     for domain, labels in domains.items():
         for label in labels:
             if domain_of.setdefault(label, domain) != domain:
-                problem = f"{label!r} stands in {domain_of[label]!r} and in {domain!r}"
+                problem = f"{label!r} is in both {domain_of[label]!r} and {domain!r}"
                 raise file.error(problem, "Give each label one domain")
     return domain_of
 
@@ -312,6 +317,6 @@ CLASSIFICATION = Task(
     count_work=functools.partial(bert.count_work, pools=True),
     load=load,
     linear_scores=functools.partial(bert.linear_scores, pools=True),
-    reads=bert.READS | {"task.domains", "task.text_column", "task.label_column"},
+    reads=bert.READS | {"task.domains", *COLUMN_KEYS},
     needs=bert.NEEDS,
 )

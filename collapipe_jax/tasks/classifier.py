@@ -40,10 +40,13 @@ class Classifier(BertPredictor):
             found.append(Classified(self.labels[best], float(row[best]), every))
         return found
 
-    def evaluate(self, file: str | os.PathLike[str]) -> dict[str, Any]:
-        """Accuracy, macro F1 and loss on a ``.csv``, ``.tsv`` or ``.json`` of labelled texts."""
-        source = TextFile("data", str(file))
-        texts, names = zip(*read_labelled_text(source), strict=True)
+    def evaluate(
+        self, file: str | os.PathLike[str], *, text_column: str = "", label_column: str = ""
+    ) -> dict[str, Any]:
+        """Accuracy, macro F1 and loss on labelled texts, on file as in ``read_labelled_text``."""
+        source, keys = TextFile("data", str(file)), ("--text-column", "--label-column")
+        entries = read_labelled_text(source, text_column, label_column, keys)
+        texts, names = zip(*entries, strict=True)
         source.check_labels(names, self.labels)
         numbers = np.array([self.labels.index(name) for name in names], dtype=np.int32)
         token_ids, cut = self._encode(texts)

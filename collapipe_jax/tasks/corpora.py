@@ -54,7 +54,7 @@ class TextFile(NamedTuple):
             if path.is_file():
                 return path
         if directory:
-            problem = f"no such file, neither as it stands nor in {DATA_VARIABLE} ({directory})"
+            problem = f"no such file, neither at this path nor below {DATA_VARIABLE} ({directory})"
         else:
             problem = f"no such file, and the environment variable {DATA_VARIABLE} is not set"
         remedy = (
@@ -95,15 +95,14 @@ class TextFile(NamedTuple):
                 problem, "Give files with the same labels, or leave these out of the file"
             )
 
-    def warn_of_repeats(self, found: Sequence[Placed[str]], train: Iterable[str]) -> None:
-        """Warn of texts in the file that training has too, by ``text_key``."""
-        known = {text_key(text) for text in train}
+    def warn_of_repeats(self, found: Sequence[Placed[str]], known: Collection[str]) -> None:
+        """Warn of texts in the file whose ``text_key`` is among those of training."""
         places = [place for place, text in found if text_key(text) in known]
         if places:
             first = ", ".join(places[:3]) + (", ..." if len(places) > 3 else "")
             warnings.warn(
-                f"{self.key} = {self.name!r}: {len(places)} of {len(found)} texts stand in "
-                f"training too ({first}). A score on them says little about new texts.",
+                f"{self.key} = {self.name!r}: {len(places)} of {len(found)} texts are "
+                f"also in training ({first}). A score on them says little about new texts.",
                 InputWarning,
                 stacklevel=2,
             )
@@ -151,14 +150,14 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
                     problem = f"the corpus has {len(there)}: {names}"
                     remedy = f"Set it to {len(there)}, or to 0"
                     raise InputError("task.labels", labels, problem, remedy)
+            known = {text_key(self.text(entry)) for _, entry in placed["train"]}
             for name in ("validation", "test"):
                 if name not in files:
                     continue
                 with step():
                     files[name].check_labels(found[name], found["train"])
                     texts = [(place, self.text(entry)) for place, entry in placed[name]]
-                    train_texts = (self.text(entry) for _, entry in placed["train"])
-                    files[name].warn_of_repeats(texts, train_texts)
+                    files[name].warn_of_repeats(texts, known)
             size = validation_size(validation, validation_samples, len(placed["train"]))
         entries = {name: [entry for _, entry in placed.get(name, ())] for name in named}
         return LabelledSets(found["train"], **entries), size

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import read_object
-from collapipe_jax.models.tensor_files import CONFIG
+from collapipe_jax.models.tensor_files import CONFIG, read_json
 from collapipe_jax.tasks.registry import find_task
 from collapipe_jax.tasks.task import TASK_KEY, Predictor, Task
 
@@ -28,10 +28,7 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
     """
     path = _model_folder(Path(folder))
     config = path / CONFIG
-    document = read_object(config)
-    if document is None:
-        raise InputError("file", str(config), "is damaged", "Take the original file")
-    kind = document.get(TASK_KEY)
+    kind = read_json(config, "Take the original file").get(TASK_KEY)
     if not isinstance(kind, str) or not kind:
         problem = f"its {CONFIG} lacks {TASK_KEY}: another program or an older version wrote it"
         raise InputError("model", str(folder), problem, "Train it anew")

@@ -102,7 +102,7 @@ def split_by_source(
       InputError: a corpus too small for the sizes.
     """
     train_size, validation_size, test_size = sizes
-    members = _by_source(pairs)
+    members = list(_by_source(pairs).values())
     held_out = validation_size + test_size
     if len(members) <= held_out:
         problem = (
@@ -146,12 +146,11 @@ def read_split(config: Config) -> tuple[SourceSplit, int]:
         if task["reverse"]:
             for name, found in placed.items():
                 placed[name] = [(place, pair[::-1]) for place, pair in found]
+        pairs_of = _by_source([pair for _, pair in placed["train"]])
         for name in [name for name in placed if name != "train"]:
-            with step():
-                sources = [(place, source) for place, (source, _) in placed[name]]
-                train_sources = (source for _, (source, _) in placed["train"])
-                TextFile(f"task.{name}", paths[name]).warn_of_repeats(sources, train_sources)
-        members = _by_source([pair for _, pair in placed["train"]])
+            sources = [(place, source) for place, (source, _) in placed[name]]
+            TextFile(f"task.{name}", paths[name]).warn_of_repeats(sources, pairs_of)
+        members = list(pairs_of.values())
         size = validation_size(paths["validation"], task["validation_samples"], len(members))
     train, validation, test = ([pair for _, pair in placed.get(name, ())] for name in paths)
     if size:
@@ -164,12 +163,12 @@ def read_split(config: Config) -> tuple[SourceSplit, int]:
     return SourceSplit(train, validation, test), left_out
 
 
-def _by_source(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Pairs of every source."""
+def _by_source(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+    """Pairs of every source, by its ``text_key``."""
     pairs_of: dict[str, list[Pair]] = {}
     for pair in pairs:
         pairs_of.setdefault(text_key(pair[0]), []).append(pair)
-    return list(pairs_of.values())
+    return pairs_of
 
 
 def _tabbed_rows(file: TextFile) -> Iterator[Placed[Sequence[str]]]:

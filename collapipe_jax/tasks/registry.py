@@ -11,7 +11,7 @@ TASKS: dict[str, Task] = {
     "tagging": TAGGING,
     "classification": CLASSIFICATION,
 }
-"""A new task is one file with its ``Task``, and one entry here."""
+"""A new task of the package is an entry here; one of one's own is named instead."""
 
 
 def find_task(kind: str) -> Task:

@@ -102,9 +102,7 @@ class WordPiece:
             (``[PAD]`` must be the first), or pieces of the other case, with which most words would
             silently become unknown.
         """
-        file = TextFile("task.vocabulary", name)
-        pieces = [line.rstrip("\r") for line in file.lines()]
-        _check_pieces(file, pieces)
+        pieces = _read_pieces(TextFile("task.vocabulary", name))
         _check_case(name, pieces, lowercase)
         return cls(pieces, lowercase)
 
@@ -122,9 +120,7 @@ class WordPiece:
             problem = "lacks a model_max_length from 3 on, or do_lower_case"
             raise InputError("file", str(path), problem, "Take the original file")
         file = TextFile("file", str((folder / "vocab.txt").absolute()))
-        pieces = file.lines()
-        _check_pieces(file, pieces)
-        return cls(pieces, lowercase), length
+        return cls(_read_pieces(file), lowercase), length
 
     def save_pretrained(self, folder: Path, length: int) -> None:
         """Write the vocabulary for ``AutoTokenizer`` of ``transformers``.
@@ -303,8 +299,10 @@ def _check_size(size: int, specials: int, wanted: int) -> None:
         raise InputError("task.vocabulary_size", wanted, problem, remedy)
 
 
-def _check_pieces(file: TextFile, pieces: Sequence[str]) -> None:
+def _read_pieces(file: TextFile) -> list[str]:
+    """One piece a line, whatever the line ends."""
     remedy = "Give the vocab.txt of a BERT model, one piece a line"
+    pieces = [line.rstrip("\r") for line in file.lines()]
     first_at: dict[str, int] = {}
     for number, piece in enumerate(pieces, start=1):
         if not piece:
@@ -315,8 +313,9 @@ def _check_pieces(file: TextFile, pieces: Sequence[str]) -> None:
     if missing:
         raise file.error(f"it lacks {', '.join(missing)}", remedy)
     if first_at[PAD] != PAD_ID + 1:
-        problem = f"{PAD} stands in line {first_at[PAD]}, and padding must have id {PAD_ID}"
+        problem = f"{PAD} is in line {first_at[PAD]}, and padding must have id {PAD_ID}"
         raise file.error(problem, f"Put {PAD} in the first line")
+    return pieces
 
 
 def _check_case(name: str, pieces: Sequence[str], lowercase: bool) -> None:

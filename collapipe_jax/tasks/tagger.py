@@ -64,7 +64,7 @@ class Tagger(BertPredictor):
         return [Tagged(_entities(text, at, t), w, tuple(t)) for text, at, w, t in rows]
 
     def evaluate(self, file: str | os.PathLike[str]) -> dict[str, Any]:
-        """Span F1 and loss on a CoNLL file, a word and its tag a line."""
+        """Span F1 and loss on sentences, on file as in ``read_tagged_text``."""
         sentences = read_scored(TextFile("data", str(file)), self.labels)
         arrays, tags = self._tag(sentences)
         score = span_f1(sentences, tags)

@@ -1,4 +1,4 @@
-"""Tagging of entities: CoNLL files, BERT with a head at every token, scored by span F1."""
+"""Tagging of entities: words with tags on file, BERT with a head at every token, span F1."""
 
 import dataclasses
 import functools

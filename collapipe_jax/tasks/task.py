@@ -155,13 +155,13 @@ def held_out_loss(params: Params, model: SplitModel, arrays: Batch) -> float:
 _example_losses = jax.jit(example_losses, static_argnums=0)
 
 
-def in_batches(function: Callable[[Batch], Any], arrays: Batch, size: int = _BATCH) -> Any:
+def in_batches(function: Callable[[Batch], Any], arrays: Batch, size: int | None = None) -> Any:
     """Map a function over samples ``[n, ...]``, ``size`` at a time, to NumPy leaves ``[n, ...]``.
 
     There is at least one sample. The first ones fill up the last batch: one shape, one compilation
     for sets of any size.
     """
-    count = len(jax.tree.leaves(arrays)[0])
+    count, size = len(jax.tree.leaves(arrays)[0]), size or _BATCH
     found = []
     for start in range(0, count, size):
         rows = np.arange(start, start + size) % count

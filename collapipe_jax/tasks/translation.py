@@ -87,7 +87,7 @@ def length_labels(lengths: np.ndarray) -> np.ndarray:
 
 
 def pair_arrays(
-    tokenizer: BpeTokenizer, pairs: Sequence[Pair], lengths: tuple[int, int], name: str
+    tokenizer: BpeTokenizer, pairs: Sequence[Pair], lengths: tuple[int, int]
 ) -> tuple[TranslationBatch, ParallelSentences]:
     """Padded ids of the pairs that fit, and these pairs."""
     sources = tokenizer.encode_batch([source for source, _ in pairs])
@@ -98,14 +98,29 @@ def pair_arrays(
         for i in range(len(pairs))
         if len(sources[i]) < lengths[0] and len(targets[i]) < lengths[1]
     ]
-    if not fits:
-        problem = f"none of the {len(pairs)} pairs for {name} fits these numbers of tokens"
-        remedy = "Give shorter sentences, or train with higher ones or task.vocabulary_size"
-        raise InputError("(task.source_length, task.target_length)", lengths, problem, remedy)
     source_ids = pad_rows([[*sources[i], EOS_ID] for i in fits], lengths[0], PAD_ID)
     target_ids = pad_rows([[BOS_ID, *targets[i], EOS_ID] for i in fits], lengths[1] + 1, PAD_ID)
     kept = ParallelSentences(tuple(pairs[i][0] for i in fits), tuple(pairs[i][1] for i in fits))
     return TranslationBatch(source_ids, target_ids), kept
+
+
+def translate(
+    params: Params,
+    sizes: TransformerConfig,
+    tokenizer: BpeTokenizer,
+    source_ids: np.ndarray,
+    *,
+    beams: int,
+    length_penalty: float,
+    batch: int | None = None,
+) -> list[str]:
+    """Translations of sources ``[n, source_length]``, greedy for one beam."""
+    options = {"beams": beams, "length_penalty": length_penalty if beams > 1 else 0.0}
+
+    def decode(ids: Ids) -> Array:
+        return beam_search(params, sizes, ids, **options)[0]
+
+    return tokenizer.decode_batch(in_batches(decode, source_ids, batch))
 
 
 _OF_FILES = ("train", "validation", "test", "samples", "validation_samples")
@@ -139,6 +154,7 @@ class Translation(Objective):
     data: TranslationData
     beams: int
     length_penalty: float
+    reverse: bool = False  # whether pairs on file are read from target to source
 
     @classmethod
     def from_config(
@@ -146,6 +162,7 @@ class Translation(Objective):
     ) -> "Translation":
         """Read the corpus, unless it is given, or generate it."""
         options = {key: config["evaluation"][key] for key in ("beams", "length_penalty")}
+        options["reverse"] = config["task"]["reverse"]
         data, model = cls.load_data(config, corpus), Translator(make_sizes(config))
         return cls(kind=config["task"]["kind"], model=model, data=data, **options)
 
@@ -196,8 +213,13 @@ class Translation(Objective):
         tokenizer = train_bpe(lines, task["vocabulary_size"])
         arrays, texts, dropped = {}, {}, {"empty": left_out}
         for name, chosen in split._asdict().items():
-            arrays[name], texts[name] = pair_arrays(tokenizer, chosen, lengths, name)
+            arrays[name], texts[name] = pair_arrays(tokenizer, chosen, lengths)
             dropped[name] = len(chosen) - len(arrays[name].source_ids)
+            if dropped[name] == len(chosen):
+                ends = "task.source_length, task.target_length"
+                problem = f"none of the {len(chosen)} pairs for {name} fits these numbers of tokens"
+                remedy = f"Raise {ends} or task.vocabulary_size, or give shorter sentences"
+                raise InputError(f"({ends})", lengths, problem, remedy)
         return TranslationData(
             tokenizer=tokenizer,
             **arrays,
@@ -240,17 +262,13 @@ class Translation(Objective):
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write parameters, sizes and tokenizer in a layout of their own."""
         self.save(folder)
-        settings = {TASK_KEY: self.kind, "length_penalty": self.length_penalty}
-        save_translator(Path(folder), self.model.sizes, params, settings)
+        settings = {key: getattr(self, key) for key in ("length_penalty", "reverse")}
+        save_translator(Path(folder), self.model.sizes, params, {TASK_KEY: self.kind, **settings})
 
     def translate(self, params: Params, source_ids: np.ndarray, beams: int = 1) -> list[str]:
         """Translations of sources ``[n, source_length]``, greedy for one beam."""
-        options = {"beams": beams, "length_penalty": self.length_penalty if beams > 1 else 0.0}
-
-        def decode(ids: Ids) -> Array:
-            return beam_search(params, self.model.sizes, ids, **options)[0]
-
-        return self.data.tokenizer.decode_batch(in_batches(decode, source_ids))
+        options = {"beams": beams, "length_penalty": self.length_penalty}
+        return translate(params, self.model.sizes, self.data.tokenizer, source_ids, **options)
 
 
 _SIZES = ("vocabulary_size", "source_length", "target_length")

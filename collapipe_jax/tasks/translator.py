@@ -6,19 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from jax import Array
 
-from collapipe_jax.errors import InputError, under_keys
-from collapipe_jax.models.config import EOS_ID, PAD_ID, Ids
-from collapipe_jax.models.decoding import beam_search
+from collapipe_jax.errors import InputError
+from collapipe_jax.models.config import EOS_ID, PAD_ID
 from collapipe_jax.models.tensor_files import CONFIG
 from collapipe_jax.models.transformer import Translator as Model
 from collapipe_jax.models.translator_files import load_translator
 from collapipe_jax.tasks.parallel_text import normalise, read_parallel_text
 from collapipe_jax.tasks.scores import bleu
 from collapipe_jax.tasks.subwords import BpeTokenizer, pad_rows
-from collapipe_jax.tasks.task import PREDICTED, Predictor, held_out_loss, in_batches
-from collapipe_jax.tasks.translation import pair_arrays
+from collapipe_jax.tasks.task import PREDICTED, Predictor, held_out_loss
+from collapipe_jax.tasks.translation import pair_arrays, translate
+
+# Keys of config.json besides the sizes, with their types and what is wrong with others
+_SETTINGS = (
+    ("length_penalty", float | int, "no number"),
+    ("reverse", bool, "neither true nor false"),
+)
 
 
 class Translator(Predictor):
@@ -33,10 +37,11 @@ class Translator(Predictor):
 
     def __init__(self, folder: Path):
         self.sizes, self.params, settings = load_translator(folder)
-        self.length_penalty = settings.get("length_penalty")
-        if not isinstance(self.length_penalty, float | int):
-            key = f"{folder / CONFIG}: length_penalty"
-            raise InputError(key, self.length_penalty, "no number", "Take the original file")
+        self.length_penalty, self.reverse = settings.get("length_penalty"), settings.get("reverse")
+        for key, kind, problem in _SETTINGS:
+            if not isinstance(found := settings.get(key), kind):
+                place = f"{folder / CONFIG}: {key}"
+                raise InputError(place, found, problem, "Take the original file")
         path = folder / "tokenizer.json"
         try:
             self.tokenizer = BpeTokenizer(tokenizers.Tokenizer.from_file(str(path)))
@@ -57,16 +62,20 @@ class Translator(Predictor):
         return [next(said) if source else "" for source in sources]
 
     def evaluate(self, file: str | os.PathLike[str], *, beams: int = 1) -> dict[str, Any]:
-        """BLEU and loss on sentence pairs, a pair a line as source and target between tabs.
+        """BLEU and loss on sentence pairs, on file as in ``read_parallel_text``.
 
-        As in training, pairs of too many tokens are left out and counted.
+        As in training, they are turned round where ``task.reverse`` was set, and those of too
+        many tokens are left out and counted.
         """
         _check_beams(beams)
         lengths = self.sizes.source_length, self.sizes.target_length
-        ends = "task.corpus", "(task.source_length, task.target_length)"
-        with under_keys(dict.fromkeys(ends, "data")):
-            pairs, empty = read_parallel_text(str(file))
-            arrays, text = pair_arrays(self.tokenizer, pairs, lengths, "scores")
+        pairs, empty = read_parallel_text(str(file), "data")
+        if self.reverse:
+            pairs = [(target, source) for source, target in pairs]
+        arrays, text = pair_arrays(self.tokenizer, pairs, lengths)
+        if not text.sources:
+            problem = f"none of the {len(pairs)} pairs fits {lengths[0]} and {lengths[1]} tokens"
+            raise InputError("data", str(file), problem, "Give shorter sentences")
         score = bleu(self._translate(arrays.source_ids, beams), text.references)
         return {
             "bleu": score.value,
@@ -89,12 +98,8 @@ class Translator(Predictor):
         if not len(rows):
             return []
         source_ids = pad_rows(rows, self.sizes.source_length, PAD_ID)
-        options = {"beams": beams, "length_penalty": self.length_penalty if beams > 1 else 0.0}
-
-        def decode(ids: Ids) -> Array:
-            return beam_search(self.params, self.sizes, ids, **options)[0]
-
-        return self.tokenizer.decode_batch(in_batches(decode, source_ids, PREDICTED))
+        options = {"beams": beams, "length_penalty": self.length_penalty, "batch": PREDICTED}
+        return translate(self.params, self.sizes, self.tokenizer, source_ids, **options)
 
 
 def _check_beams(beams: int) -> None:

@@ -130,11 +130,12 @@ def train(
                 history.append(metrics)
                 hosts.on_first(functools.partial(_log, folder, metrics))
                 every = experiment.config["checkpoint_every_rounds"]
-                if is_stopped() or _is_due(experiment, index, every):
+                saves = is_stopped() or _is_due(experiment, index, every)
+                if saves:
                     record = {"history": history.arrays(), "constants": constants}
                     checkpoints.save(index + 1, state, record)
                 progress.update(bar, advance=1, status=_status(experiment, history, constants))
-                if is_stopped() and index + 1 < rounds:
+                if saves and is_stopped():
                     saved = f"{index + 1} of {rounds} rounds are saved in {workdir}"
                     raise KeyboardInterrupt(f"{saved}; --resume goes on")
     params = state.learning.params

@@ -85,12 +85,13 @@ def race(
 
 @dataclasses.dataclass
 class _Course:
-    """What all runs of a race have alike."""
+    """What all runs of a race share."""
 
     config: Config
     root: Path
     console: Console
-    clock: str | None  # policy that sets the simulated time; None where rounds are alike instead
+    # Policy that sets the simulated time; None where the number of rounds is the same
+    clock: str | None
     # By way of learning, rate and rounds; one object is compiled once.
     optimizers: dict[tuple[bool, float, int], Optimizers] = dataclasses.field(default_factory=dict)
 
@@ -123,10 +124,10 @@ class _Course:
             settings = own.to_dict() | {"task": first.config["task"]}  # with the labels counted
             return dataclasses.replace(first, config=settings, policy=make_policy(**own.policy))
 
-        rounds = self._rounds({name: build(name) for name, _ in pairs})
+        experiments = {name: build(name) for name, _ in pairs}
+        rounds = self._rounds(experiments)
         for name, rate in pairs:
-            experiment = build(name)
-            own: Config = ConfigDict(experiment.config)
+            own: Config = ConfigDict(experiments[name].config)
             _spread_over(own, rounds[name])
             for key in ("client_learning_rate", "decoder_learning_rate"):
                 own.training[key] *= rate
@@ -134,7 +135,7 @@ class _Course:
             if learns not in self.optimizers:
                 self.optimizers[learns] = build_optimizers(own)
             own = {"config": own.to_dict(), "optimizers": self.optimizers[learns]}
-            yield name, rate, dataclasses.replace(experiment, **own)
+            yield name, rate, dataclasses.replace(experiments[name], **own)
 
     def _rounds(self, experiments: Mapping[str, Experiment]) -> dict[str, int]:
         """Rounds of every policy on one seed.

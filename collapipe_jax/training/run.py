@@ -46,4 +46,7 @@ def train(
     if workdir is not None:
         return train_experiment(experiment, workdir, resume=True, console=console)
     with tempfile.TemporaryDirectory() as folder:
-        return train_experiment(experiment, folder, console=console)
+        try:
+            return train_experiment(experiment, folder, console=console)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("nothing is kept without a workdir") from None

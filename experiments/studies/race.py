@@ -39,7 +39,10 @@ def main(argv: Sequence[str]) -> None:
         seeds=(1, "number of seeds, from the configured one on"),
     )
     parser.add_argument(
-        "--equal", choices=("rounds", "time"), default="rounds", help="what all policies have alike"
+        "--equal",
+        choices=("rounds", "time"),
+        default="rounds",
+        help="what is equal for all policies",
     )
     given, overrides = parser.parse_known_args(argv)
     require_positive(seeds=given.seeds)

@@ -196,4 +196,4 @@ def test_a_linear_model_stands_in_the_summary(files, capfd, kind):
     # These corpora repeat themselves; a warning comes once, and training goes on.
     assert err.count("warning: task.test = ") == 1
     first = {"classification": "(line 2, line 3, line 4, ...)", "tagging": "(line 8, line 22"}
-    assert f"of 20 texts stand in training too {first[kind]}" in err
+    assert f"of 20 texts are also in training {first[kind]}" in err

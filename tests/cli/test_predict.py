@@ -72,6 +72,17 @@ def test_scores_are_printed_and_written(capsys, tmp_path):
     assert any(line.split() == ["accuracy", str(scores["accuracy"])] for line in found)
 
 
+def test_columns_of_any_name_are_scored(capsys, tmp_path):
+    data = tmp_path / "test.csv"
+    data.write_text("words,kind\ntell me of oslo,place\n")
+    columns = ["--text-column=words", "--label-column=kind"]
+    found = lines_of(capsys, evaluate.main, CLASSES, f"--data={data}", *columns)
+    assert found[0].split() == ["accuracy", "100.0"]
+    columns[1] = "--label-column=kinds"
+    (error,) = lines_of(capsys, evaluate.main, CLASSES, f"--data={data}", *columns, status=2)
+    assert "no column kinds among words, kind. Set --label-column to kind." in error
+
+
 @pytest.mark.parametrize(
     ("main", "options", "message"),
     [
@@ -80,6 +91,7 @@ def test_scores_are_printed_and_written(capsys, tmp_path):
         (predict.main, [TAGS, "--probabilities"], "--probabilities = True: has no meaning"),
         (predict.main, [CLASSES, "--beams=4"], "--beams = 4: has no meaning"),
         (evaluate.main, [CLASSES, "--data=no/such.csv"], "data = 'no/such.csv': no such file"),
+        (evaluate.main, [TAGS, "--data=x", "--text-column=a"], "--text-column = 'a': has no"),
         (evaluate.main, [CLASSES], "the following arguments are required: --data"),
     ],
 )

@@ -30,3 +30,9 @@ def test_progress_says_when_nothing_was_evaluated():
     figure = progress.draw([make_record(evaluated=0)])
     assert [text.get_text() for text in figure.axes[0].texts] == ["no evaluation yet"]
     assert not progress.draw([make_record()]).axes[0].texts
+
+
+def test_progress_of_a_task_of_ones_own():
+    own = {"task": {"kind": "collapipe_jax.tasks.tagging:TAGGING"}}
+    figure = progress.draw([make_record()._replace(config=own)])
+    assert figure.axes[0].get_ylabel() == "span F1 [%]"

@@ -1,10 +1,15 @@
 """Races side by side: a row each, a panel a seed."""
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pytest
 from support.drawing import make_record
 from support.made_up_comparisons import assert_readable
 
-from collapipe_jax.figures import race, style
+from collapipe_jax.errors import InputError
+from collapipe_jax.figures import draw, race, style
 from collapipe_jax.files.studies import Run
 
 POLICIES = ("dssra", "titanic", "vanilla_fl", "splitfed")
@@ -49,6 +54,24 @@ def test_every_seed_has_its_panel_and_its_clock():
     np.testing.assert_allclose(trivial.get_ydata(), 3.2)
     units = {axes.get_xlabel() for axes in panels}
     assert units == {"Simulated time [min]", "Simulated time [h]"}
+
+
+def test_a_race_of_a_task_of_ones_own():
+    (panel,) = race.draw([made_up_race("collapipe_jax.tasks.tagging:TAGGING", 1)]).axes
+    assert panel.get_ylabel() == "span F1 [%]"
+
+
+def test_races_are_drawn_together_and_with_nothing_else(tmp_path, monkeypatch):
+    races = {str(tmp_path / kind): made_up_race(kind, 2) for kind in ("tagging", "translation")}
+    run = str(tmp_path / "run")
+    for workdir, settings in [*((each, {"experiment": "race"}) for each in races), (run, {})]:
+        Path(workdir).mkdir()
+        (Path(workdir) / "config.json").write_text(json.dumps({"policy": {}} | settings))
+    monkeypatch.setitem(draw.KINDS, "race", draw.KINDS["race"]._replace(load=races.get))
+    monkeypatch.setattr(style, "save", lambda figure, folder, name: [folder / name])
+    assert draw.draw_folders(list(races), tmp_path) == [tmp_path / "race"]
+    with pytest.raises(InputError, match="Name one folder at a time"):
+        draw.draw_folders([run, *races], tmp_path)
 
 
 def test_one_race_of_one_seed_fits_a_column():

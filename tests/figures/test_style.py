@@ -41,7 +41,8 @@ def test_labels_number_shared_policies():
 
 def test_labels_tell_the_one_key_that_differs():
     def record(policy, **keys):
-        return make_record(policy)._replace(config={"policy": keys, "seed": keys.get("s", 0)})
+        config = {"policy": {"name": policy, **keys}, "seed": keys.get("s", 0)}
+        return make_record(policy)._replace(config=config)
 
     records = [record("a_b", micro_batches=1), record("c"), record("a_b", micro_batches=8)]
     assert style.run_labels(records) == ["a b (micro batches 1)", "c", "a b (micro batches 8)"]

@@ -298,7 +298,7 @@ def test_unreadable_files_keep_their_own_message(tmp_path):
 def test_domains_map_labels(write):
     path = write("d.json", {"bank": ["pay", "freeze"], "home": ["light"]})
     assert domains_in(path) == {"pay": "bank", "freeze": "bank", "light": "home"}
-    with pytest.raises(InputError, match="'pay' stands in 'bank' and in 'home'"):
+    with pytest.raises(InputError, match="'pay' is in both 'bank' and 'home'"):
         domains_in(write("d.json", {"bank": ["pay"], "home": ["pay"]}))
     for wrong in ([], {"bank": "pay"}, {"bank": [3]}):
         with pytest.raises(InputError, match=r"task\.domains = .*no JSON object of lists"):

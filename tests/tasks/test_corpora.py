@@ -34,7 +34,7 @@ def test_resolve_tells_how_to_set_the_variable(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"'no/c\.tsv'.*COLLAPIPE_DATA is not set.*export"):
         path("no/c.tsv")
     monkeypatch.setenv("COLLAPIPE_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=f"nor in COLLAPIPE_DATA .{tmp_path}"):
+    with pytest.raises(InputError, match=f"nor below COLLAPIPE_DATA .{tmp_path}"):
         path("no/c.tsv")
     with pytest.raises(InputError, match="no such file"):
         path(str(tmp_path))  # a directory is no corpus

@@ -171,4 +171,4 @@ def test_texts_that_training_has_are_counted_with_their_lines(tmp_path):
         Classification.read_corpus(config.to_dict())
     (message,) = [str(each.message) for each in told]
     assert message.startswith("task.test = ")
-    assert "2 of 3 texts stand in training too (line 4, line 6)" in message
+    assert "2 of 3 texts are also in training (line 4, line 6)" in message

@@ -125,7 +125,7 @@ def test_labels_that_the_model_lacks_are_refused(models, tmp_path):
         ("vocab.txt", "[PAD]\n", "lacks"),
         ("tokenizer_config.json", "{}", "model_max_length"),
         ("model.safetensors", "no tensors", "cannot be read"),
-        ("config.json", "[]", "damaged"),
+        ("config.json", "[]", "holds no JSON object"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, file, content, message):

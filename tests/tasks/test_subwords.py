@@ -151,6 +151,9 @@ def test_save_and_read(learnt, tmp_path):
     windows = (tmp_path / "vocab.txt").read_bytes().replace(b"\n", b"\r\n")
     (tmp_path / "vocab.txt").write_bytes(windows)
     assert WordPiece.from_file(f"{tmp_path}/vocab.txt").pieces == learnt.pieces
+    learnt.save_pretrained(tmp_path, 9)
+    (tmp_path / "vocab.txt").write_bytes(windows)
+    assert WordPiece.from_pretrained(tmp_path)[0].pieces == learnt.pieces
 
 
 def test_words_are_found_where_they_stand(hand_made):
@@ -196,7 +199,7 @@ def test_impossible_vocabularies(lines, size, message):
         (None, "no such file"),
         ("[PAD]\n[UNK]\n[CLS]\na\n", r"it lacks \[SEP\]"),
         ("", r"it lacks \[PAD\], \[UNK\], \[CLS\], \[SEP\]"),
-        ("a\n[PAD]\n[UNK]\n[CLS]\n[SEP]\n", r"\[PAD\] stands in line 2, and padding must have"),
+        ("a\n[PAD]\n[UNK]\n[CLS]\n[SEP]\n", r"\[PAD\] is in line 2, and padding must have"),
         ("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\na\n", "line 7 repeats line 5"),
         ("[PAD]\n[UNK]\n\n[CLS]\n[SEP]\n", "line 3 is empty"),
     ],

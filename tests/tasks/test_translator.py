@@ -85,8 +85,26 @@ def test_scores_are_those_of_training(objective, params, model, tmp_path):
     (tmp_path / "pairs.txt").write_text("")
     with pytest.raises(InputError, match=r"data = "):
         model.evaluate(tmp_path / "pairs.txt")
+    (tmp_path / "pairs.txt").write_text("word " * 60 + "\tx\n")
+    with pytest.raises(InputError, match=r"data = '.*pairs.txt': none of the 1 pairs fits"):
+        model.evaluate(tmp_path / "pairs.txt")
 
 
+def test_a_model_of_the_reverse_direction_is_scored_in_it(tmp_path):
+    config = tiny_run.get_config()
+    config.task.reverse = True
+    objective = Translation.from_config(config)
+    params = objective.model.init(jax.random.key(0))
+    objective.export(params, tmp_path / "model")
+    sources, references = objective.data.test_text
+    on_file = "".join(f"{b}\t{a}\n" for a, b in zip(sources, references, strict=True))
+    (tmp_path / "pairs.txt").write_text(on_file)
+    scores = cp.load(tmp_path / "model").evaluate(tmp_path / "pairs.txt")
+    assert scores["loss"] == objective.test(params)["test_loss"]
+    assert scores["pairs"] == len(sources)
+
+
+MISSING = object()
 QUERY = "decoder/blocks/attention/query/kernel"
 
 
@@ -112,9 +130,11 @@ def test_wrong_tensors_are_named(copy, change, message):
     [
         ("format_version", 2, "format_version = 2: not 1"),
         ("model_type", "bert", "model_type = 'bert'"),
-        ("width", None, "width"),
-        ("width", 15, "odd"),
-        ("length_penalty", None, "length_penalty"),
+        ("width", MISSING, "'width': missing"),
+        ("width", None, r"config\.json: width = None: is no positive integer"),
+        ("width", 15, r"config\.json: width = 15: is odd"),
+        ("length_penalty", MISSING, "length_penalty"),
+        ("reverse", "no", "reverse = 'no': neither true nor false"),
         ("collapipe_task", "no_such", "collapipe_task = 'no_such': unknown name"),
         ("collapipe_task", "no_such:X", "cannot be imported"),
     ],
@@ -122,7 +142,7 @@ def test_wrong_tensors_are_named(copy, change, message):
 def test_a_wrong_key_is_named(copy, key, value, message):
     path = copy / "config.json"
     document = json.loads(path.read_text())
-    if value is None:
+    if value is MISSING:
         del document[key]
     else:
         document[key] = value

@@ -381,23 +381,43 @@ def with_rounds(experiment, rounds, schedule):
     )
 
 
-def test_an_interrupt_lets_the_round_end_and_saves(tmp_path, experiment, monkeypatch):
-    rounds, run_round = [], train.run_round
-    before = signal.getsignal(signal.SIGINT)
+def interrupt_in(monkeypatch, name, count):
+    """Interrupt the call of that number of a function of the loop."""
+    whole, calls = getattr(train, name), itertools.count(1)
 
-    def interrupted(experiment, state, index):
-        rounds.append(index)
-        if index == 2:  # no checkpoint is due after it
+    def interrupted(*arguments):
+        if next(calls) == count:
             signal.raise_signal(signal.SIGINT)
-        return run_round(experiment, state, index)
+        return whole(*arguments)
 
-    monkeypatch.setattr(train, "run_round", interrupted)
-    with pytest.raises(KeyboardInterrupt, match=r"3 of 6 rounds are saved in .*--resume goes on"):
+    monkeypatch.setattr(train, name, interrupted)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "saved"),
+    [
+        ("run_round", 3, 3),  # no checkpoint is due after it
+        ("run_round", ROUNDS, ROUNDS),
+        ("_status", 3, 4),  # too late for the checkpoint of this round
+    ],
+)
+def test_an_interrupt_lets_the_round_end_and_saves(
+    name, count, saved, tmp_path, experiment, monkeypatch
+):
+    before = signal.getsignal(signal.SIGINT)
+    interrupt_in(monkeypatch, name, count)
+    told = rf"{saved} of 6 rounds are saved in .*--resume goes on"
+    with pytest.raises(KeyboardInterrupt, match=told):
         run(experiment, tmp_path)
     assert signal.getsignal(signal.SIGINT) is before
-    assert len(load_run(tmp_path).history["round"]) == 3
-    run(experiment, tmp_path, resume=True)
-    assert rounds == list(range(ROUNDS))
+    assert len(load_run(tmp_path).history["round"]) == saved
+    assert len(run(experiment, tmp_path, resume=True).history["round"]) == ROUNDS
+
+
+def test_an_interrupt_without_a_workdir_names_no_folder(monkeypatch):
+    interrupt_in(monkeypatch, "run_round", 1)
+    with pytest.raises(KeyboardInterrupt, match="nothing is kept without a workdir"):
+        cp.train(tiny_run.get_config(), quiet=True)
 
 
 @pytest.mark.parametrize("section", ["network", "model", "task"])
