@@ -22,7 +22,7 @@ _STATUS = {
     OPTIMAL: "optimal within tolerance",
     STEP_LIMIT: "out of steps; more would bring the two closer",
     NO_CLUSTER: "no cluster can run",
-    BROKEN: "a message cannot be sent by any decision",
+    BROKEN: "a message cannot be sent in any partition that was tried",
 }
 
 

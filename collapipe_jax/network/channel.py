@@ -18,6 +18,9 @@ _Factor = _Broadcast | float
 
 RATE_LAWS = ("mean", "ergodic")
 
+LEAST_SNR_PER_W = 1e-7
+"""SNR over the whole band, for a watt sent, below which a link carries nothing."""
+
 _BANDWIDTH: dict[str, Any] = {"plausible": ">= 1e3", "slip": "In MHz? Give Hz"}
 _NOISE: dict[str, Any] = {"plausible": "<= 1e-15", "slip": "In dBm/Hz? Give W/Hz"}
 _POWER: dict[str, Any] = {"plausible": "<= 10", "slip": "In dBm or mW? Give W"}
@@ -138,9 +141,9 @@ def d2d_sinr(
 
     Source: docs/system-model.md (3). All arguments broadcast; a share must be positive.
     """
-    disturbance_w = radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz + receiver_interference_w
+    noise_w = radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz
     # Dividing last keeps single precision in range: share times noise may underflow.
-    return power_w * (gain / disturbance_w) / share
+    return power_w * (_usable(gain, noise_w) / (noise_w + receiver_interference_w)) / share
 
 
 def uplink_sinr(radio: Radio, power_w: _Factor, gain: _Factor, share: _Factor) -> _Broadcast:
@@ -148,8 +151,8 @@ def uplink_sinr(radio: Radio, power_w: _Factor, gain: _Factor, share: _Factor) -
 
     Source: docs/system-model.md (4).
     """
-    disturbance_w = radio.d2e_bandwidth_hz * radio.bs_noise_w_per_hz + radio.d2e_interference_w
-    return power_w * (gain / disturbance_w) / share
+    noise_w = radio.d2e_bandwidth_hz * radio.bs_noise_w_per_hz
+    return power_w * (_usable(gain, noise_w) / (noise_w + radio.d2e_interference_w)) / share
 
 
 def downlink_sinr(radio: Radio, gain: _Values) -> _Values:
@@ -157,8 +160,13 @@ def downlink_sinr(radio: Radio, gain: _Values) -> _Values:
 
     Source: docs/system-model.md (5).
     """
-    disturbance_w = radio.d2e_bandwidth_hz * radio.node_noise_w_per_hz + radio.d2e_interference_w
-    return radio.bs_power_w * (gain / disturbance_w)
+    noise_w = radio.d2e_bandwidth_hz * radio.node_noise_w_per_hz
+    return radio.bs_power_w * (_usable(gain, noise_w) / (noise_w + radio.d2e_interference_w))
+
+
+def _usable(gain: _Factor, noise_w: _Factor) -> _Broadcast:
+    """The gain, 0 where a link carries nothing, docs/system-model.md, section 2."""
+    return jnp.where(gain >= LEAST_SNR_PER_W * noise_w, gain, 0.0)
 
 
 def transport_block_hazard(radio: Radio, sinr: _Values) -> _Values:

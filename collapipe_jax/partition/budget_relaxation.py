@@ -24,17 +24,27 @@ def relax_infeasible_budgets(problem: RoundProblem) -> RoundProblem:
 
     All budgets of a cluster are raised by the least factor that suffices; mostly that is 1.
     """
-    control = problem.control
+    control, blocks = problem.control, problem.workload.blocks
     block_j, fixed_j = _least_device_j(problem)
+    most = jnp.max(problem.workload.micro_batch_choices, axis=0)
+    held = jax.vmap(usable_blocks, -1, -1)(problem, most)
 
     def affordable(log_factor, slack=0.0):
         left_j = jnp.exp(log_factor)[:, None] * control.energy_budget_j[:, 1:] - fixed_j
-        return jnp.clip(jnp.floor(left_j / block_j + slack), 0, problem.workload.blocks)
+        left = jnp.nan_to_num(left_j / block_j)  # both are infinite over a dead link
+        return jnp.clip(jnp.floor(left + slack), 0, blocks)
 
-    log_factor = _least_log_factor(problem, affordable)
+    def suffices(log_factor, slack=0.0):
+        paid_for = jnp.minimum(affordable(log_factor, slack), held)
+        return jnp.sum(paid_for, axis=1) >= blocks
+
+    log_factor = _least_log_factor(suffices, jnp.zeros_like(control.energy_budget_j[:, 0]))
     budget_j = jnp.exp(log_factor)[:, None] * control.energy_budget_j
     problem = problem.replace(control=control.replace(energy_budget_j=budget_j))
-    return _with_memory_for(problem, affordable(log_factor, _ROUNDING))
+    # Where links are dead no budget suffices: then all that is held is tried.
+    paid_for = affordable(log_factor, _ROUNDING)
+    enough = suffices(log_factor, _ROUNDING)[:, None]
+    return _with_memory_for(problem, jnp.where(enough, paid_for, blocks))
 
 
 def _least_device_j(problem: RoundProblem) -> tuple[Array, Array]:
@@ -50,18 +60,14 @@ def _least_device_j(problem: RoundProblem) -> tuple[Array, Array]:
     return block_j + work.block_param_bits * bit_j[:, :, 0], bits * jnp.min(bit_j, axis=2)
 
 
-def _least_log_factor(problem: RoundProblem, affordable: Callable[[Array], Array]) -> Array:
-    """Logarithm of the least factor at which the affordable blocks suffice, ``[N, R]``."""
-    blocks = problem.workload.blocks
-    most = jnp.max(problem.workload.micro_batch_choices, axis=0)
-    held = jax.vmap(usable_blocks, -1, -1)(problem, most)
+def _least_log_factor(suffices: Callable[[Array], Array], least: Array) -> Array:
+    """Logarithm of the least factor on budgets that suffices, at least ``least [N, R]``."""
 
     def halve(_, ends):
         middle = 0.5 * (ends[0] + ends[1])
-        enough = jnp.sum(jnp.minimum(affordable(middle), held), axis=1) >= blocks
+        enough = suffices(middle)
         return jnp.where(enough, ends[0], middle), jnp.where(enough, middle, ends[1])
 
-    least = jnp.zeros_like(problem.control.energy_budget_j[:, 0])
     ends = least, jnp.full_like(least, _LOG_LARGEST_FACTOR)
     return jax.lax.fori_loop(0, _HALVINGS, halve, ends)[1]
 

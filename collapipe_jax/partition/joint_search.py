@@ -62,13 +62,24 @@ class Incumbent(NamedTuple):
 
 
 def coupling_at(fixed: FixedPartition, allocation: Allocation, evaluation: Evaluation) -> Coupling:
-    """Coupling of the clusters at an evaluated point."""
+    """Coupling of the clusters at an evaluated point.
+
+    A point that uses a link which carries nothing has no finite costs. There every cluster
+    answers for its own latency, and for nothing else.
+    """
+    usable = jnp.isfinite(evaluation.objective)
+    clusters = fixed.active.shape[1]
+
+    def if_usable(cost, otherwise=0.0):
+        return jnp.where(usable, cost, otherwise)
+
     return Coupling(
         interference_w=received_interference_w(fixed, allocation),
-        interference_cost_per_w=evaluation.interference_cost_per_w,
-        latency_cost_per_s=fixed.costs.latency_per_s * evaluation.weights.cluster,
-        round_s=max_nodes(evaluation.cluster_latency_s),
-        bandwidth_cost=band_multiplier(evaluation.slope.d2e_share),
+        interference_cost_per_w=if_usable(evaluation.interference_cost_per_w),
+        latency_cost_per_s=fixed.costs.latency_per_s
+        * if_usable(evaluation.weights.cluster, 1.0 / clusters),
+        round_s=if_usable(max_nodes(evaluation.cluster_latency_s)),
+        bandwidth_cost=if_usable(band_multiplier(evaluation.slope.d2e_share)),
     )
 
 

@@ -13,6 +13,7 @@ from support.random_networks import random_network
 from support.structs import as_problem
 
 from collapipe_jax.network.channel import (
+    LEAST_SNR_PER_W,
     RATE_LAWS,
     bit_time_s,
     d2d_sinr,
@@ -216,6 +217,15 @@ def test_hazard_is_convex_in_the_log_of_the_sinr():
         bend = jax.vmap(jax.grad(jax.grad(lambda w: transport_block_hazard(radio, jnp.exp(w)))))
         w = jnp.linspace(-6, 12, 400)
         assert np.all(np.asarray(bend(w)) > 0)
+
+
+@pytest.mark.parametrize(("factor", "usable"), [(0.99, False), (1.01, True)])
+def test_a_link_far_under_the_noise_carries_nothing(factor, usable):
+    radio = make_radio()
+    noise_w = float(radio.d2d_bandwidth_hz * radio.node_noise_w_per_hz)
+    sinr = d2d_sinr(radio, 1.0, jnp.array(factor * LEAST_SNR_PER_W * noise_w), 0.5, 0.0)
+    assert (float(sinr) > 0) == usable
+    assert np.isfinite(float(bit_time_s(radio, 1e6, sinr))) == usable
 
 
 def test_hazard_at_the_ends():

@@ -26,7 +26,10 @@ NETWORKS = 240
 LIGHT = SearchConfig(
     allocation_steps=(6, 6, 12), candidates=3, cluster_candidates=4, cluster_steps=5
 )
-KINDS = ("plain", "fades", "away", "nobody", "no queues", "huge queues", "v = 0", "one device")
+KINDS = (
+    *("plain", "fades", "away", "nobody", "no queues", "huge queues", "v = 0", "one device"),
+    *("dead links", "feeble links"),
+)
 
 
 def ugly(index, rng, network):
@@ -48,6 +51,12 @@ def ugly(index, rng, network):
         control["divergence_queue"] = 1e6
     if kind == "v = 0":
         control["v"] = 0.0
+    if kind in ("dead links", "feeble links"):  # of a device that is not needed
+        factor = 0.0 if kind == "dead links" else 1e-15
+        spoilt = rng.integers(0, DEVICES)
+        memory[:] = 1e12
+        radio["d2d_gain"][0, spoilt + 1] *= factor
+        radio["d2d_gain"][0, :, spoilt + 1] *= factor
     if kind == "one device":
         memory *= 0
         memory[np.arange(CLUSTERS), rng.integers(0, DEVICES, CLUSTERS)] = 1e12
@@ -99,6 +108,14 @@ def test_never_worse_than_the_static_pipeline(solved):
     assert np.all(cost.objective <= static.objective * (1 + 1e-5))
     ratio = of_kind(cost.objective, "plain") / of_kind(static.objective, "plain")
     assert np.median(ratio) < 0.9
+
+
+@pytest.mark.parametrize("kind", ["dead links", "feeble links"])
+def test_a_device_without_usable_links_is_left_out(solved, kind):
+    _, _, cost, static, _ = solved
+    of_static, latency_s = of_kind(static.latency_s, kind), of_kind(cost.latency_s, kind)
+    assert np.all(np.isinf(of_static))
+    assert np.max(latency_s) < 10 * np.max(of_kind(cost.latency_s, "plain"))
 
 
 def test_the_objective_is_that_of_the_decision(solved):

@@ -102,6 +102,15 @@ def without_energy(problem, cost):
     )
 
 
+def test_feasible_over_dead_links(solved):
+    gain = solved[0].radio.d2d_gain
+    dead = jax.random.bernoulli(jax.random.key(3), 0.3, gain.shape)
+    radio = solved[0].radio.replace(d2d_gain=jnp.where(dead, 0.0, gain))
+    with compiles(solve_all, 0):
+        *_, broken = solve_all(solved[0].replace(radio=radio))
+    assert not np.any(broken)
+
+
 def test_feasible_and_finite_everywhere(solved):
     problem, solution, cost, broken = solved
     assert not np.any(broken)
