@@ -113,9 +113,12 @@ KEYS: dict[str, Any] = {
     "propagation": section(
         PropagationParams,
         d2e_path_loss=key("macro_2ghz", why="3GPP TR 36.814"),
-        d2d_path_loss=key("d2d_outdoor", why="3GPP TR 36.843, pessimistic; or `winner_b1_sight`"),
+        d2d_path_loss=key(
+            "d2d_outdoor",
+            why="usual in papers, pessimistic: never in sight; `tr36843_outdoor` has sight",
+        ),
         d2e_shadowing_db=key(8.0, why="3GPP TR 36.814"),
-        d2d_shadowing_db=key(4.0, why="companion of the law, links with and without sight mixed"),
+        d2d_shadowing_db=key(4.0, why="WINNER II B1 out of sight; 7 with `tr36843_outdoor`"),
         d2e_decorrelation_distance_m=key(50.0, why="Gudmundson 1991, suburban macro cell"),
         d2d_decorrelation_distance_m=key(10.0, why="3GPP TR 36.885, urban, by Gudmundson's law"),
     ),
