@@ -157,6 +157,13 @@ KEYS: dict[str, Any] = {
         bs_noise_figure_db=key(5.0, "noise figure of the base station", why="3GPP TR 36.814"),
         node_noise_figure_db=key(9.0, "noise figure of a node"),
         d2e_interference_w=key(1e-13, why="other cells, as strong as thermal noise on 20 MHz"),
+        downlink_interference_w=key(
+            -1.0,
+            "interference of other cells at a node, whole D2E band; -1 takes `d2e_interference_w`",
+            ">= -1",
+            symbol="I_{DL}",
+            why="a neighbour that reuses the band makes it 6e-12 to 8e-11, see the system model",
+        ),
         d2d_activity=key(0.5, bounds=_SHARE, why="senders are on air half of the time"),
         snr_gap_db=key(0.0, why="capacity-achieving code; 3 dB is cautious"),
         max_spectral_efficiency=key(7.4, why="256-QAM at rate 0.93"),

@@ -34,7 +34,14 @@ class RadioConstants(Struct):
     d2d_bandwidth_hz: Array = positive("bandwidth of the D2D links", "W_D", **_BANDWIDTH)
     bs_noise_w_per_hz: Array = positive("noise density at the base station", "N_B", **_NOISE)
     node_noise_w_per_hz: Array = positive("noise density at a node", "N_D", **_NOISE)
-    d2e_interference_w: Array = quantity("interference of other cells, whole D2E band", "I_U")
+    d2e_interference_w: Array = quantity(
+        "interference of other cells at the base station, whole D2E band", "I_U"
+    )
+    downlink_interference_w: Array = quantity(
+        "interference of other cells at a node, whole D2E band",
+        "I_{DL}",
+        missing="d2e_interference_w",
+    )
     d2d_activity: Array = quantity("share of time that other clusters' nodes send", "a_I")
     snr_gap: Array = positive("SNR gap to capacity", "G")
     max_spectral_efficiency: Array = positive(
@@ -157,7 +164,8 @@ def downlink_sinr(radio: Radio, gain: _Values) -> _Values:
 
     Source: docs/system-model.md (5).
     """
-    disturbance_w = radio.d2e_bandwidth_hz * radio.node_noise_w_per_hz + radio.d2e_interference_w
+    noise_w = radio.d2e_bandwidth_hz * radio.node_noise_w_per_hz
+    disturbance_w = noise_w + radio.downlink_interference_w
     return radio.bs_power_w * (gain / disturbance_w)
 
 

@@ -58,7 +58,7 @@ def link_rates(network, n, k, share, power_w):
     radio = network["radio"]
     band, gain = radio["d2e_bandwidth_hz"], radio["d2e_gain"][n][k + 1]
     up_noise = band * radio["bs_noise_w_per_hz"] + radio["d2e_interference_w"]
-    down_noise = band * radio["node_noise_w_per_hz"] + radio["d2e_interference_w"]
+    down_noise = band * radio["node_noise_w_per_hz"] + radio["downlink_interference_w"]
     x_up = power_w * gain / (share * up_noise)
     x_down = radio["bs_power_w"] * gain / down_noise
     up, down = (share * band * spectral_efficiency(radio, x) for x in (x_up, x_down))

@@ -52,6 +52,11 @@ def files(tmp_path):
 # --- right documents --------------------------------------------------------------------------
 
 
+def test_older_documents_have_the_uplinks_interference_on_the_downlink(files):
+    problem, _ = files(lambda network: network["radio"].pop("downlink_interference_w"))
+    assert problem.radio.downlink_interference_w == problem.radio.d2e_interference_w
+
+
 @pytest.mark.usefixtures("x64")
 def test_reading_gives_every_number_its_place(files):
     problem, decision = files()

@@ -56,6 +56,7 @@ def _radio(rng, around, clusters, nodes):
         "bs_noise_w_per_hz": 1.26e-20,
         "node_noise_w_per_hz": 3.2e-20,
         "d2e_interference_w": float(around(2e-13)),
+        "downlink_interference_w": 7.3e-13,
         "d2d_activity": float(rng.uniform(0.2, 0.8)),
         "snr_gap": float(rng.uniform(1.3, 2.2)),
         "max_spectral_efficiency": float(rng.uniform(6.2, 7.4)),

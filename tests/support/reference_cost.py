@@ -81,7 +81,7 @@ def downlink(network, decision, n) -> tuple[float, float]:
     """(5)."""
     radio, share = network["radio"], decision["d2e_share"][n]
     band = radio["d2e_bandwidth_hz"]
-    noise = band * radio["node_noise_w_per_hz"] + radio["d2e_interference_w"]
+    noise = band * radio["node_noise_w_per_hz"] + radio["downlink_interference_w"]
     sinr = radio["bs_power_w"] * radio["d2e_gain"][n][0] / noise
     return share * band * spectral_efficiency(radio, sinr), sinr
 
