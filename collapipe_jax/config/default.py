@@ -171,6 +171,9 @@ KEYS: dict[str, Any] = {
         d2e_power_max_dbm=key(23.0, why="handset, power class 3"),
         d2d_power_max_dbm=key(20.0, why="0.1 W"),
         control_unit_power_max_dbm=key(20.0),
+        amplifier_efficiency=key(
+            1.0, why="radiated energy alone counts; amplifiers reach 0.35 (Cui et al. 2005)"
+        ),
         outage_threshold_db=key(-6.7, why="SINR that LTE's most robust format (CQI 1) needs"),
         harq_attempts=key(4, why="LTE's usual limit"),
         transport_block_bits=key(1e5, why="order of the largest LTE transport block"),

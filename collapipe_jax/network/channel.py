@@ -50,6 +50,12 @@ class RadioConstants(Struct):
     bs_power_w: Array = quantity(
         "power of the base station", "P_{BS}", plausible="<= 1e3", slip=_POWER["slip"]
     )
+    amplifier_efficiency: Array = quantity(
+        "radiated power of a node over the power that its amplifier draws",
+        r"\eta_{PA}",
+        bounds="> 0 and <= 1",
+        missing=1.0,
+    )
     outage_threshold: Array = quantity(
         "SINR that a transport block needs; a linear 0 switches losses off", r"\theta"
     )
@@ -114,7 +120,8 @@ def bit_time_s(radio: Radio, band_hz: _Factor, sinr: _Broadcast) -> _Broadcast:
 
 def least_bit_energy_j(radio: Radio, noise_w_per_hz: _Factor, gain: _Factor) -> _Broadcast:
     """Energy of a bit at vanishing power: there ``log2(1 + x)`` is ``x / ln 2``."""
-    return math.log(2.0) * radio.snr_gap * noise_w_per_hz / gain
+    radiated_j = math.log(2.0) * radio.snr_gap * noise_w_per_hz / gain
+    return radiated_j / radio.amplifier_efficiency
 
 
 def mean_log2_one_plus(x: Float[ArrayLike, "*any"]) -> _Values:

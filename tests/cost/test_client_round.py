@@ -119,7 +119,8 @@ def client_energy_j(network, n, k, work, air_bits, power_w, links):
     compute, steps = network["compute"], network["workload"]["local_steps"]
     speed = compute["flops_per_s"][n][k + 1]
     computing_j = steps * flops * compute["energy_coefficient"][n][k + 1] * speed**2
-    return computing_j + power_w * (steps * air_bits + bits) / links[1]
+    drawn_w = power_w / network["radio"]["amplifier_efficiency"]
+    return computing_j + drawn_w * (steps * air_bits + bits) / links[1]
 
 
 def bracket(learning, own, excess):

@@ -52,9 +52,13 @@ def files(tmp_path):
 # --- right documents --------------------------------------------------------------------------
 
 
-def test_older_documents_have_the_uplinks_interference_on_the_downlink(files):
-    problem, _ = files(lambda network: network["radio"].pop("downlink_interference_w"))
-    assert problem.radio.downlink_interference_w == problem.radio.d2e_interference_w
+def test_older_documents_have_the_uplinks_interference_and_count_radiated_power(files):
+    def age(network):
+        del network["radio"]["downlink_interference_w"], network["radio"]["amplifier_efficiency"]
+
+    radio = files(age)[0].radio
+    assert radio.downlink_interference_w == radio.d2e_interference_w
+    assert radio.amplifier_efficiency == 1.0
 
 
 @pytest.mark.usefixtures("x64")

@@ -66,6 +66,7 @@ def _radio(rng, around, clusters, nodes):
         "d2e_gain": around(4e-11, clusters, nodes, spread=3),
         "d2d_gain": around(2e-10, clusters, nodes, nodes, spread=6),
         "cross_gain": around(5e-13, clusters, nodes, clusters, nodes, spread=4),
+        "amplifier_efficiency": 1.0,
         "outage_threshold": float(rng.uniform(0.7, 1.5)),
         "harq_attempts": 3,
         "transport_block_bits": 4.3e4,
