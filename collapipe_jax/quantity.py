@@ -36,6 +36,7 @@ class Quantity:
     plausible: str = ""  # narrower bounds, outside of which a number is hardly meant
     slip: str = ""  # question and advice where it is not: a likely slip
     whole: bool = False  # whether it is an integer
+    missing: float | str | None = None  # in a document without it: its value, or another key's
     choices: Any = ()  # known names, where it is a name; a mapping where ``own``
     own: bool = False  # whether it may also name an object of one's own, see :mod:`.own`
 

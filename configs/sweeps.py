@@ -38,6 +38,15 @@ def _payload(activation_bits: int, parameter_bits: int) -> dict[str, int]:
     return dict(zip(keys, (activation_bits, parameter_bits), strict=True))
 
 
+def _local_steps(count: int) -> dict[str, float]:
+    """A number of local steps, with energy budgets in proportion."""
+    config = paper.get_config()
+    factor = count / config.training.local_steps
+    budgets = ("control_unit_budget_j", "device_budget_j")
+    scaled = {f"control.{name}": factor * config.control[name] for name in budgets}
+    return {"training.local_steps": count, **scaled}
+
+
 SWEEPS = {
     # The size of the network.
     "clusters": _over("Clusters", "network.clusters", (1, 2, 4, 8), log=False),
@@ -56,7 +65,11 @@ SWEEPS = {
     "micro_batches": _over(
         "Micro-batches of policies that fix them", "policy.micro_batches", (1, 2, 4, 8, 16, 32)
     ),
-    "local_steps": _over("Local steps in a round", "training.local_steps", (1, 4, 16, 64)),
+    "local_steps": (
+        "Local steps in a round",
+        True,
+        [(count, _local_steps(count)) for count in (1, 4, 16, 64)],
+    ),
     "segments": _over("Segments of titanic", "policy.partitions", (1, 2, 3, 4, 5), log=False),
     # The constraints and their weight.
     "budgets": _over(
@@ -92,8 +105,8 @@ SWEEPS = {
             ("8-bit activations", _payload(8, 16)),
             # LoRA of rank 8 on all attention matrices of BERT-base: about 1 % of a block.
             ("adapters", {"payload.trained_fraction": 0.01}),
-            ("1 local step", {"training.local_steps": 1}),
-            ("16 local steps", {"training.local_steps": 16}),
+            ("1 local step", _local_steps(1)),
+            ("16 local steps", _local_steps(16)),
         ],
     ),
 }

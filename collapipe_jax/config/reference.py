@@ -68,6 +68,7 @@ def _of_quantity(name: str, quantity: Quantity) -> dict[str, str]:
         "symbol": quantity.symbol and f"${quantity.symbol}$",
         "unit": quantity.unit,
         "shape": quantity.axes and f"${quantity.axes}$",
+        "if missing": _missing(quantity),
         "range": choices or "integer " * quantity.whole + quantity.bounds,
         "plausible": quantity.plausible,
         "likely slip": quantity.slip,
@@ -75,10 +76,18 @@ def _of_quantity(name: str, quantity: Quantity) -> dict[str, str]:
     }
 
 
+def _missing(quantity: Quantity) -> str:
+    """Value of a key that a document may lack."""
+    if quantity.missing is None:
+        return ""
+    is_key = isinstance(quantity.missing, str)
+    return f"that of `{quantity.missing}`" if is_key else f"{quantity.missing:g}"
+
+
 def _of_key(name: str, key: Key) -> dict[str, str]:
     default = key.default
     value = f"{default:g}" if isinstance(default, float) else repr(default)
-    cells = _of_quantity(name, key.quantity)
+    cells = _of_quantity(name, key.quantity) | {"if missing": ""}
     if isinstance(default, bool | str) and not key.quantity.choices:
         cells["range"] = ""
     return {"key": cells.pop("key"), "default": f"`{value}`", **cells, "reason": key.why}

@@ -172,6 +172,8 @@ def _check_networks(networks: NetworksOnFile, config: Config, recorded: str) -> 
 def _build_radio(radio: Config) -> RadioParams:
     numbers = {name: float(value) for name, value in radio.items() if name != "rate_law"}
     linear = {linear_name(name): to_linear(name, value) for name, value in numbers.items()}
+    if linear["downlink_interference_w"] < 0:
+        linear["downlink_interference_w"] = linear["d2e_interference_w"]
     density_w_per_hz = linear.pop("noise_density_w_per_hz")
     return RadioParams(
         bs_noise_w_per_hz=density_w_per_hz * linear.pop("bs_noise_figure"),

@@ -153,7 +153,8 @@ def _client_energy_j(problem: RoundProblem, decision: ClientDecision, links: _Li
     up_bits = _client_model_bits(work, decision)
     if not decision.whole_model:
         up_bits = up_bits + samples * work.uplink_bits
-    sending_j = decision.d2e_power_w * up_bits * links.uplink_bit_s
+    power_w = decision.d2e_power_w / problem.radio.amplifier_efficiency
+    sending_j = power_w * up_bits * links.uplink_bit_s
     return jnp.where(decision.samples > 0, computing_j + sending_j, 0.0)
 
 

@@ -71,13 +71,14 @@ def round_terms(
 
 
 def message_energy_j(fixed: FixedPartition, allocation: Allocation, air: AirTimes) -> Messages:
-    """Energy on air in a round, by message."""
-    power_w = of_senders(allocation.d2d_power, fixed.active)
+    """Energy that amplifiers draw for a round's messages."""
+    efficiency = fixed.radio.amplifier_efficiency
+    power_w = of_senders(allocation.d2d_power / efficiency, fixed.active)
     steps = fixed.local_steps * fixed.micro_batches
     return Messages(
         hop=power_w.hop * (steps * air.hop_s),
         move=power_w.move * air.move_s,
-        uplink=allocation.d2e_power * (steps * air.uplink_s + air.model_uplink_s),
+        uplink=allocation.d2e_power / efficiency * (steps * air.uplink_s + air.model_uplink_s),
     )
 
 

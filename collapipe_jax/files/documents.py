@@ -93,8 +93,9 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
     for name, keys in NETWORK.items():
         if not isinstance(document[name], dict):
             raise InputError(name, document[name], "not an object", "Write its keys and values")
-        _check_keys(document[name], set(keys), f"{name}.")
-        sections[name] = _read_numbers(document[name], keys, f"{name}.", axes, devices)
+        section = _filled(document[name], keys)
+        _check_keys(section, set(keys), f"{name}.")
+        sections[name] = _read_numbers(section, keys, f"{name}.", axes, devices)
         for key, quantity in keys.items():
             if doubt := quantity.doubt(f"{name}.{key}", sections[name][key]):
                 warnings.warn(f"{path}: {doubt}", InputWarning, stacklevel=2)
@@ -221,6 +222,17 @@ def _read_document(path: str | os.PathLike, expected_format: str, keys: set[str]
         raise InputError("format", found, f"{path} is no such document", f"Use {expected_format}")
     _check_keys(document, {"format", *keys}, "")
     return document
+
+
+def _filled(section: Mapping[str, Any], keys: Mapping[str, Quantity]) -> dict[str, Any]:
+    """A section with the keys that it may lack."""
+    filled = dict(section)
+    for key, quantity in keys.items():
+        source = quantity.missing
+        value = section.get(source) if isinstance(source, str) else source
+        if key not in section and value is not None:
+            filled[key] = value
+    return filled
 
 
 def _check_keys(document: dict, expected: set[str], prefix: str) -> None:

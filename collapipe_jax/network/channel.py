@@ -37,7 +37,14 @@ class RadioConstants(Struct):
     d2d_bandwidth_hz: Array = positive("bandwidth of the D2D links", "W_D", **_BANDWIDTH)
     bs_noise_w_per_hz: Array = positive("noise density at the base station", "N_B", **_NOISE)
     node_noise_w_per_hz: Array = positive("noise density at a node", "N_D", **_NOISE)
-    d2e_interference_w: Array = quantity("interference of other cells, whole D2E band", "I_U")
+    d2e_interference_w: Array = quantity(
+        "interference of other cells at the base station, whole D2E band", "I_U"
+    )
+    downlink_interference_w: Array = quantity(
+        "interference of other cells at a node, whole D2E band",
+        "I_{DL}",
+        missing="d2e_interference_w",
+    )
     d2d_activity: Array = quantity("share of time that other clusters' nodes send", "a_I")
     snr_gap: Array = positive("SNR gap to capacity", "G")
     max_spectral_efficiency: Array = positive(
@@ -45,6 +52,12 @@ class RadioConstants(Struct):
     )
     bs_power_w: Array = quantity(
         "power of the base station", "P_{BS}", plausible="<= 1e3", slip=_POWER["slip"]
+    )
+    amplifier_efficiency: Array = quantity(
+        "radiated power of a node over the power that its amplifier draws",
+        r"\eta_{PA}",
+        bounds="> 0 and <= 1",
+        missing=1.0,
     )
     outage_threshold: Array = quantity(
         "SINR that a transport block needs; a linear 0 switches losses off", r"\theta"
@@ -110,7 +123,8 @@ def bit_time_s(radio: Radio, band_hz: _Factor, sinr: _Broadcast) -> _Broadcast:
 
 def least_bit_energy_j(radio: Radio, noise_w_per_hz: _Factor, gain: _Factor) -> _Broadcast:
     """Energy of a bit at vanishing power: there ``log2(1 + x)`` is ``x / ln 2``."""
-    return math.log(2.0) * radio.snr_gap * noise_w_per_hz / gain
+    radiated_j = math.log(2.0) * radio.snr_gap * noise_w_per_hz / gain
+    return radiated_j / radio.amplifier_efficiency
 
 
 def mean_log2_one_plus(x: Float[ArrayLike, "*any"]) -> _Values:
@@ -161,7 +175,8 @@ def downlink_sinr(radio: Radio, gain: _Values) -> _Values:
     Source: docs/system-model.md (5).
     """
     noise_w = radio.d2e_bandwidth_hz * radio.node_noise_w_per_hz
-    return radio.bs_power_w * (_usable(gain, noise_w) / (noise_w + radio.d2e_interference_w))
+    disturbance_w = noise_w + radio.downlink_interference_w
+    return radio.bs_power_w * (_usable(gain, noise_w) / disturbance_w)
 
 
 def _usable(gain: _Factor, noise_w: _Factor) -> _Broadcast:

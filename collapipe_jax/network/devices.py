@@ -12,8 +12,10 @@ from collapipe_jax.units import gib_to_bytes
 
 
 class DeviceProfile(NamedTuple):
-    """One device as its maker describes it, by power under load.
+    """One device as its maker describes it.
 
+    The power is the budget of the whole board in this mode, idle power and memory included. The
+    model takes it as the dynamic power, which is less, so it overstates energy per operation.
     A core takes one fused multiply-add (2 FLOPs) a cycle; processor and accelerator share memory.
     """
 
@@ -84,7 +86,7 @@ class DeviceParams(Struct):
 def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devices: int) -> Compute:
     """Draw ``N`` clusters of ``K`` devices.
 
-    The dynamic power ``P`` is spent at the effective speed ``F``: an operation takes ``P / F`` J.
+    A board spends its power ``P`` at the effective speed ``F``: an operation takes ``P / F`` J.
     """
     profiles = [DEVICE_PROFILES[name] for name in (params.control_unit, *params.kinds)]
     peak = jnp.array([profile.peak_flops_per_s for profile in profiles])

@@ -1,7 +1,6 @@
-"""Where nodes are, and large-scale propagation between them: path loss and shadowing."""
+"""Where nodes are, and large-scale propagation between them: sight and shadowing."""
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,7 +8,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from collapipe_jax.own import find
+from collapipe_jax.network.path_loss import (
+    PATH_LOSS_LAWS,
+    SightLaw,
+    path_loss_db,
+    path_loss_law,
+)
 from collapipe_jax.quantity import Struct, positive, quantity
 from collapipe_jax.units import db_to_linear
 
@@ -93,29 +97,6 @@ def node_distance_m(position_m: Positions, params: TopologyParams) -> Float[Arra
     return jnp.sqrt(square)
 
 
-class PathLossLaw(NamedTuple):
-    """``PL(d) = intercept_db + slope_db log10(d / 1 km)`` in dB."""
-
-    intercept_db: float
-    slope_db: float
-
-    def __call__(self, distance_m: Float[Array, "*any"]) -> Float[Array, "*any"]:
-        """Path loss in dB at a distance. Source: docs/system-model.md, section 2."""
-        return self.intercept_db + self.slope_db * jnp.log10(distance_m / 1000.0)
-
-
-PATH_LOSS_LAWS: dict[str, Callable[[Array], Array]] = {
-    # 3GPP TR 36.814, urban macro at 2 GHz, device to edge
-    "macro_2ghz": PathLossLaw(128.1, 37.6),
-    # 3GPP TR 36.843, outdoor device to device, out of sight
-    "d2d_outdoor": PathLossLaw(148.0, 40.0),
-    # WINNER II D1.1.2 B1, in sight: 22.7 log10 d_m + 41 + 20 log10(f / 5 GHz) at 2 GHz
-    "winner_b1_sight": PathLossLaw(101.14, 22.7),
-    # Friis at 2 GHz: 20 log10(4 pi d f / c)
-    "free_space_2ghz": PathLossLaw(98.47, 20.0),
-}
-"""Known path-loss laws by name: functions of the distance in m, with the loss in dB."""
-
 _NUGGET = 1e-4  # two nodes in one place would make a covariance singular in float32
 
 
@@ -141,10 +122,12 @@ class PropagationParams(Struct):
 
 
 class Shadowing(NamedTuple):
-    """Gain of all links beyond the path loss; between nodes it is reciprocal."""
+    """Shadowing of all links, and whether they are in sight; between nodes both are reciprocal."""
 
     d2e_db: Float[Array, "N J"]
     node_db: Float[Array, "N*J N*J"]
+    d2e_sight: Float[Array, "N J"] | None = None  # standard normals, of a :class:`SightLaw`
+    node_sight: Float[Array, "N*J N*J"] | None = None
 
 
 class LargeScaleGain(NamedTuple):
@@ -154,18 +137,14 @@ class LargeScaleGain(NamedTuple):
     node: Float[Array, "N J N J"]
 
 
-def path_loss_law(name: str) -> Callable[[Array], Array]:
-    """The law of a name of :data:`PATH_LOSS_LAWS`, or of ``package.module:name``."""
-    return find("path_loss", name, PATH_LOSS_LAWS)
-
-
 def sample_shadowing(
     key: PRNGKeyArray, position_m: Positions, topology: TopologyParams, params: PropagationParams
 ) -> Shadowing:
-    """Log-normal shadowing of all links.
+    """Log-normal shadowing of all links, and their sight variables if the path loss has any.
 
     Links to the base station have correlation ``exp(-d / d_corr)`` at distance ``d`` of their
     nodes. Links between nodes are independent of each other and the same in both directions.
+    Sight variables are independent of all else.
     """
     d2e_key, node_key = jax.random.split(key)
     between_m = node_distance_m(position_m, topology)
@@ -174,7 +153,21 @@ def sample_shadowing(
     return Shadowing(
         d2e_db=params.d2e_shadowing_db * d2e.reshape(position_m.shape[:2]),
         node_db=params.d2d_shadowing_db * node,
+        **_sample_sight(key, position_m, params),
     )
+
+
+def _sample_sight(key, position_m, params):
+    """Standard normals of the links whose path loss has sight, by name of :class:`Shadowing`."""
+    # Further keys: those of the shadowing do not depend on the law.
+    d2e_key, node_key = jax.random.fold_in(key, 2), jax.random.fold_in(key, 3)
+    shape, count = position_m.shape[:2], position_m.shape[0] * position_m.shape[1]
+    sight = {}
+    if isinstance(path_loss_law(params.d2e_path_loss), SightLaw):
+        sight["d2e_sight"] = jax.random.normal(d2e_key, shape)
+    if isinstance(path_loss_law(params.d2d_path_loss), SightLaw):
+        sight["node_sight"] = symmetric(jax.random.normal(node_key, (count, count)))
+    return sight
 
 
 def step_shadowing(
@@ -189,7 +182,9 @@ def step_shadowing(
     A link to the base station whose node moves by ``d`` keeps the correlation
     ``exp(-d / d_corr)`` (Gudmundson 1991), and so do two nodes at distance ``d``. For a link
     between nodes ``d`` is the sum of what both ends move. A link whose ends stand still keeps
-    its shadowing. ``before`` and ``position_m`` are those before the displacement ``moved_m``.
+    its shadowing. Sight variables decorrelate in the same way, over the same distances, but
+    each link on its own. ``before`` and ``position_m`` are those before the displacement
+    ``moved_m``.
     """
     d2e_key, node_key = jax.random.split(key)
     from_m, moved_m = position_m.reshape(-1, 2), moved_m.reshape(-1, 2)
@@ -200,10 +195,22 @@ def step_shadowing(
     distance_m = jnp.linalg.norm(moved_m, axis=-1)
     ways = (distance_m[:, None] + distance_m[None, :]) / params.d2d_decorrelation_distance_m
     fresh = params.d2d_shadowing_db * symmetric(jax.random.normal(node_key, ways.shape))
+    sight = _sample_sight(key, position_m, params)
+    if before.d2e_sight is not None:
+        way = distance_m.reshape(before.d2e_sight.shape) / params.d2e_decorrelation_distance_m
+        sight["d2e_sight"] = _decorrelated(before.d2e_sight, way, sight["d2e_sight"])
+    if before.node_sight is not None:
+        sight["node_sight"] = _decorrelated(before.node_sight, ways, sight["node_sight"])
     return Shadowing(
         d2e_db=jnp.where(stood, old, d2e).reshape(before.d2e_db.shape),
-        node_db=jnp.exp(-ways) * before.node_db + jnp.sqrt(-jnp.expm1(-2.0 * ways)) * fresh,
+        node_db=_decorrelated(before.node_db, ways, fresh),
+        **sight,
     )
+
+
+def _decorrelated(before, way, fresh):
+    """Normal values after a way in units of their decorrelation distance (Gudmundson 1991)."""
+    return jnp.exp(-way) * before + jnp.sqrt(-jnp.expm1(-2.0 * way)) * fresh
 
 
 def large_scale_gain(
@@ -212,8 +219,9 @@ def large_scale_gain(
     """Path loss with shadowing, as linear gains."""
     shape = position_m.shape[:2]
     d2e_m, between_m = d2e_distance_m(position_m, topology), node_distance_m(position_m, topology)
-    d2e_db = -path_loss_law(params.d2e_path_loss)(d2e_m) + shadowing.d2e_db
-    node_db = -path_loss_law(params.d2d_path_loss)(between_m) + shadowing.node_db
+    d2e_loss_db = path_loss_db(params.d2e_path_loss, d2e_m, shadowing.d2e_sight)
+    node_loss_db = path_loss_db(params.d2d_path_loss, between_m, shadowing.node_sight)
+    d2e_db, node_db = -d2e_loss_db + shadowing.d2e_db, -node_loss_db + shadowing.node_db
     return LargeScaleGain(
         d2e=db_to_linear(d2e_db), node=db_to_linear(node_db).reshape(*shape, *shape)
     )

@@ -38,6 +38,7 @@ class Case:
     batch: int = 6
     rate_law: str = "mean"
     efficiency_scale: float = 1.0  # of the ceiling of modulation
+    amplifier_efficiency: float = 1.0
     drift: bool = False
     caps: bool = False
     coupled: bool = False
@@ -53,11 +54,13 @@ CASES = {
     "above the ceiling": Case(efficiency_scale=0.15),
     "above the ceiling, ergodic": Case(efficiency_scale=0.15, rate_law="ergodic"),
     "below the ceiling": Case(efficiency_scale=10.0),
+    "amplifiers": Case(amplifier_efficiency=0.35),
     "drift": Case(drift=True),
     "caps": Case(caps=True),
     "coupled": Case(coupled=True),
     "coupled, above the ceiling": Case(coupled=True, efficiency_scale=0.15),
     "coupled, caps, large batch": Case(coupled=True, caps=True, batch=12),
+    "coupled, caps, amplifiers": Case(batch=12, coupled=True, caps=True, amplifier_efficiency=0.35),
     "coupled, caps, drift, large, ergodic": Case(
         (4, 5, 12), rate_law="ergodic", coupled=True, caps=True, drift=True
     ),
@@ -81,6 +84,7 @@ def draw(case, seed=0):
     radio = radio.replace(
         rate_law=case.rate_law,
         max_spectral_efficiency=case.efficiency_scale * radio.max_spectral_efficiency,
+        amplifier_efficiency=case.amplifier_efficiency * radio.amplifier_efficiency,
     )
     problem = problem.replace(radio=radio)
     if case.drift:
@@ -89,7 +93,7 @@ def draw(case, seed=0):
         problem = problem.replace(learning=problem.learning.replace(drift=drift))
     if case.caps:  # close to what the nodes spend, some kept and some exceeded
         control = problem.control
-        budget_j = 0.05 * control.energy_budget_j
+        budget_j = 0.05 / case.amplifier_efficiency * control.energy_budget_j
         problem = problem.replace(control=control.replace(energy_budget_j=budget_j))
     logs = random_logs(np.random.default_rng(seed), clusters, devices, case.batch, spread=2.5)
     return problem, decision, logs

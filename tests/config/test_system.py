@@ -25,6 +25,7 @@ OTHER = {
     "devices.control_unit": "jetson_tx2",
     "devices.kinds": ("jetson_nano",),
     "radio.rate_law": "ergodic",
+    "radio.downlink_interference_w": 3e-12,
     "learning.bound": "one_step",
     "control.divergence_ratio": 1.5,
     "propagation.d2e_path_loss": "free_space_2ghz",
@@ -66,6 +67,13 @@ IN_SYSTEM = [
     "training.client_optimizer",
     "policy.micro_batches",
 ]
+
+
+def test_the_downlink_has_the_uplinks_interference_unless_it_has_its_own():
+    config = changed("radio.d2e_interference_w", 7e-13)
+    assert build_system.build_system_params(config).radio.downlink_interference_w == 7e-13
+    config.radio.downlink_interference_w = 0.0
+    assert build_system.build_system_params(config).radio.downlink_interference_w == 0.0
 
 
 @pytest.mark.parametrize("name", IN_SYSTEM)

@@ -51,8 +51,11 @@ def test_the_control_unit_floor_is_reached_at_vanishing_power():
         d2d_power_w=jnp.asarray(used * 1e-7),
         d2e_power_w=jnp.full(1, 1e-6),
     )
-    spent = float(evaluate_one(problem, decision).energy_j[0, 0])
-    assert spent == pytest.approx(float(control_unit_floor_j(problem)[0]), rel=0.01)
+    for efficiency in (1.0, 0.35):
+        radio = problem.radio.replace(amplifier_efficiency=jnp.float32(efficiency))
+        problem = problem.replace(radio=radio)
+        spent = float(evaluate_one(problem, decision).energy_j[0, 0])
+        assert spent == pytest.approx(float(control_unit_floor_j(problem)[0]), rel=0.01)
 
 
 def test_block_energy_is_what_a_block_adds():

@@ -58,7 +58,7 @@ def link_rates(network, n, k, share, power_w):
     radio = network["radio"]
     band, gain = radio["d2e_bandwidth_hz"], radio["d2e_gain"][n][k + 1]
     up_noise = band * radio["bs_noise_w_per_hz"] + radio["d2e_interference_w"]
-    down_noise = band * radio["node_noise_w_per_hz"] + radio["d2e_interference_w"]
+    down_noise = band * radio["node_noise_w_per_hz"] + radio["downlink_interference_w"]
     x_up = power_w * gain / (share * up_noise)
     x_down = radio["bs_power_w"] * gain / down_noise
     up, down = (share * band * spectral_efficiency(radio, x) for x in (x_up, x_down))
@@ -119,7 +119,8 @@ def client_energy_j(network, n, k, work, air_bits, power_w, links):
     compute, steps = network["compute"], network["workload"]["local_steps"]
     speed = compute["flops_per_s"][n][k + 1]
     computing_j = steps * flops * compute["energy_coefficient"][n][k + 1] * speed**2
-    return computing_j + power_w * (steps * air_bits + bits) / links[1]
+    drawn_w = power_w / network["radio"]["amplifier_efficiency"]
+    return computing_j + drawn_w * (steps * air_bits + bits) / links[1]
 
 
 def bracket(learning, own, excess):

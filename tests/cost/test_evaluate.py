@@ -32,6 +32,8 @@ def draw(seed):
     decision = random_decision(rng, network, sitting_out, skipped=seed // 3 % devices)
     if seed % 5 == 4:  # hardly a micro-batch arrives: the tangent of the divergence
         network["radio"]["outage_threshold"] *= 40
+    if seed % 3 == 1:
+        network["radio"]["amplifier_efficiency"] = 0.35
     if seed % 5 == 3:
         network["radio"]["harq_attempts"] = 1
     return network, decision

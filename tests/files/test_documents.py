@@ -52,6 +52,15 @@ def files(tmp_path):
 # --- right documents --------------------------------------------------------------------------
 
 
+def test_older_documents_have_the_uplinks_interference_and_count_radiated_power(files):
+    def age(network):
+        del network["radio"]["downlink_interference_w"], network["radio"]["amplifier_efficiency"]
+
+    radio = files(age)[0].radio
+    assert radio.downlink_interference_w == radio.d2e_interference_w
+    assert radio.amplifier_efficiency == 1.0
+
+
 @pytest.mark.usefixtures("x64")
 def test_reading_gives_every_number_its_place(files):
     problem, decision = files()

@@ -99,6 +99,7 @@ def test_each_link_has_its_own_noise():
         node_noise_w_per_hz=2e-20,
         bs_noise_w_per_hz=5e-21,
         d2e_interference_w=7e-14,
+        downlink_interference_w=9e-12,
         bs_power_w=11.0,
         snr_gap=1.0,
         max_spectral_efficiency=50.0,
@@ -108,7 +109,7 @@ def test_each_link_has_its_own_noise():
     up, down = uplink_sinr(radio, power, gain, share), downlink_sinr(radio, gain)
     assert d2d == pytest.approx(0.2 * 3e-11 / (0.25 * (2e-13 + 4e-13)))
     assert up == pytest.approx(0.2 * 3e-11 / (0.25 * (1.5e-13 + 7e-14)))
-    assert down == pytest.approx(11 * 3e-11 / (6e-13 + 7e-14))
+    assert down == pytest.approx(11 * 3e-11 / (6e-13 + 9e-12))
     d2d_rate_bps, up_rate_bps = (
         1 / bit_time_s(radio, share * band_hz, sinr)
         for band_hz, sinr in ((radio.d2d_bandwidth_hz, d2d), (radio.d2e_bandwidth_hz, up))

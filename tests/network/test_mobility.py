@@ -195,7 +195,7 @@ def test_shadowing_keeps_its_law_where_nodes_now_stand(history):
 
 
 def test_whoever_stands_keeps_its_shadowing(history):
-    d2e_db, node_db = history.shadowing
+    d2e_db, node_db = history.shadowing[:2]
     control = [0, 6]
     units_db = d2e_db[:, :, :, 0]
     np.testing.assert_array_equal(units_db, units_db[:, :1].repeat(16, 1))
@@ -230,6 +230,41 @@ def test_shadowing_decorrelates_over_what_is_moved_as_gudmundson_has_it():
         pair = np.cov(before.node_db[:, i, j], after.node_db[:, i, j]) / 16
         kept = np.exp(-(moved_m[i] + moved_m[j]) / 10)
         np.testing.assert_allclose(pair, [[1, kept], [kept, 1]], atol=0.04)
+
+
+def test_sight_keeps_its_law_and_decorrelates_over_what_is_moved():
+    propagation = PROPAGATION.replace(d2e_path_loss="uma_2ghz", d2d_path_loss="tr36843_outdoor")
+    places_m, moves_m = jnp.array(PLACES_M), jnp.array(MOVES_M)
+
+    @jax.jit
+    @jax.vmap
+    def moved(key):
+        first, second = jax.random.split(key)
+        before = sample_shadowing(first, places_m, TOPOLOGY, propagation)
+        return before, step_shadowing(second, before, places_m, moves_m, propagation)
+
+    before, after = jax.tree.map(np.asarray, moved(keys(20_000)))
+    np.testing.assert_allclose(after.node_sight, after.node_sight.swapaxes(1, 2), atol=1e-5)
+    way_m = np.linalg.norm(MOVES_M, axis=-1).reshape(4)
+    for i in range(4):
+        pair = np.cov(before.d2e_sight.reshape(-1, 4)[:, i], after.d2e_sight.reshape(-1, 4)[:, i])
+        kept = np.exp(-way_m[i] / 50)
+        np.testing.assert_allclose(pair, [[1, kept], [kept, 1]], atol=0.04)
+    for i, j in zip(*np.triu_indices(4, 1), strict=True):
+        pair = np.cov(before.node_sight[:, i, j], after.node_sight[:, i, j])
+        kept = np.exp(-(way_m[i] + way_m[j]) / 10)
+        np.testing.assert_allclose(pair, [[1, kept], [kept, 1]], atol=0.04)
+
+
+def test_whoever_walks_keeps_a_law_with_sight():
+    params = walking(5.0)
+    propagation = params.propagation.replace(
+        d2e_path_loss="uma_2ghz", d2d_path_loss="tr36843_outdoor"
+    )
+    state, happened = rounds(draw(jax.random.key(0), params.replace(propagation=propagation)))
+    assert state.mobility.shadowing.d2e_sight.shape == (2, 4)
+    assert state.mobility.shadowing.node_sight.shape == (8, 8)
+    assert all(np.isfinite(one.cost.latency_s) for one in happened)
 
 
 draw = jax.jit(sample_system)

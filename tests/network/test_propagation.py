@@ -3,12 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from scipy.stats import kstest
 from support.tiny_system import PROPAGATION
 
+from collapipe_jax.network.path_loss import PATH_LOSS_LAWS
 from collapipe_jax.network.propagation import (
-    PATH_LOSS_LAWS,
     TopologyParams,
     d2e_distance_m,
     large_scale_gain,
@@ -118,24 +117,6 @@ def draw(params, realisations=4000):
     return jax.tree.map(np.asarray, sampled(keys, params))
 
 
-@pytest.mark.parametrize(
-    ("name", "distance_m", "expected_db"),
-    [
-        ("macro_2ghz", 1000, 128.1),
-        ("macro_2ghz", 100, 90.5),
-        ("d2d_outdoor", 1000, 148),
-        ("d2d_outdoor", 10, 68),
-        # 41 + 20 log10(2 / 5) + 22.7 log10 d_m
-        ("winner_b1_sight", 50, 41 + 20 * np.log10(0.4) + 22.7 * np.log10(50)),
-        # (4 pi d f / c)^2 at 2 GHz
-        ("free_space_2ghz", 100, 20 * np.log10(4 * np.pi * 100 * 2e9 / 299792458)),
-    ],
-)
-def test_path_loss_laws(name, distance_m, expected_db):
-    got = PATH_LOSS_LAWS[name](jnp.float32(distance_m))
-    assert got == pytest.approx(expected_db, abs=0.01)
-
-
 def test_without_shadowing_a_gain_is_its_path_loss():
     still = draw(PROPAGATION.replace(d2e_shadowing_db=0.0, d2d_shadowing_db=0.0))
     for n, i in np.ndindex(2, 3):
@@ -168,6 +149,48 @@ def test_shadowing_between_nodes_is_reciprocal_and_independent():
     links = shadow_db[:, *np.triu_indices(6, 1)]
     np.testing.assert_allclose(links.std(axis=0), 4, rtol=0.05)
     np.testing.assert_allclose(np.corrcoef(links.T), np.eye(15), atol=0.07)
+
+
+WITH_SIGHT = PROPAGATION.replace(
+    d2e_path_loss="uma_2ghz",
+    d2d_path_loss="tr36843_outdoor",
+    d2e_shadowing_db=0.0,
+    d2d_shadowing_db=0.0,
+)
+
+
+def test_links_are_in_sight_with_their_chance_independently_and_in_both_directions():
+    gain = draw(WITH_SIGHT)
+    node = gain.node.reshape(-1, 6, 6)
+    np.testing.assert_allclose(node, node.swapaxes(1, 2), rtol=1e-5)
+    links = np.triu_indices(6, 1)
+    flat = POSITION_M.reshape(6, 2)
+    between_m = np.linalg.norm(flat[:, None] - flat[None], axis=-1)[links]
+    from_mast_m = np.linalg.norm(flat, axis=-1)
+    for got, law, d_m in (
+        (node[:, *links], PATH_LOSS_LAWS["tr36843_outdoor"], between_m),
+        (gain.d2e.reshape(-1, 6), PATH_LOSS_LAWS["uma_2ghz"], from_mast_m),
+    ):
+        loss_db, d_m = -10 * np.log10(got), jnp.array(d_m, jnp.float32)
+        in_sight, out_of_sight = np.asarray(law.in_sight(d_m)), np.asarray(law.out_of_sight(d_m))
+        seen = loss_db < (in_sight + out_of_sight) / 2
+        expected = np.where(seen, in_sight, out_of_sight)
+        np.testing.assert_allclose(loss_db, expected, atol=1e-3)
+        seen = seen[:, in_sight < out_of_sight]  # both are free space up to 8 m
+        chance = np.asarray(law.sight_probability(d_m))[in_sight < out_of_sight]
+        np.testing.assert_allclose(seen.mean(axis=0), chance, atol=0.035)
+        varied = seen[:, seen.std(axis=0) > 0]
+        np.testing.assert_allclose(np.corrcoef(varied.T), np.eye(varied.shape[1]), atol=0.07)
+
+
+def test_a_law_with_sight_leaves_the_shadowing_of_a_key():
+    key, position_m = jax.random.key(5), jnp.array(POSITION_M)
+    with_sight = PROPAGATION.replace(d2d_path_loss="tr36843_outdoor")
+    plain = sample_shadowing(key, position_m, TOPOLOGY, PROPAGATION)
+    other = sample_shadowing(key, position_m, TOPOLOGY, with_sight)
+    assert plain.d2e_sight is plain.node_sight is other.d2e_sight is None
+    np.testing.assert_array_equal(plain.node_db, other.node_db)
+    np.testing.assert_array_equal(plain.d2e_db, other.d2e_db)
 
 
 def test_symmetric_mirrors_the_upper_half_with_trailing_axes():

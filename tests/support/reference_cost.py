@@ -81,7 +81,7 @@ def downlink(network, decision, n) -> tuple[float, float]:
     """(5)."""
     radio, share = network["radio"], decision["d2e_share"][n]
     band = radio["d2e_bandwidth_hz"]
-    noise = band * radio["node_noise_w_per_hz"] + radio["d2e_interference_w"]
+    noise = band * radio["node_noise_w_per_hz"] + radio["downlink_interference_w"]
     sinr = radio["bs_power_w"] * radio["d2e_gain"][n][0] / noise
     return share * band * spectral_efficiency(radio, sinr), sinr
 
@@ -251,7 +251,9 @@ def node_energies_j(network, decision, n, links) -> list[float]:
     """(16)."""
     work, compute = network["workload"], network["compute"]
     coefficient, speed = compute["energy_coefficient"][n], compute["flops_per_s"][n]
-    power, segments = decision["d2d_power_w"][n], decision["segments"][n]
+    drawn = 1 / network["radio"]["amplifier_efficiency"]
+    power = [drawn * power_w for power_w in decision["d2d_power_w"][n]]
+    segments = decision["segments"][n]
     steps, batch, passes = work["local_steps"], work["batch"], 1 + work["backward_ratio"]
     activation, target = work["activation_bits"], work["target_bits"]
     model_s = model_times_s(network, decision, n, links)
@@ -266,7 +268,7 @@ def node_energies_j(network, decision, n, links) -> list[float]:
         energy[here] += power[here] * bits / forward_rate
         energy[there] += power[there] * bits / backward_rate
     sending = steps * batch * (activation + target) / links.uplink[0] + model_s.up
-    energy[0] += decision["d2e_power_w"][n] * sending
+    energy[0] += drawn * decision["d2e_power_w"][n] * sending
     return energy
 
 

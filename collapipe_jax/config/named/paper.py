@@ -10,13 +10,14 @@ model.
 
 ``paper:transformer`` has the workload of Transformer-base translation, and ``paper:lowband`` makes
 moving parameters most of a round: every pipeline policy then waits for the same upload, and what
-can be saved on devices and their links is a small part of it.
+can be saved on devices and their links is a small part of it. ``paper:reuse`` has neighbours on the
+same carrier, so interference is 10 times stronger at the base station and 400 times at the nodes.
 """
 
 from collapipe_jax.config import default
 from collapipe_jax.config.default import Config
 
-VARIANTS = ("", "transformer", "lowband")
+VARIANTS = ("", "transformer", "lowband", "reuse")
 
 
 def get_config(variant: str = "") -> Config:
@@ -44,4 +45,7 @@ def get_config(variant: str = "") -> Config:
     elif variant == "lowband":
         config.radio.d2e_bandwidth_hz = 5e6  # the narrowest common LTE carrier
         config.training.local_steps = 1
+    elif variant == "reuse":
+        # docs/system-model.md, section 2: 7 dB over thermal noise, and six base stations at 1 km.
+        config.radio.update({"d2e_interference_w": 1e-12, "downlink_interference_w": 4e-11})
     return config
