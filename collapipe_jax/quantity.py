@@ -37,6 +37,7 @@ class Quantity:
     slip: str = ""  # question and advice where it is not: a likely slip
     whole: bool = False  # whether it is an integer
     choices: Any = ()  # known names, where it is a name; a mapping where ``own``
+    optional: bool = False  # whether a document may lack it
     own: bool = False  # whether it may also name an object of one's own, see :mod:`.own`
 
     @property
