@@ -38,6 +38,7 @@ class Quantity:
     whole: bool = False  # whether it is an integer
     missing: float | str | None = None  # in a document without it: its value, or another key's
     choices: Any = ()  # known names, where it is a name; a mapping where ``own``
+    optional: bool = False  # whether a document may lack it
     own: bool = False  # whether it may also name an object of one's own, see :mod:`.own`
 
     @property

@@ -66,14 +66,16 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         texts = map(number_text, numbers)
         shares = (broken[key] for key in ("memory", "networks_over_energy", "divergence"))
         over = "/".join(f"{100 * share:.0f}" for share in shares)
-        rows.append((name, median_text(policy["latency_s"]), *texts, over))
+        part = f"{100 * policy['participation']['mean']:.0f}"
+        rows.append((name, median_text(policy["latency_s"]), *texts, part, over))
     return make_table(
-        ("policy", "latency\ns", "compute\ns", "memory\nMiB", "energy\nJ", "over\n%"),
+        ("policy", "latency\ns", "compute\ns", "memory\nMiB", "energy\nJ", "part\n%", "over\n%"),
         rows,
         title=f"Medians over {summary['realisations']} networks of {summary['rounds']} rounds",
         caption="Latency with the 95 % interval of its median. Memory of the fullest device, "
-        "energy of all nodes a round. Over: share of rounds over a device's memory, of networks "
-        "over a node's mean energy, and of networks over their mean divergence. "
+        "energy of all nodes a round. Part: clusters or clients that take part. Over: share of "
+        "rounds over a device's memory, of networks over a node's mean energy, and of networks "
+        "over their mean divergence. "
         f"{summary['realisations_left_out']} networks that can run no round are left out.",
         **COMPACT,
     )

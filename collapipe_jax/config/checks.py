@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from collapipe_jax.config.default import KEYS, RENAMED, Key
 from collapipe_jax.config.networks import follow_networks
 from collapipe_jax.errors import InputError, Known, Step, collect, nearest
+from collapipe_jax.policies.client_policies import find_cut
 from collapipe_jax.quantity import Quantity
 from collapipe_jax.simulation.system import NetworksOnFile
 from collapipe_jax.tasks.registry import TASKS, find_task
@@ -56,7 +57,7 @@ def check_values(
     fine = _fine_values(found, step)
     with step():
         follow_networks(fine)
-    for check in (_check_lengths, _check_task, _check_micro_batches, _check_steps):
+    for check in (_check_lengths, _check_task, _check_micro_batches, _check_steps, _check_cut):
         with step():
             check(fine, step)
     return fine
@@ -175,6 +176,11 @@ def _check_micro_batches(config: Known, step: Step) -> None:
     if count > 1 and config["pipeline.backend"] == "sequential":
         problem = "the sequential backend does not read it"
         raise InputError("pipeline.micro_batches", count, problem, "Give 1, or another backend")
+
+
+def _check_cut(config: Known, step: Step) -> None:
+    del step
+    find_cut(config["policy.cut"], config["model.encoder_blocks"])
 
 
 def _check_steps(config: Known, step: Step) -> None:

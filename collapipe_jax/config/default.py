@@ -22,6 +22,7 @@ from collapipe_jax.network.fading import DynamicsParams
 from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.pipeline.execution import BACKENDS
+from collapipe_jax.policies.client_policies import SHARES
 from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.quantity import Quantity, Struct, quantities
 from collapipe_jax.simulation.system import ControlParams, RadioParams
@@ -245,6 +246,39 @@ KEYS: dict[str, Any] = {
             "> 0",
         ),
         partitions=key(3, "partitions of the policy titanic", "> 0"),
+        cut=key(
+            "half",
+            "blocks on a client of splitfed, if its memory holds them: a number, `half` of all, or "
+            "`best`, with the least latency of the round",
+            symbol="L_c",
+            why="client and server share the encoder; `best` makes the fastest rival",
+        ),
+        shares=key(
+            "min_max",
+            "shares of the D2E band of data-parallel policies: `equal`, or `min_max`, with which "
+            "the slowest client is as fast as it can be",
+            choices=SHARES,
+            why="a rival at its best; the pipelines of dssra optimise theirs, too",
+        ),
+        accumulation=key(
+            1,
+            "pieces of a client's part, which adds up their gradients and keeps the activations of "
+            "one; of data-parallel policies with whole models",
+            "> 0",
+            symbol="A",
+            why="off; more needs less memory and launches more passes",
+        ),
+        broadcast=key(
+            True,
+            "data-parallel policies send parameters down to all clients in one transmission",
+            why="the parameters are the same for all; multicast is part of LTE (eMBMS)",
+        ),
+        deadline=key(
+            0.0,
+            "latency after which a policy that ignores the channel leaves a cluster or client out, "
+            "in reference latencies, as below the outage SINR; 0 is off",
+            why="off: every cluster that can run takes part",
+        ),
     ),
     "model": section(
         seed=_own_seed("initial weights"),

@@ -65,15 +65,21 @@ class Experiment:
         }
         if not policy_entry(self.config["policy"]["name"]).by_clients:
             return PipelineLearner(execution=self.execution, erasure_law=self.erasure_law, **shared)
-        devices = self.system.mean_problem.devices
-        return DataParallelLearner(devices=devices, max_samples=self._max_samples(), **shared)
+        clients = _clients(self.config["policy"]["name"], self.system.mean_problem.devices)
+        return DataParallelLearner(devices=clients, max_samples=self._max_samples(), **shared)
 
     def _max_samples(self) -> int:
         """Most samples of a mini-batch that a client may get."""
-        if self.config["dynamics"]["availability"] < 1.0:
+        if self.config["dynamics"]["availability"] < 1.0 or self.config["policy"]["deadline"]:
             return self.config["training"]["batch"]
         decision: Any = self.policy(jax.random.key(0), self.system.mean_problem)
         return int(decision.samples.max())
+
+
+def _clients(policy: str, devices: int) -> int:
+    """Copies of the model that train in a cluster."""
+    entry = policy_entry(policy)
+    return devices if entry.by_clients and not entry.by_control_units else 1
 
 
 def build_experiment(config: Config, unknown: Mapping[str, Any] | None = None) -> Experiment:
@@ -185,8 +191,7 @@ def build_optimizers(config: Config) -> Optimizers:
         return make_optimizer(name, rate, **options)
 
     # A round averages the embeddings of all clusters, or of all clients.
-    is_by_clients = policy_entry(config.policy.name).by_clients
-    copies = network.clusters * (network.devices if is_by_clients else 1)
+    copies = network.clusters * _clients(config.policy.name, network.devices)
     factor = training.embedding_rate_factor or float(copies)
     return Optimizers(
         client=scale_group_rates(make("client", **local), {"embedding": factor}),

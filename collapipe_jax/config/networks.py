@@ -11,6 +11,7 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.errors import InputError, Known
 from collapipe_jax.files.documents import read_network
 from collapipe_jax.network.channel import Radio
+from collapipe_jax.network.devices import Compute
 from collapipe_jax.simulation.system import NetworksOnFile
 
 _KEY = "network.file"
@@ -72,7 +73,7 @@ def _read_all(files: tuple[Path, ...], digest: str) -> NetworksOnFile:
     for place, problem in enumerate(problems):
         if problem.devices < most:
             problems[place] = _read(files[place], most)
-    networks = [NetworksOnFile(radio=_radio(each), compute=each.compute) for each in problems]
+    networks = [NetworksOnFile(radio=_radio(each), compute=_compute(each)) for each in problems]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *networks)
 
 
@@ -83,6 +84,15 @@ def _radio(problem: RoundProblem) -> Radio:
     """
     radio, own = problem.radio, np.arange(problem.clusters)
     return radio.replace(cross_gain=radio.cross_gain.at[own, :, own, :].set(radio.d2d_gain))
+
+
+def _compute(problem: RoundProblem) -> Compute:
+    """Devices of a document; a control unit without a limit of memory has an infinite one."""
+    compute = problem.compute
+    if compute.control_unit_memory_bytes is not None:
+        return compute
+    unlimited = np.full(problem.clusters, np.inf, np.float32)
+    return compute.replace(control_unit_memory_bytes=unlimited)
 
 
 def _read(file: Path, devices: int = 0) -> RoundProblem:

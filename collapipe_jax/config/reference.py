@@ -72,7 +72,7 @@ def _of_quantity(name: str, quantity: Quantity) -> dict[str, str]:
         "range": choices or "integer " * quantity.whole + quantity.bounds,
         "plausible": quantity.plausible,
         "likely slip": quantity.slip,
-        "meaning": quantity.meaning,
+        "meaning": quantity.meaning + " (optional)" * quantity.optional,
     }
 
 

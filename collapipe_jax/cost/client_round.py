@@ -11,8 +11,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from collapipe_jax.cost.client_links import (
+    ClientLinks,
+    client_links,
+    of_clients,
+    replica_links,
+    sends,
+)
 from collapipe_jax.cost.decision import ClientDecision
-from collapipe_jax.cost.divergence import cluster_divergence, participating_weight
+from collapipe_jax.cost.divergence import (
+    ClusterDivergence,
+    cluster_divergence,
+    participating_weight,
+)
 from collapipe_jax.cost.latency import LatencyParts
 from collapipe_jax.cost.link_quality import d2e_hazard
 from collapipe_jax.cost.memory import block_bytes
@@ -21,18 +32,17 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import ClientTimes, RoundCost
 from collapipe_jax.cost.workload import ModelEnds, Workload
 from collapipe_jax.errors import InputError
-from collapipe_jax.network.channel import bit_time_s, downlink_sinr, loss_probability, uplink_sinr
+from collapipe_jax.network.channel import loss_probability
 
-_PerClient = Float[Array, "N K"]
+_PerClient = Float[Array, "N C"]
 
 
-class _Links(NamedTuple):
-    """SINRs and times of a bit between clients and the base station."""
+class _Exchange(NamedTuple):
+    """Replicas between a control unit and its devices."""
 
-    uplink_sinr: _PerClient
-    uplink_bit_s: _PerClient
-    downlink_sinr: _PerClient
-    downlink_bit_s: _PerClient
+    distribute_s: Float[Array, " N"]
+    collect_s: Float[Array, " N"]
+    sending_j: Float[Array, "N J"]
 
 
 def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCost:
@@ -40,33 +50,38 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
 
     A client that cannot send makes latency and energies of its cluster, and latency,
     divergence and objective of the round, infinite. A cluster without a client costs
-    nothing. Parts of a cluster's latency are those of its slowest client, and control units
-    spend no energy.
+    nothing. Parts of a cluster's latency are those of its slowest client.
 
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
-    links = _client_links(problem, decision)
-    times = _client_times(problem, decision, links)
+    links = client_links(problem, decision)
+    exchange = _exchange(problem, decision)
+    d2e_times = _d2e_times(problem, decision, links)
+    times = _with_exchange(d2e_times, decision, exchange)
     latency_s = functools.reduce(operator.add, times)
     broken = jnp.any(~jnp.isfinite(latency_s), axis=1)
     cluster_latency_s = jnp.where(broken, jnp.inf, jnp.max(latency_s, axis=1))
     hazard = _client_hazard(problem, decision, links)
-    divergence = jnp.where(broken, jnp.inf, _client_divergence(problem, decision, hazard))
-    energy_j = _client_energy_j(problem, decision, links)
-    energy_j = jnp.concatenate([jnp.zeros_like(energy_j[:, :1]), energy_j], axis=1)
+    bounds = client_divergence(problem, decision)
+    divergence = jnp.where(broken, jnp.inf, bounds.at(hazard).sum(axis=1))
+    energy_j = _node_energy_j(problem, decision, links) + exchange.sending_j
     energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
     round_s = jnp.max(cluster_latency_s)
     costs = unit_costs(problem)
     drift = jnp.sum(costs.energy_per_j * energy_j.T, axis=0) + costs.divergence * divergence
+    memory_bytes, own_bytes = client_memory_bytes(problem.workload, decision), None
+    if decision.tier == "control_units":
+        memory_bytes, own_bytes = jnp.zeros(energy_j[:, 1:].shape), memory_bytes[:, 0]
     return RoundCost(
         latency_s=round_s,
         cluster_latency_s=cluster_latency_s,
         compute_latency_s=jnp.max(times.computing_s),
-        parts=_slowest_parts(times, latency_s),
+        parts=_slowest_parts(d2e_times, latency_s, exchange),
         flows=None,
         energy_j=energy_j,
-        memory_bytes=client_memory_bytes(problem.workload, decision),
+        memory_bytes=memory_bytes,
+        control_unit_memory_bytes=own_bytes,
         loss_probability=loss_probability(hazard),
         divergence=jnp.sum(divergence),
         objective=round_objective(costs, round_s, drift),
@@ -75,44 +90,74 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     )
 
 
-def _client_links(problem: RoundProblem, decision: ClientDecision) -> _Links:
-    """Links of every client with its own gain and share.
+def client_latency_s(problem: RoundProblem, decision: ClientDecision) -> _PerClient:
+    """Latency of every client, 0 of one that is left out."""
+    times = _d2e_times(problem, decision, client_links(problem, decision))
+    times = _with_exchange(times, decision, _exchange(problem, decision))
+    return functools.reduce(operator.add, times)
 
-    A device that is left out has the whole band, so that its unused entries stay finite.
+
+def _exchange(problem: RoundProblem, decision: ClientDecision) -> _Exchange:
+    """Replicas of a hierarchical round over D2D, 0 in another.
+
+    Source: docs/system-model.md (22).
     """
-    radio, gain = problem.radio, problem.radio.d2e_gain[:, 1:]
-    share = jnp.where(decision.samples > 0, decision.d2e_share, 1.0)
-    up = uplink_sinr(radio, decision.d2e_power_w, gain, share)
-    down = downlink_sinr(radio, gain)
-    band_hz = share * radio.d2e_bandwidth_hz
-    return _Links(up, bit_time_s(radio, band_hz, up), down, bit_time_s(radio, band_hz, down))
+    trains, power_w = decision.samples > 0, problem.radio.d2d_power_max_w
+    if decision.tier != "hierarchical":
+        none = jnp.zeros(len(trains))
+        return _Exchange(none, none, jnp.zeros_like(power_w))
+    links, bits = replica_links(problem, decision), client_model_bits(problem.workload, decision)
+    down_s = bits * jnp.where(trains, links.down_bit_s, 0.0)
+    up_s = bits * jnp.where(trains, links.up_bit_s, 0.0)
+    distribute_s = jnp.max(down_s, axis=1) if decision.broadcast else jnp.sum(down_s, axis=1)
+    air_s = jnp.concatenate([distribute_s[:, None], up_s], axis=1)
+    drawn_w = power_w / problem.radio.amplifier_efficiency
+    return _Exchange(distribute_s, jnp.sum(up_s, axis=1), drawn_w * air_s)
 
 
-def _client_times(problem: RoundProblem, decision: ClientDecision, links: _Links) -> ClientTimes:
+def _with_exchange(
+    times: ClientTimes, decision: ClientDecision, exchange: _Exchange
+) -> ClientTimes:
     """Times of every client; their sum is ``T_k`` of docs/system-model.md, section 6."""
-    work, compute = problem.workload, problem.compute
-    samples, clients = decision.samples, jnp.sum(decision.samples > 0)
-    model_bits = _client_model_bits(work, decision)
-    passes = (decision.client_blocks + 1) * (1.0 + work.backward_ratio) + decision.whole_model
-    step_s = samples * _client_flops(work, decision) / compute.flops_per_s[:, 1:]
-    step_s = step_s + passes * compute.block_overhead_s
-    messages_s = jnp.zeros_like(step_s)
+    trains = decision.samples > 0
+    return times._replace(
+        download_s=jnp.where(trains, times.download_s + exchange.distribute_s[:, None], 0.0),
+        upload_s=jnp.where(trains, times.upload_s + exchange.collect_s[:, None], 0.0),
+    )
+
+
+def _d2e_times(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> ClientTimes:
+    """Times of every client without the hop over a control unit."""
+    work, samples = problem.workload, decision.samples
+    model_bits = client_model_bits(work, decision)
+    messages_s = jnp.zeros(samples.shape)
     if not decision.whole_model:
-        behind = work.blocks - decision.client_blocks
-        flops = behind * work.block_flops * (1.0 + work.backward_ratio) + work.decoder_flops
-        step_s = step_s + clients * samples * flops / compute.es_flops_per_s
-        step_s = step_s + (behind * (1.0 + work.backward_ratio) + 1) * compute.block_overhead_s
-        up_bits = samples * work.uplink_bits
-        down_bits = samples * work.activation_bits
+        up_bits, down_bits = samples * work.uplink_bits, samples * work.activation_bits
         messages_s = up_bits * links.uplink_bit_s + down_bits * links.downlink_bit_s
-        messages_s = messages_s + 2 * compute.link_overhead_s
+        messages_s = messages_s + 2 * problem.compute.link_overhead_s
     times = ClientTimes(
-        download_s=model_bits * links.downlink_bit_s,
-        computing_s=work.local_steps * step_s,
+        download_s=model_bits * links.parameter_bit_s,
+        computing_s=work.local_steps * _step_s(problem, decision),
         messages_s=work.local_steps * messages_s,
         upload_s=model_bits * links.uplink_bit_s,
     )
     return jax.tree.map(lambda time_s: jnp.where(samples > 0, time_s, 0.0), times)
+
+
+def _step_s(problem: RoundProblem, decision: ClientDecision) -> _PerClient:
+    """Computing of a local step, on the client and on the edge server for it."""
+    work, compute, samples = problem.workload, problem.compute, decision.samples
+    passes = (decision.client_blocks + 1) * (1.0 + work.backward_ratio) + decision.whole_model
+    pieces = jnp.minimum(decision.accumulation, samples)
+    step_s = samples * _client_flops(work, decision) / of_clients(compute.flops_per_s, decision)
+    step_s = step_s + pieces * passes * compute.block_overhead_s
+    if decision.whole_model:
+        return step_s
+    behind, clients = work.blocks - decision.client_blocks, jnp.sum(samples > 0)
+    flops = behind * work.block_flops * (1.0 + work.backward_ratio) + work.decoder_flops
+    step_s = step_s + clients * samples * flops / compute.es_flops_per_s
+    passes = behind * (1.0 + work.backward_ratio) + 1
+    return step_s + passes * compute.block_overhead_s
 
 
 def _client_flops(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
@@ -122,7 +167,7 @@ def _client_flops(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
     return both + work.decoder_flops if decision.whole_model else both
 
 
-def _client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
+def client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
     """``D`` of docs/system-model.md, section 6: parameters of a client on a link."""
     bits = decision.client_blocks * work.block_param_bits + work.embedding_param_bits
     return bits + model_ends(work).decoder_param_bits if decision.whole_model else bits
@@ -145,32 +190,45 @@ def model_ends(work: Workload) -> ModelEnds:
     return work.ends
 
 
-def _client_energy_j(problem: RoundProblem, decision: ClientDecision, links: _Links) -> _PerClient:
-    """``E_k`` of docs/system-model.md, section 6."""
+def _node_energy_j(
+    problem: RoundProblem, decision: ClientDecision, links: ClientLinks
+) -> Float[Array, "N J"]:
+    """``E_k`` of docs/system-model.md, section 6: computing and D2E messages."""
     work, compute = problem.workload, problem.compute
     samples = work.local_steps * decision.samples
-    computing_j = samples * _client_flops(work, decision) * compute.joules_per_flop[:, 1:]
-    up_bits = _client_model_bits(work, decision)
+    joules_per_flop = of_clients(compute.joules_per_flop, decision)
+    computing_j = samples * _client_flops(work, decision) * joules_per_flop
+    up_bits = client_model_bits(work, decision)
     if not decision.whole_model:
         up_bits = up_bits + samples * work.uplink_bits
-    power_w = decision.d2e_power_w / problem.radio.amplifier_efficiency
-    sending_j = power_w * up_bits * links.uplink_bit_s
-    return jnp.where(decision.samples > 0, computing_j + sending_j, 0.0)
+    sending_j = jnp.where(sends(decision), up_bits * links.uplink_bit_s, 0.0)
+    sending_j = decision.d2e_power_w / problem.radio.amplifier_efficiency * sending_j
+    idle_j = jnp.zeros_like(compute.joules_per_flop)
+    if decision.tier == "hierarchical":
+        return jnp.concatenate([sending_j, computing_j], axis=1)
+    at = slice(1) if decision.tier == "control_units" else slice(1, None)
+    return idle_j.at[:, at].set(computing_j + sending_j)
 
 
 def client_memory_bytes(work: Workload, decision: ClientDecision) -> _PerClient:
-    """Memory of every client, for its cluster's largest part of a mini-batch."""
+    """Memory of every client, for its cluster's largest part of a mini-batch.
+
+    It keeps the activations of one piece of its part.
+    """
     ends, blocks = model_ends(work), decision.client_blocks
     largest = jnp.max(decision.samples, axis=1, keepdims=True)
-    memory = blocks * block_bytes(work, largest)
-    memory = memory + jnp.where(blocks > 0, largest * work.block_working_bytes, 0.0)
+    piece = -(-largest // decision.accumulation)
+    memory = blocks * block_bytes(work, piece)
+    memory = memory + jnp.where(blocks > 0, piece * work.block_working_bytes, 0.0)
     memory = memory + ends.embedding_static_bytes
     if decision.whole_model:
         memory = memory + ends.decoder_static_bytes
     return jnp.where(decision.samples > 0, memory, 0.0)
 
 
-def _client_hazard(problem: RoundProblem, decision: ClientDecision, links: _Links) -> _PerClient:
+def _client_hazard(
+    problem: RoundProblem, decision: ClientDecision, links: ClientLinks
+) -> _PerClient:
     """Hazard ``Lambda_k`` of a client's one micro-batch: its uplink and its downlink."""
     if decision.whole_model:
         return jnp.zeros(decision.samples.shape)
@@ -178,26 +236,23 @@ def _client_hazard(problem: RoundProblem, decision: ClientDecision, links: _Link
     return jnp.where(decision.samples > 0, hazard, 0.0)
 
 
-def _client_divergence(
-    problem: RoundProblem, decision: ClientDecision, hazard: _PerClient
-) -> Float[Array, " N"]:
-    """Divergence of every cluster's clients, of weight ``w_n B_k / B`` and ``M = 1``."""
+def client_divergence(problem: RoundProblem, decision: ClientDecision) -> ClusterDivergence:
+    """Divergence of every client by its losses, of weight ``w_n B_k / B`` and ``M = 1``."""
     participates = jnp.any(decision.samples > 0, axis=1)
     weight = participating_weight(problem.learning.cluster_weight, participates)
     weight = weight[:, None] * decision.samples / problem.workload.batch
     batch = jnp.maximum(decision.samples, 1)
-    return jnp.sum(cluster_divergence(problem.learning, weight, batch, 1).at(hazard), axis=1)
+    return cluster_divergence(problem.learning, weight, batch, 1)
 
 
-def _slowest_parts(times: ClientTimes, latency_s: _PerClient) -> LatencyParts:
+def _slowest_parts(times: ClientTimes, latency_s: _PerClient, exchange: _Exchange) -> LatencyParts:
     """Parts of the latency of every cluster's slowest client."""
     slowest = jnp.argmax(latency_s, axis=1)[:, None]
     picked = ClientTimes(*(jnp.take_along_axis(part, slowest, axis=1)[:, 0] for part in times))
-    nothing = jnp.zeros_like(picked.download_s)
     return LatencyParts(
         download_s=picked.download_s,
-        distribute_s=nothing,
+        distribute_s=exchange.distribute_s,
         iterations_s=picked.computing_s + picked.messages_s,
-        collect_s=nothing,
+        collect_s=exchange.collect_s,
         upload_s=picked.upload_s,
     )

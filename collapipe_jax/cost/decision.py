@@ -39,8 +39,16 @@ class Decision(Struct):
     d2e_power_w: Array = quantity("D2E power of a control unit", "p^U", "N")
 
 
+TIERS = ("devices", "control_units", "hierarchical")
+"""Who trains and who talks to the base station in a data-parallel round."""
+
+
 class ClientDecision(Struct):
     """The decision of one round of a data-parallel policy, docs/system-model.md, section 6.
+
+    Clients train, and senders talk to the base station. Both are devices by default. In the tier
+    ``control_units`` both are control units; in ``hierarchical`` devices train and send to their
+    control unit. Arrays ``[N, K]`` of control units are ``[N, 1]``.
 
     Example:
       >>> import jax.numpy as jnp
@@ -57,19 +65,31 @@ class ClientDecision(Struct):
     """
 
     samples: Array = quantity(
-        "part of the cluster's mini-batch; a device without any is left out",
+        "a client's part of the cluster's mini-batch; one without any is left out",
         "B_k",
         "NK",
         whole=True,
     )
     client_blocks: Array = quantity("encoder blocks on every client", "L_c", whole=True)
-    d2e_share: Array = quantity("share of the D2E band", shape="NK")
-    d2e_power_w: Array = quantity("of no effect on a device that is left out", shape="NK")
+    accumulation: Array = positive(
+        "pieces of a client's part; it keeps the activations of one and adds up gradients",
+        "A",
+        whole=True,
+        default=1,
+    )
+    d2e_share: Array = quantity("a sender's share of the D2E band", shape="NK")
+    d2e_power_w: Array = quantity("of a sender; of no effect on one that is left out", shape="NK")
     whole_model: bool = quantity(
         "whether a client holds the decoder too and sends nothing but parameters; otherwise the "
         "edge server runs the other blocks and the decoder",
         static=True,
     )
+    broadcast: bool = quantity(
+        "whether parameters come down to all senders, or devices, in one transmission",
+        static=True,
+        default=False,
+    )
+    tier: str = quantity("who trains, and who sends", choices=TIERS, default="devices")
 
 
 class Allocation(NamedTuple):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from collapipe_jax.cost.client_links import sends
 from collapipe_jax.cost.client_round import client_memory_bytes
 from collapipe_jax.cost.decision import ClientDecision, Decision, active_nodes
 from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
@@ -79,17 +80,21 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
 
 def _client_violations(problem: RoundProblem, decision: ClientDecision) -> _Flags:
     """Limits that a data-parallel decision breaks."""
-    takes_part = decision.samples > 0
-    there = problem.compute.memory_bytes > 0
+    compute, radio, trains = problem.compute, problem.radio, decision.samples > 0
+    limit_bytes, there = compute.memory_bytes, compute.memory_bytes > 0
+    if decision.tier == "control_units":
+        limit_bytes, there = jnp.full(trains.shape, jnp.inf), jnp.ones_like(trains)
+        if compute.control_unit_memory_bytes is not None:
+            limit_bytes = compute.control_unit_memory_bytes[:, None]
     held = jnp.sum(decision.samples, axis=1)
     whole = (held == problem.workload.batch) | ((held == 0) & ~jnp.any(there, axis=1))
-    power_limit_w = problem.radio.d2e_power_max_w[:, None]
+    power_limit_w = radio.d2e_power_max_w[:, None]
     memory_bytes = client_memory_bytes(problem.workload, decision)
     return {
-        "samples": jnp.any(~whole) | jnp.any(decision.samples < 0) | jnp.any(takes_part & ~there),
+        "samples": jnp.any(~whole) | jnp.any(decision.samples < 0) | jnp.any(trains & ~there),
         "d2e_share": _outside_simplex(decision.d2e_share.reshape(1, -1)),
-        "d2e_power": jnp.any(takes_part & _outside(decision.d2e_power_w, power_limit_w)),
-        "memory": jnp.any(_outside(memory_bytes, problem.compute.memory_bytes)),
+        "d2e_power": jnp.any(sends(decision) & _outside(decision.d2e_power_w, power_limit_w)),
+        "memory": jnp.any(_outside(memory_bytes, limit_bytes)),
     }
 
 

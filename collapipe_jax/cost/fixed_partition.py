@@ -99,7 +99,7 @@ def fix_partition(
     hop_gain = [gain_to_next(d2d_gain, active), gain_to_next(jnp.swapaxes(d2d_gain, 0, 1), active)]
     down_sinr = downlink_sinr(radio, radio.d2e_gain[:, 0])
     down_hazard = per_cluster(transport_block_hazard(radio, down_sinr))
-    cross_gain = _cross_gain(radio)
+    cross_gain = interference_gain(radio)
     weight = participating_weight(learning.cluster_weight, participates)
     costs = unit_costs(problem)
     computing_j = node_computing_energy_j(problem, segments, participates)
@@ -135,8 +135,8 @@ def fix_partition(
     )
 
 
-def _cross_gain(radio: Radio) -> CrossGain:
-    """Gains between clusters, times the activity."""
+def interference_gain(radio: Radio) -> CrossGain:
+    """Gains between clusters from sender to receiver, times the activity."""
     gain = jnp.swapaxes(jnp.swapaxes(radio.cross_gain, 0, 1), 2, 3)
     clusters = gain.shape[1]
     other = ~jnp.eye(clusters, dtype=bool)

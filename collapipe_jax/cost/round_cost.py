@@ -20,7 +20,10 @@ class Flows(NamedTuple):
 
 
 class ClientTimes(NamedTuple):
-    """Times of a client in a round; computing and messages of all local steps."""
+    """Times of a client in a round; computing and messages of all local steps.
+
+    Download and upload of a hierarchical round include the hop over its control unit.
+    """
 
     download_s: Float[Array, "N K"]
     computing_s: Float[Array, "N K"]  # on the client, and on the edge server for it
@@ -48,6 +51,9 @@ class RoundCost(Struct):
     flows: Flows | None = part("stages of a micro-batch, if there is a pipeline")
     energy_j: Array = quantity("energy of a node in the round (16)", "E", "NJ")
     memory_bytes: Array = quantity("memory that a device needs (15)", "mem", "NK")
+    control_unit_memory_bytes: Array | None = part(
+        "memory that control units need as clients, ``[N]``, if they are", default=None
+    )
     loss_probability: Array = quantity(
         "probability that a micro-batch is lost (7); of client policies for every client, [N, K]",
         "P_n",

@@ -1,8 +1,9 @@
-"""Data-parallel learning: every device is a client with a copy of the whole model.
+"""Data-parallel learning: every client has a copy of the whole model.
 
-In ``vanilla_fl`` the device holds all of it. In ``splitfed`` the edge server holds the upper
-part, one replica a device, and averages it with the rest at the end of the round (SplitFedV1,
-Thapa et al. 2004.12088). Both learn alike except for the messages that the channel erases.
+In ``vanilla_fl`` and ``hierarchical_fl`` a device holds all of it, and means of means are one mean.
+In ``control_unit_fl`` the only client of a cluster is its control unit. In ``splitfed`` the edge
+server holds the upper part, one replica a device, and averages it with the rest at the end of the
+round (SplitFedV1, Thapa et al. 2004.12088). All learn alike except for messages that are erased.
 """
 
 import dataclasses
@@ -63,7 +64,7 @@ class DataParallelLearner:
     model: SplitModel = struct.field(pytree_node=False)  # the model that is trained
     # Of the client part and the decoder of a client, and of the server
     optimizers: Optimizers = struct.field(pytree_node=False)
-    devices: int = struct.field(pytree_node=False)  # K
+    devices: int = struct.field(pytree_node=False)  # clients of a cluster, K or 1
     # Most samples of a client; time and memory grow with it, values do not depend on it. Parts
     # beyond it, or beyond B in all, give NaN parameters and report.
     max_samples: int = struct.field(pytree_node=False)

@@ -1,6 +1,6 @@
 """A round of a data-parallel policy: what every client does when.
 
-Without ``--round`` the last round is drawn. A row is a device; local steps are drawn together,
+Without ``--round`` the last round is drawn. A row is a client; local steps are drawn together,
 computing before messages, though each step does both. Pipelines have
 :mod:`collapipe_jax.figures.gantt`.
 """
@@ -56,6 +56,8 @@ def client_round(record: RunRecord, round_number: int | None) -> ClientRound:
     if not len(places):
         raise InputError("--round", round_number, "everybody sat out", "Choose another round")
     names = [f"cluster {cluster}, device {device + 1}" for cluster, device in places]
+    if "control_unit_memory_bytes" in record.history:
+        names = [f"cluster {cluster}, control unit" for cluster, _ in places]
     parts_s = record.history["client_parts_s"][index][takes_part[index]]
     return ClientRound(
         int(record.history["round"][index]), names, np.where(np.isfinite(parts_s), parts_s, 0.0)

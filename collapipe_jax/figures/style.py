@@ -98,6 +98,8 @@ _POLICY_LOOKS = {
     "greedy": line(ORANGE, (0, (6, 1, 1, 1, 1, 1)), "v"),
     "vanilla_fl": line(BLACK, (0, (2, 1)), "P"),
     "splitfed": line(SKY, (0, (8, 2)), "X"),
+    "control_unit_fl": line(BLACK, (0, (6, 2)), "<"),
+    "hierarchical_fl": line(BLACK, (0, (1, 2)), ">"),
     "random": line(GREY, (0, (2, 1, 1, 1, 1, 1)), "h"),
 }
 _LOOKS = list(_POLICY_LOOKS.values())

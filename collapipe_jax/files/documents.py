@@ -7,7 +7,7 @@ structs. Reading checks every number in double precision before anything is comp
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,7 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
         if not isinstance(document[name], dict):
             raise InputError(name, document[name], "not an object", "Write its keys and values")
         section = _filled(document[name], keys)
+        keys = {key: each for key, each in keys.items() if _is_given(section, key, each)}
         _check_keys(section, set(keys), f"{name}.")
         sections[name] = _read_numbers(section, keys, f"{name}.", axes, devices)
         for key, quantity in keys.items():
@@ -208,6 +209,11 @@ def write_cost(path: str | os.PathLike, cost: RoundCost, violations: list[str]) 
     write_json(Path(path), document | {"absent": np.flatnonzero(cost.absent).tolist()})
 
 
+def _is_given(section: Mapping[str, Any], key: str, quantity: Quantity) -> bool:
+    """Whether a section has or needs a key."""
+    return key in section or not quantity.optional
+
+
 def _read_document(path: str | os.PathLike, expected_format: str, keys: set[str]) -> dict[str, Any]:
     """A document of a format with these keys beside that of the format."""
     path = Path(path)
@@ -306,6 +312,11 @@ def _to_jax(values: dict[str, np.ndarray]) -> dict[str, Any]:
     return {key: jnp.asarray(value) for key, value in values.items()}
 
 
-def _to_lists(struct: Struct, keys: Iterable[str]) -> dict[str, Any]:
-    """Fields of a struct as JSON knows them."""
-    return {key: np.asarray(getattr(struct, key)).tolist() for key in keys if hasattr(struct, key)}
+def _to_lists(struct: Struct, keys: Mapping[str, Quantity]) -> dict[str, Any]:
+    """Fields of a struct as JSON knows them; optional limits only where they are finite."""
+    found = {key: getattr(struct, key) for key in keys if hasattr(struct, key)}
+    return {
+        key: np.asarray(value).tolist()
+        for key, value in found.items()
+        if not keys[key].optional or (value is not None and np.all(np.isfinite(value)))
+    }

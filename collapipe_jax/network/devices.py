@@ -58,6 +58,15 @@ class Compute(Struct):
         plausible=">= 1e6",
         slip="In MB or GB? Give bytes",
     )
+    control_unit_memory_bytes: Array | None = quantity(
+        "memory of a control unit for training; no limit without it",
+        "Mem_0",
+        "N",
+        default=None,
+        optional=True,
+        plausible=">= 1e6",
+        slip="In MB or GB? Give bytes",
+    )
     es_flops_per_s: Array = positive(
         "speed of the edge server, shared equally by the clusters", "F_{ES}", **_SPEED
     )
@@ -99,6 +108,7 @@ def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devic
         flops_per_s=flops_per_s,
         joules_per_flop=power[kind] / flops_per_s,
         memory_bytes=params.memory_share * memory[kind[:, 1:]],
+        control_unit_memory_bytes=params.memory_share * memory[kind[:, 0]],
         es_flops_per_s=jnp.asarray(params.es_flops_per_s),
         block_overhead_s=jnp.asarray(params.block_overhead_s),
         link_overhead_s=jnp.asarray(params.link_overhead_s),

@@ -122,7 +122,7 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
 
     return NodeCosts(
         max_power_w=max_power_w,
-        energy_per_j=per_j,
+        energy_per_j=per_j / radio.amplifier_efficiency,
         interference_per_w=coupling.interference_cost_per_w,
         block_energy=per_j[1:] * computing_energy_j(work, work.block_flops, joules_per_flop),
         collect_s=block_s(max_power_w, gain[:, 0], received_w[0]),

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from jax import Array
 
@@ -11,10 +12,16 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from collapipe_jax.own import find
-from collapipe_jax.policies.client_policies import splitfed, vanilla_fl
+from collapipe_jax.policies.client_policies import (
+    control_unit_fl,
+    hierarchical_fl,
+    splitfed,
+    vanilla_fl,
+)
 from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.greedy import greedy
 from collapipe_jax.policies.random_policy import random_policy
+from collapipe_jax.policies.sit_out import within_deadline
 from collapipe_jax.policies.titanic import titanic
 
 Policy = Callable[[Array, RoundProblem], Decision | ClientDecision]
@@ -38,15 +45,18 @@ class PolicyEntry:
       decide: ``decide(problem, **options)``, or ``decide(key, problem, **options)`` if random.
       options: names of the options of :func:`make_policy` that it takes.
       random: whether it takes a random key.
-      by_clients: whether every device trains a copy of the model, not its cluster a pipeline.
+      by_clients: whether clients train copies of the model, not clusters a pipeline.
+      by_control_units: whether these clients are the control units, not the devices.
     """
 
     decide: Callable[..., Decision | ClientDecision]
     options: tuple[str, ...] = ()
     random: bool = False
     by_clients: bool = False
+    by_control_units: bool = False
 
 
+_WHOLE_MODELS = ("shares", "accumulation", "broadcast", "deadline")
 POLICIES: dict[str, PolicyEntry] = {
     "dssra": PolicyEntry(
         lambda problem, micro_batches: dssra(problem, micro_batches).decision, ("micro_batches",)
@@ -54,23 +64,47 @@ POLICIES: dict[str, PolicyEntry] = {
     "greedy": PolicyEntry(
         lambda problem, micro_batches: greedy(problem, micro_batches).decision, ("micro_batches",)
     ),
-    "static_pipeline": PolicyEntry(static_pipeline, ("micro_batches",)),
-    "titanic": PolicyEntry(functools.partial(titanic, micro_batches=1), ("partitions",)),
-    "titanic_pipelined": PolicyEntry(titanic, ("micro_batches", "partitions")),
-    "random": PolicyEntry(random_policy, random=True),
-    "vanilla_fl": PolicyEntry(vanilla_fl, by_clients=True),
-    "splitfed": PolicyEntry(splitfed, by_clients=True),
+    "static_pipeline": PolicyEntry(within_deadline(static_pipeline), ("micro_batches", "deadline")),
+    "titanic": PolicyEntry(
+        within_deadline(functools.partial(titanic, micro_batches=1)), ("partitions", "deadline")
+    ),
+    "titanic_pipelined": PolicyEntry(
+        within_deadline(titanic), ("micro_batches", "partitions", "deadline")
+    ),
+    "random": PolicyEntry(within_deadline(random_policy), ("deadline",), random=True),
+    "vanilla_fl": PolicyEntry(vanilla_fl, _WHOLE_MODELS, by_clients=True),
+    "splitfed": PolicyEntry(splitfed, ("cut", "shares", "broadcast", "deadline"), by_clients=True),
+    "control_unit_fl": PolicyEntry(
+        control_unit_fl, _WHOLE_MODELS, by_clients=True, by_control_units=True
+    ),
+    "hierarchical_fl": PolicyEntry(hierarchical_fl, _WHOLE_MODELS, by_clients=True),
 }
 """Policies by name; a new one is one entry."""
 
 
-def make_policy(name: str, micro_batches: int = 8, partitions: int = 3) -> Policy:
+def make_policy(
+    name: str,
+    micro_batches: int = 8,
+    partitions: int = 3,
+    *,
+    cut: str = "half",
+    shares: str = "min_max",
+    accumulation: int = 1,
+    broadcast: bool = True,
+    deadline: float = 0.0,
+) -> Policy:
     """A policy by name; the same object for all values of options that it does not take.
 
     Args:
       name: of the registry, or ``package.module:name`` of one's own.
       micro_batches: of policies that fix them; policies that optimise them start from it.
       partitions: of ``titanic``.
+      cut: blocks on a client of ``splitfed``, ``half`` of them, or the ``best``.
+      shares: of the D2E band among clients, ``min_max`` or ``equal``.
+      accumulation: pieces of a client's part of a mini-batch, of whole models.
+      broadcast: send parameters to all clients in one transmission.
+      deadline: after which a policy that ignores the channel leaves a cluster or client out of
+        the round, in reference latencies; 0 is off.
 
     Returns:
       ``policy(key, problem) -> decision``, a pure function that can be jitted.
@@ -88,7 +122,15 @@ def make_policy(name: str, micro_batches: int = 8, partitions: int = 3) -> Polic
        [2 2 2]]
     """
     entry = policy_entry(name)
-    options = {"micro_batches": micro_batches, "partitions": partitions}
+    options = {
+        "micro_batches": micro_batches,
+        "partitions": partitions,
+        "cut": cut,
+        "shares": shares,
+        "accumulation": accumulation,
+        "broadcast": broadcast,
+        "deadline": deadline,
+    }
     return _policy(entry, **{option: options[option] for option in entry.options})
 
 
@@ -108,7 +150,7 @@ def policy_entry(name: str) -> PolicyEntry:
 
 
 @functools.cache
-def _policy(entry: PolicyEntry, **options: int) -> Policy:
+def _policy(entry: PolicyEntry, **options: Any) -> Policy:
     """The same object for the same arguments, so that it is compiled once."""
     if entry.random:
         return lambda key, problem: entry.decide(key, problem, **options)

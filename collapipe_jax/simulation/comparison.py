@@ -97,7 +97,7 @@ def _policy_summary(
 ) -> dict[str, Any]:
     values, own = result.policies[policy], means[policy]
     summary: dict[str, Any] = {name: _with_median(own[name]) for name in METRICS}
-    for name in ("active_devices", "micro_batches", "loss_probability"):
+    for name in ("participation", "active_devices", "micro_batches", "loss_probability"):
         summary[name] = _with_median(values[name].mean(axis=1))
     energy = values["mean_energy_j"] / result.networks["energy_budget_j"]
     divergence = own["divergence_over_target"]

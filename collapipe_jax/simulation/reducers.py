@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.control.queues import queues_before
-from collapipe_jax.cost.decision import ClientDecision
+from collapipe_jax.cost.decision import ClientDecision, Decision, participates
 from collapipe_jax.files.results import Variable
 from collapipe_jax.simulation.environment import SystemRound
 from collapipe_jax.simulation.system import EdgeSystem
@@ -27,7 +27,10 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
     counted = takes_part if loss.ndim == 3 else jnp.any(takes_part, axis=2)
     counts = jnp.where(takes_part, 1.0, 0.0).ravel()
     slots = system.mean_problem.workload.blocks + 1
-    memory_bytes = counts * cost.memory_bytes.ravel()
+    held_bytes = cost.memory_bytes  # of devices, or of the control units that train in their place
+    if cost.control_unit_memory_bytes is not None:
+        held_bytes = cost.control_unit_memory_bytes[..., None]
+    memory_bytes = counts * held_bytes.ravel()
     memory_bytes = jnp.bincount(blocks.ravel(), memory_bytes, length=slots)
     return {
         "latency_s": Variable("round", cost.latency_s),
@@ -35,12 +38,13 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
         "parts_s": Variable("round part", jnp.stack(parts_s, axis=-1)),  # of the slowest cluster
         "energy_j": Variable("round", jnp.sum(cost.energy_j, axis=(1, 2))),
         "divergence": Variable("round", cost.divergence),
-        "device_memory_bytes": Variable("round", jnp.max(cost.memory_bytes, axis=(1, 2))),
+        "device_memory_bytes": Variable("round", jnp.max(held_bytes, axis=(1, 2))),
         # Means over clusters, or clients, that take part.
         "loss_probability": Variable("round", _mean_over(counted, loss)),
         "worst_energy_queue": Variable("round", jnp.max(history.queues.energy, axis=(1, 2))),
         "divergence_queue": Variable("round", history.queues.divergence),
         "active_devices": Variable("round", jnp.sum(takes_part, axis=(1, 2))),
+        "participation": Variable("round", participation(decision)),
         "micro_batches": Variable("round", micro_batches),
         "mean_energy_j": Variable("cluster node", jnp.mean(cost.energy_j, axis=0)),
         # Devices and rounds by number of blocks, and their summed memory.
@@ -52,6 +56,13 @@ def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
             for name, broken in history.violations.items()
         },
     }
+
+
+def participation(decision: Decision | ClientDecision) -> Array:
+    """Share of clusters, or of clients, that take part in every round, ``[T]``."""
+    if isinstance(decision, ClientDecision):
+        return jnp.mean(decision.samples > 0, axis=(1, 2))
+    return jnp.mean(participates(decision.segments), axis=1)
 
 
 def _mean_over(counted: Array, values: Array) -> Array:

@@ -72,7 +72,10 @@ def round_metrics(index: int, happened: SystemRound, learning: LearningReport) -
         "erased_fraction": learning.erased_fraction,
         "gradient_norm": learning.gradient_norm,
     }
-    metrics |= {name: value for name, value in vars(decision).items() if name != "whole_model"}
+    static = ("whole_model", "broadcast", "tier")
+    metrics |= {name: value for name, value in vars(decision).items() if name not in static}
+    if cost.control_unit_memory_bytes is not None:
+        metrics["control_unit_memory_bytes"] = cost.control_unit_memory_bytes
     metrics |= {_VIOLATED + name: broken for name, broken in happened.violations.items()}
     if cost.flows is not None:
         metrics["forward_flow_s"] = cost.flows.forward_s
@@ -115,7 +118,11 @@ def summarise(
         "mean_energy_j": float(history["energy_j"].sum(axis=(1, 2)).mean()),
         "worst_energy_over_budget": float((history["energy_j"].mean(axis=0) / budget_j).max()),
         "mean_divergence_over_target": float(history["divergence"].mean() / target),
-        "peak_device_memory_bytes": float(history["memory_bytes"].max()),
+        # Of control units, where they train in the place of devices.
+        "peak_device_memory_bytes": float(
+            history.get("control_unit_memory_bytes", history["memory_bytes"]).max()
+        ),
+        "participation": float(1.0 - _left_out(history).mean()),
         "violated_rounds": {
             name.removeprefix(_VIOLATED): int(history[name].sum())
             for name in sorted(history)
@@ -124,6 +131,11 @@ def summarise(
         "rounds_with_absent_clusters": int(history["absent"].any(axis=1).sum()),
         **last_constants(history, experiment.config["training"]["client_learning_rate"]),
     }
+
+
+def _left_out(history: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Clusters or clients, by round, that do not take part."""
+    return history["samples"] == 0 if "samples" in history else history["absent"]
 
 
 def last_constants(history: Mapping[str, np.ndarray], rate: float) -> dict[str, Any]:

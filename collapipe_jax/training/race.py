@@ -93,7 +93,9 @@ class _Course:
     # Policy that sets the simulated time; None where the number of rounds is the same
     clock: str | None
     # By way of learning, rate and rounds; one object is compiled once.
-    optimizers: dict[tuple[bool, float, int], Optimizers] = dataclasses.field(default_factory=dict)
+    optimizers: dict[tuple[bool, bool, float, int], Optimizers] = dataclasses.field(
+        default_factory=dict
+    )
 
     def train(self, pairs: Sequence[tuple[str, float]], seed: int) -> list[Run]:
         """Train on one seed, for pairs of a policy and a multiple of the rates."""
@@ -112,15 +114,18 @@ class _Course:
         self, pairs: Sequence[tuple[str, float]], seed: int
     ) -> Iterator[tuple[str, float, Experiment]]:
         """Experiments of one seed; the corpus is read once for each way of learning."""
-        built: dict[bool, Experiment] = {}
+        built: dict[tuple[bool, bool], Experiment] = {}
+
+        def kind(name: str) -> tuple[bool, bool]:
+            entry = policy_entry(name)
+            return entry.by_clients, entry.by_control_units
 
         def build(name: str) -> Experiment:
             own = self.config.copy_and_resolve_references()
             own.seed, own.policy.name = seed, name
-            by_clients = policy_entry(name).by_clients
-            if by_clients not in built:
-                built[by_clients] = build_experiment(own)
-            first = built[by_clients]
+            if kind(name) not in built:
+                built[kind(name)] = build_experiment(own)
+            first = built[kind(name)]
             settings = own.to_dict() | {"task": first.config["task"]}  # with the labels counted
             return dataclasses.replace(first, config=settings, policy=make_policy(**own.policy))
 
@@ -131,7 +136,7 @@ class _Course:
             _spread_over(own, rounds[name])
             for key in ("client_learning_rate", "decoder_learning_rate"):
                 own.training[key] *= rate
-            learns = (policy_entry(name).by_clients, rate, rounds[name])
+            learns = (*kind(name), rate, rounds[name])
             if learns not in self.optimizers:
                 self.optimizers[learns] = build_optimizers(own)
             own = {"config": own.to_dict(), "optimizers": self.optimizers[learns]}

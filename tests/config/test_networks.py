@@ -13,6 +13,7 @@ from support.network_files import change, write_sample
 from collapipe_jax.config.checks import check_config
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.config.files import read_config
+from collapipe_jax.config.networks import read_networks
 from collapipe_jax.config.system import build_system, build_system_params
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.static_pipeline import static_pipeline
@@ -146,3 +147,17 @@ def test_a_file_that_changes_is_read_anew(folder, tmp_path):
     assert build_system_params(after).networks.radio.bs_power_w == 10.0
     with pytest.raises(InputError, match=r"^network.file = .*it changed after"):
         build_system_params(before)
+
+
+def test_networks_with_and_without_memory_of_control_units_go_together(folder, tmp_path):
+    """One without has no limit."""
+    for name in ("a", "b"):
+        shutil.copy(folder / f"{name}.json", tmp_path)
+    document = json.loads((tmp_path / "b.json").read_text())
+    given = document["compute"].pop("control_unit_memory_bytes")
+    (tmp_path / "b.json").write_text(json.dumps(document))
+    networks, _ = read_networks(str(tmp_path))
+    memory_bytes = networks.compute.control_unit_memory_bytes
+    assert len(given) == 3
+    assert np.all(np.isfinite(memory_bytes[0]))
+    assert np.all(np.isinf(memory_bytes[1]))

@@ -11,10 +11,17 @@ from support.random_problems import ENDS, pick, random_problems, with_ends
 from support.reference_cost import hazard, spectral_efficiency
 from support.structs import as_problem
 
+from collapipe_jax.cost.client_links import replica_links
+from collapipe_jax.cost.client_round import client_model_bits
 from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.errors import InputError
-from collapipe_jax.policies.client_policies import splitfed, vanilla_fl
+from collapipe_jax.policies.client_policies import (
+    control_unit_fl,
+    hierarchical_fl,
+    splitfed,
+    vanilla_fl,
+)
 
 
 def reference(network, samples, client_blocks, share, power_w, whole_model):
@@ -188,3 +195,104 @@ def test_sitting_out_costs_nothing():
         assert np.all(cost.absent)
         for value in (cost.latency_s, cost.divergence, cost.energy_j, cost.memory_bytes):
             assert np.all(value == 0.0)
+
+
+def one_device(problem, node):
+    """The network with one device a cluster, which has the numbers of a node."""
+    radio, compute = problem.radio, problem.compute
+    pair, room = jnp.array([0, node]), jnp.full((problem.clusters, 1), 1e15)
+    radio = radio.replace(
+        d2e_gain=radio.d2e_gain[:, pair],
+        d2d_gain=radio.d2d_gain[:, pair][:, :, pair],
+        cross_gain=radio.cross_gain[:, pair][:, :, :, pair],
+        d2d_power_max_w=radio.d2d_power_max_w[:, pair],
+    )
+    compute = compute.replace(
+        flops_per_s=compute.flops_per_s[:, pair],
+        joules_per_flop=compute.joules_per_flop[:, pair],
+        memory_bytes=room,
+    )
+    control = problem.control.replace(
+        energy_budget_j=problem.control.energy_budget_j[:, pair],
+        energy_queue=problem.control.energy_queue[:, pair],
+    )
+    return problem.replace(radio=radio, compute=compute, control=control)
+
+
+def test_a_control_unit_is_a_client_with_the_whole_batch(x64):
+    problem = with_ends(pick(random_problems(1, 3, 4, 5), 0))
+    own, alone = control_unit_fl(problem), one_device(problem, 0)
+    cost, expected = evaluate(problem, own), evaluate(alone, vanilla_fl(alone))
+    for name in ("latency_s", "cluster_latency_s", "compute_latency_s", "divergence"):
+        np.testing.assert_allclose(getattr(cost, name), getattr(expected, name), 1e-9, err_msg=name)
+    np.testing.assert_allclose(cost.energy_j[:, 0], expected.energy_j[:, 1], rtol=1e-9)
+    np.testing.assert_allclose(cost.control_unit_memory_bytes, expected.memory_bytes[:, 0])
+    assert np.all(cost.energy_j[:, 1:] == 0.0)
+    assert np.all(cost.memory_bytes == 0.0)
+
+
+def test_one_device_a_cluster_is_its_control_unit_but_for_the_hop(x64):
+    """Hierarchical averaging of one replica is none; (22) then has two D2D messages more."""
+    network = random_network(np.random.default_rng(3), 3, 4, 5)
+    problem = one_device(with_ends(as_problem(network)), 2)
+    decision = hierarchical_fl(problem)
+    compute = problem.compute.replace(
+        flops_per_s=problem.compute.flops_per_s[:, ::-1],
+        joules_per_flop=problem.compute.joules_per_flop[:, ::-1],
+    )
+    swapped = problem.replace(compute=compute)
+    same = control_unit_fl(swapped).replace(d2e_share=decision.d2e_share)
+    cost, expected = evaluate(problem, decision), evaluate(swapped, same)
+    down_s, up_s, down_j, up_j = hop(network, 2)
+    hop_s = down_s + up_s
+    np.testing.assert_allclose(cost.cluster_latency_s - expected.cluster_latency_s, hop_s, 1e-7)
+    np.testing.assert_allclose(cost.parts.distribute_s, down_s, rtol=1e-9)
+    np.testing.assert_allclose(cost.parts.collect_s, up_s, rtol=1e-9)
+    np.testing.assert_allclose(cost.energy_j.sum(axis=1) - expected.energy_j[:, 0], down_j + up_j)
+    np.testing.assert_allclose(cost.divergence, expected.divergence, rtol=1e-12)
+
+
+def hop(network, node):
+    """Seconds and joules of a whole model from the control units to a device, and back."""
+    radio, work = network["radio"], network["workload"]
+    bits = work["blocks"] * work["block_param_bits"] + work["embedding_param_bits"]
+    bits += ENDS["decoder_param_bits"]
+    power, clusters = np.asarray(radio["d2d_power_max_w"]), len(radio["d2d_power_max_w"])
+    found = []
+    for n in range(clusters):
+        times = []
+        for sender, receiver in ((0, node), (node, 0)):
+            disturbance = radio["d2d_bandwidth_hz"] * radio["node_noise_w_per_hz"]
+            for other in set(range(clusters)) - {n}:
+                for i in (0, node):
+                    gain = radio["cross_gain"][other][i][n][receiver]
+                    disturbance += radio["d2d_activity"] * power[other][i] * gain
+            sinr = power[n][sender] * radio["d2d_gain"][n][sender][receiver] / disturbance
+            rate = radio["d2d_bandwidth_hz"] * spectral_efficiency(radio, sinr)
+            times.append(bits / rate)
+        found.append((*times, times[0] * power[n][0], times[1] * power[n][node]))
+    return np.array(found).T
+
+
+def test_devices_of_a_cluster_send_replicas_in_turn_and_get_them_at_once(x64):
+    """With several devices the slowest link sets the way down and all add up on the way back."""
+    problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
+    decision = hierarchical_fl(problem)
+    links = replica_links(problem, decision)
+    bits = float(client_model_bits(problem.workload, decision))
+    at_once, in_turn = (evaluate(problem, decision.replace(broadcast=b)) for b in (True, False))
+    down_s, up_s = bits * links.down_bit_s, bits * links.up_bit_s
+    np.testing.assert_allclose(at_once.parts.distribute_s, down_s.max(axis=1))
+    np.testing.assert_allclose(in_turn.parts.distribute_s, down_s.sum(axis=1))
+    np.testing.assert_allclose(at_once.parts.collect_s, up_s.sum(axis=1))
+    np.testing.assert_allclose(sum(at_once.parts), at_once.cluster_latency_s)
+
+
+def test_a_broadcast_comes_at_the_rate_of_the_worst_on_the_whole_band(x64):
+    problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
+    decision = vanilla_fl(problem)
+    cost = evaluate(problem, decision)
+    one_by_one = evaluate(problem, decision.replace(broadcast=False))
+    alone_s = one_by_one.clients.download_s * decision.d2e_share  # on the whole band
+    np.testing.assert_allclose(cost.clients.download_s, jnp.max(alone_s), rtol=1e-9)
+    np.testing.assert_allclose(cost.clients.upload_s, one_by_one.clients.upload_s)

@@ -70,3 +70,10 @@ def test_runs_of_pipelines_have_no_clients(record):
     assert not has_clients(record)
     with pytest.raises(InputError, match="no clients"):
         gantt_clients.draw([record])
+
+
+def test_control_units_have_their_name():
+    record = make_record([[[4], [4]]], np.ones((1, 2, 1, 4)), "control_unit_fl")
+    record.history["control_unit_memory_bytes"] = np.ones((1, 2))
+    names = client_round(record, None).names
+    assert names == ["cluster 0, control unit", "cluster 1, control unit"]

@@ -332,3 +332,22 @@ def test_the_rate_law_has_no_place_on_file(tmp_path):
     with pytest.raises(InputError, match=r"radio\.rate_law = 'ergodic'"):
         write_network(tmp_path / "network.json", ergodic)
     assert not (tmp_path / "network.json").exists()
+
+
+# --- memory of control units --------------------------------------------------------------------
+
+
+def test_the_memory_of_control_units_is_optional_and_comes_back(files, tmp_path):
+    problem, _ = files()
+    assert problem.compute.control_unit_memory_bytes is None
+    problem, _ = files(put(["compute", "control_unit_memory_bytes"], [1e9, 2e9]))
+    assert problem.compute.control_unit_memory_bytes.tolist() == [1e9, 2e9]
+    path = tmp_path / "again.json"
+    write_network(path, problem)
+    again = read_network(path)
+    assert again.compute.control_unit_memory_bytes.tolist() == [1e9, 2e9]
+    unlimited = problem.compute.replace(control_unit_memory_bytes=np.full(2, np.inf))
+    write_network(path, problem.replace(compute=unlimited))
+    assert read_network(path).compute.control_unit_memory_bytes is None
+    with pytest.raises(InputError, match="control_unit_memory_bytes"):
+        files(put(["compute", "control_unit_memory_bytes"], [1e9]))

@@ -80,7 +80,8 @@ def test_padding_changes_no_decision_and_no_cost(name, read):
         np.testing.assert_allclose(leaf, other, rtol=1e-5)
     assert np.isfinite(cost.latency_s)
     assert cost.energy_j[1, 3] == 0.0
-    assert getattr(decision, work)[1, 2] == 0
+    if not POLICIES[name].by_control_units:  # they have no work for any device
+        assert getattr(decision, work)[1, 2] == 0
 
 
 def test_a_network_can_be_padded_to_more_devices(read):

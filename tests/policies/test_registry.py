@@ -27,8 +27,9 @@ def test_a_policy_is_one_object_for_all_options_that_it_does_not_look_at(name):
     assert make_policy(name, 4, 2) is make_policy(name, 4, 2)
     looks = {"titanic", "titanic_pipelined"}
     assert (make_policy(name, 4, 2) is make_policy(name, 4, 3)) == (name not in looks)
-    fixed = {"titanic", "random", "vanilla_fl", "splitfed"}
+    fixed = {"titanic", "random", *CLIENT_POLICIES}
     assert (make_policy(name, 4, 2) is make_policy(name, 8, 2)) == (name in fixed)
+    assert (make_policy(name) is make_policy(name, cut="best")) == (name != "splitfed")
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - set(CLIENT_POLICIES)))
@@ -51,13 +52,18 @@ def test_every_pipeline_policy_has_one_signature(name):
 def test_every_client_policy_has_one_signature(name):
     decision = decided(name)
     assert isinstance(decision, ClientDecision)
+    clients = 1 if POLICIES[name].by_control_units else 4
+    senders = {"control_unit_fl": 1, "hierarchical_fl": 1}.get(name, 4)
     shapes = {field: np.shape(leaf) for field, leaf in vars(decision).items()}
     assert shapes == {
         "whole_model": (),
-        "samples": (3, 4),
+        "broadcast": (),
+        "tier": (),
+        "samples": (3, clients),
         "client_blocks": (),
-        "d2e_share": (3, 4),
-        "d2e_power_w": (3, 4),
+        "accumulation": (),
+        "d2e_share": (3, senders),
+        "d2e_power_w": (3, senders),
     }
     assert decision.samples.dtype == decision.client_blocks.dtype == np.int32
 

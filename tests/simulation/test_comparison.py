@@ -22,6 +22,7 @@ def made_up(latency_s, divergence=1.0):
     return {
         **{name: per_round.copy() for name in (*METRICS, "active_devices", "micro_batches")},
         "loss_probability": per_round,
+        "participation": per_round,
         "latency_s": np.array(latency_s)[:, None] * per_round,
         "divergence": divergence * per_round,
         "mean_energy_j": np.array([[[0.5, 1.5]], [[0.5, 0.5]]]),

@@ -106,7 +106,7 @@ def test_options_are_checked_before_any_work():
         policy_options(["dssra"], [3.0], **{**sizes, "chunk": 0})
 
 
-@pytest.mark.parametrize("name", ["static_pipeline", "splitfed"])
+@pytest.mark.parametrize("name", ["static_pipeline", "splitfed", "control_unit_fl"])
 def test_reducers_keep_what_the_history_has(name, params):
     """Of one network, against sums over its whole history; axes are those of the arrays."""
 
@@ -128,6 +128,9 @@ def test_reducers_keep_what_the_history_has(name, params):
     np.testing.assert_allclose(kept["energy_j"], cost.energy_j.sum(axis=(1, 2)), rtol=1e-5)
     np.testing.assert_allclose(kept["mean_latency_s"], cost.latency_s.mean(), rtol=1e-5)
     np.testing.assert_allclose(kept["latency"].mean(), kept["latency_over_reference"], rtol=1e-5)
+    assert np.all(kept["participation"] == 1.0)
+    fullest = cost.control_unit_memory_bytes if name == "control_unit_fl" else cost.memory_bytes
+    np.testing.assert_allclose(kept["device_memory_bytes"], fullest.reshape(ROUNDS, -1).max(axis=1))
     nodes = kept["energy_over_budget"].size
     assert kept["use"].shape == (ROUNDS, nodes + 1)
     np.testing.assert_allclose(

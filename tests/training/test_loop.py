@@ -355,6 +355,21 @@ def test_clients_train_whole_copies_and_resume_to_the_same_bytes(tmp_path, monke
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("name", "clients"), [("control_unit_fl", 1), ("hierarchical_fl", 2)])
+def test_whole_models_train_on_control_units_and_over_two_hops(name, clients, tmp_path):
+    config = tiny_run.get_config()
+    config.policy.update({"name": name, "deadline": 100.0})
+    record = run(build_experiment(config), tmp_path)
+    assert record.history["samples"].shape == (ROUNDS, 2, clients)
+    losses = record.history["train_loss"]
+    assert np.all(np.isfinite(losses))
+    assert losses[-1] < losses[0]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert 0.0 < summary["participation"] <= 1.0
+    assert summary["peak_device_memory_bytes"] > 0.0
+
+
+@pytest.mark.slow
 def test_a_run_with_more_rounds_goes_on_as_if_it_had_had_them(tmp_path, experiment):
     """Under a constant schedule; validation in what was the last round is extra."""
     longer = with_rounds(experiment, ROUNDS, "constant")
