@@ -19,6 +19,8 @@ from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, is_feasible
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.policies.dssra import SearchConfig, dssra
+from collapipe_jax.policies.greedy import greedy
+from collapipe_jax.policies.titanic import titanic
 from experiments.double_precision import in_double
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
@@ -116,6 +118,32 @@ def test_a_device_without_usable_links_is_left_out(solved, kind):
     of_static, latency_s = of_kind(static.latency_s, kind), of_kind(cost.latency_s, kind)
     assert np.all(np.isinf(of_static))
     assert np.max(latency_s) < 10 * np.max(of_kind(cost.latency_s, "plain"))
+
+
+def with_unusable_links(index, rng, network):
+    """Absent devices, and a part of the gains 0, near 1e-25 or anything under 1."""
+    gain, memory = network["radio"]["d2d_gain"], network["compute"]["memory_bytes"]
+    exponent = rng.uniform(*((-27, -22), (-38, 0))[index % 2], gain.shape)
+    other = 10.0**exponent if index % 3 else 0.0 * gain
+    gain[:] = np.where(rng.uniform(size=gain.shape) < rng.uniform(0.05, 0.5), other, gain)
+    memory[rng.uniform(size=memory.shape) < 0.15] = 0
+
+
+@pytest.mark.slow
+def test_hardly_worse_than_other_policies_over_unusable_links():
+    problem = random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, with_unusable_links)
+
+    def objectives(problem):
+        others = greedy(problem).decision, static_pipeline(problem, 8), titanic(problem, 8)
+        decisions = dssra(problem).decision, *others
+        feasible = [is_feasible(problem, decision) for decision in decisions]
+        costs = [evaluate(problem, decision).objective for decision in decisions]
+        return jnp.where(jnp.stack(feasible), jnp.stack(costs), jnp.inf)
+
+    ours, *others = np.asarray(quick_jit(jax.vmap(objectives))(problem)).T
+    best = np.min(others, axis=0)
+    assert np.all(ours <= best * 1.01)
+    assert np.sum(np.isfinite(ours)) > 1.5 * np.sum(np.isfinite(others[1]))
 
 
 def test_the_objective_is_that_of_the_decision(solved):
