@@ -30,7 +30,7 @@ _HELP = {
 
 
 _EXTRAS = {
-    **dict.fromkeys(("orbax", "tokenizers", "sacrebleu", "safetensors", "seqeval"), "train"),
+    **dict.fromkeys(("orbax", "tokenizers", "sacrebleu", "seqeval"), "train"),
     **dict.fromkeys(("sklearn", "requests", "urllib3"), "train"),
     "matplotlib": "figures",
 }

@@ -4,10 +4,9 @@ import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json, write_text
@@ -15,6 +14,9 @@ from collapipe_jax.models.bert import UNLABELLED
 from collapipe_jax.models.config import EOS_ID, PAD_ID, UNK_ID
 from collapipe_jax.models.tensor_files import read_json
 from collapipe_jax.tasks.corpora import TextFile
+
+if TYPE_CHECKING:  # the extra `train`, which simulating does without
+    from tokenizers import Tokenizer
 
 BPE_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
@@ -32,7 +34,7 @@ class BpeTokenizer:
     unchanged; others become the unknown id and are lost.
     """
 
-    def __init__(self, model: tokenizers.Tokenizer):
+    def __init__(self, model: "Tokenizer"):
         # a sentence that spells out "</s>" is text, not the end of a sentence
         model.encode_special_tokens = True
         self.model = model
@@ -59,7 +61,9 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
     Source: Sennrich, Haddow and Birch, Neural machine translation of rare words with subword
     units (ACL 2016).
     """
-    model = tokenizers.Tokenizer(models.BPE(unk_token=BPE_SPECIALS[UNK_ID]))
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    model = Tokenizer(models.BPE(unk_token=BPE_SPECIALS[UNK_ID]))
     spaces = pre_tokenizers.Metaspace(prepend_scheme="always")
     marks = pre_tokenizers.Punctuation(behavior="isolated")
     model.pre_tokenizer = pre_tokenizers.Sequence([spaces, marks])
@@ -129,8 +133,10 @@ class WordPiece:
           folder: for ``vocab.txt``, ``tokenizer.json`` and ``tokenizer_config.json``.
           length: longest text in tokens, to which truncation cuts.
         """
+        from tokenizers import Tokenizer, decoders, processors
+
         self.save(folder / "vocab.txt")
-        model = tokenizers.Tokenizer.from_str(self._model.to_str())
+        model = Tokenizer.from_str(self._model.to_str())
         model.add_special_tokens([each for each in (*SPECIAL_PIECES, MASK) if each in self._number])
         model.decoder = decoders.WordPiece(prefix=CONTINUES)
         ends = [(end, self._number[end]) for end in (CLASSIFY, SEPARATE)]
@@ -240,6 +246,8 @@ def train_wordpiece(
 
     ``[MASK]`` is the last piece.
     """
+    from tokenizers import trainers
+
     model = _wordpiece_model({UNKNOWN: 0}, lowercase)
     endings = _continuing_characters(model, lines)
     # The trainer numbers continuing characters in the order of a hash map that differs from
@@ -266,20 +274,22 @@ def pad_rows(rows: Sequence[Sequence[int]], length: int, filling: int) -> np.nda
     return padded
 
 
-def _ids(model: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+def _ids(model: "Tokenizer", texts: Sequence[str]) -> list[list[int]]:
     encodings = model.encode_batch(list(texts), add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 
 
-def _wordpiece_model(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.Tokenizer:
+def _wordpiece_model(vocabulary: dict[str, int], lowercase: bool) -> "Tokenizer":
     """As BERT has it, where words of more than 100 characters are unknown."""
-    model = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN))
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    model = Tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN))
     model.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     model.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return model
 
 
-def _continuing_characters(model: tokenizers.Tokenizer, lines: Sequence[str]) -> list[str]:
+def _continuing_characters(model: "Tokenizer", lines: Sequence[str]) -> list[str]:
     """Characters that follow another one in some word, sorted."""
     words = {
         word
