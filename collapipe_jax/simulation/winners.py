@@ -1,0 +1,81 @@
+"""Who has the lowest latency among the policies that keep the limits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from collapipe_jax.files.realisations import Realisations
+from collapipe_jax.simulation.comparison import broken_limits, round_means, with_median
+from collapipe_jax.simulation.constraints import runnable
+from collapipe_jax.statistics import median_estimate, reduction_percent
+
+
+def find_winner(result: Realisations, tolerance: float) -> dict[str, Any]:
+    """The winner of a comparison and its lead, as plain values for a JSON file.
+
+    A policy qualifies if the share of networks where it breaks a limit of
+    :func:`.broken_limits` is at most ``tolerance``, its mean participation is at least 1 less
+    ``tolerance``, and its median latency is finite. The winner has the lowest median, the
+    runner-up the second lowest. ``margin_percent`` is what the winner saves over the runner-up,
+    network by network, with the order-statistics interval of its median. Networks in which no
+    cluster can run are left out.
+    """
+    kept = runnable(result.networks)
+    found = {"networks": int(kept.sum()), "networks_left_out": int((~kept).sum())}
+    result = result.only(kept)
+    means = round_means(result)
+    policies = {name: _describe(result, means, name, tolerance) for name in means if kept.any()}
+    able = [name for name, policy in policies.items() if policy["qualifies"]]
+    ranked = sorted(able, key=lambda name: policies[name]["latency_s"]["median"])
+    winner, runner_up = [*ranked, None, None][:2]
+    margin = None
+    if winner is not None and runner_up is not None:
+        margin = margin_percent(means[winner]["latency_s"], means[runner_up]["latency_s"])
+    own = {"winner": winner, "runner_up": runner_up, "margin_percent": margin}
+    return {**found, **own, "policies": policies}
+
+
+def _describe(
+    result: Realisations,
+    means: Mapping[str, Mapping[str, np.ndarray]],
+    policy: str,
+    tolerance: float,
+) -> dict[str, Any]:
+    """Latency and limits of one policy, and whether it qualifies."""
+    broken = broken_limits(result, means, policy)
+    over = {name: float(networks.mean()) for name, networks in broken.items()}
+    over["any"] = float(np.any(list(broken.values()), axis=0).mean())
+    part = float(result.policies[policy]["participation"].mean())
+    latency = with_median(means[policy]["latency_s"])
+    qualifies = over["any"] <= tolerance and part >= 1.0 - tolerance
+    return {
+        "latency_s": latency,
+        "networks_over": over,
+        "participation": part,
+        "qualifies": qualifies and latency["median"] is not None,
+    }
+
+
+def margin_percent(winner_s: np.ndarray, runner_up_s: np.ndarray) -> dict[str, Any]:
+    """Latency that the winner saves over the runner-up, paired, ``[R]`` each.
+
+    A network in which the winner never ends counts as an infinite loss.
+    """
+    saved = np.nan_to_num(reduction_percent(winner_s, runner_up_s), nan=-np.inf, neginf=-np.inf)
+    median, *ends = (float(part) if np.isfinite(part) else None for part in median_estimate(saved))
+    return {"median": median, "median_ci95": ends}
+
+
+def is_decided(cell: Mapping[str, Any]) -> bool:
+    """Whether the interval of the winner's margin lies above 0, or nobody else qualifies."""
+    margin = cell["margin_percent"]
+    return margin is None or (margin["median_ci95"][0] or 0.0) > 0.0
+
+
+def margin_text(cell: Mapping[str, Any]) -> str:
+    """Margin of a winner in percent, after a ~ where it is not decided."""
+    margin, sign = cell["margin_percent"], "" if is_decided(cell) else "~"
+    if margin is None:
+        return "alone"
+    return sign if margin["median"] is None else f"{sign}{margin['median']:.0f} %"
