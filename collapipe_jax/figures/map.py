@@ -4,6 +4,7 @@ A cell has the colour and the name of its winner, and what the winner saves of t
 the runner-up. Lines separate regions of different winners, so that a grey print reads as well.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from collapipe_jax.units import unit_of, without_unit
 
 _ROW_IN = 0.52
 _NARROW = 3  # most columns of a figure of one column's width
-_PALE = (0.55, 0.75, 0.88)  # shares of white in cells of policies that have one colour
+_NAME_CHARACTERS = 13  # in a line
+_PALE = (0.6, 0.75, 0.88)  # shares of white in cells of policies that have one colour
 _PREFIXES = {1e9: "G", 1e6: "M", 1e3: "k"}
 _PREFIXED = ("Hz", "FLOP/s", "bit/s", "bit")
 
@@ -30,9 +32,9 @@ def draw(summary: Mapping[str, Any]) -> Figure:
     cells = np.reshape(np.array(summary["cells"], object), (rows, columns))
     wide = columns > _NARROW
     width_in = style.DOUBLE_WIDTH_IN if wide else style.COLUMN_WIDTH_IN
-    figure = style.new_figure(width_in, 1.1 + _ROW_IN * rows)
+    figure = style.new_figure(width_in, 1.2 + _ROW_IN * rows)
     axes = figure.add_subplot()
-    axes.set_title(_title(summary, " " if wide else "\n"), loc="left", fontsize=7)
+    axes.set_title(_title(summary, 115 if wide else 50), loc="left", fontsize=7)
     winners = [[cell["winner"] for cell in row] for row in cells]
     colors = cell_colors(sorted({name for row in winners for name in row if name}))
     image = [[colors.get(name, (1.0, 1.0, 1.0)) for name in row] for row in winners]
@@ -49,15 +51,16 @@ def draw(summary: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _title(summary: Mapping[str, Any], gap: str) -> str:
-    counts = f"{summary['realisations']} networks, {summary['rounds']} rounds"
-    share = f"{100 * summary['tolerance']:g} %"
-    return (
-        f"Lowest median latency ({counts}){gap}of policies over a limit of memory, energy or "
-        f"divergence{gap}in at most {share} of networks.\n"
-        f"Percent: median saving over the runner-up.{gap}~: its 95 % interval includes 0. "
-        "alone: no runner-up."
+def _title(summary: Mapping[str, Any], characters: int) -> str:
+    """What a cell shows, in lines of at most some characters."""
+    text = (
+        f"Lowest median latency ({summary['realisations']} networks, {summary['rounds']} rounds) "
+        "among policies that are over a limit of memory, energy or divergence in at most "
+        f"{100 * summary['tolerance']:g} % of networks. First number: saving of the median over "
+        "that of the runner-up (~: the 95 % interval includes 0; alone: no runner-up). Second: "
+        "networks in which the winner is the faster of the two."
     )
+    return textwrap.fill(text, characters)
 
 
 def cell_colors(names: Sequence[str]) -> dict[str, tuple[float, ...]]:
@@ -72,10 +75,10 @@ def cell_colors(names: Sequence[str]) -> dict[str, tuple[float, ...]]:
 
 
 def _cell_text(cell: Mapping[str, Any]) -> str:
-    """Winner and margin, a word a line."""
+    """Winner and margin, long names in two lines."""
     if cell["winner"] is None:
         return "nobody"
-    name = style.policy_label(cell["winner"]).replace(" ", "\n")
+    name = textwrap.fill(style.policy_label(cell["winner"]), _NAME_CHARACTERS)
     return f"{name}\n{margin_text(cell)}"
 
 

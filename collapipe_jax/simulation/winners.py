@@ -8,7 +8,7 @@ import numpy as np
 from collapipe_jax.files.realisations import Realisations
 from collapipe_jax.simulation.comparison import broken_limits, round_means, with_median
 from collapipe_jax.simulation.constraints import runnable
-from collapipe_jax.statistics import median_estimate, reduction_percent
+from collapipe_jax.statistics import median_reduction
 
 
 def find_winner(result: Realisations, tolerance: float) -> dict[str, Any]:
@@ -17,9 +17,9 @@ def find_winner(result: Realisations, tolerance: float) -> dict[str, Any]:
     A policy qualifies if the share of networks where it breaks a limit of
     :func:`.broken_limits` is at most ``tolerance``, its mean participation is at least 1 less
     ``tolerance``, and its median latency is finite. The winner has the lowest median, the
-    runner-up the second lowest. ``margin_percent`` is what the winner saves over the runner-up,
-    network by network, with the order-statistics interval of its median. Networks in which no
-    cluster can run are left out.
+    runner-up the second lowest. ``margin_percent`` is by how much, with a bootstrap interval;
+    ``faster_share`` is the share of networks in which the winner has the lower latency of the
+    two. Networks in which no cluster can run are left out.
     """
     kept = runnable(result.networks)
     found = {"networks": int(kept.sum()), "networks_left_out": int((~kept).sum())}
@@ -29,11 +29,22 @@ def find_winner(result: Realisations, tolerance: float) -> dict[str, Any]:
     able = [name for name, policy in policies.items() if policy["qualifies"]]
     ranked = sorted(able, key=lambda name: policies[name]["latency_s"]["median"])
     winner, runner_up = [*ranked, None, None][:2]
-    margin = None
+    own = {"winner": winner, "runner_up": runner_up, "margin_percent": None, "faster_share": None}
     if winner is not None and runner_up is not None:
-        margin = margin_percent(means[winner]["latency_s"], means[runner_up]["latency_s"])
-    own = {"winner": winner, "runner_up": runner_up, "margin_percent": margin}
+        ours, other = means[winner]["latency_s"], means[runner_up]["latency_s"]
+        own |= {
+            "margin_percent": _margin(ours, other),
+            "faster_share": np.mean(ours < other).item(),
+        }
     return {**found, **own, "policies": policies}
+
+
+def _margin(ours: np.ndarray, other: np.ndarray) -> dict[str, Any]:
+    """Saving of the median with the ends of its interval; None where infinite."""
+    value, *ends = (
+        float(part) if np.isfinite(part) else None for part in median_reduction(ours, other)
+    )
+    return {"value": value, "ci95": ends}
 
 
 def _describe(
@@ -57,25 +68,11 @@ def _describe(
     }
 
 
-def margin_percent(winner_s: np.ndarray, runner_up_s: np.ndarray) -> dict[str, Any]:
-    """Latency that the winner saves over the runner-up, paired, ``[R]`` each.
-
-    A network in which the winner never ends counts as an infinite loss.
-    """
-    saved = np.nan_to_num(reduction_percent(winner_s, runner_up_s), nan=-np.inf, neginf=-np.inf)
-    median, *ends = (float(part) if np.isfinite(part) else None for part in median_estimate(saved))
-    return {"median": median, "median_ci95": ends}
-
-
-def is_decided(cell: Mapping[str, Any]) -> bool:
-    """Whether the interval of the winner's margin lies above 0, or nobody else qualifies."""
-    margin = cell["margin_percent"]
-    return margin is None or (margin["median_ci95"][0] or 0.0) > 0.0
-
-
 def margin_text(cell: Mapping[str, Any]) -> str:
-    """Margin of a winner in percent, after a ~ where it is not decided."""
-    margin, sign = cell["margin_percent"], "" if is_decided(cell) else "~"
+    """Margin of a winner, after a ~ where it is not decided, and in which share of networks."""
+    margin = cell["margin_percent"]
     if margin is None:
         return "alone"
-    return sign if margin["median"] is None else f"{sign}{margin['median']:.0f} %"
+    value = "?" if margin["value"] is None else f"{margin['value']:.0f}"
+    sign = "" if (margin["ci95"][0] or 0.0) > 0.0 else "~"
+    return f"{sign}{value} %, {100 * cell['faster_share']:.0f} %"

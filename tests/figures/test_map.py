@@ -11,8 +11,8 @@ NAMES = ("dssra", "titanic_pipelined", "splitfed", "control_unit_fl", "hierarchi
 
 
 def cell(name, low=1.0):
-    margin = {"median": 12.4, "median_ci95": [low, 20.0]}
-    return {"winner": name, "margin_percent": None if name is None else margin}
+    margin = {"value": 12.4, "ci95": [low, 20.0]}
+    return {"winner": name, "margin_percent": margin, "faster_share": 0.6}
 
 
 def summary(columns=6, rows=6):
@@ -40,7 +40,7 @@ def test_cells_name_their_winner_and_its_margin():
     made_up["cells"][3]["margin_percent"] = None
     axes = rendered(map.draw(made_up)).axes[0]
     shown = {text.get_position(): text.get_text() for text in axes.texts}
-    wanted = ["dssra\n12 %", "splitfed\n~12 %", "nobody", "dssra\nalone"]
+    wanted = ["dssra\n12 %, 60 %", "splitfed\n~12 %, 60 %", "nobody", "dssra\nalone"]
     assert shown == dict(zip([(0, 0), (1, 0), (0, 1), (1, 1)], wanted, strict=True))
     image = axes.images[0].get_array()
     np.testing.assert_array_equal(image[0, 0], image[1, 1])

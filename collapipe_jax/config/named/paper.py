@@ -16,7 +16,7 @@ GB are left, a share of 0.1 to 0.4. A TX2 of 8 GB has 6.1 GB free under its desk
 is left. A desktop takes 0.8 GB [4], so 0.6 without. One share holds for all boards and has to be
 there on the smallest: 0.25 is the middle of its range. It is hard on boards of 8 GB.
 With 0.25 no board holds the whole model, as the paper supposes; from 0.3 on VanillaFL fits 8 GB,
-and under 0.2 two clusters in five hold no encoder. docs/results.md has the curve.
+and under 0.2 two clusters in five hold no encoder. docs/results.md has maps over the share.
 
 [1] github.com/microsoft/onnxruntime/issues/4259, [2] github.com/pytorch/pytorch/issues/12873,
 [3] github.com/NVIDIA-AI-IOT/tf_to_trt_image_classification/issues/5,
