@@ -20,6 +20,11 @@ def unit_of(name: str) -> str:
     return next((unit for suffix, unit in _UNITS.items() if f"_{name}".endswith(suffix)), "")
 
 
+def without_unit(name: str) -> str:
+    """The name without the suffix that says its unit."""
+    return next((name.removesuffix(suffix) for suffix in _UNITS if name.endswith(suffix)), name)
+
+
 def db_to_linear(ratio_db: ArrayLike) -> Array:
     """Ratio of powers on a linear scale, from decibels. Any shape."""
     return jnp.power(10.0, jnp.asarray(ratio_db) / 10.0)

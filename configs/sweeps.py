@@ -12,6 +12,7 @@ a program of its own and takes minutes to compile.
 from typing import Any
 
 from collapipe_jax.config import default
+from collapipe_jax.config.budgets import with_local_steps
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.named import paper
 
@@ -38,13 +39,9 @@ def _payload(activation_bits: int, parameter_bits: int) -> dict[str, int]:
     return dict(zip(keys, (activation_bits, parameter_bits), strict=True))
 
 
-def _local_steps(count: int) -> dict[str, float]:
+def _local_steps(count: int) -> dict[str, Any]:
     """A number of local steps, with energy budgets in proportion."""
-    config = paper.get_config()
-    factor = count / config.training.local_steps
-    budgets = ("control_unit_budget_j", "device_budget_j")
-    scaled = {f"control.{name}": factor * config.control[name] for name in budgets}
-    return {"training.local_steps": count, **scaled}
+    return with_local_steps(paper.get_config(), count)
 
 
 SWEEPS = {

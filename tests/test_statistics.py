@@ -12,6 +12,7 @@ from collapipe_jax.statistics import (
     mean_estimate,
     mean_interval,
     median_estimate,
+    median_reduction,
     reduction_percent,
 )
 
@@ -83,3 +84,26 @@ def test_a_slope_is_that_of_a_power_law_through_its_positive_points():
     assert log_slope(x, 3.0 * x**-1.5) == pytest.approx(-1.5)
     assert log_slope(x, np.array([0.0, 4.0, 16.0, 64.0])) == pytest.approx(2.0)
     assert np.isnan(log_slope(x, np.array([0.0, 0.0, 1.0, -1.0])))
+
+
+def test_reduction_of_a_median_is_within_its_bootstrap_interval():
+    rng = np.random.default_rng(0)
+    ours, other = rng.lognormal(size=(2, 101))
+    told = median_reduction(ours, other)
+    assert told.value == pytest.approx(100 * (1 - np.median(ours) / np.median(other)))
+    pairs = stats.bootstrap(
+        (ours, other),
+        lambda one, two, axis: 100 * (1 - np.median(one, axis) / np.median(two, axis)),
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        rng=rng,
+    )
+    np.testing.assert_allclose(told[1:], pairs.confidence_interval, atol=6.0)
+    exact = median_reduction(ours, 4 * ours)  # pairs are drawn together
+    np.testing.assert_allclose(exact, 75.0)
+
+
+def test_an_infinite_median_loses():
+    told = median_reduction(np.full(5, np.inf), np.ones(5))
+    assert set(told) == {-np.inf}

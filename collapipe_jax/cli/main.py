@@ -15,6 +15,7 @@ COMMANDS = {
     "evaluate": "score a trained model on a labelled file",
     "compare": "evaluate all policies on the same networks, without training",
     "sweep": "compare policies at several values of a configuration key",
+    "map": "show which policy wins where in a plane of two configuration keys",
     "figures": "draw what a folder of results holds",
     "sample": "write a network, drawn from a configuration, to a file",
     "plan": "let a policy decide for a network on file, and explain the decision",

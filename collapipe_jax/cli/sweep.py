@@ -17,12 +17,8 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.config.files import parse_overrides, read_config, read_sweep
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.files.realisations import point_folder
-from collapipe_jax.files.results import Results
 from collapipe_jax.policies.registry import POLICIES
-from collapipe_jax.simulation.comparison import compare
-from collapipe_jax.simulation.montecarlo import policy_options
+from collapipe_jax.simulation.points import compare_points, make_point
 from collapipe_jax.statistics import interval_text
 from collapipe_jax.tables import make_table
 
@@ -35,24 +31,23 @@ def main(argv: Sequence[str]) -> None:
         __doc__, "config", "workdir", rounds=20, realisations=32, policies=",".join(POLICIES)
     )
     given, overrides = parser.parse_known_args(argv)
-    sweep = read_sweep(given.config)
+    sweep, keys = read_sweep(given.config), parse_overrides(overrides)
     sizes = {"rounds": given.rounds, "realisations": given.realisations}
-    policies, cases = given.policies.split(","), []
-    for _, keys in sweep["points"]:
-        config = read_config(given.config, parse_overrides(overrides) | keys)
-        build_system_params(config)  # refuses a wrong one before there is a workdir
-        v = [config.control.v]
-        cases.append((config, policy_options(policies, v, chunk=given.realisations, **sizes)))
+    policies = given.policies.split(",")
+    points = [
+        make_point(
+            f"{sweep['axis']}: {_text(value)}",
+            read_config(given.config, keys | own),
+            policies,
+            **sizes,
+        )
+        for value, own in sweep["points"]
+    ]
     swept = {"axis": sweep["axis"], "log": sweep["log"]}
     swept["values"] = [value for value, _ in sweep["points"]]
-    points = [{"options": own, "config": config.to_dict()} for config, own in cases]
-    results = Results.create(given.workdir, "sweep", {**swept, "points": points})
-    console, found = Console(), []
-    for index, (value, case) in enumerate(zip(swept["values"], cases, strict=True)):
-        console.print(f"{sweep['axis']}: {_text(value)}")
-        config, options = case
-        summary = compare(config, options, point_folder(results.folder, index), console)
-        found.append({"value": value} | summary)
+    console = Console()
+    results, summaries = compare_points(given.workdir, "sweep", swept, points, console)
+    found = [{"value": value} | own for value, own in zip(swept["values"], summaries, strict=True)]
     path = results.write_summary({**swept, "points": found})
     console.print(latency_table(sweep["axis"], found))
     if found[0]["reduction_percent"]:

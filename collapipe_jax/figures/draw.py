@@ -13,6 +13,7 @@ from collapipe_jax.figures import (
     gantt,
     gantt_clients,
     latency,
+    map,
     memory,
     policies,
     progress,
@@ -23,7 +24,7 @@ from collapipe_jax.figures import (
     sweep,
 )
 from collapipe_jax.files.checkpoints import RunRecord, load_run
-from collapipe_jax.files.realisations import load_realisations, load_sweep
+from collapipe_jax.files.realisations import load_map, load_realisations, load_sweep
 from collapipe_jax.files.results import read_settings
 from collapipe_jax.files.studies import Run, load_race
 from collapipe_jax.simulation.comparison import OURS
@@ -48,6 +49,7 @@ KINDS: dict[str, Kind] = {
     ),
     "race": Kind(load_race, (race,), several=True),
     "sweep": Kind(load_sweep, (sweep,)),
+    "map": Kind(load_map, (map,)),
 }
 """Kinds of folders by the experiment that writes them; ``run`` is a training run."""
 

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collapipe_jax.files.atomic import read_object
 from collapipe_jax.files.results import Results
+from collapipe_jax.files.workdir import wrong_workdir
 
 
 class Case(NamedTuple):
@@ -91,3 +93,13 @@ def load_sweep(workdir: str | os.PathLike) -> Sweep:
     folders = [point_folder(workdir, index) for index in range(len(options["values"]))]
     points = [load_realisations(folder, "compare") for folder in folders]
     return Sweep(options["axis"], options["log"], options["values"], points)
+
+
+def load_map(workdir: str | os.PathLike) -> dict[str, Any]:
+    """The summary of a finished map; an ``InputError`` if it is missing or damaged."""
+    folder = Results.open(workdir, "map").folder
+    summary = read_object(folder / "summary.json")
+    if summary is None:
+        remedy = "Run the map again with the same arguments"
+        raise wrong_workdir(folder, "its summary.json is missing or damaged", remedy)
+    return summary

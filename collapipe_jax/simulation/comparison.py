@@ -92,19 +92,39 @@ def round_means(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
     return means
 
 
+def broken_limits(
+    result: Realisations, means: Mapping[str, Mapping[str, np.ndarray]], policy: str
+) -> dict[str, np.ndarray]:
+    """Networks in which a policy breaks a limit, by limit, booleans ``[R]``.
+
+    ``memory`` of a node in some round; ``energy`` of some node and ``divergence`` in the mean
+    over the rounds, by more than 1 %. ``means`` are those of :func:`round_means`.
+    """
+    values = result.policies[policy]
+    return {
+        "memory": values["violated.memory"] > 0,
+        "energy": np.any(_energy_over_budget(result, policy) > ENERGY_LIMIT, axis=(1, 2)),
+        "divergence": means[policy]["divergence_over_target"] > DIVERGENCE_LIMIT,
+    }
+
+
+def _energy_over_budget(result: Realisations, policy: str) -> np.ndarray:
+    """Mean energy of every node over its budget, ``[R, N, K + 1]``."""
+    return result.policies[policy]["mean_energy_j"] / result.networks["energy_budget_j"]
+
+
 def _policy_summary(
     result: Realisations, means: Mapping[str, Mapping[str, np.ndarray]], policy: str
 ) -> dict[str, Any]:
     values, own = result.policies[policy], means[policy]
-    summary: dict[str, Any] = {name: _with_median(own[name]) for name in METRICS}
+    summary: dict[str, Any] = {name: with_median(own[name]) for name in METRICS}
     for name in ("participation", "active_devices", "micro_batches", "loss_probability"):
-        summary[name] = _with_median(values[name].mean(axis=1))
-    energy = values["mean_energy_j"] / result.networks["energy_budget_j"]
-    divergence = own["divergence_over_target"]
+        summary[name] = with_median(values[name].mean(axis=1))
+    energy, divergence = _energy_over_budget(result, policy), own["divergence_over_target"]
     return summary | {"violations": _violations(values, energy, divergence, result.rounds)}
 
 
-def _with_median(values: np.ndarray) -> dict[str, Any]:
+def with_median(values: np.ndarray) -> dict[str, Any]:
     """Mean with the half width of its interval; median with the ends of its own, both of 95 %."""
     median, low, high = median_estimate(values) if values.size else (np.nan,) * 3
     ends = [_known(low), _known(high)]
@@ -142,7 +162,7 @@ def _violations(
 def _reductions(means: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Any]:
     return {
         metric: {
-            name: _with_median(reduction_percent(means[OURS][metric], other[metric]))
+            name: with_median(reduction_percent(means[OURS][metric], other[metric]))
             for name, other in means.items()
             if name != OURS
         }

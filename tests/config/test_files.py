@@ -129,6 +129,8 @@ def test_wrong_points_of_a_sweep_are_reported(tmp_path, points):
 def test_an_argument_chooses_a_variant():
     plain, other = read_config("paper"), read_config("paper:lowband")
     assert (plain.training.local_steps, other.training.local_steps) == (4, 1)
+    rich = read_config("paper:rich", {"devices.memory_share": plain.devices.memory_share})
+    assert rich.to_dict() == plain.to_dict()
     with pytest.raises(InputError, match=r"no such variant.*paper:transformer"):
         read_config("paper:highband")
     with pytest.raises(InputError, match="takes 0 positional arguments"):
