@@ -81,7 +81,9 @@ def downlink(network, decision, n) -> tuple[float, float]:
     """(5)."""
     radio, share = network["radio"], decision["d2e_share"][n]
     band = radio["d2e_bandwidth_hz"]
-    noise = band * radio["node_noise_w_per_hz"] + radio["downlink_interference_w"]
+    noise = band * radio["node_noise_w_per_hz"] + radio.get(
+        "downlink_interference_w", radio["d2e_interference_w"]
+    )
     sinr = radio["bs_power_w"] * radio["d2e_gain"][n][0] / noise
     return share * band * spectral_efficiency(radio, sinr), sinr
 
@@ -251,7 +253,7 @@ def node_energies_j(network, decision, n, links) -> list[float]:
     """(16)."""
     work, compute = network["workload"], network["compute"]
     coefficient, speed = compute["energy_coefficient"][n], compute["flops_per_s"][n]
-    drawn = 1 / network["radio"]["amplifier_efficiency"]
+    drawn = 1 / network["radio"].get("amplifier_efficiency", 1.0)
     power = [drawn * power_w for power_w in decision["d2d_power_w"][n]]
     segments = decision["segments"][n]
     steps, batch, passes = work["local_steps"], work["batch"], 1 + work["backward_ratio"]
