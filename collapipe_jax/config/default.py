@@ -246,6 +246,12 @@ KEYS: dict[str, Any] = {
             "greedy and alternating start",
             "> 0",
         ),
+        best_micro_batches=key(
+            False,
+            "static_pipeline and titanic_pipelined take the allowed number with the least latency "
+            "of the round in place of `micro_batches`",
+            why="off, as a pipeline without optimisation; on, rivals at their best",
+        ),
         partitions=key(3, "partitions of the policy titanic", "> 0"),
         decides=key(
             KNOBS,
