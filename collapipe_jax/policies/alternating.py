@@ -63,7 +63,7 @@ def alternating(
 ) -> Solution:
     """Decide a round by turns of segments, micro-batches, shares and powers.
 
-    Source: docs/system-model.md, section 6.
+    docs/policies.md says what each turn does.
 
     Args:
       problem: one round of one network; ``jax.vmap`` over problems is the fast way.

@@ -16,8 +16,6 @@ def at_best_micro_batches(decide: Callable[..., Decision]) -> Callable[..., Deci
 
     With the option it decides for every allowed number, and takes the decision of least
     latency in the round. Otherwise it decides for the number ``micro_batches``.
-
-    Source: docs/system-model.md, section 6.
     """
 
     def decided(
