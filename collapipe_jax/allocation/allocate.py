@@ -80,9 +80,20 @@ def descend_jointly(
     weights: Weights,
     steps: int | Array,
     with_evaluation: bool = False,
+    free: Allocation | None = None,
 ) -> Descent:
-    """Descent of all clusters together, interference following the powers; with batch axes."""
-    evaluate = functools.partial(evaluate_allocation, fixed)
+    """Descent of all clusters together, interference following the powers; with batch axes.
+
+    ``free`` says which variables move, one boolean each; by default all do.
+    """
+
+    def evaluate(logs, weights):
+        found = evaluate_allocation(fixed, logs, weights)
+        if free is None:
+            return found
+        slope = jax.tree.map(lambda moves, s: jnp.where(moves, s, 0.0), free, found.slope)
+        return found._replace(slope=slope)
+
     return descend(evaluate, fixed.active, logs, weights, steps, with_evaluation=with_evaluation)
 
 

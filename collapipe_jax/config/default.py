@@ -22,6 +22,7 @@ from collapipe_jax.network.fading import DynamicsParams
 from collapipe_jax.network.mobility import MobilityParams
 from collapipe_jax.network.propagation import PropagationParams, TopologyParams
 from collapipe_jax.pipeline.execution import BACKENDS
+from collapipe_jax.policies.alternating import KNOBS
 from collapipe_jax.policies.client_policies import SHARES
 from collapipe_jax.policies.registry import POLICIES
 from collapipe_jax.quantity import Quantity, Struct, quantities
@@ -241,11 +242,24 @@ KEYS: dict[str, Any] = {
         name=key("dssra", "policy that decides (docs/policies.md)", choices=POLICIES, own=True),
         micro_batches=key(
             8,
-            "micro-batches of policies that fix them, of the reference latency, and where dssra "
-            "and greedy start",
+            "micro-batches of policies that fix them, of the reference latency, and where dssra, "
+            "greedy and alternating start",
             "> 0",
         ),
+        best_micro_batches=key(
+            False,
+            "static_pipeline and titanic_pipelined take the allowed number with the least latency "
+            "of the round in place of `micro_batches`",
+            why="off, as a pipeline without optimisation; on, rivals at their best",
+        ),
         partitions=key(3, "partitions of the policy titanic", "> 0"),
+        decides=key(
+            KNOBS,
+            "knobs that the policy alternating optimises in turns; the others are the static "
+            "pipeline's",
+            choices=KNOBS,
+            why="all of them; one alone shows its part in what is saved",
+        ),
         cut=key(
             "half",
             "blocks on a client of splitfed, if its memory holds them: a number, `half` of all, or "

@@ -96,6 +96,7 @@ _POLICY_LOOKS = {
     "titanic": line(GREEN, (0, (1, 1)), "^"),
     "titanic_pipelined": line(PURPLE, (0, (4, 1, 1, 1)), "D"),
     "greedy": line(ORANGE, (0, (6, 1, 1, 1, 1, 1)), "v"),
+    "alternating": line(YELLOW, (0, (5, 1)), "p"),
     "vanilla_fl": line(BLACK, (0, (2, 1)), "P"),
     "splitfed": line(SKY, (0, (8, 2)), "X"),
     "control_unit_fl": line(BLACK, (0, (6, 2)), "<"),

@@ -35,6 +35,7 @@ from collapipe_jax.network.channel import (
     transport_block_hazard,
     uplink_sinr,
 )
+from collapipe_jax.partition.fill import balanced_time_s
 
 LEVELS = (1.0, 0.25, 0.06, 0.015, 0.001)
 """Powers to choose from, over the largest."""
@@ -204,7 +205,7 @@ def rank_sets(
     """Powers of every set, and an estimate of its cost at them."""
     work, compute = problem.workload, problem.compute
     member = sets.active[1:].astype(step.block_s.dtype)
-    balanced_s = work.blocks / sum_nodes(member / step.block_s)
+    balanced_s = balanced_time_s(step.block_s, sets.active[1:], work.blocks)
     blocks = member / step.block_s * balanced_s
     power, cost = _cheapest_powers(problem, nodes, sets, step, blocks)
     devices, passes = sum_nodes(member), 1.0 + work.backward_ratio

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax import Array
@@ -12,6 +12,8 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from collapipe_jax.own import find
+from collapipe_jax.policies.alternating import KNOBS, alternating
+from collapipe_jax.policies.best_micro_batches import at_best_micro_batches
 from collapipe_jax.policies.client_policies import (
     control_unit_fl,
     hierarchical_fl,
@@ -64,12 +66,22 @@ POLICIES: dict[str, PolicyEntry] = {
     "greedy": PolicyEntry(
         lambda problem, micro_batches: greedy(problem, micro_batches).decision, ("micro_batches",)
     ),
-    "static_pipeline": PolicyEntry(within_deadline(static_pipeline), ("micro_batches", "deadline")),
+    "alternating": PolicyEntry(
+        lambda problem, micro_batches, decides: (
+            alternating(problem, micro_batches, decides).decision
+        ),
+        ("micro_batches", "decides"),
+    ),
+    "static_pipeline": PolicyEntry(
+        within_deadline(at_best_micro_batches(static_pipeline)),
+        ("micro_batches", "best_micro_batches", "deadline"),
+    ),
     "titanic": PolicyEntry(
         within_deadline(functools.partial(titanic, micro_batches=1)), ("partitions", "deadline")
     ),
     "titanic_pipelined": PolicyEntry(
-        within_deadline(titanic), ("micro_batches", "partitions", "deadline")
+        within_deadline(at_best_micro_batches(titanic)),
+        ("micro_batches", "best_micro_batches", "partitions", "deadline"),
     ),
     "random": PolicyEntry(within_deadline(random_policy), ("deadline",), random=True),
     "vanilla_fl": PolicyEntry(vanilla_fl, _WHOLE_MODELS, by_clients=True),
@@ -87,6 +99,8 @@ def make_policy(
     micro_batches: int = 8,
     partitions: int = 3,
     *,
+    best_micro_batches: bool = False,
+    decides: Sequence[str] = KNOBS,
     cut: str = "half",
     shares: str = "min_max",
     accumulation: int = 1,
@@ -99,6 +113,9 @@ def make_policy(
       name: of the registry, or ``package.module:name`` of one's own.
       micro_batches: of policies that fix them; policies that optimise them start from it.
       partitions: of ``titanic``.
+      best_micro_batches: ``static_pipeline`` and ``titanic_pipelined`` take, in every round, the
+        allowed number with the least latency instead.
+      decides: knobs that ``alternating`` optimises; the others are the static pipeline's.
       cut: blocks on a client of ``splitfed``, ``half`` of them, or the ``best``.
       shares: of the D2E band among clients, ``min_max`` or ``equal``.
       accumulation: pieces of a client's part of a mini-batch, of whole models.
@@ -125,6 +142,8 @@ def make_policy(
     options = {
         "micro_batches": micro_batches,
         "partitions": partitions,
+        "best_micro_batches": best_micro_batches,
+        "decides": tuple(decides),
         "cut": cut,
         "shares": shares,
         "accumulation": accumulation,

@@ -17,7 +17,8 @@ from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.partition import cluster_search
-from collapipe_jax.partition.cluster_search import fill_in_order, fill_order, search_clusters
+from collapipe_jax.partition.cluster_search import search_clusters
+from collapipe_jax.partition.fill import fill_in_order, fill_order
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")
 BLOCKS, DEVICES, KEPT = 5, 3, 8
