@@ -13,13 +13,20 @@ import jax
 import numpy as np
 from rich.console import RenderableType
 
-from collapipe_jax.allocation.limit_multipliers import full_devices, limit_multipliers
+from collapipe_jax.allocation.allocate import Solution
+from collapipe_jax.allocation.limit_multipliers import (
+    LimitMultipliers,
+    full_devices,
+    limit_multipliers,
+)
 from collapipe_jax.cli.explanation import appraise, decision_summary, decision_table, explain
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.compilation import compile_for_now, compile_together
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.feasibility import can_run
+from collapipe_jax.cost.latency import LatencyParts
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.round_cost import Flows, RoundCost
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.documents import read_network, write_decision
@@ -65,6 +72,8 @@ def _plan_and_explain(
     decide, evaluate = compile_together(
         (lambda problem: dssra(problem, micro_batches), problem),
         (lambda *round_: (appraise(*round_), limit_multipliers(*round_)), problem, some_decision),
+        kept_as=f"plan-{micro_batches}",
+        returns=(Solution, Decision, RoundCost, LatencyParts, Flows, LimitMultipliers),
     )
     solution = jax.device_get(decide(problem))
     (cost, lossless), multipliers = jax.device_get(evaluate(problem, solution.decision))
