@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collapipe_jax.cost.problem import RoundProblem
     from collapipe_jax.cost.round_cost import RoundCost
     from collapipe_jax.errors import InputError
+    from collapipe_jax.files.datasets import open_results
     from collapipe_jax.files.documents import (
         read_decision,
         read_network,
@@ -75,6 +76,7 @@ _PUBLIC = {
     "load": "tasks.loading",
     "make_policy": "policies.registry",
     "observe": "simulation.environment",
+    "open_results": "files.datasets",
     "read_config": "config.files",
     "read_decision": "files.documents",
     "read_network": "files.documents",

@@ -100,20 +100,32 @@ class Results:
 
     def read(self, *parts: str) -> dict[str, np.ndarray]:
         """Arrays of parts, joined along their first axis; an ``InputError`` without a file."""
+        found = self.read_labelled(*parts)
+        return {name: np.asarray(variable.values) for name, variable in found.items()}
+
+    def read_labelled(self, *parts: str) -> dict[str, Variable]:
+        """As ``read``, with the names of axes."""
         found = [self._load(part) for part in parts]
         if len(found) == 1:  # its arrays may have no axis
             return found[0]
-        return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        return {
+            name: variable.replace(values=np.concatenate([one[name].values for one in found]))
+            for name, variable in found[0].items()
+        }
 
-    def _load(self, part: str) -> dict[str, np.ndarray]:
+    def _load(self, part: str) -> dict[str, Variable]:
         path = self.path(part)
         try:
             # NumPy leaves a damaged file open unless it is given an open one.
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
-                return {name: found[name] for name in found if name != _LABELS}
+                labels = json.loads(str(found[_LABELS]))
+                return {
+                    name: Variable(" ".join(label["axes"]), found[name])
+                    for name, label in labels.items()
+                }
         except FileNotFoundError:
             problem, remedy = "is missing", "Let its run go on with the same arguments"
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             problem, remedy = f"is damaged ({error})", "Delete it and let its run go on"
         raise InputError("workdir", str(path), problem, remedy)
 

@@ -9,13 +9,15 @@ from support import ROOT
 import collapipe_jax as cp
 
 NAMES = [name for name in cp.__all__ if name != "__version__"]
+_LONG = ("train", "open_results")
+"""Names whose examples train a model."""
 _SHOWN_ELSEWHERE = {"TrainedRun": "train"}
 """Names without an example of their own, and whose example shows them."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name == "train" else name for name in NAMES],
+    [pytest.param(name, marks=pytest.mark.slow) if name in _LONG else name for name in NAMES],
 )
 def test_its_example_runs(name, monkeypatch):
     monkeypatch.chdir(ROOT)
