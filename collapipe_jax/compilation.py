@@ -54,7 +54,7 @@ def compile_together(
       returns: all types of this package within the results; kept programs need them.
     """
     options = QUICK_OPTIONS if jax.default_backend() == "cpu" else None
-    folder = jax.config.jax_compilation_cache_dir
+    folder = jax.config.values["jax_compilation_cache_dir"]
     with ThreadPoolExecutor() as pool:
         compiling = []
         for place, (function, *examples) in enumerate(programs):
