@@ -67,6 +67,7 @@ CASES = {
     "another temperature": Case(temperature=0.23),
 }
 SLOW = {"one cluster", "large", "above the ceiling, ergodic", "coupled, caps, large batch"}
+SLOW |= {"caps", "coupled", "drift", "coupled, above the ceiling", "coupled, caps, amplifiers"}
 """Cases whose parts others have too."""
 assert set(RATE_LAWS) == {case.rate_law for case in CASES.values()}
 

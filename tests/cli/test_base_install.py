@@ -25,6 +25,7 @@ def collapipe(folder, *arguments):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_network_is_drawn_and_priced(tmp_path):
     drawn = collapipe(tmp_path, "sample", "--config=quickstart", "--out=net.json")
     assert drawn.returncode == 0, drawn.stderr

@@ -60,6 +60,7 @@ def test_with_any_divergence_it_is_the_queue_of_the_floors(channels):
     assert np.max(found) > 1.0
 
 
+@pytest.mark.slow
 def test_no_policy_ends_below_it(params, channels):
     """At many powers: those that lose too much for a limit are no counterexample to it."""
     keys = jax.random.split(jax.random.key(1), NETWORKS)

@@ -63,6 +63,7 @@ def links_of(problem, decision):
     return fixed.active, received, round_links(fixed, allocation)
 
 
+@pytest.mark.slow
 def test_links_of_a_batch_are_those_of_each_network():
     rounds = random_rounds(12, 3, 4, 6, lambda index: (), seed=3)
     active, *together = jax.jit(links_of)(*to_batch_last(rounds))

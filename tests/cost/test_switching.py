@@ -152,6 +152,7 @@ def with_switching_cost(params):
     return params.replace(control=params.control.replace(switching=switching))
 
 
+@pytest.mark.slow
 def test_a_cluster_that_sits_out_keeps_its_blocks():
     system = draw(jax.random.key(0), with_switching_cost(tiny_params(availability=0.5)))
     state = initial_state(jax.random.key(1), system)

@@ -6,6 +6,7 @@ import sys
 
 import jax
 import numpy as np
+import pytest
 from support import ROOT
 
 from collapipe_jax.config import default
@@ -47,6 +48,7 @@ def test_the_example_simulation_runs(capsys):
     assert capsys.readouterr().out == "(64, 50)\n"
 
 
+@pytest.mark.slow
 def test_the_example_pipeline_runs():
     """In a process of its own: the devices have to be there before jax is."""
     (block,) = blocks_of("docs/pipeline.md")

@@ -86,6 +86,7 @@ def draw_round(law, round_number):
     return np.asarray(jnp.stack(steps))
 
 
+@pytest.mark.slow
 def test_losses_of_a_round_come_together_when_asked():
     rounds = np.stack([draw_round(ErasureLaw(per_round=True), number) for number in range(40)])
     own = rounds[:, :1, :, :1]

@@ -122,7 +122,8 @@ def test_a_round_equals_the_loop_written_out(state, present):
     assert np.abs(second.decoder["norm"]["scale"] - 1.0).max() > 1e-3
 
 
-@pytest.mark.parametrize("backend", ["vmapped", pytest.param("sharded", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
 def test_a_round_run_as_a_pipeline_is_the_same_round(state, backend):
     """Every cluster cut in its own way, one of them absent; losses and partition are values."""
     execution = Execution(backend=backend, micro_batches=2)

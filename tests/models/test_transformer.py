@@ -122,6 +122,7 @@ def test_no_position_sees_a_later_target(params):
         assert np.all(moved[5 + position :] == 0.0)
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_smoothed_cross_entropy(params):
     losses, tokens = losses_of(params, BATCH)
     memory = source_memory(params, CONFIG, BATCH.source_ids)
@@ -141,6 +142,7 @@ def test_padding_changes_nothing(params):
         np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_micro_batches_sum_to_the_whole_gradient(params):
     """Token sums, and dropout by example: any cut gives the same gradient."""
     total = losses_of(params, BATCH)[1].sum()

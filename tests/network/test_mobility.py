@@ -256,6 +256,7 @@ def test_sight_keeps_its_law_and_decorrelates_over_what_is_moved():
         np.testing.assert_allclose(pair, [[1, kept], [kept, 1]], atol=0.04)
 
 
+@pytest.mark.slow
 def test_whoever_walks_keeps_a_law_with_sight():
     params = walking(5.0)
     propagation = params.propagation.replace(

@@ -96,6 +96,7 @@ def test_neither_raises_the_objective(turned):
     assert np.all(objective[:, 1:] <= objective[:, :1] * (1 + 1e-5))
 
 
+@pytest.mark.slow
 def test_segments_against_all_compositions(turned):
     """Few ceilings and few parts of the latency may miss the best, by little and seldom."""
     problem, (static, _, _), objective = turned
@@ -114,6 +115,7 @@ def test_segments_against_all_compositions(turned):
     assert np.median(objective[some, 0] / best[some]) > 1.05
 
 
+@pytest.mark.slow
 def test_micro_batches_are_the_best_of_all(turned):
     problem, (static, _, found), objective = turned
     choices = np.asarray(problem.workload.micro_batch_choices[0])

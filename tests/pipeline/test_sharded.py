@@ -44,6 +44,7 @@ def problem():
     return params, x, jnp.arange(5)[None, None] < lengths[..., None]
 
 
+@pytest.mark.slow
 def test_clusters_with_encoders_of_their_own_run_side_by_side(problem):
     """Gradients by the stacks, through slots, equal those of one scan in each cluster."""
 

@@ -68,6 +68,7 @@ def test_between_the_bound_of_its_partition_and_the_static_pipeline(solved):
     assert np.median(plain) < 0.9
 
 
+@pytest.mark.slow
 def test_no_turn_raises_the_objective(solved):
     problem = to_batch_last(solved[0])
 

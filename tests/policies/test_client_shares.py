@@ -85,6 +85,7 @@ def test_a_share_is_at_most_its_limit(x64):
     assert np.max(np.asarray(latency_s(share))) == pytest.approx(40.0)
 
 
+@pytest.mark.slow
 def test_split_models_with_the_largest_reliable_shares_have_the_target_divergence(x64):
     """All hazards are then equal, and (19) is at the target."""
     problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))

@@ -138,6 +138,7 @@ def test_impossible_splits(sizes, message):
         split_by_source([(str(i), "x") for i in range(10)], sizes, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("COLLAPIPE_DATA" not in os.environ, reason="COLLAPIPE_DATA is not set")
 def test_the_real_corpus_reads_clean():
     pairs, empty = read_parallel_text("mt_tatoeba_deu_eng/deu.txt")

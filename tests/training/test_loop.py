@@ -429,6 +429,7 @@ def test_an_interrupt_lets_the_round_end_and_saves(
     assert len(run(experiment, tmp_path, resume=True).history["round"]) == ROUNDS
 
 
+@pytest.mark.slow
 def test_an_interrupt_without_a_workdir_names_no_folder(monkeypatch):
     interrupt_in(monkeypatch, "run_round", 1)
     with pytest.raises(KeyboardInterrupt, match="nothing is kept without a workdir"):

@@ -62,6 +62,7 @@ def test_a_block_more_costs_what_the_formula_says(schedule, rematerialise):
     assert grown == pytest.approx(stated(4, *way) - stated(2, *way), rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_block_keeps_its_input_its_products_and_its_transcendentals():
     """To the byte: input, query, key, value, mixed, out; inner and tanh; exponentials."""
     tokens, samples = SHAPE.sequence, SHAPE.batch

@@ -148,6 +148,7 @@ def test_blocks_stand_on_the_first_devices(stages, micro_batches):
     assert np.all(np.asarray(decision.micro_batches)[runs] == micro_batches)
 
 
+@pytest.mark.slow
 def test_every_run_is_trained_under_its_setting(tmp_path, monkeypatch):
     """What is handed to training, which has tests of its own."""
     trained = {}

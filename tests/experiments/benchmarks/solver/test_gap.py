@@ -55,6 +55,7 @@ def test_caps_out_of_reach_are_counted_apart():
         greedy_gap.summarise([broken])
 
 
+@pytest.mark.slow
 def test_tight_budgets_are_those_of_a_tenth_of_full_power():
     problem = pick(sample_problems(0, 1, SMALL_SHAPES[0]), 0)
     tight = jax.jit(greedy_gap.with_tight_budgets)(problem)
