@@ -12,6 +12,7 @@ from collapipe_jax.cost.divergence import lossless_divergence
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import RoundCost
+from collapipe_jax.policies.partition_bound import PartitionBound
 from collapipe_jax.tables import make_table
 from collapipe_jax.units import bytes_to_mib
 
@@ -108,12 +109,26 @@ def explain(
 
 def _certificate(solution: Solution) -> str:
     """Gap between objective and lower bound, in words."""
-    objective, bound = float(solution.objective), float(solution.lower_bound)
-    gap = (objective - bound) / objective if objective > 0 else 0.0
+    bound = float(solution.lower_bound)
     return (
         f"with these segments and micro-batches no shares and powers get below {bound:.6g}, "
-        f"{100 * gap:.2g} % less:\n{_STATUS[int(solution.status)]}"
+        f"{_gap_percent(float(solution.objective), bound):.2g} % less:\n"
+        f"{_STATUS[int(solution.status)]}"
     )
+
+
+def certificate_of_partitions(objective: float, bound: PartitionBound) -> str:
+    """Gap between objective and lower bound over all partitions, in words."""
+    way = "searched" if bound.exhaustive else "bounded"
+    return (
+        f"no decision gets below {bound.lower_bound:.6g}, "
+        f"{_gap_percent(objective, bound.lower_bound):.2g} % less:\n"
+        f"all {bound.partitions:.3g} choices of segments and micro-batches were {way}"
+    )
+
+
+def _gap_percent(objective: float, bound: float) -> float:
+    return 100 * (objective - bound) / objective if objective > 0 else 0.0
 
 
 def _latency(multipliers: LimitMultipliers) -> str:

@@ -2,8 +2,9 @@
 
     collapipe plan --instance=NET.json --policy=dssra --out=DECISION.json
 
-Prints the decision of every cluster; for a policy that minimises (P2), also its certificate and
-the multipliers of its limits. "As latency" divides by the cost of a second, V / T_ref.
+Prints the decision of every cluster; for dssra, which minimises (P2), also its certificate and
+the multipliers of its limits. "As latency" divides by the cost of a second, V / T_ref. With
+--certify a lower bound over all partitions shows how far the decision is from the best one.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,13 @@ from collapipe_jax.allocation.limit_multipliers import (
     full_devices,
     limit_multipliers,
 )
-from collapipe_jax.cli.explanation import appraise, decision_summary, decision_table, explain
+from collapipe_jax.cli.explanation import (
+    appraise,
+    certificate_of_partitions,
+    decision_summary,
+    decision_table,
+    explain,
+)
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.compilation import compile_for_now, compile_together
 from collapipe_jax.cost.decision import Decision
@@ -31,6 +38,7 @@ from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.documents import read_network, write_decision
 from collapipe_jax.policies.dssra import dssra
+from collapipe_jax.policies.partition_bound import bound_partitions
 from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.tables import console_for_tables
 
@@ -41,10 +49,14 @@ def main(argv: Sequence[str]) -> None:
     """Read the network, decide, write the decision and explain it."""
     parser = make_parser(__doc__, "instance", "out", micro_batches=(8, "for policies that fix it"))
     parser.add_argument("--policy", required=True, help=", ".join(POLICIES))
+    parser.add_argument("--certify", action="store_true", help="bound (P2) over all partitions")
     options = parser.parse_args(argv)
 
     require_positive(micro_batches=options.micro_batches)
     policy = make_policy(options.policy, options.micro_batches)
+    if options.certify and options.policy != "dssra":
+        remedy = "Certify decisions of dssra, the policy that minimises (P2)"
+        raise InputError("--certify", options.policy, "not the policy to certify", remedy)
     problem = read_network(options.instance)
     if not np.any(compile_for_now(can_run, problem)(problem)):
         raise InputError(
@@ -55,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
         )
     console = console_for_tables(_WIDTH)
     if options.policy == "dssra":
-        decision, parts = _plan_and_explain(problem, options.micro_batches)
+        decision, parts = _plan_and_explain(problem, options.micro_batches, options.certify)
     else:
         decision, parts = _plan(problem, policy)
     write_decision(options.out, decision, options.policy)
@@ -64,7 +76,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _plan_and_explain(
-    problem: RoundProblem, micro_batches: int
+    problem: RoundProblem, micro_batches: int, certify: bool
 ) -> tuple[Decision, tuple[RenderableType, ...]]:
     """The decision of the policy that minimises (P2), with its explanation."""
     problem = jax.device_get(problem)
@@ -80,7 +92,11 @@ def _plan_and_explain(
     full = full_devices(problem, solution, decide)
     why = explain(problem, solution, cost, float(lossless), multipliers, full)
     table = decision_table(problem, solution.decision, cost)
-    return solution.decision, (table, decision_summary(problem, cost), why)
+    parts = table, decision_summary(problem, cost), why
+    if certify:
+        bound = bound_partitions(jax.device_put(problem), solution.decision, multipliers)
+        parts = *parts, certificate_of_partitions(float(solution.objective), bound)
+    return solution.decision, parts
 
 
 def _plan(problem: RoundProblem, policy: Policy) -> tuple[Decision, tuple[RenderableType, ...]]:

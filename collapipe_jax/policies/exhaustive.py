@@ -43,8 +43,7 @@ _CLUSTER_STEPS = 80
 _WEIGHT_PARTS = 8
 _LEAST_WEIGHT = 0.1
 _TOLERANCE = 1e-5
-"""Relative; partitions that could not be better by more are skipped."""
-_ROUNDING = {"float32": 2e-5, "float64": 1e-9}
+ROUNDING = {"float32": 2e-5, "float64": 1e-9}
 """Relative error of a lower bound."""
 
 
@@ -58,13 +57,16 @@ class ExhaustiveSolution(NamedTuple):
     solved: int  # those with optimised shares and powers; bounds ruled out the others
 
 
-def exhaustive(problem: RoundProblem, start: Decision | None = None) -> ExhaustiveSolution:
+def exhaustive(
+    problem: RoundProblem, start: Decision | None = None, tolerance: float = _TOLERANCE
+) -> ExhaustiveSolution:
     """Best decision of a round of a small network. A host loop, not to be compiled.
 
     Args:
       problem: one round of one small network.
       start: a feasible decision to beat, the static pipeline's by default. The better it
         is, the less is left to solve.
+      tolerance: relative; partitions that could not be better by more are skipped.
 
     Raises:
       InputError: if there are more than :data:`MOST_PARTITIONS` joint partitions.
@@ -99,11 +101,11 @@ def exhaustive(problem: RoundProblem, start: Decision | None = None) -> Exhausti
     bound, point = _sums_of_bounds(problem, own, joint, bandwidth_cost)
     solved = np.zeros(count, bool)
     for stages in range(1, len(_STAGES) + 1):
-        left = np.flatnonzero(bound < objective * (1.0 - _TOLERANCE))
+        left = np.flatnonzero(bound < objective * (1.0 - tolerance))
         left = left[np.argsort(bound[left], kind="stable")]
         for first in range(0, len(left), _BATCH):
             which = left[first : first + _BATCH]
-            if bound[which[0]] >= objective * (1.0 - _TOLERANCE):
+            if bound[which[0]] >= objective * (1.0 - tolerance):
                 break
             partition = own.segments[joint[which]], own.micro_batches[joint[which]]
             found = solve((*partition, point(which)), stages)
@@ -112,7 +114,7 @@ def exhaustive(problem: RoundProblem, start: Decision | None = None) -> Exhausti
     # The best partition's bound is among them, so only rounding lifts the least above the
     # objective.
     least = float(np.min(bound))
-    rounding = _ROUNDING[problem.radio.d2d_gain.dtype.name] * abs(least)
+    rounding = ROUNDING[problem.radio.d2d_gain.dtype.name] * abs(least)
     lower_bound = min(least, objective) - rounding
     return ExhaustiveSolution(best, objective, lower_bound, count, int(np.sum(solved)))
 
@@ -202,9 +204,9 @@ def _sums_of_bounds(
     weights = np.arange(_WEIGHT_PARTS + 1) + _LEAST_WEIGHT
     weights = weights / (_WEIGHT_PARTS + len(clusters) * _LEAST_WEIGHT)
     weights = weights.astype(problem.radio.d2d_gain.dtype)
-    partitions = own.segments, own.micro_batches
-    found, points = jax.device_get(bound_clusters(problem, *partitions, weights, bandwidth_cost))
-    each = np.nan_to_num(found.astype(np.float64), nan=-np.inf)
+    own_weights = np.repeat(weights[:, None], len(clusters), axis=1)
+    found = jax.device_get(bound_clusters(problem, *own[:2], own_weights, bandwidth_cost))
+    each, points = np.nan_to_num(found.bound.astype(np.float64), nan=-np.inf), found.point
     parts = compositions(_WEIGHT_PARTS, len(clusters))
     bound, best = np.full(len(joint), -np.inf), np.zeros(len(joint), np.int32)
     for index, part in enumerate(parts):
@@ -224,6 +226,14 @@ def _sums_of_bounds(
     return bound, point
 
 
+class ClusterBounds(NamedTuple):
+    """Lower bounds of the cost of clusters, each by itself, and where they were found."""
+
+    bound: Array  # ``[W, J, N]``
+    latency_s: Array  # ``[W, J, N]``
+    point: _Point
+
+
 @jax.jit
 @functools.partial(jax.vmap, in_axes=(None, None, None, 0, None))
 @functools.partial(jax.vmap, in_axes=(None, 0, 0, None, None))
@@ -231,40 +241,38 @@ def bound_clusters(
     problem: RoundProblem,
     segments: Array,
     micro_batches: Array,
-    weight: Array,
+    weights: Array,
     bandwidth_cost: Array,
-) -> tuple[Array, _Point]:
-    """Bounds of the cost of each cluster by itself, ``[W, J, N]``, and where they were found.
-
-    The cost is that of weighted latency, energy, divergence and D2E band.
+) -> ClusterBounds:
+    """Bounds of the cost of weighted latency, energy, divergence and D2E band of each cluster.
 
     Args:
       problem: one round of one network.
       segments: ``[J, K]``, tried by every cluster.
       micro_batches: ``[J]``.
-      weight: of a cluster's latency in the mean, ``[W]``, positive.
+      weights: of the clusters' latencies in the mean, ``[W, N]``, positive.
       bandwidth_cost: of the whole D2E band, scalar.
     """
 
-    def solve(problem, segments, micro_batches, weight, bandwidth_cost):
+    def solve(problem, segments, micro_batches, weights, bandwidth_cost):
         fixed = fix_partition(problem, segments, micro_batches)
-        per_s, node = weight * fixed.costs.latency_per_s, jnp.zeros_like(fixed.hop_bits)
+        node, per_s = jnp.zeros_like(fixed.hop_bits), weights * fixed.costs.latency_per_s
         fixed = fixed.replace(costs=fixed.costs._replace(latency_per_s=per_s))
         coupling = Coupling(
             interference_w=node,
             interference_cost_per_w=node,
             latency_cost_per_s=node[0] + per_s,
-            round_s=jnp.zeros_like(per_s),
+            round_s=jnp.zeros_like(bandwidth_cost),
             bandwidth_cost=bandwidth_cost,
         )
         # Full power; D2D shares of 1, which the descent projects to its limits.
         start = Allocation(node, node, node[0] - jnp.log(1.0 * node.shape[1]), node[0])
-        steps = _CLUSTER_STEPS
-        found = descend_clusters(fixed, start, coupling, steps, with_evaluation=True)
+        found = descend_clusters(fixed, start, coupling, _CLUSTER_STEPS, with_evaluation=True)
         assert found.evaluation is not None
         bound = certify(found.evaluation, found.logs, fixed.active, joint=False).lower_bound
-        return bound, _Point(found.logs, found.weights)
+        latency_s = found.evaluation.cluster_latency_s
+        return ClusterBounds(bound, latency_s, _Point(found.logs, found.weights))
 
     segments = jnp.broadcast_to(segments, (problem.clusters, problem.devices))
     micro_batches = jnp.broadcast_to(micro_batches, (problem.clusters,))
-    return batch_last(solve)(problem, segments, micro_batches, weight, bandwidth_cost)
+    return batch_last(solve)(problem, segments, micro_batches, weights, bandwidth_cost)

@@ -39,7 +39,8 @@ def policy(request):
 def planned(policy, tmp_path_factory):
     out = tmp_path_factory.mktemp(policy) / "decision.json"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        plan.main([f"--instance={EXAMPLE}", f"--policy={policy}", f"--out={out}"])
+        certify = ["--certify"] if policy == "dssra" else []
+        plan.main([f"--instance={EXAMPLE}", f"--policy={policy}", f"--out={out}", *certify])
     return Planned(out, printed.getvalue())
 
 
@@ -76,6 +77,7 @@ def test_binding_limits_are_listed_where_there_are_multipliers(policy, planned):
         "memory:",
         "a J costs",
         "a whole target",
+        "no decision gets below",
     ]
     missing = [word for word in told if word not in planned.printed]
     assert missing == ([] if policy == "dssra" else told)

@@ -217,6 +217,12 @@ CASES = {
         "0",
         "1 or more",
     ),
+    "a policy without a certificate": (
+        [*PLAN, "--policy=greedy", "--certify"],
+        "--certify",
+        "greedy",
+        "dssra",
+    ),
     "an unknown policy of a plan": ([*PLAN, "--policy=best"], "policy.name", "best", "dssra"),
     "a decision of another kind": (
         ["price", f"--instance={NETWORK}", f"--decision={NETWORK}", "--out=out.json"],

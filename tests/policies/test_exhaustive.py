@@ -110,7 +110,8 @@ def test_clusters_by_themselves_bound_every_partition(plain):
     weights = np.linspace(0.1, 0.9, 9, dtype=np.float32)
     own = [(tuple(row), int(m)) for row, m in zip(segments.tolist(), counts, strict=True)]
     for band_cost in (0.0, 0.3):
-        found, _ = bound_clusters(problem, segments, counts, weights, band_cost)
+        own_weights = np.stack([weights, weights], axis=1)
+        found = bound_clusters(problem, segments, counts, own_weights, band_cost).bound
         first, second = np.moveaxis(np.asarray(found), 2, 0)
         bounds = np.max(first[:, :, None] + second[::-1, None], axis=0) - band_cost
         for joint, objective in plain.items():
