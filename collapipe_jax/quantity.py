@@ -57,7 +57,7 @@ class Quantity:
             return
         if self.choices:
             if value not in self.choices:
-                near = nearest(value, self.choices)
+                near = nearest(value, self.choices) if isinstance(value, str) else None
                 remedy = f"Did you mean {near}? " if near else ""
                 remedy += f"Choose among: {', '.join(self.choices)}"
                 raise InputError(key, value, f"unknown ({self.meaning})", remedy)
@@ -80,8 +80,10 @@ class Quantity:
     def doubt(self, key: str, numbers: np.ndarray) -> str:
         """What is implausible about numbers that :meth:`check` passes; empty if nothing is.
 
-        A 0 is always plausible: it switches something off.
+        A 0 is always plausible: it switches something off. A name is, too.
         """
+        if self.choices:
+            return ""
         for index in np.argwhere(~_within(numbers, self.plausible) & (numbers != 0)):
             place = key + "".join(f"[{i}]" for i in index)
             usual = f"{self.meaning}, as a rule {self.plausible} {self.unit}".strip()

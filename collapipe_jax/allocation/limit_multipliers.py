@@ -8,6 +8,7 @@ memory for one block more.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -24,6 +25,7 @@ from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
+from collapipe_jax.cost.workload import Workload
 
 _STEPS = 400
 _AT_LIMIT = 1e-3
@@ -86,6 +88,13 @@ def _multipliers(problem, decision, start) -> LimitMultipliers:
     )
 
 
+def _bytes_of_one_more(work: Workload, segments: Array, micro_batches: Array) -> Array:
+    """Memory ``[N, K]`` of every device if it alone had one block more."""
+    more = jnp.eye(segments.shape[1], dtype=segments.dtype)[:, None] + segments[None]
+    needs = jax.vmap(lambda each: device_memory_bytes(work, each, micro_batches))(more)
+    return jnp.diagonal(needs, axis1=0, axis2=2)
+
+
 class FullDevice(NamedTuple):
     """A device without memory for another block."""
 
@@ -105,8 +114,9 @@ def full_devices(
     """
     segments, counts = solution.decision.segments, solution.decision.micro_batches
     memory_bytes = problem.compute.memory_bytes
-    needs = compile_for_now(device_memory_bytes, problem.workload, segments, counts)
-    one_more_bytes = np.asarray(needs(problem.workload, segments + 1, counts))
+    arguments = problem.workload, segments, counts
+    needs = compile_for_now(device_memory_bytes, *arguments)
+    one_more_bytes = np.asarray(compile_for_now(_bytes_of_one_more, *arguments)(*arguments))
     full = (memory_bytes > 0) & (one_more_bytes > memory_bytes * _FITS)
     participates = segments.sum(axis=1, keepdims=True) > 0
     found = []

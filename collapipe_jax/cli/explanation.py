@@ -54,7 +54,9 @@ def decision_table(problem: RoundProblem, decision: Decision, cost: RoundCost) -
         for n in range(problem.clusters)
     ]
     headings = ("cluster", "blocks per device", "M", "latency, s", "slowest stage", "ms")
-    table = make_table((*headings, "memory, MiB"), rows, left=0, title="Decision")
+    schedule = problem.workload.schedule
+    title = "Decision" if schedule == "gpipe" else f"Decision under the schedule {schedule}"
+    table = make_table((*headings, "memory, MiB"), rows, left=0, title=title)
     table.columns[4].justify = "left"
     return table
 

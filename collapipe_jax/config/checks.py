@@ -176,6 +176,10 @@ def _check_micro_batches(config: Known, step: Step) -> None:
     if count > 1 and config["pipeline.backend"] == "sequential":
         problem = "the sequential backend does not read it"
         raise InputError("pipeline.micro_batches", count, problem, "Give 1, or another backend")
+    schedule = config["pipeline.schedule"]
+    if schedule != "gpipe" and config["pipeline.backend"] != "sequential":
+        problem = f"the backend {config['pipeline.backend']} executes gpipe"
+        raise InputError("pipeline.schedule", schedule, problem, "Give gpipe, or sequential")
 
 
 def _check_cut(config: Known, step: Step) -> None:

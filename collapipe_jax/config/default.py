@@ -304,11 +304,16 @@ KEYS: dict[str, Any] = {
         decoder_blocks=key(2, "decoder blocks of translation", "> 0", why="few lose little"),
         dropout_rate=key(0.1, "share of activations that training drops", _RATE),
         label_smoothing=key(0.1, "share of a target that is spread over the other labels", _RATE),
-        rematerialise=key(False, "recompute activations: less memory, a third more work"),
+        rematerialise=key(
+            False,
+            "recompute activations: less memory, a third more work",
+            why="off: it costs time and energy where memory suffices (Chen et al. 2016)",
+        ),
         compute_dtype=key("float32", "type of products, summed in 32 bits", choices=DTYPES),
         initial_deviation=key(0.0, "deviation of fresh weights; 0 is LeCun's law", _RATE),
     ),
     "pipeline": section(
+        Workload,
         backend=key(
             "sequential",
             "`sequential` scans the encoder, others run its segments, `sharded` on a device a "
@@ -316,6 +321,11 @@ KEYS: dict[str, Any] = {
             choices=BACKENDS,
         ),
         micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),
+        schedule=key(
+            "gpipe",
+            why="Huang et al. 2019; `1f1b` (Narayanan et al. 2019, 2021, with a flush) keeps fewer "
+            "and is evaluated, while backends execute GPipe (docs/pipeline.md)",
+        ),
     ),
     "task": section(
         seed=_own_seed("sets drawn from a corpus and of their split over clusters"),

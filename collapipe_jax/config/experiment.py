@@ -115,7 +115,7 @@ def build_experiment(config: Config, unknown: Mapping[str, Any] | None = None) -
         cluster_indices=cluster_indices,
         cluster_weight=weight,
         optimizers=optimizers,
-        execution=Execution(**config.pipeline),
+        execution=Execution(config.pipeline.backend, config.pipeline.micro_batches),
         erasure_law=ErasureLaw(
             per_round=training.erased_together == "round",
             pooled=training.survivor_weight == "pooled",

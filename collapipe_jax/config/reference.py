@@ -80,6 +80,8 @@ def _missing(quantity: Quantity) -> str:
     """Value of a key that a document may lack."""
     if quantity.missing is None:
         return ""
+    if quantity.choices:
+        return f"`{quantity.missing}`"
     is_key = isinstance(quantity.missing, str)
     return f"that of `{quantity.missing}`" if is_key else f"{quantity.missing:g}"
 

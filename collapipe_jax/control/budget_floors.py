@@ -10,7 +10,8 @@ from jax import Array
 from jaxtyping import Float
 
 from collapipe_jax.cost.computing import computing_energy_j
-from collapipe_jax.cost.feasibility import can_run, usable_blocks
+from collapipe_jax.cost.feasibility import can_run
+from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import least_bit_energy_j
 
@@ -50,14 +51,16 @@ def device_budget_floor_j(problem: RoundProblem) -> Float[np.ndarray, " N"]:
     """Least budget, the same for all devices of a cluster, that pays for the encoder.
 
     Spread over time, a device with budget ``E`` computes at most ``E / e_k`` blocks a
-    round and never more than it can hold; the floor is where these sum to ``L``. It is 0 for a
-    cluster whose devices cannot hold the encoder. The problem is a round at mean gains, with
-    all devices available.
+    round and never more than it can hold alone; the floor is where these sum to ``L``. It is 0
+    for a cluster whose devices cannot hold the encoder. The problem is a round at mean gains,
+    with all devices available.
     """
     energy_j = np.maximum(block_energy_j(problem), 1e-300, dtype=np.float64)
     # As many as there may be: with them memory holds most.
     micro_batches = jnp.max(problem.workload.micro_batch_choices)
-    capacity = np.asarray(usable_blocks(problem, micro_batches), np.float64)
+    # And a device alone keeps least under any schedule.
+    work, memory_bytes = problem.workload, problem.compute.memory_bytes
+    capacity = np.asarray(block_capacity(work, memory_bytes, micro_batches, 1), np.float64)
     # Each sum is linear between the budgets that fill a device.
     budgets_j = np.sort(np.pad(energy_j * capacity, ((0, 0), (1, 0))), axis=1)
     most = np.minimum(capacity[:, None], budgets_j[:, :, None] / energy_j[:, None])

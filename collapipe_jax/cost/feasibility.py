@@ -15,6 +15,9 @@ from collapipe_jax.cost.shapes import Broadcast
 TOLERANCE = 1e-4
 """Relative tolerance on sums, bounds and memory."""
 
+_NO_ROOM = -(2**30)
+"""Room of a set that does not exist."""
+
 _Flags = dict[str, Bool[Array, ""]]
 
 
@@ -27,9 +30,56 @@ def can_run(problem: RoundProblem) -> Bool[Array, " N"]:
 def usable_blocks(problem: RoundProblem, micro_batches: Num[ArrayLike, "..."]) -> Int[Array, "N K"]:
     """Most blocks that each device can hold, 0 on one that is away.
 
-    The number of micro-batches is a scalar, or ``[N, 1]`` for a number per cluster.
+    Under 1F1B they depend on the active devices. Those are then the set that
+    :func:`holding_set` finds, and the other devices have 0. Any part of the set can hold as much.
+
+    Args:
+      problem: of ``N`` clusters with ``K`` devices.
+      micro_batches: a scalar, or ``[N, 1]`` for a number per cluster.
+
+    Returns:
+      Blocks that sum to ``L`` or more if and only if the devices of the cluster can hold them.
     """
-    return block_capacity(problem.workload, problem.compute.memory_bytes, micro_batches)
+    work, memory_bytes = problem.workload, problem.compute.memory_bytes
+    if work.schedule == "gpipe":
+        return block_capacity(work, memory_bytes, micro_batches, 1)
+    count = jnp.broadcast_to(micro_batches, memory_bytes.shape)[:, :, None]
+    left = jnp.arange(1, problem.devices + 1)[None, None]
+    capacity = block_capacity(work, memory_bytes[:, :, None], count, left)
+    return jax.vmap(holding_set, in_axes=(0, None))(capacity, work.blocks)
+
+
+def holding_set(capacity: Int[Array, "K K"], blocks: int) -> Int[Array, " K"]:
+    """Capacity of the largest set of active devices of a cluster that holds the blocks.
+
+    Of sets of one size it is the one with most room; if no set holds the blocks, the one with
+    most room of all. Found by dynamic programming from the last device to the first.
+
+    Args:
+      capacity: blocks of a device by the number of active devices from it on, from 1 on.
+      blocks: ``L``.
+
+    Returns:
+      Blocks of every device, 0 outside of the set.
+    """
+    devices = capacity.shape[0]
+
+    def add(best, device):
+        index, own = device
+        room, held = best  # of the best set of 0 ... K devices so far, [K + 1] and [K + 1, K]
+        more_room = jnp.where(own > 0, room[:-1] + own, _NO_ROOM)
+        more = held[:-1].at[:, index].set(own)
+        wins = more_room > room[1:]
+        room = room.at[1:].set(jnp.where(wins, more_room, room[1:]))
+        return (room, held.at[1:].set(jnp.where(wins[:, None], more, held[1:]))), None
+
+    nobody = jnp.full(devices + 1, _NO_ROOM, capacity.dtype).at[0].set(0)
+    start = nobody, jnp.zeros((devices + 1, devices), capacity.dtype)
+    each = jnp.arange(devices), capacity
+    (room, held), _ = jax.lax.scan(add, start, each, reverse=True)
+    size = jnp.arange(devices + 1)
+    largest = jnp.max(jnp.where(room >= blocks, size, -1))
+    return held[jnp.where(largest >= 0, largest, jnp.argmax(room))]
 
 
 def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _Flags:

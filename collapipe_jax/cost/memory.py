@@ -1,8 +1,9 @@
 """Memory of the devices, docs/system-model.md (15)."""
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from collapipe_jax.cost.shapes import Broadcast
 from collapipe_jax.cost.workload import Workload
@@ -13,40 +14,49 @@ def block_bytes(workload: Workload, samples: Num[ArrayLike, "..."]) -> Float[Arr
     return workload.block_static_bytes + samples * workload.block_kept_bytes
 
 
-def device_memory_bytes(
-    workload: Workload,
-    segments: Num[Array, "N K"],
-    micro_batches: Num[Array, " N"],
-    schedule: str = "gpipe",
-) -> Float[Array, "N K"]:
-    """Memory of every device, 0 where idle. Source: docs/system-model.md (15).
+def devices_left(active: Bool[Array, "..."], axis: int) -> Int[Array, "..."]:
+    """Active devices from every device on, itself included, along the axis of devices."""
+    return jax.lax.cumsum(active.astype(jnp.int32), axis, reverse=True)
 
-    The schedule "gpipe" keeps all micro-batches in flight; "1f1b" keeps ``min(M, S - s)``
-    on the s-th of ``S`` active devices.
+
+def kept_samples(
+    workload: Workload, micro_batches: Num[ArrayLike, "..."], left: Num[ArrayLike, "..."]
+) -> Num[ArrayLike, "..."]:
+    """Most samples whose activations an active device keeps at once.
+
+    There are ``left`` active devices from it on, itself included. Shapes broadcast.
+    Source: docs/system-model.md (26).
     """
-    samples = (workload.batch / micro_batches)[:, None]
-    if schedule == "gpipe":
-        kept_samples = workload.batch
-    elif schedule == "1f1b":
-        active = (segments > 0).astype(jnp.int32)
-        behind = jnp.cumsum(active[:, ::-1], axis=1)[:, ::-1]  # S - s, the device included
-        kept_samples = samples * jnp.minimum(micro_batches[:, None], behind)
-    else:
-        raise ValueError(f"schedule {schedule!r} is neither 'gpipe' nor '1f1b'")
-    memory = segments * block_bytes(workload, kept_samples)
-    memory = memory + samples * workload.block_working_bytes
-    return jnp.where(segments > 0, memory, 0.0)
+    if workload.schedule == "gpipe":
+        return workload.batch
+    in_flight = jnp.minimum(micro_batches, 2 * left + 2)
+    return in_flight * (workload.batch / micro_batches)
+
+
+def device_memory_bytes(
+    workload: Workload, segments: Num[Array, "N K"], micro_batches: Num[Array, " N"]
+) -> Float[Array, "N K"]:
+    """Memory of every device, 0 where idle. Source: docs/system-model.md (15)."""
+    active, count = segments > 0, micro_batches[:, None]
+    kept = kept_samples(workload, count, devices_left(active, axis=1))
+    memory = segments * block_bytes(workload, kept)
+    memory = memory + workload.batch / count * workload.block_working_bytes
+    return jnp.where(active, memory, 0.0)
 
 
 def block_capacity(
-    workload: Workload, memory_bytes: Broadcast, micro_batches: Num[ArrayLike, "..."]
+    workload: Workload,
+    memory_bytes: Broadcast,
+    micro_batches: Num[ArrayLike, "..."],
+    left: Num[ArrayLike, "..."],
 ) -> Int[Array, "..."]:
     """Most blocks that fit each device, docs/system-model.md (15) solved for delta.
 
-    Numbers of memory and micro-batches broadcast. The result lies between 0 and ``L``; the
-    tolerance by which a decision may exceed its memory is not used up here.
+    Numbers of memory, of micro-batches and of active devices ``left`` from a device on
+    broadcast. The result lies between 0 and ``L``; the tolerance by which a decision may exceed
+    its memory is not used up here.
     """
-    per_block = block_bytes(workload, workload.batch)
+    per_block = block_bytes(workload, kept_samples(workload, micro_batches, left))
     working = workload.batch / micro_batches * workload.block_working_bytes
     # A hair of slack keeps a device that fits exactly from losing a block to rounding.
     fits = jnp.floor((memory_bytes - working) / per_block * (1 + 1e-6))

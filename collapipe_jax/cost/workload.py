@@ -7,6 +7,9 @@ from jaxtyping import Array
 from collapipe_jax.models.counts import block_flops, block_parameters
 from collapipe_jax.quantity import Struct, part, positive, quantity
 
+SCHEDULES = ("gpipe", "1f1b")
+"""Orders of the passes of a local step, docs/system-model.md, section 7."""
+
 
 class ModelEnds(Struct):
     """Sizes of embedding and decoder, where devices hold them besides encoder blocks."""
@@ -45,6 +48,13 @@ class Workload(Struct):
     )
     block_working_bytes: Array = quantity(
         "needed once while a block is recomputed", "m_{work}", unit="byte per sample"
+    )
+    schedule: str = quantity(
+        "order of a local step's passes, which fixes the activations that a device keeps",
+        "m_s",
+        choices=SCHEDULES,
+        missing="gpipe",
+        default="gpipe",
     )
     ends: ModelEnds | None = part(
         "embedding and decoder as a data-parallel policy needs them; none for a network on file",

@@ -6,15 +6,17 @@ Without ``--round`` the last round is drawn, without ``--cluster`` its slowest c
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import ConnectionPatch, Patch, Rectangle
 
-from collapipe_jax.cost.timeline import flow_events
+from collapipe_jax.cost.timeline import Events, alternating_events, flow_events
 from collapipe_jax.errors import InputError
 from collapipe_jax.figures import style
 from collapipe_jax.files.checkpoints import RunRecord
@@ -61,8 +63,8 @@ class Step(NamedTuple):
     micro_batches: int
     resources: list[str]
     bars: list[Bar]  # in both directions
-    turned_s: float  # the last micro-batch leaves the decoder, and the backward flow starts
-    finish_s: float  # the step ends, docs/system-model.md (12)
+    turned_s: float  # the last micro-batch leaves the decoder
+    finish_s: float  # the step ends, at the latest by docs/system-model.md (12)
 
 
 def runs_pipeline(record: RunRecord) -> np.ndarray:
@@ -124,25 +126,51 @@ def pick(record: RunRecord, round_number: int | None, cluster: int | None) -> tu
 def first_step(record: RunRecord, index: int, cluster: int) -> Step:
     """Place every micro-batch of the first local step on the resources it passes.
 
-    The backward flow starts when the last micro-batch has left the decoder.
+    Under GPipe the backward flow starts when the last micro-batch has left the decoder.
 
-    See docs/system-model.md (12). The cluster ran a pipeline in that round, ``index`` along
-    the history's first axis.
+    See docs/system-model.md (12) and section 7. The cluster ran a pipeline in that round,
+    ``index`` along the history's first axis.
     """
     forward_s = record.history["forward_flow_s"][index, cluster]
     backward_s = record.history["backward_flow_s"][index, cluster]
     micro_batches = int(record.history["micro_batches"][index, cluster])
     names = _names(forward_s)
-    forward, turned_s = _flow_bars(forward_s, names, micro_batches, 0.0, FORWARD)
+    events_of = _one_f_one_b if record.schedule == "1f1b" else _gpipe
+    there, back = events_of(forward_s, backward_s, micro_batches)
     forward = [
-        bar._replace(direction=TURN) if bar.resource == names[-1] else bar for bar in forward
+        bar._replace(direction=TURN) if bar.resource == names[-1] else bar
+        for bar in _bars(forward_s, names, there, FORWARD)
     ]
-    chain = ["downlink", *names[-3::-1]]
-    backward, finish_s = _flow_bars(backward_s, chain, micro_batches, turned_s, BACKWARD)
-    bars = forward + backward
+    bars = forward + _bars(backward_s, ["downlink", *names[-3::-1]], back, BACKWARD)
     busy = {bar.resource for bar in bars}
     resources = [name for name in [*names, "downlink"] if name in busy]
+    turned_s, finish_s = float(there.finish_s[-1, -1]), float(back.finish_s[-1, -1])
     return Step(index, cluster, micro_batches, resources, bars, turned_s, finish_s)
+
+
+def _gpipe(
+    forward_s: np.ndarray, backward_s: np.ndarray, micro_batches: int
+) -> tuple[Events, Events]:
+    """Events of both flows, the backward one after the forward one."""
+    there = flow_events(jnp.asarray(forward_s), micro_batches)
+    return there, flow_events(jnp.asarray(backward_s), micro_batches, there.finish_s[-1, -1])
+
+
+def _one_f_one_b(
+    forward_s: np.ndarray, backward_s: np.ndarray, micro_batches: int
+) -> tuple[Events, Events]:
+    """Events of both flows in turn; those of idle devices and hops do not matter."""
+    by_stage_s = np.append(backward_s[::-1], 0.0)  # the decoder turns in its forward stage
+    runs = np.flatnonzero((forward_s > 0) | (by_stage_s > 0))
+    stages = jnp.asarray(forward_s[runs]), jnp.asarray(by_stage_s[runs])
+
+    def spread(own_s: Array) -> np.ndarray:
+        every_s = np.zeros((micro_batches, len(forward_s)))
+        every_s[:, runs] = own_s
+        return every_s
+
+    there, back = jax.tree.map(spread, alternating_events(*stages, micro_batches))
+    return there, jax.tree.map(lambda every_s: every_s[:, -2::-1], back)
 
 
 def _names(forward_s: np.ndarray) -> list[str]:
@@ -161,19 +189,15 @@ def _names(forward_s: np.ndarray) -> list[str]:
     return [*names, "uplink", "decoder"]
 
 
-def _flow_bars(
-    stage_s: np.ndarray, names: list[str], micro_batches: int, start_s: float, direction: str
-) -> tuple[list[Bar], float]:
-    """Bars of one flow, stages of time 0 left out, and when it ends."""
-    events = flow_events(jnp.asarray(stage_s), micro_batches, start_s)
+def _bars(stage_s: np.ndarray, names: list[str], events: Events, direction: str) -> list[Bar]:
+    """Bars of one flow, stages of time 0 left out."""
     start, finish = np.asarray(events.start_s), np.asarray(events.finish_s)
-    bars = [
+    return [
         Bar(name, direction, micro, float(start[micro, stage]), float(finish[micro, stage]))
         for stage, name in enumerate(names)
         if stage_s[stage] > 0
-        for micro in range(micro_batches)
+        for micro in range(len(start))
     ]
-    return bars, float(finish[-1, -1])
 
 
 @style.styled
@@ -276,7 +300,7 @@ def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> tuple[float
 def _handles() -> list[Artist]:
     """Legend of two rows: the chart's signs above, the strip's below."""
     chart = [Patch(color=_SHADES[key][0], label=text) for key, text in _LEGEND.items()]
-    chart.append(Line2D([], [], label="pipeline flushed", **_TURN_LINE))
+    chart.append(Line2D([], [], label="last decoder pass ends", **_TURN_LINE))
     chart.append(Patch(fill=False, linewidth=1.2, label="first local step"))
     strip = style.fill_handles(style.PART_LOOKS)
     return [handle for column in zip(chart, strip, strict=True) for handle in column]

@@ -37,6 +37,11 @@ class RunRecord(NamedTuple):
         """Name of the policy."""
         return self.config["policy"]["name"]
 
+    @property
+    def schedule(self) -> str:
+        """Order of the passes of a local step."""
+        return self.config.get("pipeline", {}).get("schedule", "gpipe")
+
 
 class Checkpoints:
     """The checkpoints of one workdir; use as a context manager.

@@ -48,8 +48,9 @@ _ENERGY_COEFFICIENT = Quantity(
 
 
 def _on_file(cls: type[Struct]) -> dict[str, Quantity]:
-    """Quantities of a struct by key; a name of a law has no place on file."""
-    found = {name: each for name, each in quantities(cls).items() if not each.choices}
+    """Quantities of a struct by key; a name without a default has no place on file."""
+    known = quantities(cls).items()
+    found = {name: each for name, each in known if each.missing or not each.choices}
     if found.pop("joules_per_flop", None):
         found["energy_coefficient"] = _ENERGY_COEFFICIENT
     return found
@@ -234,8 +235,9 @@ def _filled(section: Mapping[str, Any], keys: Mapping[str, Quantity]) -> dict[st
     """A section with the keys that it may lack."""
     filled = dict(section)
     for key, quantity in keys.items():
-        source = quantity.missing
-        value = section.get(source) if isinstance(source, str) else source
+        value = quantity.missing
+        if isinstance(value, str) and not quantity.choices:
+            value = section.get(value)
         if key not in section and value is not None:
             filled[key] = value
     return filled
@@ -271,9 +273,13 @@ def _read_numbers(
     axes: dict[str, Any],
     devices: int,
 ) -> dict[str, Any]:
-    """Numbers and nested lists of numbers, checked and padded, as arrays of float64 or int64."""
+    """Checked names, and checked and padded numbers as arrays of float64 or int64."""
     values = {}
     for key, quantity in keys.items():
+        if quantity.choices:
+            quantity.check(prefix + key, section[key])
+            values[key] = section[key]
+            continue
         _check_shape(section[key], quantity.shape, axes, prefix + key)
         value = _padded(section[key], quantity.shape, devices)
         quantity.check(prefix + key, value)
@@ -308,8 +314,11 @@ def _check_shape(value, shape: str, axes: dict[str, Any], key: str, cluster: int
         _check_shape(item, shape[1:], axes, f"{key}[{index}]", inside)
 
 
-def _to_jax(values: dict[str, np.ndarray]) -> dict[str, Any]:
-    return {key: jnp.asarray(value) for key, value in values.items()}
+def _to_jax(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value if isinstance(value, str) else jnp.asarray(value)
+        for key, value in values.items()
+    }
 
 
 def _to_lists(struct: Struct, keys: Mapping[str, Quantity]) -> dict[str, Any]:

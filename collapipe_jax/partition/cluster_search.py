@@ -19,7 +19,7 @@ from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.link_quality import link_sinrs, links_at
-from collapipe_jax.cost.memory import block_capacity
+from collapipe_jax.cost.memory import block_capacity, devices_left
 from collapipe_jax.cost.objective import unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import round_terms
@@ -72,7 +72,6 @@ def search_clusters(
     """
     runs = jax.vmap(can_run, in_axes=-1, out_axes=-1)(problem)
     choices, blocks = problem.workload.micro_batch_choices, problem.workload.blocks
-    memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)
 
     wide, tentative, others = with_candidate_axis((problem, allocation, coupling))
     nodes = node_costs(wide, others)
@@ -82,11 +81,10 @@ def search_clusters(
 
     def of_choice(micro_batches):
         step = step_costs(wide, others, tentative, runs[:, None], micro_batches[None])
-        capacity = block_capacity(problem.workload, memory_bytes, micro_batches)
-        capacity = capacity.astype(step.block_s.dtype)[:, :, None]
-        ranked = _select(rank_sets(wide, nodes, sets, step), capacity, blocks)
+        ranked = rank_sets(wide, nodes, sets, step)
+        ranked = _select(ranked, _capacity(wide, ranked, step), blocks)
         linear, share = _linear_costs(wide, tentative, others, ranked, step)
-        return _fill(wide, others, ranked, linear, share, step, capacity)
+        return _fill(wide, others, ranked, linear, share, step, _capacity(wide, ranked, step))
 
     found = jax.lax.map(of_choice, choices)
     found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
@@ -103,6 +101,14 @@ def _first(cost: Array, count: int) -> Array:
     """Indices of the least costs along the first axis. ``[A, N, R] -> [count, N, R]``."""
     ranked = jax.lax.top_k(-jnp.moveaxis(cost, 0, -1), count)[1]
     return jnp.moveaxis(ranked, -1, 0)
+
+
+def _capacity(problem: RoundProblem, sets: RankedSets, step: StepCosts) -> Array:
+    """Most blocks of every device in every set, ``[K, N, A, R]``; of GPipe 1 in place of ``A``."""
+    memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)
+    left = devices_left(sets.active[1:], axis=0)
+    capacity = block_capacity(problem.workload, memory_bytes, step.micro_batches, left)
+    return capacity.astype(step.block_s.dtype)
 
 
 def _select(sets: RankedSets, capacity: Array, blocks: int) -> RankedSets:

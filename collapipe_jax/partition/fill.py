@@ -104,7 +104,7 @@ def fill_sets(
     Args:
       linear: cost of the sets.
       active: devices of the sets, ``[K, N, A, R]``.
-      capacity: most blocks of a device, ``[K, N, 1, R]``.
+      capacity: most blocks of a device, ``[K, N, A, R]`` or ``[K, N, 1, R]``.
       blocks: ``L``.
       latency_per_s: cost of a second in the order of filling.
       cost_of: cost of segments, which chooses the ceiling.

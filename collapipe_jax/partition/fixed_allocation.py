@@ -14,7 +14,7 @@ from collapipe_jax.cost.computing import pass_times
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.link_quality import received_interference_w, round_links
-from collapipe_jax.cost.memory import block_capacity
+from collapipe_jax.cost.memory import block_capacity, devices_left
 from collapipe_jax.cost.objective import unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import round_terms
@@ -47,10 +47,10 @@ def best_segments(
     """
     active, linear = _subsets(problem, segments, micro_batches, allocation)
     blocks, per_s = problem.workload.blocks, unit_costs(problem).latency_per_s
-    memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)
-    capacity = block_capacity(problem.workload, memory_bytes, micro_batches)
-    capacity = capacity.astype(linear.stage_s.dtype)[:, :, None]
-    wide = with_candidate_axis(problem)
+    wide, count = with_candidate_axis((problem, micro_batches))
+    memory_bytes = jnp.swapaxes(wide.compute.memory_bytes, 0, 1)
+    capacity = block_capacity(wide.workload, memory_bytes, count, devices_left(active, axis=0))
+    capacity = capacity.astype(linear.stage_s.dtype)
 
     def fill(part):
         def cost_of(filled):
@@ -113,7 +113,9 @@ def best_micro_batches(
     fixed = fix_partition(wide, held, jnp.broadcast_to(choices, shape))
     terms = round_terms(fixed, given)
     memory_bytes = problem.compute.memory_bytes[:, :, None]
-    fits = jnp.all(held <= block_capacity(problem.workload, memory_bytes, choices), axis=1)
+    left = devices_left(held > 0, axis=1)
+    capacity = block_capacity(problem.workload, memory_bytes, choices, left)
+    fits = jnp.all(held <= capacity, axis=1)
     latency_s = jnp.moveaxis(jnp.where(fits, terms.cluster_latency_s, jnp.inf), 1, 0)
     cost = jnp.moveaxis(jnp.where(fits, terms.cluster_cost, jnp.inf), 1, 0)
     own = jnp.argmin(jnp.abs(choices[:, None] - micro_batches), axis=0)

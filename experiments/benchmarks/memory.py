@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
-from collapipe_jax.cost.memory import device_memory_bytes
+from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.workload import encoder_workload
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.tables import make_table
@@ -60,7 +60,11 @@ def main(argv: Sequence[str]) -> None:
 
 
 def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:
-    """Formula (15) for the first of the stages, whose part under 1F1B is the largest."""
+    """Formula (15) for the first of the stages.
+
+    Hops take no tick on a mesh. So devices alone count as stages there, and 1F1B keeps
+    ``min(M, K)`` micro-batches.
+    """
     work = encoder_workload(
         sequence=shape.sequence,
         width=config.width,
@@ -82,9 +86,11 @@ def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:
         target_tokens=0,
         decoder_flops=0.0,
     )
-    segments = jnp.full((1, shape.stages), config.encoder_blocks // shape.stages)
-    counts = jnp.array([shape.micro_batches])
-    return float(device_memory_bytes(work, segments, counts, schedule)[0, 0])
+    count = shape.micro_batches
+    in_flight = count if schedule == "gpipe" else min(count, shape.stages)
+    blocks, samples = config.encoder_blocks // shape.stages, shape.batch / count
+    kept_bytes = blocks * block_bytes(work, in_flight * samples)
+    return float(kept_bytes + samples * work.block_working_bytes)
 
 
 if __name__ == "__main__":

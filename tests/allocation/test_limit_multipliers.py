@@ -1,13 +1,20 @@
 """Multipliers of limits against the change of (P2) where a limit is relaxed."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import ROOT
 
 from collapipe_jax.allocation.allocate import Solution, allocate
-from collapipe_jax.allocation.limit_multipliers import FullDevice, full_devices, limit_multipliers
+from collapipe_jax.allocation.limit_multipliers import (
+    FullDevice,
+    _bytes_of_one_more,
+    full_devices,
+    limit_multipliers,
+)
 from collapipe_jax.compilation import compile_for_now
+from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.files.documents import read_network
 
@@ -57,6 +64,17 @@ def test_a_power_limits_multiplier_is_the_fall_with_a_higher_limit(hasty, solve,
     # Convex in the logarithm of the limit: each further bit saves less.
     assert saved <= 1.02 * multiplier * np.log(growth)
     assert saved >= 0.7 * multiplier * np.log(growth)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_one_block_more_is_that_of_one_device_alone(hasty, schedule):
+    """Under 1F1B an idle device that gets a block changes what those before it keep."""
+    work = hasty.workload.replace(schedule=schedule)
+    segments, counts = jnp.array([[2, 0, 4], [0, 6, 0]]), jnp.array([12, 6])
+    found = _bytes_of_one_more(work, segments, counts)
+    for n, k in np.ndindex(2, 3):
+        alone = device_memory_bytes(work, segments.at[n, k].add(1), counts)
+        assert found[n, k] == alone[n, k]
 
 
 def test_room_counts_only_where_the_decision_needs_it(hasty):

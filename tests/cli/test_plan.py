@@ -62,6 +62,19 @@ def test_the_decision_is_feasible_and_told(policy, planned):
     assert printed == pytest.approx(objective_of(problem, decision), rel=1e-4)
 
 
+def test_a_schedule_other_than_gpipe_is_named(policy, planned, tmp_path):
+    document = json.loads(EXAMPLE.read_text())
+    document["workload"]["schedule"] = "1f1b"
+    network = tmp_path / "network.json"
+    network.write_text(json.dumps(document))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        plan.main([f"--instance={network}", f"--policy={policy}", f"--out={tmp_path / 'd.json'}"])
+    assert "1f1b" in printed.getvalue()
+    assert "1f1b" not in planned.printed
+    decision = read_decision(tmp_path / "d.json", read_network(network))
+    assert is_feasible(read_network(network), decision)
+
+
 def test_dssra_beats_the_static_pipeline(policy, planned):
     problem = read_network(EXAMPLE)
     found = objective_of(problem, read_decision(planned.out, problem))

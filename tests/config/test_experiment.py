@@ -330,6 +330,7 @@ def test_every_shipped_configuration_passes_the_checks(monkeypatch):
         ({"backend": "threads"}, "pipeline.backend", "vmapped"),
         ({"backend": "vmapped", "micro_batches": 3}, "pipeline.micro_batches", "divisor"),
         ({"micro_batches": 2}, "pipeline.micro_batches", "another backend"),
+        ({"backend": "vmapped", "schedule": "1f1b"}, "pipeline.schedule", "sequential"),
     ],
 )
 def test_a_pipeline_that_cannot_run_is_refused(changes, key, remedy):

@@ -38,6 +38,21 @@ def test_backward_flow_waits_for_the_last_decoder_pass():
     assert first_back >= step.turned_s
 
 
+def test_under_1f1b_passes_alternate_and_end_by_gpipes_time():
+    record = make_record(rounds=1, micro_batches=16, absent=False)
+    record.config["pipeline"] = {"schedule": "1f1b"}
+    step = first_step(record, 0, 0)
+    stages = [record.history[f"{way}_flow_s"][0, 0] for way in ("forward", "backward")]
+    assert step.finish_s <= sum(flow_s(stage_s, 16) for stage_s in stages) * (1 + 1e-5)
+    assert len(step.bars) == 16 * sum((stage_s > 0).sum() for stage_s in stages)
+    device = [name for name in step.resources if name.startswith("device") and "↔" not in name][-1]
+    own = sorted((bar for bar in step.bars if bar.resource == device), key=lambda bar: bar.start_s)
+    assert [bar.direction for bar in own] == ["forward"] * 4 + [BACKWARD, "forward"] * 12 + [
+        BACKWARD
+    ] * 4
+    assert all(after.start_s >= bar.finish_s - 1e-4 for bar, after in pairwise(own))
+
+
 def test_micro_batches_pass_resources_in_order():
     step = first_step(make_record(rounds=1, absent=False), 0, 0)
     forward = [name for name in step.resources if name != "downlink"]

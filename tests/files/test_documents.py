@@ -52,6 +52,14 @@ def files(tmp_path):
 # --- right documents --------------------------------------------------------------------------
 
 
+def test_the_schedule_comes_back_and_older_documents_have_gpipe(files, tmp_path):
+    assert files()[0].workload.schedule == "gpipe"
+    problem, _ = files(put(["workload", "schedule"], "1f1b"))
+    assert problem.workload.schedule == "1f1b"
+    write_network(tmp_path / "again.json", problem)
+    assert read_network(tmp_path / "again.json").workload.schedule == "1f1b"
+
+
 def test_older_documents_have_the_uplinks_interference_and_count_radiated_power(files):
     def age(network):
         del network["radio"]["downlink_interference_w"], network["radio"]["amplifier_efficiency"]
@@ -191,6 +199,9 @@ WRONG_NETWORKS = [
     ),
     (put(["workload", "micro_batch_choices"], []), "workload.micro_batch_choices", "wrong shape"),
     (put(["workload", "micro_batch_choices"], 2), "workload.micro_batch_choices", "wrong shape"),
+    # names
+    (put(["workload", "schedule"], "1f2b"), "workload.schedule", "unknown"),
+    (put(["workload", "schedule"], [1]), "workload.schedule", "unknown"),
     # numbers
     (put(["radio", "snr_gap"], "2"), "radio.snr_gap", "not a number"),
     (put(["radio", "snr_gap"], None), "radio.snr_gap", "not a number"),

@@ -162,12 +162,16 @@ def trip_hazard(network, decision, n, links) -> float:
 
 
 def device_memory_bytes(network, decision, n) -> list[float]:
-    """(15)."""
+    """(15), (26)."""
     work, segments = network["workload"], decision["segments"][n]
-    per_micro = work["batch"] / decision["micro_batches"][n]
+    count = decision["micro_batches"][n]
+    per_micro, chain = work["batch"] / count, active_chain(segments)
     memory = [0.0] * network["devices"]
-    for k in active_chain(segments):
-        per_block = work["block_static_bytes"] + work["batch"] * work["block_kept_bytes"]
+    for s, k in enumerate(chain):
+        in_flight = count
+        if work.get("schedule", "gpipe") == "1f1b":
+            in_flight = min(count, 2 * (len(chain) - s) + 2)
+        per_block = work["block_static_bytes"] + in_flight * per_micro * work["block_kept_bytes"]
         memory[k - 1] = segments[k - 1] * per_block + per_micro * work["block_working_bytes"]
     return memory
 

@@ -22,7 +22,11 @@ def as_problem(network):
     speed = np.asarray(compute["flops_per_s"], float)
     joules_per_flop = np.asarray(compute["energy_coefficient"], float) * speed**2
     return RoundProblem(
-        workload=Workload(blocks=network["workload"]["blocks"], **arrays("workload", "blocks")),
+        workload=Workload(
+            **arrays("workload", "blocks", "schedule"),
+            blocks=network["workload"]["blocks"],
+            schedule=network["workload"].get("schedule", "gpipe"),
+        ),
         radio=Radio(
             **arrays("radio", "rate_law"), rate_law=network["radio"].get("rate_law", "mean")
         ),
