@@ -109,20 +109,28 @@ KEYS: dict[str, Any] = {
         cell_radius_m=key(500.0, why="macro cell; papers use 300 to 500 m"),
         cluster_radius_m=key(50.0, why="a building; papers use 25 to 50 m"),
         d2e_min_distance_m=key(35.0, why="3GPP TR 36.814: nobody stands under the mast"),
-        d2d_min_distance_m=key(3.0),
+        d2d_min_distance_m=key(3.0, why="3GPP TR 36.885"),
         order=key("drawn"),
     ),
     "propagation": section(
         PropagationParams,
-        d2e_path_loss=key("macro_2ghz", why="3GPP TR 36.814"),
+        d2e_path_loss=key(
+            "macro_2ghz", why="3GPP TR 36.814, case 1, without walls (20 dB) and antennas (14 dBi)"
+        ),
         d2d_path_loss=key(
             "d2d_outdoor",
             why="usual in papers, pessimistic: never in sight; `tr36843_outdoor` has sight",
         ),
         d2e_shadowing_db=key(8.0, why="3GPP TR 36.814"),
-        d2d_shadowing_db=key(4.0, why="WINNER II B1 out of sight; 7 with `tr36843_outdoor`"),
-        d2e_decorrelation_distance_m=key(50.0, why="Gudmundson 1991, suburban macro cell"),
-        d2d_decorrelation_distance_m=key(10.0, why="3GPP TR 36.885, urban, by Gudmundson's law"),
+        d2d_shadowing_db=key(
+            4.0,
+            why="WINNER II B1 out of sight, another source than the path loss's; "
+            "7 with `tr36843_outdoor`",
+        ),
+        d2e_decorrelation_distance_m=key(50.0, why="3GPP TR 36.814, by Gudmundson's law"),
+        d2d_decorrelation_distance_m=key(
+            10.0, why="3GPP TR 36.885, urban; that the ways of both ends add up is ours"
+        ),
     ),
     "dynamics": section(
         DynamicsParams,
@@ -130,7 +138,8 @@ KEYS: dict[str, Any] = {
         fading_correlation=key(0.0, why="J0(2 pi f_d t) is near 0 at walking speed over seconds"),
         d2e_rician_factor=key(
             10.0,
-            why="2 dB: a gain is a mean over its round, (6) has the fading within; 0: Rayleigh",
+            why="a spread of 2 dB: a gain is a mean over its round, (6) has the fading within; "
+            "0: Rayleigh",
         ),
         d2d_rician_factor=key(10.0, why="as for D2E links"),
         availability=key(1.0),
@@ -141,24 +150,30 @@ KEYS: dict[str, Any] = {
     "devices": section(
         DeviceParams,
         control_unit=key("jetson_orin_nano", why="the strongest of the catalogue"),
-        kinds=key(("jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano")),
-        utilisation=key(0.3, why="training reaches 0.2 to 0.4 of a device's peak"),
+        kinds=key(
+            ("jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano"),
+            why="our choice, with NVIDIA's clocks and powers",
+        ),
+        utilisation=key(
+            0.3,
+            why="an assumption: GPUs of data centres reach 0.2 to 0.46 (Chowdhery et al. 2022)",
+        ),
         memory_share=key(
             0.003,
             why="scaled with the model: as many blocks fit as of BERT-base, of 0.378 GB at batch "
-            "32, in 0.17 of a board",
+            "32, in 0.17 of a board; our choice within the 0.1 to 0.4 of `paper`",
         ),
         es_flops_per_s=key(6e12, why="one A100: 19.5 TFLOP/s in single precision, 0.3 of it used"),
-        block_overhead_s=key(0.002, why="some tens of kernel launches on an embedded board"),
-        link_overhead_s=key(0.01, why="scheduling request and grant in LTE"),
+        block_overhead_s=key(0.002, why="our estimate: tens of kernel launches on a board"),
+        link_overhead_s=key(0.01, why="our estimate: scheduling request and grant in LTE"),
     ),
     "radio": section(
         RadioParams,
         d2e_bandwidth_hz=key(20e6, why="one LTE carrier"),
-        d2d_bandwidth_hz=key(10e6, why="reused by every cluster"),
+        d2d_bandwidth_hz=key(10e6, why="half an LTE carrier, our choice; every cluster reuses it"),
         noise_density_dbm_per_hz=key(-174.0, "thermal noise density", why="290 K"),
         bs_noise_figure_db=key(5.0, "noise figure of the base station", why="3GPP TR 36.814"),
-        node_noise_figure_db=key(9.0, "noise figure of a node"),
+        node_noise_figure_db=key(9.0, "noise figure of a node", why="3GPP TR 36.814"),
         d2e_interference_w=key(1e-13, why="other cells, as strong as thermal noise on 20 MHz"),
         downlink_interference_w=key(
             -1.0,
@@ -168,18 +183,22 @@ KEYS: dict[str, Any] = {
             why="a neighbour that reuses the band makes it 6e-12 to 8e-11, see the system model",
         ),
         d2d_activity=key(0.5, bounds=_SHARE, why="senders are on air half of the time"),
-        snr_gap_db=key(0.0, why="capacity-achieving code; 3 dB is cautious"),
+        snr_gap_db=key(0.0, why="our choice, optimistic: formats of LTE need 2 to 3 dB more"),
         max_spectral_efficiency=key(7.4, why="256-QAM at rate 0.93"),
         bs_power_dbm=key(46.0, why="macro base station"),
         d2e_power_max_dbm=key(23.0, why="handset, power class 3"),
-        d2d_power_max_dbm=key(20.0, why="0.1 W"),
-        control_unit_power_max_dbm=key(20.0),
+        d2d_power_max_dbm=key(20.0, why="our choice, half the power of a handset"),
+        control_unit_power_max_dbm=key(20.0, why="as the devices' D2D power"),
         amplifier_efficiency=key(
             1.0, why="radiated energy alone counts; amplifiers reach 0.35 (Cui et al. 2005)"
         ),
-        outage_threshold_db=key(-6.7, why="SINR that LTE's most robust format (CQI 1) needs"),
+        outage_threshold_db=key(
+            -6.7,
+            why="LTE's most robust format (CQI 1) at 10 % block errors, by a table common in "
+            "simulators; others have -6.9 and -9.5",
+        ),
         harq_attempts=key(4, why="LTE's usual limit"),
-        transport_block_bits=key(1e5, why="order of the largest LTE transport block"),
+        transport_block_bits=key(1e5, why="3GPP TS 36.213: 97 896 on 20 MHz and one layer"),
         rate_law=key("mean"),
     ),
     "payload": section(
@@ -225,13 +244,14 @@ KEYS: dict[str, Any] = {
             why="a round as slow as the static pipeline's weighs as much as 3 rounds of queue; at "
             "10 some networks miss a target after 300 rounds, for latency lower by under 1 %",
         ),
-        control_unit_budget_j=key(2.0, why="the cell's edge needs it"),
+        control_unit_budget_j=key(2.0, why="our choice: the cell's edge behind 12 dB of shadowing"),
         control_unit_margin=key(
             2.2,
-            why="with less no policy keeps the budget on one network in ten, at the cell's edge",
+            why="our choice: losses, fading and interference ask for up to 1.5; without it one "
+            "network in twelve has a floor above its budget",
         ),
-        device_budget_j=key(0.8, why="above what most devices spend"),
-        divergence_ratio=key(1.2),
+        device_budget_j=key(0.8, why="our choice: above what most devices spend"),
+        divergence_ratio=key(1.2, why="our choice: losses may raise it by a fifth"),
         energy_queue_floor=key(1e-4, why="no energy for nothing; more slows very slow networks"),
         divergence_queue_floor=key(1.0, why="see docs/system-model.md, section 5"),
         unavoidable_arrival_weight=key(0.5, why="half of the arrival is its mean over the round"),

@@ -2,7 +2,7 @@
 
     collapipe compare --config=paper --workdir=runs/paper
 
-256 networks in 3 minutes on 2 cores. Parameters are those of default.py, whose sources are beside
+256 networks in 3 minutes on 2 cores. Parameters are those of default.py, with sources or choices beside
 them, with the workload of BERT-base. Two were chosen after a first look at results: budgets, since
 nobody can keep those of default.py, made for a tiny model; and the share of memory, see below.
 
