@@ -64,7 +64,9 @@ def gaps_percent(rows: Sequence[dict]) -> dict[str, np.ndarray]:
 
     def over(worse: str, better: str, heavy: bool = False) -> np.ndarray:
         used = (row for row in rows if (row["loss"] > _HEAVY_LOSS) == heavy)
-        return np.array([100.0 * (row[worse] / row[better] - 1.0) for row in used])
+        # No gap where no cluster can run and everything is 0.
+        pairs = ((row[worse], row[better]) for row in used)
+        return np.array([100.0 * (a / b - 1.0) if a != b else 0.0 for a, b in pairs])
 
     return {
         "gap": over("dssra", "exhaustive"),

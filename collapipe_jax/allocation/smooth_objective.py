@@ -36,7 +36,7 @@ from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.link_quality import active_power_w, received_interference_w, round_links
 from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.objective import UnitCosts, drift_plus_penalty
-from collapipe_jax.cost.round_terms import round_terms
+from collapipe_jax.cost.round_terms import RoundTerms, round_terms
 from collapipe_jax.cost.shapes import PerCluster, PerNode, PerRound
 
 
@@ -58,6 +58,26 @@ def coupled_latency_cost(
         longer_s = jnp.maximum(latency_s, coupling.round_s)
     own = coupling.latency_cost_per_s
     return own * latency_s + (costs.latency_per_s - own) * longer_s
+
+
+def coupled_objective(
+    fixed: FixedPartition,
+    allocation: Allocation,
+    terms: RoundTerms,
+    coupling: Coupling,
+    longer_s: PerCluster | None = None,
+) -> PerCluster:
+    """Cost of every cluster by itself, others fixed; ``longer_s`` as in the cost of latency."""
+    power_w = active_power_w(fixed, allocation)
+    others = sum_nodes(power_w * coupling.interference_cost_per_w)
+    others = others + _band_cost(fixed, allocation, coupling)
+    latency_s = terms.cluster_latency_s
+    latency_cost = coupled_latency_cost(coupling, fixed.costs, latency_s, longer_s)
+    return latency_cost + (terms.cluster_cost + others)
+
+
+def _band_cost(fixed: FixedPartition, allocation: Allocation, coupling: Coupling) -> PerCluster:
+    return jnp.where(fixed.active[0], allocation.d2e_share * coupling.bandwidth_cost, 0.0)
 
 
 class Evaluation(NamedTuple):
@@ -161,21 +181,17 @@ def _joint(fixed, exact, smooth, weights, temperature) -> _Total:
 def _coupled(fixed, allocation, exact, smooth, weights, coupling, temperature) -> _Total:
     """Every cluster by itself: part of the cost of latency, all of it beyond the round's."""
     costs, own = fixed.costs, coupling.latency_cost_per_s
-    exact_s, smooth_s = exact.cluster_latency_s, smooth.cluster_latency_s
+    smooth_s = smooth.cluster_latency_s
     both = jnp.stack([smooth_s, jnp.broadcast_to(coupling.round_s, smooth_s.shape)])
     mean = power_mean(both, weights.cluster, temperature)
     own_slope = mean_slope(mean.value, mean.part[0], smooth_s)
-    band = jnp.where(fixed.active[0], allocation.d2e_share * coupling.bandwidth_cost, 0.0)
-    power_w = active_power_w(fixed, allocation)
-    others = sum_nodes(power_w * coupling.interference_cost_per_w) + band
-    exact_cost, smooth_cost = exact.cluster_cost + others, smooth.cluster_cost + others
     return _Total(
-        objective=coupled_latency_cost(coupling, costs, exact_s) + exact_cost,
-        smooth=coupled_latency_cost(coupling, costs, smooth_s, mean.value) + smooth_cost,
+        objective=coupled_objective(fixed, allocation, exact, coupling),
+        smooth=coupled_objective(fixed, allocation, smooth, coupling, mean.value),
         cost_per_s=own + (costs.latency_per_s - own) * own_slope,
         latency_part=mean.part[0],
         cluster_weights=_next_weights(mean),
-        bandwidth_cost=band,
+        bandwidth_cost=_band_cost(fixed, allocation, coupling),
     )
 
 

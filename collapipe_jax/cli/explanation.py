@@ -19,6 +19,8 @@ from collapipe_jax.units import bytes_to_mib
 _ROWS = 10
 _SLIGHT = 1e-6
 """Multipliers below this part of the objective are rounding."""
+_CLOSE = 1e-4
+"""Relative differences below this are left to the steps on shares and powers."""
 _STATUS = {
     OPTIMAL: "optimal within tolerance",
     STEP_LIMIT: "out of steps; more would bring the two closer",
@@ -90,6 +92,7 @@ def decision_summary(problem: RoundProblem, cost: RoundCost) -> str:
 def explain(
     problem: RoundProblem,
     solution: Solution,
+    nearby: np.ndarray,
     cost: RoundCost,
     lossless: float,
     multipliers: LimitMultipliers,
@@ -97,10 +100,12 @@ def explain(
 ) -> Group:
     """Certificate, and all limits that keep the objective from falling, with their multipliers.
 
+    ``nearby`` are objectives of the decision's neighbours, ``[N, C]``, infinite if impossible.
     Computed on the host with NumPy's arrays, so that nothing is compiled.
     """
     return Group(
         _certificate(solution),
+        _nearby(nearby, float(solution.objective)),
         _latency(multipliers),
         _limits(problem, solution.decision, multipliers, float(solution.objective)),
         _memory(full, multipliers),
@@ -117,6 +122,17 @@ def _certificate(solution: Solution) -> str:
         f"{_gap_percent(float(solution.objective), bound):.2g} % less:\n"
         f"{_STATUS[int(solution.status)]}"
     )
+
+
+def _nearby(objectives: np.ndarray, objective: float) -> str:
+    """Whether a neighbour of the decision has a smaller objective, in words."""
+    count = int(np.sum(np.isfinite(objectives)))
+    kind = f"{count} decisions that move one block or step M once were optimised"
+    if not count or np.min(objectives) >= objective * (1.0 - _CLOSE):
+        return f"no neighbour is better by {100 * _CLOSE:.2g} %: {kind}"
+    cluster = int(np.argmin(np.min(objectives, axis=1)))
+    less = 100 * (1.0 - np.min(objectives) / objective)
+    return f"a neighbour in cluster {cluster} is better by {less:.2g} %: {kind}"
 
 
 def certificate_of_partitions(objective: float, bound: PartitionBound) -> str:

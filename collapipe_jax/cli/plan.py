@@ -2,9 +2,10 @@
 
     collapipe plan --instance=NET.json --policy=dssra --out=DECISION.json
 
-Prints the decision of every cluster; for dssra, which minimises (P2), also its certificate and
-the multipliers of its limits. "As latency" divides by the cost of a second, V / T_ref. With
---certify a lower bound over all partitions shows how far the decision is from the best one.
+Prints the decision of every cluster; for dssra, which minimises (P2), also its certificate, a
+comparison with its neighbours and the multipliers of its limits. "As latency" divides by the cost
+of a second, V / T_ref. With --certify a lower bound over all partitions shows how far the decision
+is from the best one.
 """
 
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ from collapipe_jax.cost.round_cost import Flows, RoundCost
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.documents import read_network, write_decision
+from collapipe_jax.partition.neighbours import neighbour_objectives
 from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.partition_bound import bound_partitions
 from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
@@ -81,16 +83,18 @@ def _plan_and_explain(
     """The decision of the policy that minimises (P2), with its explanation."""
     problem = jax.device_get(problem)
     some_decision = jax.eval_shape(lambda problem: static_pipeline(problem, micro_batches), problem)
-    decide, evaluate = compile_together(
+    decide, evaluate, look_nearby = compile_together(
         (lambda problem: dssra(problem, micro_batches), problem),
         (lambda *round_: (appraise(*round_), limit_multipliers(*round_)), problem, some_decision),
+        (neighbour_objectives, problem, some_decision),
         kept_as=f"plan-{micro_batches}",
         returns=(Solution, Decision, RoundCost, LatencyParts, Flows, LimitMultipliers),
     )
     solution = jax.device_get(decide(problem))
     (cost, lossless), multipliers = jax.device_get(evaluate(problem, solution.decision))
     full = full_devices(problem, solution, decide)
-    why = explain(problem, solution, cost, float(lossless), multipliers, full)
+    nearby = np.asarray(look_nearby(problem, solution.decision))
+    why = explain(problem, solution, nearby, cost, float(lossless), multipliers, full)
     table = decision_table(problem, solution.decision, cost)
     parts = table, decision_summary(problem, cost), why
     if certify:

@@ -47,7 +47,7 @@ _LEAST_COST, _LARGEST_COST = 1e-30, 1e37
 
 
 class ClusterCandidates(NamedTuple):
-    """Candidates of every cluster, best first."""
+    """Candidates of every cluster."""
 
     segments: Array  # ``[C, K, N, R]``
     micro_batches: Array  # ``[C, N, R]``
@@ -57,15 +57,14 @@ class ClusterCandidates(NamedTuple):
 
 
 def search_clusters(
-    problem: RoundProblem, allocation: Allocation, coupling: Coupling, count: int
+    problem: RoundProblem, allocation: Allocation, coupling: Coupling
 ) -> ClusterCandidates:
-    """The most promising partitions of every cluster.
+    """Promising partitions of every cluster.
 
     Args:
       problem: with batch axis ``[R]``.
       allocation: tentative D2E shares and powers, ``[N, R]``.
       coupling: to the other clusters.
-      count: ``C``, or as many as there are.
 
     Returns:
       At most one candidate for an active set and a number of micro-batches.
@@ -87,7 +86,11 @@ def search_clusters(
         return _fill(wide, others, ranked, linear, share, step, _capacity(wide, ranked, step))
 
     found = jax.lax.map(of_choice, choices)
-    found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+
+
+def cheapest(found: ClusterCandidates, count: int) -> ClusterCandidates:
+    """Candidates of least cost, best first; as many as there are if those are fewer."""
     index = _first(found.cost, min(count, found.cost.shape[0]))
 
     def take(leaf):

@@ -6,6 +6,7 @@ candidates are refined by themselves, all at once, and the clusters' choices are
 combined.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -31,7 +32,8 @@ from collapipe_jax.partition.candidates import (
     take,
     with_candidate_axis,
 )
-from collapipe_jax.partition.cluster_search import ClusterCandidates, search_clusters
+from collapipe_jax.partition.cluster_search import ClusterCandidates, cheapest, search_clusters
+from collapipe_jax.partition.neighbours import neighbour_candidates
 
 _SAME = 1e-6
 
@@ -41,16 +43,17 @@ class SearchConfig(NamedTuple):
 
     Attributes:
       allocation_steps: gradient steps on every candidate, all clusters together, by
-        iteration; between two iterations other partitions are proposed.
+        iteration; between two iterations other partitions are proposed, and neighbours of the
+        incumbent before the last one.
       candidates: how many, the incumbent included.
       cluster_candidates: partitions of a cluster, besides its own.
       cluster_steps: gradient steps on each of these, its cluster by itself.
     """
 
-    allocation_steps: tuple[int, ...] = (30, 20, 60)
+    allocation_steps: tuple[int, ...] = (20, 20, 20, 50)
     candidates: int = 3
     cluster_candidates: int = 8
-    cluster_steps: int = 15
+    cluster_steps: int = 12
 
 
 class Incumbent(NamedTuple):
@@ -104,12 +107,24 @@ def propose_partitions(
     incumbent: Incumbent,
     config: SearchConfig,
     fix: FixPartition = fix_partition,
+    nearby: Array | None = None,
 ) -> Candidates:
-    """The incumbent, and the most promising candidates with other partitions."""
+    """The incumbent, and the most promising candidates with other partitions.
+
+    Where ``nearby`` is given and true, the clusters' candidates are neighbours of their own.
+    """
     own, fixed, evaluation = incumbent
     allocation = to_allocation(fixed, own.logs)
     coupling = coupling_at(fixed, allocation, evaluation)
-    found = search_clusters(problem, allocation, coupling, config.cluster_candidates)
+
+    def search():
+        return search_clusters(problem, allocation, coupling)
+
+    def look_nearby():
+        return neighbour_candidates(problem, own, coupling, fix)
+
+    found = search() if nearby is None else _either(nearby, look_nearby, search)
+    found = cheapest(found, config.cluster_candidates)
     candidates = _with_own(found, own)
     wide_problem, wide_coupling = with_candidate_axis((problem, coupling))
     wide = fix(wide_problem, candidates.segments, candidates.micro_batches)
@@ -120,6 +135,25 @@ def propose_partitions(
     weight = with_candidate_axis(own.weights.cluster)
     others = mix(candidates, choices, 0.5 * weight + 0.5 / weight.shape[0])
     return join(with_candidate_axis(own), others)
+
+
+def _either(
+    first: Array, one: Callable[[], ClusterCandidates], other: Callable[[], ClusterCandidates]
+) -> ClusterCandidates:
+    """One list of candidates or the other; the shorter ends with some of infinite cost."""
+    count = max(jax.eval_shape(each).cost.shape[0] for each in (one, other))
+
+    def padded(found):
+        missing = count - found.cost.shape[0]
+
+        def pad(leaf, with_value):
+            widths = [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]
+            return jnp.pad(leaf, widths, constant_values=with_value)
+
+        filled = jax.tree.map(lambda leaf: pad(leaf, 0), found)
+        return filled._replace(cost=pad(found.cost, jnp.inf))
+
+    return jax.lax.cond(first, lambda: padded(one()), lambda: padded(other()))
 
 
 def _with_own(found: ClusterCandidates, incumbent: Candidates) -> Candidates:

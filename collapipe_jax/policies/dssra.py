@@ -1,8 +1,8 @@
 """DSSRA: dynamic segment scheduling and resource allocation, one round of drift plus penalty.
 
 Two steps alternate: shares and powers of some candidate partitions are optimised, all clusters
-together, and other partitions are proposed around the best candidate, the incumbent. It stays a
-candidate, so the objective never rises. docs/dssra.md derives the steps.
+together, and other partitions are proposed around the best candidate, the incumbent; the last are
+its neighbours. It stays a candidate, so the objective never rises. docs/dssra.md derives the steps.
 """
 
 import jax
@@ -57,7 +57,7 @@ def _alternate(problem: RoundProblem, candidates: Candidates, config: SearchConf
         incumbent = optimise(problem, candidates, steps[number])
         candidates = jax.lax.cond(
             number + 1 < len(steps),
-            lambda: propose_partitions(problem, incumbent, config),
+            lambda: propose_partitions(problem, incumbent, config, nearby=number + 2 == len(steps)),
             lambda: candidates,
         )
         best, fixed, evaluation = incumbent

@@ -35,7 +35,7 @@ from collapipe_jax.partition.hysteresis import previous_partition
 from collapipe_jax.partition.joint_search import Incumbent, SearchConfig, propose_partitions
 from collapipe_jax.policies.dssra import DEFAULT_SEARCH
 
-GREEDY_SEARCH = DEFAULT_SEARCH._replace(allocation_steps=(30, 20, 180))
+GREEDY_SEARCH = DEFAULT_SEARCH._replace(allocation_steps=(30, 20, 180), cluster_steps=15)
 """Multipliers of caps take longer to settle than the weights of maxima."""
 
 _TOLERANCE = 1e-3

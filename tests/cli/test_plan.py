@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
+import numpy as np
 import pytest
 from support import ROOT
 
@@ -85,6 +86,7 @@ def test_dssra_beats_the_static_pipeline(policy, planned):
 def test_binding_limits_are_listed_where_there_are_multipliers(policy, planned):
     told = [
         "optimal",
+        "no neighbour is better",
         "latency: a second",
         "Limits that bind",
         "memory:",
@@ -97,6 +99,17 @@ def test_binding_limits_are_listed_where_there_are_multipliers(policy, planned):
     assert ("no multipliers" in planned.printed) == (policy != "dssra")
     lines = [line for line in planned.printed.splitlines() if "written" not in line]
     assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("least", "words"),
+    [(1.9, "a neighbour in cluster 1 is better by 5 %"), (2.1, "no neighbour is better by 0.01 %")],
+)
+def test_the_best_neighbour_is_compared_with_the_decision(least, words):
+    objectives = np.array([[2.5, np.inf], [least, 3.0]])
+    told = explanation._nearby(objectives, 2.0)
+    assert words in told
+    assert "3 decisions" in told
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.partition import cluster_search
-from collapipe_jax.partition.cluster_search import search_clusters
+from collapipe_jax.partition.cluster_search import cheapest, search_clusters
 from collapipe_jax.partition.fill import fill_in_order, fill_order
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")
@@ -81,7 +81,7 @@ def searcher(clusters):
             bandwidth_cost=jnp.zeros(batch),
         )
         tentative = Allocation(nodes, nodes, each / clusters, problem.radio.d2e_power_max_w)
-        return search_clusters(problem, tentative, coupling, KEPT)
+        return cheapest(search_clusters(problem, tentative, coupling), KEPT)
 
     return search
 

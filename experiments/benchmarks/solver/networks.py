@@ -1,8 +1,10 @@
 """Random networks on which the solver is measured, and what is measured, network by network.
 
-Networks are hard, but not hopeless. They are drawn from the default configuration and then made
-harder: memory that forces splits, queues of all lengths, Rayleigh fading, and outage thresholds
-at which losses matter. Results are on file, one line each, from which a killed run goes on.
+Networks are hard, but not hopeless. The law "tight" changes the default configuration: memory that
+forces splits, queues of all lengths, Rayleigh fading, and outage thresholds at which losses matter.
+The law "wide" changes that of the paper: anything from half a GiB of memory to two, both bands from
+5 to 80 MHz, V from 3 to 30, with the same queues and fading. Results are on file, one line each,
+from which a killed run goes on.
 """
 
 import json
@@ -20,6 +22,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from collapipe_jax.config import default
+from collapipe_jax.config.named import paper
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.problem import Control, RoundProblem
@@ -58,9 +61,22 @@ LARGE_SHAPE = NetworkShape(4, 5, 12)
 """The network of stated speeds, with six numbers of micro-batches to choose from."""
 
 
-def sample_problems(seed: int, count: int, shape: NetworkShape) -> RoundProblem:
-    """Random problems of one shape, stacked; problem ``i`` does not depend on ``count``."""
-    config = default.get_config()
+def sample_problems(seed: int, count: int, shape: NetworkShape, law: str = "tight") -> RoundProblem:
+    """Random problems of one shape, stacked; problem ``i`` does not depend on ``count``.
+
+    Args:
+      seed: of the networks.
+      count: how many.
+      shape: of each.
+      law: a key of :data:`LAWS`.
+
+    Raises:
+      InputError: if there is no such law.
+    """
+    if law not in LAWS:
+        raise InputError("--law", law, "no such law", f"Take one of {', '.join(LAWS)}")
+    get_config, change = LAWS[law]
+    config = get_config()
     config.network.clusters, config.network.devices = shape.clusters, shape.devices
     config.model.encoder_blocks = shape.blocks
     config.training.update({"batch": _BATCH, "micro_batch_choices": _CHOICES})
@@ -68,21 +84,52 @@ def sample_problems(seed: int, count: int, shape: NetworkShape) -> RoundProblem:
     config.dynamics.update({"d2e_rician_factor": 0.0, "d2d_rician_factor": 0.0})
     params = build_system_params(config)
     keys = realisation_keys(seed, count)
-    return jax.jit(jax.vmap(lambda key: _sample_problem(key, params)))(keys)
+    return jax.jit(jax.vmap(lambda key: _sample_problem(key, params, change)))(keys)
 
 
-def _sample_problem(key: Array, params: SystemParams) -> RoundProblem:
+def _sample_problem(
+    key: Array, params: SystemParams, change: Callable[[Array, Array, RoundProblem], RoundProblem]
+) -> RoundProblem:
     """One network in one round."""
     system_key, state_key, memory_key, queue_key, radio_key = jax.random.split(key, 5)
     system = sample_system(system_key, params)
     problem = observe(Environment(system, initial_state(state_key, system), state_key))
+    problem = problem.replace(control=_with_queues(queue_key, problem.control))
+    return change(memory_key, radio_key, problem)
+
+
+def _tight(memory_key: Array, radio_key: Array, problem: RoundProblem) -> RoundProblem:
+    """Memory that forces splits, and any outage threshold."""
     # Between the most robust format and 16-QAM's.
     threshold_db = jax.random.uniform(radio_key, minval=-6.7, maxval=8.0)
+    memory_bytes = _tight_memory(memory_key, problem)
     return problem.replace(
-        compute=problem.compute.replace(memory_bytes=_tight_memory(memory_key, problem)),
-        control=_with_queues(queue_key, problem.control),
+        compute=problem.compute.replace(memory_bytes=memory_bytes),
         radio=problem.radio.replace(outage_threshold=db_to_linear(threshold_db)),
     )
+
+
+def _wide(memory_key: Array, radio_key: Array, problem: RoundProblem) -> RoundProblem:
+    """Any memory, bands and weight of latency within a decade or so."""
+    shape = problem.compute.memory_bytes.shape
+    memory_bytes = 2.0**30 * jax.random.uniform(memory_key, shape, minval=0.5, maxval=2.0)
+    d2e_key, d2d_key, v_key = jax.random.split(radio_key, 3)
+
+    def log_uniform(key, low, high):
+        return jnp.exp(jax.random.uniform(key, minval=jnp.log(low), maxval=jnp.log(high)))
+
+    return problem.replace(
+        compute=problem.compute.replace(memory_bytes=memory_bytes),
+        control=problem.control.replace(v=log_uniform(v_key, 3.0, 30.0)),
+        radio=problem.radio.replace(
+            d2e_bandwidth_hz=log_uniform(d2e_key, 5e6, 80e6),
+            d2d_bandwidth_hz=log_uniform(d2d_key, 5e6, 80e6),
+        ),
+    )
+
+
+LAWS = {"tight": (default.get_config, _tight), "wide": (paper.get_config, _wide)}
+"""Laws of random networks: a configuration, and what is changed in each network."""
 
 
 def _tight_memory(key: Array, problem: RoundProblem) -> Array:

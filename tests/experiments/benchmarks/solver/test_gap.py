@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from collapipe_jax.cost.evaluate import evaluate
+from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from experiments.benchmarks.solver import gap, greedy_gap
-from experiments.benchmarks.solver.networks import SMALL_SHAPES, sample_problems
+from experiments.benchmarks.solver.networks import LAWS, SMALL_SHAPES, sample_problems
 from experiments.double_precision import pick
 
 
@@ -42,6 +43,45 @@ def test_gaps_are_over_the_best_and_heavy_losses_are_apart():
     assert summary["heavy_loss"]["networks"] == 1
     assert [row["network"] for row in summary["worst"]] == [2, 1, 0]
     assert gap.summarise(rows[:1])["heavy_loss"] == {"networks": 0}
+
+
+def test_no_gap_where_nothing_can_run():
+    nothing = {**gap_row(0, 0.0), "exhaustive": 0.0, "lower_bound": 0.0, "dssra_tuned": 0.0}
+    summary = gap.summarise([nothing, gap_row(1, 1.2)])
+    assert summary["usable"]["gap"]["median"] == pytest.approx(0.1)
+    assert summary["worst"][-1]["gap"] == 0.0
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_networks_of_a_law_are_drawn_and_can_be_solved(law):
+    problems = sample_problems(3, 8, SMALL_SHAPES[3], law)
+    decisions = jax.jit(jax.vmap(lambda problem: static_pipeline(problem, 8)))(problems)
+    feasible = jax.jit(jax.vmap(is_feasible))(problems, decisions)
+    assert np.all(feasible)
+    again = sample_problems(3, 2, SMALL_SHAPES[3], law)
+    for all_of_them, first in zip(*map(jax.tree.leaves, (problems, again)), strict=True):
+        np.testing.assert_allclose(all_of_them[:2], first, rtol=1e-5)
+
+
+def test_an_unknown_law_is_named():
+    with pytest.raises(InputError, match="--law"):
+        sample_problems(0, 1, SMALL_SHAPES[0], "narrow")
+
+
+def test_the_wide_law_keeps_its_ranges():
+    problems = sample_problems(5, 64, SMALL_SHAPES[0], "wide")
+    ranges = {"bands": (5e6, 80e6), "memory": (0.5 * 2**30, 2 * 2**30), "v": (3.0, 30.0)}
+    radio = problems.radio
+    values = {
+        "bands": np.stack([radio.d2e_bandwidth_hz, radio.d2d_bandwidth_hz]),
+        "memory": problems.compute.memory_bytes,
+        "v": problems.control.v,
+    }
+    for name, (low, high) in ranges.items():
+        value = np.asarray(values[name]).reshape(-1)
+        assert np.all((value >= low * 0.999) & (value <= high * 1.001)), name
+        assert value.min() < 1.3 * low, name
+        assert value.max() > high / 1.3, name
 
 
 def test_caps_out_of_reach_are_counted_apart():
