@@ -59,8 +59,13 @@ SWEEPS = {
     # The work.
     "blocks": _over("Encoder blocks", "model.encoder_blocks", (4, 8, 12, 24), log=False),
     "sequence": _over("Sequence length [tokens]", "task.source_length", (32, 64, 128, 256)),
-    "micro_batches": _over(
-        "Micro-batches of policies that fix them", "policy.micro_batches", (1, 2, 4, 8, 16, 32)
+    "micro_batches": (
+        "Micro-batches of policies that fix them",
+        True,
+        [
+            (count, {"policy.micro_batches": count, "policy.best_micro_batches": False})
+            for count in (1, 2, 4, 8, 16, 32)
+        ],
     ),
     "local_steps": (
         "Local steps in a round",
@@ -69,6 +74,9 @@ SWEEPS = {
     ),
     "segments": _over("Segments of titanic", "policy.partitions", (1, 2, 3, 4, 5), log=False),
     # The constraints and their weight.
+    "memory": _over(
+        "Share of memory for training", "devices.memory_share", (0.17, 0.25, 0.35, 0.5, 1.0)
+    ),
     "budgets": _over(
         "Mean energy budget of a device [J]", "control.device_budget_j", (120, 240, 480, 960)
     ),

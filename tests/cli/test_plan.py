@@ -63,6 +63,9 @@ def test_the_decision_is_feasible_and_told(policy, planned):
     assert printed == pytest.approx(objective_of(problem, decision), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "policy", ["static_pipeline", pytest.param("dssra", marks=pytest.mark.slow)], indirect=True
+)
 def test_a_schedule_other_than_gpipe_is_named(policy, planned, tmp_path):
     document = json.loads(EXAMPLE.read_text())
     document["workload"]["schedule"] = "1f1b"

@@ -32,7 +32,14 @@ def test_a_batch_is_split_evenly_over_who_is_there(batch, available):
     assert np.all(np.diff(held) <= 0)  # the first get the remainder
 
 
-@pytest.mark.parametrize("policy", [vanilla_fl, splitfed, control_unit_fl, hierarchical_fl])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(pytest.param(own, marks=pytest.mark.slow) for own in (vanilla_fl, control_unit_fl)),
+        splitfed,
+        hierarchical_fl,
+    ],
+)
 def test_nothing_is_violated_where_memory_abounds(policy):
     problems = plain_problems(8, 3, 4, 6)
     for index in range(8):
@@ -107,7 +114,7 @@ def test_a_cut_of_half_is_the_default_and_memory_clips_a_cut():
     assert int(splitfed(problem, cut="6").client_blocks) == 6
 
 
-@pytest.mark.parametrize("shares", ["equal", "min_max"])
+@pytest.mark.parametrize("shares", ["equal", pytest.param("min_max", marks=pytest.mark.slow)])
 def test_the_best_cut_is_the_fastest_of_all(shares):
     problems = plain_problems(4, 2, 3, 4)
     for index in range(4):

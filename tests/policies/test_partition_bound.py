@@ -13,7 +13,7 @@ from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.exhaustive import MOST_PARTITIONS, exhaustive
 from collapipe_jax.policies.partition_bound import bound_partitions, count_partitions
 
-NETWORKS = 6
+NETWORKS = 3
 
 
 @pytest.fixture(scope="module")

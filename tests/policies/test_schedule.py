@@ -34,7 +34,13 @@ def problems(count=NETWORKS, clusters=CLUSTERS, devices=DEVICES, blocks=BLOCKS):
     return problem.replace(workload=problem.workload.replace(schedule="1f1b"))
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("alternating", "greedy") else name
+        for name in PIPELINES
+    ],
+)
 def test_decisions_are_feasible_and_use_what_1f1b_allows(name):
     problem = problems()
 
