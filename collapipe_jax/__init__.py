@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         step,
     )
     from collapipe_jax.simulation.system import SystemParams
-    from collapipe_jax.tasks.loading import load
+    from collapipe_jax.tasks.trained_model import load
     from collapipe_jax.training.loop import TrainedRun
     from collapipe_jax.training.run import train
 
@@ -73,7 +73,7 @@ _PUBLIC = {
     "default_config": "config.default:get_config",
     "evaluate": "cost.evaluate",
     "is_feasible": "cost.feasibility",
-    "load": "tasks.loading",
+    "load": "tasks.trained_model",
     "make_policy": "policies.registry",
     "observe": "simulation.environment",
     "open_results": "files.datasets",

@@ -15,7 +15,7 @@ from jax import Array
 
 from collapipe_jax.allocation.smooth_maximum import Weights
 from collapipe_jax.allocation.smooth_objective import Evaluation
-from collapipe_jax.allocation.variables import LEAST_LOG_POWER, LEAST_LOG_SHARE
+from collapipe_jax.allocation.variables import to_limits
 from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.shapes import ActiveNodes, PerCluster, PerRound
@@ -200,30 +200,3 @@ def _project_band(moved: Array, logs: Array, metric: Array, used: Array) -> Arra
         multiplier = multiplier + jnp.maximum(jnp.log(total), 0.0) * total / slope
         now = share * jnp.exp(-multiplier * fall)
     return moved - multiplier * fall
-
-
-def to_limits(logs: Allocation, active: ActiveNodes, joint: bool = True) -> Allocation:
-    """Logarithms moved into their limits, all shares of a band by one factor.
-
-    Unless ``joint``, the clusters' D2E shares make up no band, and each is at most 1.
-    """
-    participates = active[0]
-
-    def fit(log, used):
-        log = jnp.maximum(log, LEAST_LOG_SHARE)
-        total = sum_nodes(jnp.where(used, jnp.exp(log), 0.0))
-        return jnp.where(used, log - jnp.log(jnp.maximum(total, 1.0)), 0.0)
-
-    def clip(log, used, least):
-        return jnp.where(used, jnp.clip(log, least, 0.0), 0.0)
-
-    if joint:
-        d2e_share = fit(logs.d2e_share, participates)
-    else:
-        d2e_share = clip(logs.d2e_share, participates, LEAST_LOG_SHARE)
-    return Allocation(
-        d2d_share=fit(logs.d2d_share, active),
-        d2d_power=clip(logs.d2d_power, active, LEAST_LOG_POWER),
-        d2e_share=d2e_share,
-        d2e_power=clip(logs.d2e_power, participates, LEAST_LOG_POWER),
-    )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from collapipe_jax.cli.options import make_parser, options_of
 from collapipe_jax.files.atomic import write_json
-from collapipe_jax.tasks.loading import load
+from collapipe_jax.tasks.trained_model import load
 
 
 def main(argv: Sequence[str]) -> None:

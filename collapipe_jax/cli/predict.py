@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from collapipe_jax.cli.options import make_parser, options_of
 from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.corpora import TextFile
-from collapipe_jax.tasks.loading import load
+from collapipe_jax.tasks.trained_model import load
 
 _AT_A_TIME = 1_000
 

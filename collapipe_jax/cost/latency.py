@@ -60,7 +60,10 @@ def air_times(fixed: FixedPartition, bit_time: BitTimes) -> AirTimes:
 
 
 def message_time_s(air_s: Broadcast, overhead_s: Broadcast) -> Broadcast:
-    """Time of a message. Source: docs/system-model.md (9). Shapes broadcast."""
+    """Time of a message, also of (10). Source: docs/system-model.md (9). Shapes broadcast.
+
+    The time on air is its bits (``fix_partition``) times the time of a bit (``link_bit_times``).
+    """
     return air_s + overhead_s
 
 

@@ -1,6 +1,6 @@
 """Federated learning: erasures, local steps, aggregation, estimates.
 
-Arguments that recur in this room, besides those of ``models`` and ``pipeline``:
+Arguments that recur in this package, besides those of ``models`` and ``pipeline``:
 
 - ``weights``: ``w_n [N]``, >= 0; ``participates``: ``[N]`` bool; ``shares``: the weights rescaled
   to sum 1 over the participants, 0 for the others.

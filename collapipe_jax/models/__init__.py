@@ -1,6 +1,6 @@
 """Models: the only place that knows Flax.
 
-Arguments that recur in this room:
+Arguments that recur in this package:
 
 - ``params``: nested dictionaries of arrays. A model has ``{"embedding", "encoder", "decoder"}``,
   the parts of the control unit, of the devices, and of the edge server.

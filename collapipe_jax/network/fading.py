@@ -1,4 +1,7 @@
-"""Fading of the links from round to round."""
+"""Fading of the links from round to round.
+
+Fading within a round is in ``channel.py``: the law of rates, and the hazard.
+"""
 
 from typing import NamedTuple
 

@@ -1,6 +1,6 @@
 """Pipelines: the encoder executed in segments, with the values and gradients of one scan.
 
-Arguments that recur in this room, besides those of ``models``:
+Arguments that recur in this package, besides those of ``models``:
 
 - ``segments``: blocks per device ``[K]``, or ``[N, K]`` for all clusters, with sum L. They are
   array values: a new partition costs no compilation. A row of zeros is a cluster that does not

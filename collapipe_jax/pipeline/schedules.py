@@ -1,4 +1,7 @@
-"""Training steps by schedule: loss and gradients of all clusters, GPipe beside 1F1B."""
+"""Training steps by schedule: loss and gradients of all clusters, GPipe beside 1F1B.
+
+For tests and benchmarks: ``collapipe train`` runs GPipe, in ``execution.py``.
+"""
 
 from collections.abc import Callable
 from functools import partial

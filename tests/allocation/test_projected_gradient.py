@@ -10,9 +10,9 @@ from support.descents import BATCH, CLUSTERS, LONG, NODES, anywhere, descend_tog
 from support.random_allocations import with_first_cluster_moved
 
 from collapipe_jax.allocation.allocate import descend_jointly
-from collapipe_jax.allocation.projected_gradient import descend, to_limits
+from collapipe_jax.allocation.projected_gradient import descend
 from collapipe_jax.allocation.smooth_objective import Coupling, evaluate_allocation
-from collapipe_jax.allocation.variables import LEAST_LOG_POWER
+from collapipe_jax.allocation.variables import LEAST_LOG_POWER, to_limits
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.fixed_partition import fix_partition
 
