@@ -3,7 +3,7 @@
     collapipe plan --instance=NET.json --policy=dssra --out=DECISION.json
 
 Prints the decision of every cluster; for dssra, which minimises (P2), also its certificate and
-the multipliers of its limits. "As latency" divides by the cost of a second, V / T_ref. With
+the multipliers of its limits. "As latency" divides by the cost of a second. With
 --certify a lower bound over all partitions shows how far the decision is from the best one.
 """
 

@@ -151,6 +151,10 @@ KEYS: dict[str, Any] = {
         es_flops_per_s=key(6e12, why="one A100: 19.5 TFLOP/s in single precision, 0.3 of it used"),
         block_overhead_s=key(0.002, why="some tens of kernel launches on an embedded board"),
         link_overhead_s=key(0.01, why="scheduling request and grant in LTE"),
+        idle_power_w=key(
+            0.0,
+            why="the energy of an operation, from a whole board, contains what it idles meanwhile",
+        ),
     ),
     "radio": section(
         RadioParams,
