@@ -37,7 +37,7 @@ class LimitMultipliers(NamedTuple):
     """Multipliers of the limits on shares and powers, in units of (P2).
 
     Attributes:
-      latency: of a second of the round's latency, ``V / T_ref``.
+      latency: of a second of the round's latency, ``V / T_ref`` and idle power.
       cluster_latency: of a second of a cluster's latency, ``[N]``; sum ``latency``.
       d2d_band: of the sum of a cluster's shares, ``[N]``; 0 where it is below 1.
       d2e_band: likewise of the clusters' D2E shares.

@@ -156,8 +156,7 @@ def _latency(multipliers: LimitMultipliers) -> str:
     part = multipliers.cluster_latency / multipliers.latency
     listed = [(n, part[n]) for n in np.argsort(-part) if part[n] >= 0.01]
     shares = ", ".join(f"cluster {n} {100 * share:.0f} %" for n, share in listed)
-    second = f"{multipliers.latency:.4g} (V / T_ref)"
-    return f"latency: a second of the round costs {second}, shared by {shares}"
+    return f"latency: a second of the round costs {multipliers.latency:.4g}, shared by {shares}"
 
 
 def _limits(problem, decision: Decision, multipliers: LimitMultipliers, objective: float) -> Table:

@@ -4,7 +4,7 @@
 
 Prints the decision of every cluster; for dssra, which minimises (P2), also its certificate, a
 comparison with its neighbours and the multipliers of its limits. "As latency" divides by the cost
-of a second, V / T_ref. With --certify a lower bound over all partitions shows how far the decision
+of a second. With --certify a lower bound over all partitions shows how far the decision
 is from the best one.
 """
 

@@ -11,9 +11,15 @@ from jaxtyping import Float
 
 from collapipe_jax.cost.computing import computing_energy_j
 from collapipe_jax.cost.feasibility import can_run
+from collapipe_jax.cost.idle_energy import idle_energy_j
 from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.network.channel import least_bit_energy_j
+from collapipe_jax.network.channel import (
+    bit_time_s,
+    downlink_sinr,
+    least_bit_energy_j,
+    uplink_sinr,
+)
 
 
 def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
@@ -21,6 +27,7 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
 
     Its computing, and its bits at the energy per bit of vanishing power over the whole
     band, ``ln 2 N_0 / g``, without D2D interference and to the device with the best link.
+    Idle energy of the shortest round comes on top, in every cluster.
     """
     work, radio = problem.workload, problem.radio
     samples = work.local_steps * work.batch
@@ -29,7 +36,23 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     hop_j_per_bit = least_bit_energy_j(radio, radio.node_noise_w_per_hz, best_gain)
     computing_j = computing_energy_j(work, work.embed_flops, problem.compute.joules_per_flop[:, 0])
     floor_j = jnp.where(can_run(problem), computing_j + hop_bits * hop_j_per_bit, 0.0)
-    return floor_j + uplink_floor_j(problem)
+    idle_j = idle_energy_j(problem.compute, least_latency_s(problem))
+    return floor_j + uplink_floor_j(problem) + idle_j[:, 0]
+
+
+def least_latency_s(problem: RoundProblem) -> Float[Array, ""]:
+    """Lower bound of a pipeline's round: bits over D2E, at full power on the whole band.
+
+    Source: docs/system-model.md (29).
+    """
+    work, radio = problem.workload, problem.radio
+    gain, samples = radio.d2e_gain[:, 0], work.local_steps * work.batch
+    up_sinr = uplink_sinr(radio, radio.d2e_power_max_w, gain, 1.0)
+    up_s = bit_time_s(radio, radio.d2e_bandwidth_hz, up_sinr)
+    down_s = bit_time_s(radio, radio.d2e_bandwidth_hz, downlink_sinr(radio, gain))
+    latency_s = (samples * work.uplink_bits + work.model_bits) * up_s
+    latency_s = latency_s + (samples * work.activation_bits + work.model_bits) * down_s
+    return jnp.max(jnp.where(can_run(problem), latency_s, 0.0))
 
 
 def uplink_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
@@ -52,8 +75,8 @@ def device_budget_floor_j(problem: RoundProblem) -> Float[np.ndarray, " N"]:
 
     Spread over time, a device with budget ``E`` computes at most ``E / e_k`` blocks a
     round and never more than it can hold alone; the floor is where these sum to ``L``. It is 0
-    for a cluster whose devices cannot hold the encoder. The problem is a round at mean gains,
-    with all devices available.
+    for a cluster whose devices cannot hold the encoder. Idle energy of the shortest round comes
+    on top. The problem is a round at mean gains, with all devices available.
     """
     energy_j = np.maximum(block_energy_j(problem), 1e-300, dtype=np.float64)
     # As many as there may be: with them memory holds most.
@@ -66,4 +89,5 @@ def device_budget_floor_j(problem: RoundProblem) -> Float[np.ndarray, " N"]:
     most = np.minimum(capacity[:, None], budgets_j[:, :, None] / energy_j[:, None])
     sums = zip(np.sum(most, axis=2), budgets_j, strict=True)
     floor_j = np.array([np.interp(problem.workload.blocks, *row) for row in sums])
-    return np.where(can_run(problem), floor_j, 0.0)
+    idle_j = idle_energy_j(problem.compute, least_latency_s(problem))
+    return np.where(can_run(problem), floor_j, 0.0) + np.asarray(idle_j)[:, 1:].max(axis=1)

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from collapipe_jax.cost.client_round import evaluate_clients
 from collapipe_jax.cost.decision import ClientDecision, Decision, decision_allocation, fill_idle
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.cost.idle_energy import idle_energy_j
 from collapipe_jax.cost.latency import AirTimes, compute_latency_s, message_time_s
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.objective import round_objective
@@ -21,7 +22,7 @@ def evaluate(problem: RoundProblem, decision: Decision | ClientDecision) -> Roun
 
     A message without share, power or gain breaks its cluster: latency and energies of the
     cluster, and latency, divergence and objective of the round, are infinite. A cluster
-    that sits out costs nothing.
+    that sits out costs nothing but idle power.
 
     Args:
       problem: of ``N`` clusters with ``K`` devices.
@@ -41,10 +42,12 @@ def evaluate(problem: RoundProblem, decision: Decision | ClientDecision) -> Roun
     Source: docs/system-model.md, sections 3 to 5.
     """
     if isinstance(decision, ClientDecision):
-        return evaluate_clients(problem, decision)
-    # Arrays inside have nodes first, and numbers of a cluster meet those of its nodes.
-    with jax.numpy_rank_promotion("allow"):
-        return _evaluate_pipeline(problem, decision)
+        cost = evaluate_clients(problem, decision)
+    else:
+        # Arrays inside have nodes first, and numbers of a cluster meet those of its nodes.
+        with jax.numpy_rank_promotion("allow"):
+            cost = _evaluate_pipeline(problem, decision)
+    return cost.replace(energy_j=cost.energy_j + idle_energy_j(problem.compute, cost.latency_s))
 
 
 def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:

@@ -12,7 +12,7 @@ from collapipe_jax.cost.shapes import PerCluster, PerNode, PerRound
 class UnitCosts(NamedTuple):
     """What the objective charges."""
 
-    latency_per_s: PerRound  # ``V / T_ref``
+    latency_per_s: PerRound  # ``V / T_ref``, and idle power at the nodes' unit costs
     energy_per_j: PerNode  # ``q / E``
     divergence: PerRound  # per unit, ``z / Gamma``
 
@@ -20,9 +20,12 @@ class UnitCosts(NamedTuple):
 def unit_costs(problem: RoundProblem) -> UnitCosts:
     """Unit costs from the queues and the budgets."""
     control = problem.control
+    per_j = control.energy_queue / control.energy_budget_j
+    idle_w = problem.compute.node_idle_power_w
+    idle_per_s = jnp.sum(jnp.where(idle_w > 0, idle_w * per_j, 0.0), axis=(0, 1))
     return UnitCosts(
-        latency_per_s=control.v / control.reference_latency_s,
-        energy_per_j=jnp.swapaxes(control.energy_queue / control.energy_budget_j, 0, 1),
+        latency_per_s=control.v / control.reference_latency_s + idle_per_s,
+        energy_per_j=jnp.swapaxes(per_j, 0, 1),
         divergence=control.divergence_queue / control.divergence_target,
     )
 
@@ -31,7 +34,7 @@ def drift_plus_penalty(costs: UnitCosts, latency_s: PerRound, cluster_cost: PerC
     """Objective of a round. Source: docs/system-model.md (P2).
 
     The cost of a cluster is the drift of the queues, its energy and divergence at their unit
-    costs, and the cost of switching.
+    costs, and the cost of switching. Idle energy is part of the cost of latency.
     """
     return costs.latency_per_s * latency_s + sum_nodes(cluster_cost)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from collapipe_jax.quantity import Struct, positive, quantity, same
 from collapipe_jax.units import gib_to_bytes
@@ -76,6 +76,20 @@ class Compute(Struct):
     )
     block_overhead_s: Array = quantity("time to launch a block on a micro-batch", "o_B")
     link_overhead_s: Array = quantity("time to start a message", "o_L")
+    idle_power_w: Array = quantity(
+        "power that every available node draws over the whole round",
+        "P_0",
+        missing=0.0,
+        plausible="<= 100",
+        slip="In mW? Give W",
+    )
+
+    @property
+    def node_idle_power_w(self) -> Float[Array, "N J *batch"]:
+        """Idle power of control units and devices, 0 of devices that are unavailable."""
+        is_there = self.memory_bytes > 0
+        is_there = jnp.concatenate([jnp.ones_like(is_there[:, :1]), is_there], axis=1)
+        return jnp.where(is_there, self.idle_power_w, 0.0)
 
 
 class DeviceParams(Struct):
@@ -94,6 +108,7 @@ class DeviceParams(Struct):
     es_flops_per_s: Array = same(Compute, "es_flops_per_s")
     block_overhead_s: Array = same(Compute, "block_overhead_s")
     link_overhead_s: Array = same(Compute, "link_overhead_s")
+    idle_power_w: Array = same(Compute, "idle_power_w")
 
 
 def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devices: int) -> Compute:
@@ -116,4 +131,5 @@ def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devic
         es_flops_per_s=jnp.asarray(params.es_flops_per_s),
         block_overhead_s=jnp.asarray(params.block_overhead_s),
         link_overhead_s=jnp.asarray(params.link_overhead_s),
+        idle_power_w=jnp.asarray(params.idle_power_w),
     )

@@ -40,6 +40,8 @@ GREEDY_SEARCH = DEFAULT_SEARCH._replace(allocation_steps=(30, 20, 180), cluster_
 
 _TOLERANCE = 1e-3
 """Of a cap, relative to the budget: rounding."""
+_LEAST_LEFT = 1e-3
+"""Of a budget, where idle energy takes all of it."""
 _PENALTY, _EXCESS_POWER = 200.0, 10.0
 """Candidates that exceed a cap rank behind all others, by ``F (1 + x)^10`` of the objective
 ``F`` and the sum ``x`` of the excesses in budgets."""
@@ -81,6 +83,7 @@ def greedy(
 
 def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Solution:
     problem = _with_energy_queue(problem, jnp.zeros_like(problem.control.energy_queue))
+    problem = _without_idle_energy(problem)
     relaxed = relax_infeasible_budgets(problem)
     steps = jnp.array((*config.allocation_steps, 0))
 
@@ -110,6 +113,18 @@ def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> S
 
 def _with_energy_queue(problem: RoundProblem, queue: Array) -> RoundProblem:
     return problem.replace(control=problem.control.replace(energy_queue=queue))
+
+
+def _without_idle_energy(problem: RoundProblem) -> RoundProblem:
+    """Budgets less the idle energy of a round of the reference latency, which is an estimate.
+
+    A round that is not longer keeps the caps with its idle energy.
+    """
+    control = problem.control
+    idle_w, budget_j = problem.compute.node_idle_power_w, control.energy_budget_j
+    left_j = budget_j - idle_w * control.reference_latency_s
+    left_j = jnp.where(idle_w > 0, jnp.maximum(left_j, _LEAST_LEFT * budget_j), budget_j)
+    return problem.replace(control=control.replace(energy_budget_j=left_j))
 
 
 def _starting_candidates(

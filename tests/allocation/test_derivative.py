@@ -39,6 +39,7 @@ class Case:
     rate_law: str = "mean"
     efficiency_scale: float = 1.0  # of the ceiling of modulation
     amplifier_efficiency: float = 1.0
+    idle_power_w: float = 0.0
     drift: bool = False
     caps: bool = False
     coupled: bool = False
@@ -55,6 +56,7 @@ CASES = {
     "above the ceiling, ergodic": Case(efficiency_scale=0.15, rate_law="ergodic"),
     "below the ceiling": Case(efficiency_scale=10.0),
     "amplifiers": Case(amplifier_efficiency=0.35),
+    "idle power": Case(idle_power_w=2.0),
     "drift": Case(drift=True),
     "caps": Case(caps=True),
     "coupled": Case(coupled=True),
@@ -87,7 +89,9 @@ def draw(case, seed=0):
         max_spectral_efficiency=case.efficiency_scale * radio.max_spectral_efficiency,
         amplifier_efficiency=case.amplifier_efficiency * radio.amplifier_efficiency,
     )
-    problem = problem.replace(radio=radio)
+    idle_w = case.idle_power_w + problem.compute.idle_power_w
+    compute = problem.compute.replace(idle_power_w=idle_w)
+    problem = problem.replace(radio=radio, compute=compute)
     if case.drift:
         drift = local_steps_drift(0.02, 3, problem.learning.gradient_heterogeneity)
         drift = drift.replace(spread=jnp.broadcast_to(drift.spread, drift.divergence.shape))

@@ -13,6 +13,7 @@ from collapipe_jax.control.budget_floors import (
     block_energy_j,
     control_unit_floor_j,
     device_budget_floor_j,
+    least_latency_s,
 )
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import usable_blocks
@@ -24,6 +25,8 @@ evaluate_one = jax.jit(evaluate)
 
 def test_no_decision_spends_less_at_a_control_unit():
     problem = plain_problems(16, CLUSTERS, DEVICES, BLOCKS)
+    idle_power_w = jnp.where(jnp.arange(16) % 2, 0.3, 0.0)
+    problem = problem.replace(compute=problem.compute.replace(idle_power_w=idle_power_w))
     decisions = []
     for index in range(16 * 24):
         rng = np.random.default_rng([11, index])
@@ -37,7 +40,39 @@ def test_no_decision_spends_less_at_a_control_unit():
     floor = np.asarray(jax.vmap(control_unit_floor_j)(problem))[:, None]
     spent = np.asarray(cost.energy_j)[..., 0]
     assert np.all(spent >= floor * (1 - 1e-4))
-    assert (spent / floor).min() < 10  # the bound is not idle
+    assert (spent / floor).min() < 10  # the bound is not loose
+    least_s = np.asarray(jax.vmap(least_latency_s)(problem))[:, None]
+    assert np.all(np.asarray(cost.latency_s) >= least_s)
+    devices_j = np.asarray(cost.energy_j)[..., 1:].min(axis=(2, 3))
+    assert np.all(devices_j >= idle_power_w[:, None] * least_s * (1 - 1e-6))
+
+
+def test_the_shortest_round_is_approached_where_all_but_d2e_links_is_fast():
+    problem = pick(plain_problems(1, 1, DEVICES, BLOCKS), 0)
+    radio, compute = problem.radio, problem.compute
+    problem = problem.replace(
+        radio=radio.replace(
+            d2d_bandwidth_hz=1e5 * radio.d2d_bandwidth_hz, d2d_gain=1e5 * radio.d2d_gain
+        ),
+        compute=compute.replace(
+            flops_per_s=1e6 * compute.flops_per_s,
+            es_flops_per_s=1e6 * compute.es_flops_per_s,
+            block_overhead_s=jnp.zeros(()),
+            link_overhead_s=jnp.zeros(()),
+        ),
+    )
+    latency_s = evaluate_one(problem, static_pipeline(problem, 12)).latency_s
+    assert float(latency_s) == pytest.approx(float(least_latency_s(problem)), rel=0.02)
+
+
+def test_idle_energy_of_the_shortest_round_is_part_of_every_floor():
+    problem = pick(plain_problems(1, CLUSTERS, DEVICES, BLOCKS), 0)
+    compute = problem.compute
+    idle = problem.replace(compute=compute.replace(idle_power_w=jnp.asarray(0.3)))
+    least_j = 0.3 * float(least_latency_s(problem))
+    for floor in (control_unit_floor_j, device_budget_floor_j):
+        more_j = np.asarray(floor(idle)) - np.asarray(floor(problem))
+        np.testing.assert_allclose(more_j, least_j, rtol=1e-4)
 
 
 def test_the_control_unit_floor_is_reached_at_vanishing_power():

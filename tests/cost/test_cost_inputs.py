@@ -35,7 +35,13 @@ VERDICT_ONLY = {
     "radio.d2d_power_max_w",
     "compute.memory_bytes",
 }
-INTEGERS = {"workload.batch": 48, "workload.local_steps": 5, "radio.harq_attempts": 2}
+OTHERS = {
+    "workload.batch": 48,
+    "workload.local_steps": 5,
+    "radio.harq_attempts": 2,
+    "compute.idle_power_w": 0.37,
+}
+"""New values of integers, and of what is 0."""
 
 
 def leaves():
@@ -56,7 +62,7 @@ def changed_networks(leaf):
     for index in np.ndindex(value.shape):
         changed = copy.deepcopy(network)
         moved = value.copy()
-        moved[index] = INTEGERS.get(leaf, value[index] * 1.37)
+        moved[index] = OTHERS.get(leaf, value[index] * 1.37)
         changed[section][key] = moved if value.shape else moved[()]
         yield index, changed
 

@@ -36,6 +36,9 @@ def draw(seed):
         network["radio"]["amplifier_efficiency"] = 0.35
     if seed % 5 == 3:
         network["radio"]["harq_attempts"] = 1
+    if seed % 4 == 2:
+        network["compute"]["idle_power_w"] = 0.37
+        network["compute"]["memory_bytes"][-1, -1] = 0  # away
     return network, decision
 
 

@@ -17,6 +17,7 @@ PARAMS = DeviceParams(
     es_flops_per_s=1e13,
     block_overhead_s=1e-3,
     link_overhead_s=2e-3,
+    idle_power_w=0.5,
 )
 
 

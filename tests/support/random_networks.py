@@ -82,6 +82,7 @@ def _compute(around, clusters, devices):
         "es_flops_per_s": float(around(5.3e12)),
         "block_overhead_s": 1.7e-3,
         "link_overhead_s": 2.9e-3,
+        "idle_power_w": 0.0,
     }
 
 

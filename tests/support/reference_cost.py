@@ -278,6 +278,14 @@ def node_energies_j(network, decision, n, links) -> list[float]:
     return energy
 
 
+def add_idle_energy(network, n, latency, energy):
+    """(28)."""
+    idle = network["compute"].get("idle_power_w", 0.0)
+    for i in range(network["devices"] + 1):
+        if idle > 0 and (i == 0 or network["compute"]["memory_bytes"][n][i - 1] > 0):
+            energy[i] += idle * latency
+
+
 def cluster_divergence(network, decision, n, hazard_of_trip) -> float:
     """(19), its weight left out."""
     learning = network["learning"]
@@ -331,6 +339,8 @@ def reference_cost(network, decision) -> dict:
         if not each[n]["absent"]:
             divergence += (weight[n] / present) ** 2 * each[n]["divergence"]
     latency = max(one["latency_s"] for one in each)
+    for n in clusters:
+        add_idle_energy(network, n, latency, each[n]["energy_j"])
 
     # (P2); a queue of zero cannot save a broken round
     control = network["control"]
