@@ -216,7 +216,7 @@ def test_half_a_metrics_line_is_written_anew(experiment, undisturbed, tmp_path):
 @pytest.mark.slow
 def test_other_policy_is_resumed_too(experiment, tmp_path, monkeypatch):
     """One that draws its decisions, so that a round's key matters."""
-    config = experiment.config | {"policy": {"name": "random", "micro_batches": 2}}
+    config = experiment.config | {"policy": experiment.config["policy"] | {"name": "random"}}
     drawn = dataclasses.replace(experiment, config=config, policy=make_policy("random"))
     run(drawn, tmp_path / "whole")
     with monkeypatch.context() as patch:

@@ -63,7 +63,7 @@ def test_caps_are_kept_and_cost_something(case):
 def test_the_program_is_tight_at_a_decision_and_convex(case):
     problem, start = in_double(case)
     fixed = fix(problem, start)
-    flat = np.asarray(point_of(problem, fixed, start))
+    flat = np.asarray(point_of(fixed, start))
     used, kept = used_entries(fixed, capped=True)
     slopes, values = derivatives(problem, fixed, flat)
     log_objective = float(jnp.log(jax.jit(evaluate)(problem, start).objective))
