@@ -74,9 +74,7 @@ SWEEPS = {
     ),
     "segments": _over("Segments of titanic", "policy.partitions", (1, 2, 3, 4, 5), log=False),
     # The constraints and their weight.
-    "memory": _over(
-        "Memory share", "devices.memory_share", (0.17, 0.25, 0.35, 0.5, 1.0)
-    ),
+    "memory": _over("Memory share", "devices.memory_share", (0.17, 0.25, 0.35, 0.5, 1.0)),
     "budgets": _over(
         "Mean energy budget of a device [J]", "control.device_budget_j", (120, 240, 480, 960)
     ),
