@@ -138,10 +138,11 @@ def _nearby(objectives: np.ndarray, objective: float) -> str:
 def certificate_of_partitions(objective: float, bound: PartitionBound) -> str:
     """Gap between objective and lower bound over all partitions, in words."""
     way = "searched" if bound.exhaustive else "bounded"
+    count = f"{bound.partitions:,}" if bound.exhaustive else f"{bound.partitions:.2g}"
     return (
         f"no decision gets below {bound.lower_bound:.6g}, "
         f"{_gap_percent(objective, bound.lower_bound):.2g} % less:\n"
-        f"all {bound.partitions:.3g} choices of segments and micro-batches were {way}"
+        f"all {count} choices of segments and micro-batches were {way}"
     )
 
 
