@@ -131,7 +131,7 @@ def _nearby(objectives: np.ndarray, objective: float) -> str:
     if not count or np.min(objectives) >= objective * (1.0 - _CLOSE):
         return f"no neighbour is better by {100 * _CLOSE:.2g} %: {kind}"
     cluster = int(np.argmin(np.min(objectives, axis=1)))
-    less = 100 * (1.0 - np.min(objectives) / objective)
+    less = _gap_percent(objective, float(np.min(objectives)))
     return f"a neighbour in cluster {cluster} is better by {less:.2g} %: {kind}"
 
 

@@ -81,7 +81,7 @@ def _plan_and_explain(
     problem: RoundProblem, micro_batches: int, certify: bool
 ) -> tuple[Decision, tuple[RenderableType, ...]]:
     """The decision of the policy that minimises (P2), with its explanation."""
-    problem = jax.device_get(problem)
+    on_device, problem = problem, jax.device_get(problem)
     some_decision = jax.eval_shape(lambda problem: static_pipeline(problem, micro_batches), problem)
     decide, evaluate, look_nearby = compile_together(
         (lambda problem: dssra(problem, micro_batches), problem),
@@ -98,7 +98,7 @@ def _plan_and_explain(
     table = decision_table(problem, solution.decision, cost)
     parts = table, decision_summary(problem, cost), why
     if certify:
-        bound = bound_partitions(jax.device_put(problem), solution.decision, multipliers)
+        bound = bound_partitions(on_device, solution.decision, multipliers)
         parts = *parts, certificate_of_partitions(float(solution.objective), bound)
     return solution.decision, parts
 

@@ -6,7 +6,8 @@ from typing import Any
 from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.default import KEYS, RENAMED, Key
+from collapipe_jax.config.default import KEYS, RENAMED
+from collapipe_jax.config.keys import Key
 from collapipe_jax.config.networks import follow_networks
 from collapipe_jax.errors import InputError, Known, Step, collect, nearest
 from collapipe_jax.policies.client_policies import find_cut

@@ -4,13 +4,12 @@ Keys that name the same number as a field of a struct take meaning and bounds fr
 checks of ranges and docs/reference/configuration.md follow from this table.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
+from collapipe_jax.config.keys import Key, Unnamed, key, section
 from collapipe_jax.control.queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.switching import SwitchingParams
@@ -25,68 +24,17 @@ from collapipe_jax.pipeline.execution import BACKENDS
 from collapipe_jax.policies.alternating import KNOBS
 from collapipe_jax.policies.client_policies import SHARES
 from collapipe_jax.policies.registry import POLICIES
-from collapipe_jax.quantity import Quantity, Struct, quantities
 from collapipe_jax.simulation.system import ControlParams, RadioParams
 from collapipe_jax.tasks.registry import TASKS
 from collapipe_jax.tasks.sampling import SCHEMES
-from collapipe_jax.units import linear_name, unit_of
 
 Config = Any
 """A ConfigDict; a type checker cannot tell a section of it from a value."""
 
-_LEVEL_BOUNDS = ">= -300 and <= 300"  # of dB and dBm
 _SHARE, _RATE = ">= 0 and <= 1", ">= 0 and < 1"
 
 
-class Key(NamedTuple):
-    """A key of a configuration."""
-
-    default: Any  # its value, which also fixes its type
-    quantity: Quantity  # what the value is
-    why: str  # reason for the default, or its source
-
-
-_Unnamed = Callable[[str, Mapping[str, Quantity]], Key]
-
-
-def key(
-    default: Any, meaning: str = "", bounds: str = "", *, why: str = "", **changes: Any
-) -> _Unnamed:
-    """A key of a :func:`section`, and attributes of its :class:`Quantity`.
-
-    A field of the section's structs describes a key without a meaning.
-    """
-
-    def describe(name: str, fields: Mapping[str, Quantity]) -> Key:
-        is_level = name not in fields and unit_of(name).startswith("dB")
-        if meaning:
-            known = Quantity(meaning=meaning)
-        else:
-            known = fields[linear_name(name) if is_level else name]
-        item = default[0] if isinstance(default, tuple) else default
-        own = {
-            "shape": "",
-            "unit": unit_of(name) if meaning or is_level else known.unit,
-            "bounds": bounds or (_LEVEL_BOUNDS if is_level else known.bounds),
-            "whole": type(item) is int,
-            "plausible": "",  # of documents, where nothing else tells a slip
-            "slip": "",
-        }
-        return Key(default, dataclasses.replace(known, **own, **changes), why)
-
-    return describe
-
-
-def section(*structs: type[Struct], **keys: _Unnamed) -> dict[str, Key]:
-    """Keys by name, described by the fields of the same names.
-
-    A key in dB or dBm is described by the field of its name on a linear scale.
-    """
-    fields = {name: each for struct in structs for name, each in quantities(struct).items()}
-    return {name: describe(name, fields) for name, describe in keys.items()}
-
-
-def _own_seed(what: str) -> _Unnamed:
+def _own_seed(what: str) -> Unnamed:
     return key(-1, f"seed of the {what}; -1 takes `seed`", ">= -1")
 
 

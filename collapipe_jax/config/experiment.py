@@ -13,7 +13,8 @@ from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.config.checks import check_needs, check_values
-from collapipe_jax.config.default import KEYS, Config, Key
+from collapipe_jax.config.default import KEYS, Config
+from collapipe_jax.config.keys import Key
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError, Known, Step, collect, under_keys
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from collapipe_jax.config.default import KEYS, Key
+from collapipe_jax.config.default import KEYS
+from collapipe_jax.config.keys import Key
 from collapipe_jax.files import documents
 from collapipe_jax.quantity import Quantity
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _TABLES = ("race", "convergence")
 """Experiments with one part, ``runs``."""
 _LAST_AXES = {"forward_flow_s": "forward_stage", "backward_flow_s": "backward_stage"}
-_LAST_AXES |= {"parts_s": "part"}
-"""Third axes of a training run's history that are neither nodes nor devices."""
+_LAST_AXES |= {"parts_s": "part", "client_parts_s": "client_part"}
+"""Last axes of a training run's history that are not of clusters or nodes."""
 
 
 def open_results(workdir: str | os.PathLike) -> "xarray.Dataset":
@@ -106,12 +106,13 @@ def _training(workdir: str | os.PathLike) -> "xarray.Dataset":
     """History of a training run, and its constants."""
     record = load_run(workdir)
     nodes = record.constants["energy_budget_j"].shape[1]
-    last = {nodes: "node", nodes - 1: "device"}
+    by_size = {1: "client", nodes - 1: "device", nodes: "node"}  # control units may be clients
 
     def label(name: str, values: np.ndarray, leading: str) -> Variable:
-        third = _LAST_AXES.get(name) or last.get(values.shape[-1] if values.ndim else 0, "")
-        axes = [*leading.split(), "cluster", third]
-        return Variable(" ".join(axes[: values.ndim]), values)
+        first = [*leading.split(), "cluster"]
+        last = [_LAST_AXES[name]] if name in _LAST_AXES else []
+        middle = [by_size[size] for size in values.shape[len(first) : values.ndim - len(last)]]
+        return Variable(" ".join((first + middle + last)[: values.ndim]), values)
 
     constants = {name: label(name, values, "") for name, values in record.constants.items()}
     history = {name: label(name, values, "round") for name, values in record.history.items()}

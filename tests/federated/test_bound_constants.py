@@ -257,7 +257,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(run, tmp_path, monkeypatch):
         assert (tmp_path / "run" / name).read_bytes() == (workdir / name).read_bytes()
 
 
-def test_what_is_estimated_is_the_model_whoever_learns(run, experiment_of):
+def test_estimates_are_of_the_model_under_every_policy(run, experiment_of):
     found = []
     for experiment in (run[0], experiment_of(policy="splitfed")):
         state = train.initial_run_state(experiment)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.files import datasets
+from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.datasets import open_results
 from collapipe_jax.files.realisations import case_name, chunk_parts, point_folder
 from collapipe_jax.files.results import Results, Variable
@@ -83,6 +85,43 @@ def test_a_map_has_two_axes(tmp_path):
             assert (cell.latency_s.sel(policy=own) == latencies(own)).all()
             others = cell.latency_s.drop_sel(policy=own)
             assert others.isnull().all()
+
+
+@pytest.mark.parametrize(("clients", "axis"), [(3, "device"), (1, "client")])
+def test_a_training_run_has_axes_of_rounds_and_nodes(clients, axis, tmp_path, monkeypatch):
+    rounds, clusters, devices = 5, 2, 3
+    by_cluster = rounds, clusters
+    history = {
+        "latency_s": np.ones(rounds),
+        "absent": np.zeros(by_cluster, bool),
+        "energy_j": np.ones((*by_cluster, devices + 1)),
+        "parts_s": np.ones((*by_cluster, 5)),
+        "samples": np.ones((*by_cluster, clients)),
+        "client_parts_s": np.ones((*by_cluster, clients, 4)),
+        "forward_flow_s": np.ones((*by_cluster, 12)),
+    }
+    constants = {
+        "energy_budget_j": np.ones((clusters, devices + 1)),
+        "memory_limit_bytes": np.ones((clusters, devices)),
+        "baseline_score": np.float32(0.5),
+    }
+    record = RunRecord({"seed": 0}, constants, history)
+    monkeypatch.setattr(datasets, "load_run", lambda workdir: record)
+    found = open_results(tmp_path)
+    per_cluster = ("round", "cluster")
+    assert {name: found[name].dims for name in (*history, *constants)} == {
+        "latency_s": ("round",),
+        "absent": per_cluster,
+        "energy_j": (*per_cluster, "node"),
+        "parts_s": (*per_cluster, "part"),
+        "samples": (*per_cluster, axis),
+        "client_parts_s": (*per_cluster, axis, "client_part"),
+        "forward_flow_s": (*per_cluster, "forward_stage"),
+        "energy_budget_j": ("cluster", "node"),
+        "memory_limit_bytes": ("cluster", "device"),
+        "baseline_score": (),
+    }
+    assert json.loads(found.attrs["config"]) == {"seed": 0}
 
 
 def test_a_race_has_an_axis_of_runs(tmp_path):

@@ -194,7 +194,7 @@ def test_shadowing_keeps_its_law_where_nodes_now_stand(history):
         np.testing.assert_allclose(links.std(axis=0), 4.0, rtol=0.12)
 
 
-def test_whoever_stands_keeps_its_shadowing(history):
+def test_a_device_that_stands_keeps_its_shadowing(history):
     d2e_db, node_db = history.shadowing[:2]
     control = [0, 6]
     units_db = d2e_db[:, :, :, 0]
@@ -221,7 +221,7 @@ def test_shadowing_decorrelates_over_what_is_moved_as_gudmundson_has_it():
     before, after = jax.tree.map(np.asarray, moved_once(keys(20_000)))
     old_m, new_m = PLACES_M.reshape(4, 2), (PLACES_M + MOVES_M).reshape(4, 2)
     both = np.concatenate([before.d2e_db, after.d2e_db], axis=1).reshape(-1, 8)
-    # Between any two nodes too: whoever comes where another stood sees what that one saw.
+    # Between any two nodes too: a node that comes where another stood sees what that one saw.
     places_m = np.concatenate([old_m, new_m])
     distance_m = np.linalg.norm(places_m[:, None] - places_m[None], axis=-1)
     np.testing.assert_allclose(np.cov(both.T) / 64, np.exp(-distance_m / 50), atol=0.04)
@@ -257,7 +257,7 @@ def test_sight_keeps_its_law_and_decorrelates_over_what_is_moved():
 
 
 @pytest.mark.slow
-def test_whoever_walks_keeps_a_law_with_sight():
+def test_a_device_that_walks_keeps_a_law_with_sight():
     params = walking(5.0)
     propagation = params.propagation.replace(
         d2e_path_loss="uma_2ghz", d2d_path_loss="tr36843_outdoor"

@@ -2,7 +2,8 @@
 
     collapipe compare --config=paper --workdir=runs/paper
 
-256 networks in 4 minutes on 2 cores. Parameters are those of default.py, each with its source or
+256 networks and 300 rounds (`--rounds=300`) take 14 minutes on 2 cores. Parameters are those of
+default.py, each with its source or
 as our choice, with the workload of BERT-base. Two were chosen after a first look at results:
 budgets, since nobody can keep those of default.py, made for a tiny model; and the share of memory,
 see below.
