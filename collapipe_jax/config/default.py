@@ -126,7 +126,9 @@ KEYS: dict[str, Any] = {
         noise_density_dbm_per_hz=key(-174.0, "thermal noise density", why="290 K"),
         bs_noise_figure_db=key(5.0, "noise figure of the base station", why="3GPP TR 36.814"),
         node_noise_figure_db=key(9.0, "noise figure of a node", why="3GPP TR 36.814"),
-        d2e_interference_w=key(1e-13, why="other cells, as strong as thermal noise on 20 MHz"),
+        d2e_interference_w=key(
+            1e-13, why="other cells, about thermal noise on 20 MHz without the noise figure"
+        ),
         downlink_interference_w=key(
             -1.0,
             "interference of other cells at a node, whole D2E band; -1 takes `d2e_interference_w`",

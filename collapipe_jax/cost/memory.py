@@ -61,3 +61,14 @@ def block_capacity(
     # A hair of slack keeps a device that fits exactly from losing a block to rounding.
     fits = jnp.floor((memory_bytes - working) / per_block * (1 + 1e-6))
     return jnp.clip(fits, 0, workload.blocks).astype(jnp.int32)
+
+
+def set_capacity(
+    workload: Workload,
+    memory_bytes: Broadcast,
+    micro_batches: Num[ArrayLike, "..."],
+    active: Bool[Array, "..."],
+    axis: int,
+) -> Int[Array, "..."]:
+    """:func:`block_capacity` of the devices of active sets, along the axis of devices."""
+    return block_capacity(workload, memory_bytes, micro_batches, devices_left(active, axis))

@@ -19,7 +19,7 @@ from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.link_quality import link_sinrs, links_at
-from collapipe_jax.cost.memory import block_capacity, devices_left
+from collapipe_jax.cost.memory import set_capacity
 from collapipe_jax.cost.objective import unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import round_terms
@@ -109,8 +109,8 @@ def _first(cost: Array, count: int) -> Array:
 def _capacity(problem: RoundProblem, sets: RankedSets, step: StepCosts) -> Array:
     """Most blocks of every device in every set, ``[K, N, A, R]``; of GPipe 1 in place of ``A``."""
     memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)
-    left = devices_left(sets.active[1:], axis=0)
-    capacity = block_capacity(problem.workload, memory_bytes, step.micro_batches, left)
+    active, count = sets.active[1:], step.micro_batches
+    capacity = set_capacity(problem.workload, memory_bytes, count, active, axis=0)
     return capacity.astype(step.block_s.dtype)
 
 
@@ -202,8 +202,7 @@ def _fill(
     def cost_of(segments):
         latency_s, cost = cost_at(problem, linear, segments)
         cost = coupled_latency_cost(coupling, unit_costs(problem), latency_s) + cost
-        # A link on which nearly all is lost must still win against not fitting at all.
-        return fusion_barrier(jnp.minimum(jnp.nan_to_num(cost, nan=jnp.inf), _LARGEST_COST))
+        return fusion_barrier(within_range(cost))
 
     blocks, active = problem.workload.blocks, sets.active[1:]
     segments, cost = fill_sets(linear, active, capacity, blocks, step.latency_per_s, cost_of)
@@ -214,3 +213,8 @@ def _fill(
         log_power=jnp.moveaxis(jnp.log(sets.power), 2, 0),
         cost=jnp.moveaxis(cost, 1, 0),
     )
+
+
+def within_range(cost: Array) -> Array:
+    """Finite costs, so that a link on which nearly all is lost wins against not fitting at all."""
+    return jnp.minimum(jnp.nan_to_num(cost, nan=jnp.inf), _LARGEST_COST)

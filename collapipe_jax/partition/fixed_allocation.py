@@ -14,7 +14,7 @@ from collapipe_jax.cost.computing import pass_times
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.link_quality import received_interference_w, round_links
-from collapipe_jax.cost.memory import block_capacity, devices_left
+from collapipe_jax.cost.memory import set_capacity
 from collapipe_jax.cost.objective import unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import round_terms
@@ -24,7 +24,8 @@ from collapipe_jax.partition.fill import LinearCosts, cost_at, fill_sets, linear
 
 _LATENCY_PARTS = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Parts of the cost of the round's latency that a cluster may bear; all of them sum to 1."""
-_SAME = 1e-6
+SAME = 1e-6
+"""Relative difference of latencies that count as equal."""
 
 
 def best_segments(
@@ -49,13 +50,13 @@ def best_segments(
     blocks, per_s = problem.workload.blocks, unit_costs(problem).latency_per_s
     wide, count = with_candidate_axis((problem, micro_batches))
     memory_bytes = jnp.swapaxes(wide.compute.memory_bytes, 0, 1)
-    capacity = block_capacity(wide.workload, memory_bytes, count, devices_left(active, axis=0))
+    capacity = set_capacity(wide.workload, memory_bytes, count, active, axis=0)
     capacity = capacity.astype(linear.stage_s.dtype)
 
     def fill(part):
         def cost_of(filled):
             latency_s, cost = cost_at(wide, linear, filled)
-            return _nan_to_inf(part * per_s * latency_s + cost)
+            return nan_to_inf(part * per_s * latency_s + cost)
 
         filled, cost = fill_sets(linear, active, capacity, blocks, part * per_s, cost_of)
         best = jnp.argmin(cost, axis=1)[None, :, None]  # [1, N, 1, R]
@@ -113,8 +114,7 @@ def best_micro_batches(
     fixed = fix_partition(wide, held, jnp.broadcast_to(choices, shape))
     terms = round_terms(fixed, given)
     memory_bytes = problem.compute.memory_bytes[:, :, None]
-    left = devices_left(held > 0, axis=1)
-    capacity = block_capacity(problem.workload, memory_bytes, choices, left)
+    capacity = set_capacity(problem.workload, memory_bytes, choices, held > 0, axis=1)
     fits = jnp.all(held <= capacity, axis=1)
     latency_s = jnp.moveaxis(jnp.where(fits, terms.cluster_latency_s, jnp.inf), 1, 0)
     cost = jnp.moveaxis(jnp.where(fits, terms.cluster_cost, jnp.inf), 1, 0)
@@ -140,16 +140,31 @@ def best_combination(latency_per_s: Array, latency_s: Array, cost: Array, own: A
     Returns:
       Indices ``[N, R]``.
     """
-    latency_s, cost = _nan_to_inf(latency_s), _nan_to_inf(cost)
-    limit_s = latency_s.reshape(-1, latency_s.shape[-1])  # [J N, R]
-    keeps = latency_s <= limit_s[:, None, None] * (1.0 + _SAME)
-    possible = jnp.where(keeps, cost, jnp.inf)  # [J N, J, N, R]
-    total = latency_per_s * limit_s + jnp.sum(jnp.min(possible, axis=1), axis=1)
-    total = _nan_to_inf(total)
+    latency_s, cost = nan_to_inf(latency_s), nan_to_inf(cost)
+    limit_s, choices, least = cheapest_within(latency_s, cost, axis=1)
+    total = nan_to_inf(latency_per_s * limit_s + jnp.sum(least, axis=1))
     best = jnp.argmin(total, axis=0)[None, None]  # [1, 1, R]
-    choice = jnp.take_along_axis(jnp.argmin(possible, axis=1), best, axis=0)[0]
+    choice = jnp.take_along_axis(choices, best, axis=0)[0]
     return jnp.where(jnp.isfinite(jnp.min(total, axis=0)), choice, own)
 
 
-def _nan_to_inf(values: Array) -> Array:
+def cheapest_within(latency_s: Array, cost: Array, axis: int) -> tuple[Array, Array, Array]:
+    """For the latency of every candidate, each cluster's cheapest that keeps to it.
+
+    Args:
+      latency_s: of every candidate of every cluster, ``[J, N, R]`` or ``[N, J, R]``.
+      cost: its other costs, likewise.
+      axis: that of the candidates, counted behind a new first one for the latencies.
+
+    Returns:
+      The latencies ``[J N, R]``; indices and costs of the cheapest, ``[J N, N, R]`` each.
+    """
+    limit_s = latency_s.reshape(-1, latency_s.shape[-1])
+    keeps = latency_s <= limit_s[:, None, None] * (1.0 + SAME)
+    possible = jnp.where(keeps, cost, jnp.inf)
+    return limit_s, jnp.argmin(possible, axis=axis), jnp.min(possible, axis=axis)
+
+
+def nan_to_inf(values: Array) -> Array:
+    """The values, infinite in place of nan."""
     return jnp.where(jnp.isnan(values), jnp.inf, values)

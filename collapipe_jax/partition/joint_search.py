@@ -33,9 +33,8 @@ from collapipe_jax.partition.candidates import (
     with_candidate_axis,
 )
 from collapipe_jax.partition.cluster_search import ClusterCandidates, cheapest, search_clusters
+from collapipe_jax.partition.fixed_allocation import SAME, cheapest_within, nan_to_inf
 from collapipe_jax.partition.neighbours import neighbour_candidates
-
-_SAME = 1e-6
 
 
 class SearchConfig(NamedTuple):
@@ -188,24 +187,16 @@ def _best_choices(fixed: FixedPartition, coupling: Coupling, refined: Descent, c
     per_s, latency_s = fixed.costs.latency_per_s, refined.cluster_latency_s  # [N, C, R]
     other_costs = refined.objective - coupled_latency_cost(coupling, fixed.costs, latency_s)
     participates = fixed.active[0]
-    latency_s = jnp.where(participates, _nan_to_inf(latency_s), 0.0)
-    other_costs = jnp.where(participates, _nan_to_inf(other_costs), 0.0)
-    limit_s = latency_s.reshape(-1, latency_s.shape[-1])  # [N C, R]
-    keeps = latency_s <= limit_s[:, None, None] * (1.0 + _SAME)
-    cost = jnp.where(keeps, other_costs, jnp.inf)
-    choice = jnp.argmin(cost, axis=2)  # [N C, N, R]
-    least = jnp.min(cost, axis=2)
+    latency_s = jnp.where(participates, nan_to_inf(latency_s), 0.0)
+    other_costs = jnp.where(participates, nan_to_inf(other_costs), 0.0)
+    limit_s, choice, least = cheapest_within(latency_s, other_costs, axis=2)
     reached_s = jnp.take_along_axis(latency_s[None], choice[:, :, None], axis=2)[:, :, 0]
     # The same choice comes up under every limit until the next; its own is the least.
-    own_limit = jnp.max(reached_s, axis=1) >= limit_s * (1.0 - _SAME)
+    own_limit = jnp.max(reached_s, axis=1) >= limit_s * (1.0 - SAME)
     total = jnp.where(own_limit, per_s * limit_s + jnp.sum(least, axis=1), jnp.inf)
-    best = jax.lax.top_k(-_nan_to_inf(total).T, count)[1].T  # [count, R]
+    best = jax.lax.top_k(-nan_to_inf(total).T, count)[1].T  # [count, R]
     found = jnp.take_along_axis(choice, best[:, None], axis=0)
-    by_objective = jnp.argmin(_nan_to_inf(refined.objective), axis=1)[None]
+    by_objective = jnp.argmin(nan_to_inf(refined.objective), axis=1)[None]
     if count > 1:
         found = jnp.concatenate([found[: count - 1], by_objective])
     return jnp.moveaxis(found, 0, 1)
-
-
-def _nan_to_inf(values: Array) -> Array:
-    return jnp.where(jnp.isnan(values), jnp.inf, values)

@@ -19,13 +19,11 @@ from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.cost.decision import Allocation, Decision, active_nodes
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.link_quality import round_links
-from collapipe_jax.cost.memory import block_capacity, devices_left
+from collapipe_jax.cost.memory import set_capacity
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import round_terms
 from collapipe_jax.partition.candidates import Candidates, FixPartition, repeat, with_candidate_axis
-from collapipe_jax.partition.cluster_search import ClusterCandidates
-
-_LARGEST_COST = 1e37
+from collapipe_jax.partition.cluster_search import ClusterCandidates, within_range
 
 
 class Neighbours(NamedTuple):
@@ -53,8 +51,8 @@ def neighbours(problem: RoundProblem, segments: Array, micro_batches: Array) -> 
     stepped = jnp.concatenate([stays, fewer[:, None], more[:, None]], axis=1)
 
     memory_bytes = problem.compute.memory_bytes[:, :, None]
-    left = devices_left(moved > 0, axis=1)
-    fits = (moved >= 0) & (moved <= block_capacity(work, memory_bytes, stepped[:, None], left))
+    capacity = set_capacity(work, memory_bytes, stepped[:, None], moved > 0, axis=1)
+    fits = (moved >= 0) & (moved <= capacity)
     differs = jnp.any(moved != own, axis=1) | (stepped != number)
     possible = jnp.all(fits, axis=1) & differs & jnp.any(own > 0, axis=1)
     return Neighbours(
@@ -135,8 +133,7 @@ def neighbour_candidates(
     links = round_links(fixed, allocation, coupling.interference_w)
     terms = round_terms(fixed, allocation, links=links)
     cost = coupled_objective(fixed, allocation, terms, coupling)
-    # With a new link on which nearly all is lost it is still possible.
-    cost = jnp.minimum(jnp.nan_to_num(cost, nan=jnp.inf), _LARGEST_COST)
+    cost = within_range(cost)
     choices = problem.workload.micro_batch_choices
     return ClusterCandidates(
         segments=jnp.transpose(others.segments, (2, 1, 0, 3)),

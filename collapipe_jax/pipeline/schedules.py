@@ -81,7 +81,7 @@ def tick_of(time: Array, stage: Array, stages: int, micro_batches: int) -> Tick:
     With a pass as the unit of time, it runs forward pass ``m`` in tick ``k + 2 m`` and backward
     pass ``m`` in tick ``2 K - 1 - k + 2 m``. The two have different parities, each arrives one
     tick after its neighbour sent it, and ``min(M, K - k)`` forward passes precede the first
-    backward one (Narayanan et al. 1906.05433).
+    backward one (PipeDream-flush: Narayanan et al. 2006.09503, 2104.04473).
     """
 
     def micro_batch(since: Array) -> tuple[Array, Array]:

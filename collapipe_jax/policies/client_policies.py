@@ -140,12 +140,14 @@ def find_cut(cut: str, blocks: int) -> int | str:
     Raises:
       InputError: if it is neither a rule nor a number up to the blocks.
     """
+    if cut == "best":
+        return cut
     if cut == "half":
         return blocks // 2
-    if cut != "best" and not (cut.isdecimal() and int(cut) <= blocks):
-        remedy = f"Give a number from 0 to {blocks}, or one of: {', '.join(CUTS)}"
-        raise InputError("policy.cut", cut, "no such cut", remedy)
-    return "best" if cut == "best" else int(cut)
+    if cut.isdecimal() and int(cut) <= blocks:
+        return int(cut)
+    remedy = f"Give a number from 0 to {blocks}, or one of: {', '.join(CUTS)}"
+    raise InputError("policy.cut", cut, "no such cut", remedy)
 
 
 def client_capacity(problem: RoundProblem, samples: Int[Array, "N K"]) -> Int[Array, ""]:

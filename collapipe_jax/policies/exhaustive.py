@@ -27,7 +27,7 @@ from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.cost.decision import Allocation, Decision
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import fix_partition
-from collapipe_jax.cost.memory import block_capacity, devices_left
+from collapipe_jax.cost.memory import set_capacity
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
@@ -131,9 +131,9 @@ def enumerate_partitions(problem: RoundProblem) -> Partitions:
     """Every partition of a cluster, and which of them the clusters' memory allows."""
     splits = compositions(problem.workload.blocks, problem.devices)
     counts = np.unique(np.asarray(problem.workload.micro_batch_choices))
-    left = devices_left(jnp.asarray(splits[:, None] > 0), axis=2)
     work, memory_bytes = problem.workload, problem.compute.memory_bytes[None]
-    capacity = np.stack([block_capacity(work, memory_bytes, count, left) for count in counts])
+    active = jnp.asarray(splits[:, None] > 0)
+    capacity = np.stack([set_capacity(work, memory_bytes, count, active, 2) for count in counts])
     fits = np.all(splits[:, None] <= capacity, axis=3).reshape(-1, problem.clusters)
     return Partitions(
         segments=np.concatenate([np.tile(splits, (len(counts), 1)), np.zeros_like(splits[:1])]),

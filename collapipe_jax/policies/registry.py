@@ -116,7 +116,8 @@ def make_policy(
       best_micro_batches: ``static_pipeline`` and ``titanic_pipelined`` take, in every round, the
         allowed number with the least latency instead.
       decides: knobs that ``alternating`` optimises; the others are the static pipeline's.
-      cut: blocks on a client of ``splitfed``, ``half`` of them, or the ``best``.
+      cut: blocks on a client of ``splitfed``: ``half`` of them, the ``best``, or a number as
+        text.
       shares: of the D2E band among clients, ``min_max`` or ``equal``.
       accumulation: pieces of a client's part of a mini-batch, of whole models.
       broadcast: send parameters to all clients in one transmission.

@@ -127,11 +127,12 @@ def _policy_summary(
 def with_median(values: np.ndarray) -> dict[str, Any]:
     """Mean with the half width of its interval; median with the ends of its own, both of 95 %."""
     median, low, high = median_estimate(values) if values.size else (np.nan,) * 3
-    ends = [_known(low), _known(high)]
-    return mean_interval(values) | {"median": _known(median), "median_ci95": ends}
+    ends = [known(low), known(high)]
+    return mean_interval(values) | {"median": known(median), "median_ci95": ends}
 
 
-def _known(value: Any) -> float | None:
+def known(value: Any) -> float | None:
+    """A number as a plain float; None if it is infinite or unknown."""
     return float(value) if np.isfinite(value) else None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from collapipe_jax.files.realisations import Realisations
-from collapipe_jax.simulation.comparison import broken_limits, round_means, with_median
+from collapipe_jax.simulation.comparison import broken_limits, known, round_means, with_median
 from collapipe_jax.simulation.constraints import runnable
 from collapipe_jax.statistics import median_reduction
 
@@ -41,9 +41,7 @@ def find_winner(result: Realisations, tolerance: float) -> dict[str, Any]:
 
 def _margin(ours: np.ndarray, other: np.ndarray) -> dict[str, Any]:
     """Saving of the median with the ends of its interval; None where infinite."""
-    value, *ends = (
-        float(part) if np.isfinite(part) else None for part in median_reduction(ours, other)
-    )
+    value, *ends = map(known, median_reduction(ours, other))
     return {"value": value, "ci95": ends}
 
 

@@ -1,15 +1,15 @@
 """The comparison of the paper's kind: BERT-base over 4 clusters of 5 boards.
 
-    collapipe compare --config=paper --workdir=runs/paper
+    collapipe compare --config=paper --rounds=300 --workdir=runs/paper
 
-256 networks and 300 rounds (`--rounds=300`) take 14 minutes on 2 cores. Parameters are those of
-default.py, each with its source or
+256 networks in 14 minutes on 2 cores. Parameters are those of default.py, each with its source or
 as our choice, with the workload of BERT-base. Two were chosen after a first look at results:
 budgets, since nobody can keep those of default.py, made for a tiny model; and the share of memory,
 see below.
 
 ``paper:rich`` gives training the whole board, which no board can. It was the configuration of
-earlier results: the median latency of ``dssra`` is 291 s, of the static pipeline 509 s.
+earlier results, over 50 rounds: the median latency of ``dssra`` was 291 s, of the static pipeline
+509 s.
 
 **Memory.** The operating system of a Jetson Nano takes 0.3 to 0.5 GB without a desktop and 1.5 GB
 with one, and CUDA with its libraries 2 GB [1]. PyTorch grows by 1.7 GB of main memory, which a

@@ -59,7 +59,10 @@ def _policies(options: Mapping[str, Any]) -> dict[str, Policy]:
     variants: dict[str, dict[str, Any]] = {"dssra": {}, "alternating": {}}
     variants |= {f"alternating, {knob}": {"decides": (knob,)} for knob in KNOBS}
     for name in ("static_pipeline", "titanic_pipelined"):
-        variants |= {name: {}, f"{name}, best M": {"best_micro_batches": True}}
+        variants |= {
+            name: {"best_micro_batches": False},
+            f"{name}, best M": {"best_micro_batches": True},
+        }
     return {
         row: make_policy(**{**options, **changes, "name": row.partition(",")[0]})
         for row, changes in variants.items()
