@@ -20,7 +20,6 @@ from collapipe_jax.allocation.energy_caps import (
 )
 from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.batch_axis import batch_last
-from collapipe_jax.cost.idle_energy import idle_energy_j
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipelines
 from collapipe_jax.partition.budget_relaxation import relax_infeasible_budgets
@@ -122,9 +121,9 @@ def _without_idle_energy(problem: RoundProblem) -> RoundProblem:
     A round that is not longer keeps the caps with its idle energy.
     """
     control = problem.control
-    idle_j = idle_energy_j(problem.compute, control.reference_latency_s)
-    budget_j = control.energy_budget_j
-    left_j = jnp.maximum(budget_j - idle_j, _LEAST_LEFT * budget_j)
+    idle_w, budget_j = problem.compute.node_idle_power_w, control.energy_budget_j
+    left_j = budget_j - idle_w * control.reference_latency_s
+    left_j = jnp.where(idle_w > 0, jnp.maximum(left_j, _LEAST_LEFT * budget_j), budget_j)
     return problem.replace(control=control.replace(energy_budget_j=left_j))
 
 
