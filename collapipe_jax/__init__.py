@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     )
     from collapipe_jax.simulation.system import SystemParams
     from collapipe_jax.tasks.trained_model import load
-    from collapipe_jax.training.loop import TrainedRun
+    from collapipe_jax.training.ongoing_run import TrainedRun
     from collapipe_jax.training.run import train
 
 _PUBLIC = {
@@ -83,7 +83,7 @@ _PUBLIC = {
     "reset": "simulation.environment",
     "simulate": "simulation.environment",
     "step": "simulation.environment",
-    "TrainedRun": "training.loop",
+    "TrainedRun": "training.ongoing_run",
     "train": "training.run",
     "system_params": "config.system:build_system_params",
     "violations": "cost.feasibility",

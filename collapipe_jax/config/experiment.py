@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
@@ -20,7 +19,7 @@ from collapipe_jax.errors import InputError, Known, Step, collect, under_keys
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.learner import Learner
-from collapipe_jax.federated.optimizers import Optimizers, make_optimizer, scale_group_rates
+from collapipe_jax.federated.optimizers import Optimizer, Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
@@ -187,7 +186,7 @@ def build_optimizers(config: Config) -> Optimizers:
         "clip_norm": training.clip_norm,
     }
 
-    def make(owner: str, **options: Any) -> optax.GradientTransformation:
+    def make(owner: str, **options: Any) -> Optimizer:
         name, rate = training[f"{owner}_optimizer"], training[f"{owner}_learning_rate"]
         return make_optimizer(name, rate, **options)
 
@@ -195,7 +194,7 @@ def build_optimizers(config: Config) -> Optimizers:
     copies = network.clusters * _clients(config.policy.name, network.devices)
     factor = training.embedding_rate_factor or float(copies)
     return Optimizers(
-        client=scale_group_rates(make("client", **local), {"embedding": factor}),
+        client=make("client", **local, factors={"embedding": factor}),
         decoder=make("decoder", **local),
         server=make("server"),
     )

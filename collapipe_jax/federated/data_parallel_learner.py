@@ -6,7 +6,6 @@ server holds the upper part, one replica a device, and averages it with the rest
 round (SplitFedV1, Thapa et al. 2004.12088). All learn alike except for messages that are erased.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +22,7 @@ from collapipe_jax.federated.learner import (
     learn_round,
     participant_shares,
 )
-from collapipe_jax.federated.optimizers import Optimizers
+from collapipe_jax.federated.optimizers import Optimizers, Transformations
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
@@ -61,9 +60,9 @@ class DataParallelLearner:
     """
 
     cluster_weight: Any  # ``w_n [N]``, >= 0
-    model: SplitModel = struct.field(pytree_node=False)  # the model that is trained
     # Of the client part and the decoder of a client, and of the server
-    optimizers: Optimizers = struct.field(pytree_node=False)
+    optimizers: Optimizers
+    model: SplitModel = struct.field(pytree_node=False)  # the model that is trained
     devices: int = struct.field(pytree_node=False)  # clients of a cluster, K or 1
     # Most samples of a client; time and memory grow with it, values do not depend on it. Parts
     # beyond it, or beyond B in all, give NaN parameters and report.
@@ -122,12 +121,12 @@ class DataParallelLearner:
         return ClientsState(params, after.client_optimizer, after.server_optimizer), report
 
     @property
-    def _optimizers(self) -> Optimizers:
+    def _optimizers(self) -> Transformations:
         """Those of a client as one over the whole model, each with norms of its own part."""
         parts = {"embedding": "client", "encoder": "client", "decoder": "decoder"}
-        client, decoder = self.optimizers.client, self.optimizers.decoder
-        whole = optax.partition({"client": client, "decoder": decoder}, parts)
-        return dataclasses.replace(self.optimizers, client=whole)
+        own = self.optimizers.transformations
+        whole = optax.partition({"client": own.client, "decoder": own.decoder}, parts)
+        return own._replace(client=whole)
 
     def _loss(
         self,

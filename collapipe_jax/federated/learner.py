@@ -10,7 +10,7 @@ import optax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from collapipe_jax.federated.optimizers import Optimizers
+from collapipe_jax.federated.optimizers import Transformations
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import CLUSTER, ON_CLUSTER, shard
@@ -41,7 +41,7 @@ class Learner(Protocol):
         """Effect on learning of a round's decision and of its cost."""
 
     def round(
-        self, state: Any, batches: Batch, outcome: Any, key: Array, index: int
+        self, state: Any, batches: Batch, outcome: Any, key: Array, index: Array | int
     ) -> tuple[Any, LearningReport]:
         """H local steps, aggregation, and the server's step.
 
@@ -85,7 +85,7 @@ def learn_round(
     gradients_of: Callable[[Params, Any, Batch, Array], StepGradients],
     state: LearningState,
     shares: Float[Array, " N"],
-    optimizers: Optimizers,
+    optimizers: Transformations,
     batches: Batch,
     key: Key[Array, ""],
     index: Int[Array, ""] | int,

@@ -1,12 +1,14 @@
 """Optimisers by name, with the schedules that Transformers need, and their memory."""
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax import struct
+from jax import Array
+from jax.typing import ArrayLike
 
 _MOMENTUM = 0.9  # of "momentum", and of the first moment of "adam"
 
@@ -15,14 +17,85 @@ OPTIMIZERS = {"sgd": 8, "momentum": 12, "adam": 16}
 SCHEDULES = ("constant", "cosine", "inverse_sqrt")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Optimizers:
-    """The optimisers of a run; static under jit, and compiled once an object."""
+@struct.dataclass(kw_only=True)
+class Optimizer:
+    """An optimiser whose numbers are array values: other rates or steps compile nothing anew."""
 
-    client: optax.GradientTransformation  # of embedding and encoder, one a cluster or client
-    decoder: optax.GradientTransformation  # of the decoder or head
-    # On the aggregated parameters; ``optax.sgd(1.0)`` is averaging
+    name: str = struct.field(pytree_node=False)  # one of :data:`OPTIMIZERS`
+    schedule: str = struct.field(pytree_node=False)  # one of :data:`SCHEDULES`
+    clip_norm: float = struct.field(pytree_node=False)  # largest norm of a gradient; 0 is off
+    learning_rate: ArrayLike  # peak step size
+    warmup_steps: ArrayLike
+    total_steps: ArrayLike
+    factors: Mapping[str, ArrayLike]  # on the steps of groups of parameters; 1 for the others
+
+    def step_size(self, step: ArrayLike) -> Array:
+        """Learning rate of a step, which counts from 0."""
+        warmup = jnp.asarray(self.warmup_steps, jnp.float32)
+        after = jnp.maximum(step - warmup, 0.0)
+        if self.schedule == "cosine":
+            length = self.total_steps - warmup
+            share = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(after, length) / length))
+        elif self.schedule == "inverse_sqrt":
+            start = jnp.maximum(warmup, 1.0)
+            share = jnp.sqrt(start / (start + after))
+        else:
+            share = jnp.ones_like(after)
+        # Counted from 1: the very first step already moves.
+        rising = (step + 1.0) / jnp.maximum(warmup, 1.0)
+        return jnp.asarray(self.learning_rate * jnp.where(step < warmup, rising, share))
+
+    @property
+    def transformation(self) -> optax.GradientTransformationExtraArgs:
+        """This optimiser for optax; ``update`` needs the keyword ``step``.
+
+        A participant that misses rounds keeps its moments but not its place in the schedule.
+        """
+        direction = {
+            "sgd": optax.identity(),
+            "momentum": optax.trace(decay=_MOMENTUM),
+            "adam": optax.scale_by_adam(b1=_MOMENTUM, b2=0.98, eps=1e-9),
+        }[self.name]
+        clipping = [optax.clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
+        scale: Any = self._scale  # optax types no update with further arguments
+        scaling = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), scale)
+        return optax.with_extra_args_support(optax.chain(*clipping, direction, scaling))
+
+    def _scale(self, updates: Any, state: Any, params: Any = None, *, step: ArrayLike) -> tuple:
+        """Multiply by the negative step size, and groups by their factors."""
+        del params
+        size = -self.step_size(step)
+
+        def scale(group: Any, factor: ArrayLike = 1.0) -> Any:
+            return jax.tree.map(lambda leaf: (size * factor).astype(leaf.dtype) * leaf, group)
+
+        if not self.factors:
+            return scale(updates), state
+        factors = dict.fromkeys(updates, 1.0) | dict(self.factors)
+        return {name: scale(group, factors[name]) for name, group in updates.items()}, state
+
+
+class Transformations(NamedTuple):
+    """The optimisers of a run, for optax."""
+
+    client: optax.GradientTransformation
+    decoder: optax.GradientTransformation
     server: optax.GradientTransformation
+
+
+@struct.dataclass(kw_only=True)
+class Optimizers:
+    """The optimisers of a run."""
+
+    client: Optimizer  # of embedding and encoder, one a cluster or client
+    decoder: Optimizer  # of the decoder or head
+    server: Optimizer  # on the aggregated parameters; that of "sgd" at rate 1 is averaging
+
+    @property
+    def transformations(self) -> Transformations:
+        """These optimisers for optax."""
+        every = self.client, self.decoder, self.server
+        return Transformations(*(one.transformation for one in every))
 
 
 def make_optimizer(
@@ -33,11 +106,9 @@ def make_optimizer(
     warmup_steps: int = 0,
     total_steps: int = 0,
     clip_norm: float = 0.0,
-) -> optax.GradientTransformation:
-    """An optax optimiser.
-
-    Where the step size changes, ``update`` needs the keyword ``step``, the number of the step in
-    the run: a participant that misses rounds keeps its moments but not its place in the schedule.
+    factors: Mapping[str, float] | None = None,
+) -> Optimizer:
+    """An optimiser by name.
 
     Args:
       name: one of :data:`OPTIMIZERS`.
@@ -47,61 +118,17 @@ def make_optimizer(
       warmup_steps: 0 starts at the peak; "inverse_sqrt" then decays as if it were 1.
       total_steps: end of "cosine", beyond the warm-up; others do not read it.
       clip_norm: largest global norm of a gradient; 0 is off.
+      factors: on the steps of groups of parameters, by the name of the group. Averaging over
+        clusters divides the step of a token's embedding by N where a single cluster met the
+        token, while all of them step an encoder's parameter (Ding et al., 2020, federated
+        submodel averaging). A factor up to N on the embedding compensates.
     """
-    rate = _rate(learning_rate, schedule, warmup_steps, total_steps)
-    direction = {
-        "sgd": optax.identity(),
-        "momentum": optax.trace(decay=_MOMENTUM),
-        "adam": optax.scale_by_adam(b1=_MOMENTUM, b2=0.98, eps=1e-9),
-    }[name]
-    step_size = _scale_by_step(rate) if callable(rate) else optax.scale_by_learning_rate(rate)
-    clipping = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
-    return optax.chain(*clipping, direction, step_size)
-
-
-def _scale_by_step(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
-    """Scale by the negative rate of the step that ``update`` is given, without a state."""
-
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple:
-        del params
-        size = -jnp.asarray(rate(extra["step"]))
-        return jax.tree.map(lambda leaf: size.astype(leaf.dtype) * leaf, updates), state
-
-    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
-
-
-def _rate(
-    peak: float, schedule: str, warmup_steps: int, total_steps: int
-) -> float | optax.Schedule:
-    """The step size over the steps."""
-    if schedule == "cosine":
-        after = optax.cosine_decay_schedule(peak, total_steps - warmup_steps)
-    elif schedule == "inverse_sqrt":
-        start = max(warmup_steps, 1)
-        after = lambda step: peak * (start / (start + step)) ** 0.5  # noqa: E731
-    else:
-        after = optax.constant_schedule(peak)
-    if warmup_steps == 0:
-        return peak if schedule == "constant" else after
-    # Counted from 1: the very first step already moves.
-    warmup = optax.linear_schedule(peak / warmup_steps, peak, max(warmup_steps - 1, 1))
-    return optax.join_schedules([warmup, after], [warmup_steps])
-
-
-def scale_group_rates(
-    optimizer: optax.GradientTransformation, factors: Mapping[str, float]
-) -> optax.GradientTransformation:
-    """An optimiser whose steps are multiplied by factors of groups of parameters; 1 by default.
-
-    Averaging over clusters divides the step of a token's embedding by N where a single
-    cluster met the token, while an encoder's parameter is stepped by all of them (Ding et
-    al., 2020, federated submodel averaging). A factor up to N on the embedding compensates.
-    """
-
-    def scale(updates: Any, params: Any) -> Any:
-        del params
-        return {
-            name: optax.tree.scale(factors.get(name, 1.0), group) for name, group in updates.items()
-        }
-
-    return optax.chain(optimizer, optax.stateless(scale))
+    return Optimizer(
+        name=name,
+        schedule=schedule,
+        clip_norm=clip_norm,
+        learning_rate=float(learning_rate),
+        warmup_steps=int(warmup_steps),
+        total_steps=int(total_steps),
+        factors={group: float(factor) for group, factor in (factors or {}).items()},
+    )

@@ -46,8 +46,8 @@ class PipelineLearner:
     """
 
     cluster_weight: Any  # ``w_n [N]``, >= 0
+    optimizers: Optimizers  # of clusters, decoder and server
     model: SplitModel = struct.field(pytree_node=False)  # the model that is trained
-    optimizers: Optimizers = struct.field(pytree_node=False)  # of clusters, decoder and server
     # How the encoder is executed
     execution: Execution = struct.field(pytree_node=False, default=SEQUENTIAL)
     # Law of the erasures
@@ -56,7 +56,7 @@ class PipelineLearner:
     def init(self, params: Params) -> LearningState:
         """State before the first round, with fresh optimisers."""
         client = {name: params[name] for name in ("embedding", "encoder")}
-        clients, optimizers = self.cluster_weight.size, self.optimizers
+        clients, optimizers = self.cluster_weight.size, self.optimizers.transformations
         return LearningState(
             client=client,
             client_optimizer=jax.vmap(optimizers.client.init, None, axis_size=clients)(client),
@@ -88,7 +88,7 @@ class PipelineLearner:
         if self.execution.backend == "sharded" and segments is not None:
             mesh = segments.shape
         gradients_of = partial(self._gradients, outcome, shares, round_key)
-        optimizers = self.optimizers
+        optimizers = self.optimizers.transformations
         return learn_round(gradients_of, state, shares, optimizers, batches, key, index, mesh)
 
     def _gradients(

@@ -6,40 +6,68 @@ run of the same seed. The decoder's optimiser steps the whole model, since its m
 the merged ones.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-import optax
+import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from collapipe_jax.config.experiment import Experiment
-from collapipe_jax.federated.learner import LearningReport, LearningState
-from collapipe_jax.federated.optimizers import Optimizers
+from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
-from collapipe_jax.training.loop import initial_run_state, round_batches, run_key
-
-_AVERAGE = optax.sgd(1.0)  # one object, since it is a static argument of the compiled round
-
-
-def initial_central_state(experiment: Experiment) -> LearningState:
-    """State with the initial parameters of the collaborative run."""
-    return _central_learner(experiment).init(initial_run_state(experiment).learning.params)
+from collapipe_jax.models.layers import Params
+from collapipe_jax.models.split_model import Batch
+from collapipe_jax.training.learning_rounds import ROUNDS_PER_CALL, LearningRounds, Rounds
+from collapipe_jax.training.ongoing_run import initial_run_state, learning_place
+from collapipe_jax.training.samples import central_keys, round_batches
 
 
-def central_round(
-    experiment: Experiment, state: LearningState, index: int
-) -> tuple[LearningState, LearningReport]:
-    """``H`` steps on merged mini-batches of ``N B`` samples; ``index`` fixes samples and keys."""
-    batches = round_batches(experiment, index)
-    merged = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], 1, -1, *leaf.shape[3:]), batches)
-    nothing_lost = PipelineOutcome(jnp.ones(1, jnp.int32), jnp.zeros(1), jnp.ones(1, bool))
-    round_key = jax.random.fold_in(run_key(experiment, 3), index)
-    return _central_learner(experiment).round(state, merged, nothing_lost, round_key, index)
+def train_centrally(experiments: Sequence[Experiment], console: Console) -> list[Params]:
+    """Train the models of several experiments, side by side; nothing is kept on file.
+
+    Args:
+      experiments: of one model and one number of rounds; seeds and rates may differ.
+      console: for progress.
+    """
+    learners = [central_learner(experiment) for experiment in experiments]
+    states = [
+        learner.init(initial_run_state(experiment).learning.params)
+        for learner, experiment in zip(learners, experiments, strict=True)
+    ]
+    learning = LearningRounds(learners, states, learning_place(experiments[0]))
+    rounds = experiments[0].config["training"]["rounds"]
+    starts = range(0, rounds, ROUNDS_PER_CALL)
+    for start in track(starts, description="central", console=console):
+        numbers = range(start, min(start + ROUNDS_PER_CALL, rounds))
+        learning.advance([central_rounds(experiment, numbers) for experiment in experiments])
+    return [learning.state(run).params for run in range(len(experiments))]
 
 
-def _central_learner(experiment: Experiment) -> PipelineLearner:
+def central_rounds(experiment: Experiment, numbers: range) -> Rounds:
+    """Steps on merged mini-batches of ``N B`` samples; round numbers fix samples and keys."""
+    arrays: Any = np.ones(1, np.int32), np.zeros(1, np.float32), np.ones(1, bool)
+    nothing_lost = PipelineOutcome(*arrays)
+    return Rounds(
+        first=numbers.start,
+        batches=[_merged(round_batches(experiment, index)) for index in numbers],
+        outcomes=[nothing_lost for _ in numbers],
+        keys=central_keys(experiment, numbers.start + np.arange(ROUNDS_PER_CALL)),
+    )
+
+
+def central_learner(experiment: Experiment) -> PipelineLearner:
     """One cluster without a network."""
-    decoder = experiment.optimizers.decoder
+    decoder, average = experiment.optimizers.decoder, make_optimizer("sgd", 1.0)
     return PipelineLearner(
         cluster_weight=jnp.ones(1),
         model=experiment.objective.model,
-        optimizers=Optimizers(client=decoder, decoder=decoder, server=_AVERAGE),
+        optimizers=Optimizers(client=decoder, decoder=decoder, server=average),
     )
+
+
+def _merged(batches: Batch) -> Batch:
+    """Mini-batches of all clusters as one, leaves ``[H, 1, N B, ...]``."""
+    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], 1, -1, *leaf.shape[3:]), batches)

@@ -4,8 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.config.experiment import Experiment
@@ -60,12 +58,12 @@ class History:
 def round_metrics(index: int, happened: SystemRound, learning: LearningReport) -> Metrics:
     """All numbers of a round by name; shapes as in the structs they come from.
 
-    A pipeline's round has its flows, and every decision its own names.
+    A pipeline's round has its flows, and every decision its own names. Arrays are NumPy's.
     """
     cost, decision = happened.cost, happened.decision
     metrics = {name: getattr(cost, name) for name in (*quantities(RoundCost), "absent")} | {
         "round": np.int32(index),
-        "parts_s": jnp.stack(cost.parts, axis=-1),
+        "parts_s": np.stack(cost.parts, axis=-1),
         "energy_queue": happened.queues.energy,
         "divergence_queue": happened.queues.divergence,
         "train_loss": learning.loss,
@@ -81,8 +79,8 @@ def round_metrics(index: int, happened: SystemRound, learning: LearningReport) -
         metrics["forward_flow_s"] = cost.flows.forward_s
         metrics["backward_flow_s"] = cost.flows.backward_s
     if cost.clients is not None:
-        metrics["client_parts_s"] = jnp.stack(cost.clients, axis=-1)
-    return {name: np.asarray(value) for name, value in jax.device_get(metrics).items()}
+        metrics["client_parts_s"] = np.stack(cost.clients, axis=-1)
+    return {name: np.asarray(value) for name, value in metrics.items()}
 
 
 def metrics_line(metrics: Metrics) -> str:

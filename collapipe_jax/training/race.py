@@ -15,13 +15,13 @@ from rich.table import Table
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.experiment import Experiment, build_experiment, build_optimizers
 from collapipe_jax.errors import InputError
-from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_entry, save_race
 from collapipe_jax.policies.registry import make_policy, policy_entry
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.tables import make_table
-from collapipe_jax.training.loop import round_latencies_s, train
+from collapipe_jax.training.loop import train_together
+from collapipe_jax.training.network_ahead import round_latencies_s
 from collapipe_jax.units import bytes_to_mib
 
 ROWS = {
@@ -71,14 +71,14 @@ def race(
     results = Results.create(root, "race", {"clock": clock}, config.to_dict())
 
     course = _Course(config, root, console, clock)
-    tried = course.train([(name, rate) for rate in rates for name in policies], config.seed)
+    pairs = [(name, rate) for rate in rates for name in policies]
+    tried = course.train(pairs, [config.seed])
     runs = [
         max((run for run in tried if run.policy == name), key=lambda run: run.last_score)
         for name in policies
     ]
     chosen = [(run.policy, run.rate) for run in runs]
-    for seed in range(config.seed + 1, config.seed + seeds):
-        runs += course.train(chosen, seed)
+    runs += course.train(chosen, range(config.seed + 1, config.seed + seeds))
     save_race(runs, results)
     console.print(race_table(runs, with_rates=len(rates) > 1))
 
@@ -92,23 +92,24 @@ class _Course:
     console: Console
     # Policy that sets the simulated time; None where the number of rounds is the same
     clock: str | None
-    # By way of learning, rate and rounds; one object is compiled once.
-    optimizers: dict[tuple[bool, bool, float, int], Optimizers] = dataclasses.field(
-        default_factory=dict
-    )
 
-    def train(self, pairs: Sequence[tuple[str, float]], seed: int) -> list[Run]:
-        """Train on one seed, for pairs of a policy and a multiple of the rates."""
-        runs = []
-        for name, rate, experiment in self._entrants(pairs, seed):
-            folder = name + (f"_x{rate:g}" if rate != 1.0 else "")
-            folder += f"_seed{seed}" if seed != self.config.seed else ""
-            self.console.print(f"[bold]{folder}[/bold]")
-            train(experiment, self.root / folder, resume=True, console=self.console)
-            entry = {"policy": name, "rate": rate, "seed": seed, "folder": folder}
-            headline = experiment.objective.headline
-            runs.append(load_entry(**entry, headline=headline, workdir=self.root / folder))
-        return runs
+    def train(self, pairs: Sequence[tuple[str, float]], seeds: Sequence[int]) -> list[Run]:
+        """Train on every seed, for pairs of a policy and a multiple of the rates."""
+        entries, experiments = [], []
+        for seed in seeds:
+            for name, rate, experiment in self._entrants(pairs, seed):
+                folder = name + (f"_x{rate:g}" if rate != 1.0 else "")
+                folder += f"_seed{seed}" if seed != self.config.seed else ""
+                headline = experiment.objective.headline
+                entry = {"policy": name, "rate": rate, "seed": seed}
+                entries.append(entry | {"folder": folder, "headline": headline})
+                experiments.append(experiment)
+        folders = [self.root / entry["folder"] for entry in entries]
+        train_together(experiments, folders, resume=True, console=self.console)
+        return [
+            load_entry(**entry, workdir=folder)
+            for entry, folder in zip(entries, folders, strict=True)
+        ]
 
     def _entrants(
         self, pairs: Sequence[tuple[str, float]], seed: int
@@ -136,10 +137,7 @@ class _Course:
             _spread_over(own, rounds[name])
             for key in ("client_learning_rate", "decoder_learning_rate"):
                 own.training[key] *= rate
-            learns = (*kind(name), rate, rounds[name])
-            if learns not in self.optimizers:
-                self.optimizers[learns] = build_optimizers(own)
-            own = {"config": own.to_dict(), "optimizers": self.optimizers[learns]}
+            own = {"config": own.to_dict(), "optimizers": build_optimizers(own)}
             yield name, rate, dataclasses.replace(experiments[name], **own)
 
     def _rounds(self, experiments: Mapping[str, Experiment]) -> dict[str, int]:

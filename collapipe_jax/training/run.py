@@ -7,8 +7,8 @@ from rich.console import Console
 
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.training.loop import TrainedRun
 from collapipe_jax.training.loop import train as train_experiment
+from collapipe_jax.training.ongoing_run import TrainedRun
 
 
 def train(

@@ -10,6 +10,7 @@ run in a folder of its own, gone on with if it was killed. More seeds are the sa
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ from collapipe_jax.files.studies import ConvergenceStudy, Row, save_study
 from collapipe_jax.policies.registry import Policy
 from collapipe_jax.statistics import Interval, interval_text, mean_interval
 from collapipe_jax.tables import make_table
-from collapipe_jax.training.loop import train
+from collapipe_jax.training.loop import train_together
 from experiments.studies.seeds import experiments_of_seeds
 
 LAST_SHARE = 0.25
@@ -63,6 +64,7 @@ AXES = {"micro_batches": [1, 2, 4, 8, 16], "stages": [1, 2, 4], "activity": [0.0
 MEASURES = ("train_loss", "last_score", "divergence")
 
 
+@functools.cache
 def fixed_pipeline(stages: int, micro_batches: int) -> Policy:
     """A policy that always puts the blocks on the first devices of every cluster.
 
@@ -122,19 +124,18 @@ def settings_of(config: ConfigDict) -> list[Setting]:
 def run_settings(
     experiments: Iterable[Experiment], settings: Sequence[Setting], root: Path, console: Console
 ) -> list[Row]:
-    """Train every experiment, one a seed, under every setting; a row for each run.
+    """Train every experiment, one a seed, under every setting at once; a row for each run.
 
     All settings share its corpus and model. Folders of the runs go below the root.
     """
-    rows = []
+    built, folders, labels = [], [], []
     for experiment in experiments:
         seed = experiment.config["seed"]
-        for setting in settings:
-            console.print(f"seed {seed}: {setting.name}")
-            folder = root / f"seed{seed}" / setting.name
-            run = train(with_setting(experiment, setting), folder, resume=True, console=console)
-            rows.append({**setting._asdict(), "seed": seed, **outcome(run.history)})
-    return rows
+        built += [with_setting(experiment, setting) for setting in settings]
+        folders += [root / f"seed{seed}" / setting.name for setting in settings]
+        labels += [{**setting._asdict(), "seed": seed} for setting in settings]
+    runs = train_together(built, folders, resume=True, console=console)
+    return [label | outcome(run.history) for label, run in zip(labels, runs, strict=True)]
 
 
 def with_setting(built: Experiment, setting: Setting) -> Experiment:

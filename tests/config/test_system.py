@@ -100,7 +100,7 @@ def updates(config):
     """What the optimisers do to one weight over four steps of a large gradient."""
     optimizers = build.build_optimizers(config)
     found = []
-    for tx in (optimizers.client, optimizers.decoder, optimizers.server):
+    for tx in optimizers.transformations:
         params = {"embedding": jnp.ones(2), "encoder": jnp.ones(2)}
         state = tx.init(params)
         for step, gradient in enumerate((3.0, -1.0, 2.0, 5.0)):

@@ -1,4 +1,5 @@
 import io
+import itertools
 import json
 
 import jax
@@ -21,6 +22,9 @@ from collapipe_jax.figures import constants, draw, style
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.training import loop as train
 from collapipe_jax.training.history import last_constants
+from collapipe_jax.training.learning_rounds import LearningRounds
+from collapipe_jax.training.ongoing_run import estimate_bound, initial_run_state
+from collapipe_jax.training.samples import estimate_batches
 
 NUMBERS, CLUSTERS, GROUPS, BATCH = 6, 3, 8, 4
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])
@@ -154,7 +158,7 @@ def run(experiment_of, tmp_path_factory):
 def model(run):
     """A tagger, so that a sample has several predictions; it is not to draw dropout."""
     experiment = run[0]
-    params = train.initial_run_state(experiment).learning.params
+    params = initial_run_state(experiment).learning.params
     assert experiment.objective.model.sizes.dropout_rate > 0.0
     return experiment, params, jnp.asarray(experiment.cluster_weight, jnp.float32)
 
@@ -176,7 +180,7 @@ def gradient_by_hand(run):
 
 def test_a_model_against_the_formulas_written_out(model, gradient_by_hand):
     experiment, params, shares = model
-    batches = train.estimate_batches(experiment, 7)
+    batches = estimate_batches(experiment, 7)
     gradients = [[gradient_by_hand(params, batches, j, n) for j in range(8)] for n in range(2)]
     gradients = np.array(gradients, float)
     found = estimate_constants(params, batches, shares, KEY, model=experiment.objective.model)
@@ -197,7 +201,7 @@ def test_a_model_against_the_formulas_written_out(model, gradient_by_hand):
 def test_curvature_of_a_model_against_differences_of_gradients(model, gradient_by_hand):
     """The backward passes that layers write themselves are differentiated too."""
     experiment, params, shares = model
-    batches = train.estimate_batches(experiment, 8)
+    batches = estimate_batches(experiment, 8)
     found = estimate_constants(params, batches, shares, KEY, model=experiment.objective.model)
     flat, unravel = jax.flatten_util.ravel_pytree(params)
 
@@ -215,7 +219,7 @@ def test_curvature_of_a_model_against_differences_of_gradients(model, gradient_b
 def test_new_values_cost_no_compilation(model):
     experiment, params, shares = model
     moved = jax.tree.map(lambda leaf: 0.5 * leaf, params)
-    rest = train.estimate_batches(experiment, 9), shares[::-1], jax.random.key(8)
+    rest = estimate_batches(experiment, 9), shares[::-1], jax.random.key(8)
     with compiles(estimate_constants, 0):
         found = estimate_constants(moved, *rest, model=experiment.objective.model)
     assert estimate_constants._cache_size() == 1
@@ -241,15 +245,15 @@ def test_a_run_logs_its_constants(run):
 
 def test_a_resumed_run_ends_with_the_same_bytes(run, tmp_path, monkeypatch):
     experiment, workdir, _ = run
-    run_round = train.run_round
+    advance, calls = LearningRounds.advance, itertools.count(1)
 
-    def interrupted(experiment, state, index):
-        if index == 2:
+    def interrupted(learning, rounds):
+        if next(calls) == 3:
             raise KeyboardInterrupt
-        return run_round(experiment, state, index)
+        return advance(learning, rounds)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train, "run_round", interrupted)
+        patch.setattr(LearningRounds, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train.train(experiment, tmp_path / "run", console=Console(file=io.StringIO()))
     train.train(experiment, tmp_path / "run", resume=True, console=Console(file=io.StringIO()))
@@ -260,21 +264,22 @@ def test_a_resumed_run_ends_with_the_same_bytes(run, tmp_path, monkeypatch):
 def test_estimates_are_of_the_model_under_every_policy(run, experiment_of):
     found = []
     for experiment in (run[0], experiment_of(policy="splitfed")):
-        state = train.initial_run_state(experiment)
-        found.append(train._estimate_when_due(experiment, state, 1))
+        state = initial_run_state(experiment)
+        found.append(estimate_bound(experiment, state.learning.params, 1))
     for name in BoundConstants._fields:
         np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-5)
 
 
-def test_a_run_that_estimates_nothing_has_no_such_names(experiment_of):
-    experiment = experiment_of(every=0)
-    assert train._estimate_when_due(experiment, None, 2) == {}
+def test_a_run_that_estimates_nothing_has_no_such_names(experiment_of, tmp_path):
+    workdir, console = tmp_path / "run", Console(file=io.StringIO())
+    record = train.train(experiment_of(every=0), workdir, console=console).record
+    assert not set(BoundConstants._fields) & set(record.history)
     assert last_constants({"train_loss": np.ones(3)}, 0.1) == {}
 
 
 def test_samples_are_the_clusters_own_and_new_ones_every_time(run):
     experiment = run[0]
-    first, later = (train.estimate_batches(experiment, index).token_ids for index in (0, 1))
+    first, later = (estimate_batches(experiment, index).token_ids for index in (0, 1))
     assert first.shape[:3] == (8, 2, 4)
     assert not np.array_equal(first, later)
     for cluster, indices in enumerate(experiment.cluster_indices):

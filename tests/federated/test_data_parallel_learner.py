@@ -8,7 +8,7 @@ import pytest
 from support.compilations import compiles
 
 from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataParallelLearner
-from collapipe_jax.federated.optimizers import Optimizers, make_optimizer, scale_group_rates
+from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch
 from collapipe_jax.models.config import BertConfig
@@ -38,9 +38,9 @@ class BrittleTagger(BertWithHead):
 MODEL = BrittleTagger(sizes=SIZES, labels=5, pools=False, label_smoothing=0.1)
 DROPPING = dataclasses.replace(MODEL, sizes=dataclasses.replace(SIZES, dropout_rate=0.3))
 STEPS, CLUSTERS, DEVICES, BATCH = 2, 3, 2, 4
-CLIENT = scale_group_rates(make_optimizer("momentum", 0.3, clip_norm=0.5), {"embedding": 2.0})
-DECODER = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.2, momentum=0.5))
-SERVER = optax.sgd(1.0, momentum=0.5)
+CLIENT = make_optimizer("momentum", 0.3, clip_norm=0.5, factors={"embedding": 2.0})
+DECODER = make_optimizer("momentum", 0.2, clip_norm=1.0)
+SERVER = make_optimizer("momentum", 1.0)
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])
 LEARNER = DataParallelLearner(
     cluster_weight=WEIGHTS,
@@ -49,8 +49,9 @@ LEARNER = DataParallelLearner(
     devices=DEVICES,
     max_samples=BATCH,
 )
-SGD = optax.sgd(0.5)
-PLAIN = LEARNER.replace(optimizers=Optimizers(client=SGD, decoder=SGD, server=optax.sgd(1.0)))
+SGD = make_optimizer("sgd", 0.5)
+AVERAGE = make_optimizer("sgd", 1.0)
+PLAIN = LEARNER.replace(optimizers=Optimizers(client=SGD, decoder=SGD, server=AVERAGE))
 KEY = jax.random.key(9)
 UNEVEN = [[3, 1], [0, 4], [2, 2]]
 
@@ -115,7 +116,7 @@ def halves(params):
 def own_step(params, gradient, states):
     """Both optimisers of a client, each on its own part of the model."""
     stepped = [
-        tx.update(grads, state, part)
+        tx.transformation.update(grads, state, part, step=0)
         for tx, grads, state, part in zip(
             (CLIENT, DECODER), halves(gradient), states, halves(params), strict=True
         )
@@ -130,7 +131,10 @@ def by_hand(params, batches, samples):
     for cluster, device in zip(*np.nonzero(samples), strict=True):
         first, count = sum(samples[cluster][:device]), samples[cluster][device]
         client, decoder = halves(params)
-        model, states = params, [CLIENT.init(client), DECODER.init(decoder)]
+        model, states = (
+            params,
+            [CLIENT.transformation.init(client), DECODER.transformation.init(decoder)],
+        )
         for step in range(STEPS):
             batch = jax.tree.map(lambda leaf, s=step, n=cluster: leaf[s, n], batches)
             gradient, loss, tokens = client_gradient(model, batch, first, count)

@@ -19,7 +19,8 @@ from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 MODEL = Translator(CONFIG)
 STEPS, CLUSTERS, BATCH = 2, 3, 4
 TX = make_optimizer("momentum", 0.3, clip_norm=1.0)
-SERVER = optax.sgd(1.0, momentum=0.5)
+CLIENT = TX.transformation
+SERVER = make_optimizer("momentum", 1.0)
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])
 LEARNER = PipelineLearner(
     cluster_weight=WEIGHTS,
@@ -77,17 +78,18 @@ def by_hand(state, batches, weights, present):
             batch = jax.tree.map(lambda leaf, n=n, s=step: leaf[s, n], batches)
             both = cluster_gradient(clients[n], decoder, batch)
             gradient = both[0]
-            update, states[n] = TX.update(gradient, states[n], clients[n])
+            update, states[n] = CLIENT.update(gradient, states[n], clients[n], step=0)
             clients[n] = optax.apply_updates(clients[n], update)
             mean = jax.tree.map(lambda m, g, n=n: m + shares[n] * g, mean, both)
-        update, decoder_state = TX.update(mean[1], decoder_state, decoder)
+        update, decoder_state = CLIENT.update(mean[1], decoder_state, decoder, step=0)
         decoder = optax.apply_updates(decoder, update)
         norms.append(norm(mean))
     mean = jax.tree.map(
         lambda *leaves: sum(s * leaf for s, leaf in zip(shares, leaves, strict=True)), *clients
     )
     pseudo = jax.tree.map(jnp.subtract, state.client, mean)
-    update, server = SERVER.update(pseudo, state.server_optimizer, state.client)
+    before = state.server_optimizer, state.client
+    update, server = SERVER.transformation.update(pseudo, *before, step=0)
     client_states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     after = state._replace(
         client=optax.apply_updates(state.client, update),
@@ -182,7 +184,7 @@ def test_a_cluster_that_missed_rounds_steps_at_the_rate_of_the_run(learner):
     settings = {
         "cluster_weight": jnp.ones(2),
         "model": MODEL,
-        "optimizers": Optimizers(client=tx, decoder=tx, server=optax.sgd(1.0)),
+        "optimizers": Optimizers(client=tx, decoder=tx, server=make_optimizer("sgd", 1.0)),
     }
     batches = jax.tree.map(lambda leaf: jnp.tile(leaf, (1, 2, 1, 1)), make_batches(1, clusters=1))
 

@@ -13,7 +13,9 @@ from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.pretrained import load_bert, save_bert
 from collapipe_jax.tasks.tagging import Tagging
-from collapipe_jax.training.loop import initial_run_state, round_batches, train
+from collapipe_jax.training.loop import train
+from collapipe_jax.training.ongoing_run import initial_run_state
+from collapipe_jax.training.samples import round_batches
 
 LABELS = {"tagging": 5, "classification": 2}
 

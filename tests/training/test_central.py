@@ -2,13 +2,16 @@
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.rounds import run_round
 
 from collapipe_jax.config import default
 from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.training.central import central_round, initial_central_state
-from collapipe_jax.training.loop import initial_run_state, run_round
+from collapipe_jax.training.central import central_learner, central_rounds
+from collapipe_jax.training.learning_rounds import LearningRounds
+from collapipe_jax.training.ongoing_run import initial_run_state, learning_place
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +33,16 @@ def alone():
 
 @pytest.mark.slow
 def test_a_single_cluster_learns_what_central_training_learns(alone):
-    run, central = initial_run_state(alone), initial_central_state(alone)
-    for index in range(3):
+    run, learner = initial_run_state(alone), central_learner(alone)
+    start = learner.init(jax.tree.map(jnp.copy, run.learning.params))
+    central = LearningRounds([learner], [start], learning_place(alone))
+    ((*reports,),) = central.advance([central_rounds(alone, range(3))])
+    for index, report in enumerate(reports):
         run, metrics = run_round(alone, run, index)
-        central, report = central_round(alone, central, index)
         assert metrics["erased_fraction"] == 0.0
         np.testing.assert_allclose(metrics["train_loss"], report.loss, rtol=1e-5)
     ours = _moved_by_data(run.learning.params)
-    theirs = _moved_by_data(central.params)
+    theirs = _moved_by_data(central.state(0).params)
     chex.assert_trees_all_close(ours, theirs, atol=2e-5)
 
 

@@ -17,16 +17,18 @@ from rich.console import Console
 from support import ROOT, tiny_run
 from support.compilations import compiles, compiling_with
 from support.metrics import read_metrics
+from support.rounds import run_round
 
 import collapipe_jax as cp
 from collapipe_jax.config.experiment import build_experiment, build_optimizers
 from collapipe_jax.errors import InputError
-from collapipe_jax.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.files import checkpoints as checkpoint
 from collapipe_jax.files.checkpoints import Checkpoints, load_run
 from collapipe_jax.policies.registry import make_policy
-from collapipe_jax.training import history
+from collapipe_jax.training import history, network_ahead, ongoing_run
 from collapipe_jax.training import loop as train
+from collapipe_jax.training.learning_rounds import LearningRounds, learn
+from collapipe_jax.training.ongoing_run import initial_run_state
 
 ROUNDS = 6
 
@@ -55,12 +57,12 @@ def run(experiment, workdir, resume=False):
 @pytest.fixture(scope="module")
 def undisturbed(experiment, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("undisturbed") / "run"
-    compiled = PipelineLearner.round._cache_size(), train._simulate_round._cache_size()
+    programs = learn, network_ahead._decide_window
+    compiled = [program._cache_size() for program in programs]
     record = run(experiment, workdir)
-    compilations = (
-        PipelineLearner.round._cache_size() - compiled[0],
-        train._simulate_round._cache_size() - compiled[1],
-    )
+    compilations = [
+        program._cache_size() - before for program, before in zip(programs, compiled, strict=True)
+    ]
     return workdir, record, compilations
 
 
@@ -76,7 +78,7 @@ def assert_same_run(experiment, workdir, undisturbed):
     for name in expected:
         assert found[name].dtype == expected[name].dtype
         np.testing.assert_array_equal(found[name], expected[name])
-    like = train.initial_run_state(experiment)
+    like = initial_run_state(experiment)
     states = []
     for path in (workdir, undisturbed):
         with Checkpoints(path) as checkpoints:
@@ -127,7 +129,7 @@ def test_absent_clusters_and_changing_decisions_cost_one_compilation(undisturbed
     assert not absent.all(1).any()
     np.testing.assert_array_equal(segments.sum(-1) == 0, absent)
     np.testing.assert_array_equal(record.history["energy_j"][absent], 0.0)
-    assert compilations == (1, 1)
+    assert compilations == [1, 1]
 
 
 def test_a_round_that_everybody_misses(experiment):
@@ -135,8 +137,8 @@ def test_a_round_that_everybody_misses(experiment):
     system = experiment.system
     nobody = system.replace(dynamics=system.dynamics.replace(availability=np.float64(0.0)))
     alone = dataclasses.replace(experiment, system=nobody)
-    state = train.initial_run_state(alone)
-    after, metrics = train.run_round(alone, state, 0)
+    state = initial_run_state(alone)
+    after, metrics = run_round(alone, state, 0)
     jax.tree.map(np.testing.assert_array_equal, after.learning, state.learning)
     assert metrics["absent"].all()
     assert metrics["latency_s"] == 0.0
@@ -167,13 +169,13 @@ def killed(*_, **__):
 
 
 MOMENTS = {
-    "before the first round": (train, "run_round", 1),
+    "before the first round": (LearningRounds, "advance", 1),
     "between metrics line and checkpoint": (Checkpoints, "save", 2),
     "between checkpoint and digests": (checkpoint, "_file_digests", 2),
-    "after the second checkpoint": (train, "run_round", 5),
-    "before the summary": (train, "summarise", 1),
-    "while the metrics file is begun": (train, "write_text", 1),
-    "while the summary is written": (train, "write_json", 1),
+    "after the second checkpoint": (LearningRounds, "advance", 5),
+    "before the summary": (ongoing_run, "summarise", 1),
+    "while the metrics file is begun": (ongoing_run, "write_text", 1),
+    "while the summary is written": (ongoing_run, "write_json", 1),
 }
 
 
@@ -198,8 +200,8 @@ def test_resumed_run_ends_with_the_same_bytes(
         with pytest.raises(Killed):
             run(experiment, tmp_path)
     assert not (tmp_path / "summary.json").exists()
-    assert PipelineLearner.round._cache_size() == 1  # a restored state compiles nothing anew
-    run(experiment, tmp_path, resume=True)
+    with compiles(learn, 0):  # a restored state compiles nothing anew
+        run(experiment, tmp_path, resume=True)
     assert_same_run(experiment, tmp_path, undisturbed[0])
 
 
@@ -220,7 +222,7 @@ def test_other_policy_is_resumed_too(experiment, tmp_path, monkeypatch):
     drawn = dataclasses.replace(experiment, config=config, policy=make_policy("random"))
     run(drawn, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(train, "summarise", killed)
+        patch.setattr(ongoing_run, "summarise", killed)
         with pytest.raises(Killed):
             run(drawn, tmp_path / "killed")
     shutil.rmtree(tmp_path / "killed" / "checkpoints" / "6")
@@ -310,16 +312,16 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
     piped = build_experiment(config)
     # Three rounds of the schedule of six, like the run they are held against.
     piped = dataclasses.replace(piped, optimizers=experiment.optimizers)
-    state = train.initial_run_state(piped)
+    state = initial_run_state(piped)
     losses = []
-    with compiles(PipelineLearner.round, 1):
+    with compiles(learn, 1):
         for index in range(3):
-            state, metrics = train.run_round(piped, state, index)
+            state, metrics = run_round(piped, state, index)
             losses.append(metrics["train_loss"])
             if index == 0:
                 with Checkpoints(tmp_path) as checkpoints:
                     checkpoints.save(1, state, {"history": {}})
-                    state, _ = checkpoints.load(1, train.initial_run_state(piped))
+                    state, _ = checkpoints.load(1, initial_run_state(piped))
     _, record, _ = undisturbed
     np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
 
@@ -331,15 +333,9 @@ def test_clients_train_whole_copies_and_resume_to_the_same_bytes(tmp_path, monke
     config.dynamics.availability = 0.8
     experiment = build_experiment(config)
     record = run(experiment, tmp_path / "whole")
-    run_round, stopped = train.run_round, tmp_path / "stopped"
-
-    def interrupted(experiment, state, index):
-        if index == ROUNDS // 2:
-            raise KeyboardInterrupt
-        return run_round(experiment, state, index)
-
+    stopped = tmp_path / "stopped"
     with monkeypatch.context() as patch:
-        patch.setattr(train, "run_round", interrupted)
+        interrupt_in(patch, LearningRounds, "advance", ROUNDS // 2)
         with pytest.raises(KeyboardInterrupt):
             run(experiment, stopped)
     run(experiment, stopped, resume=True)
@@ -396,31 +392,32 @@ def with_rounds(experiment, rounds, schedule):
     )
 
 
-def interrupt_in(monkeypatch, name, count):
-    """Interrupt the call of that number of a function of the loop."""
-    whole, calls = getattr(train, name), itertools.count(1)
+def interrupt_in(monkeypatch, owner, name, count):
+    """Interrupt the call of that number of a function."""
+    whole, calls = getattr(owner, name), itertools.count(1)
 
     def interrupted(*arguments):
         if next(calls) == count:
             signal.raise_signal(signal.SIGINT)
         return whole(*arguments)
 
-    monkeypatch.setattr(train, name, interrupted)
+    monkeypatch.setattr(owner, name, interrupted)
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "saved"),
+    ("owner", "name", "count", "saved"),
     [
-        ("run_round", 3, 3),  # no checkpoint is due after it
-        ("run_round", ROUNDS, ROUNDS),
-        ("_status", 3, 4),  # too late for the checkpoint of this round
+        (LearningRounds, "advance", 3, 3),  # no checkpoint is due after it
+        (LearningRounds, "advance", 5, ROUNDS),  # two rounds at once
+        (train, "_status", 3, 4),  # too late for the checkpoint of this round
     ],
 )
 def test_an_interrupt_lets_the_round_end_and_saves(
-    name, count, saved, tmp_path, experiment, monkeypatch
+    owner, name, count, saved, tmp_path, experiment, monkeypatch
 ):
+    monkeypatch.setattr(train, "_CALL_S", 1e9)
     before = signal.getsignal(signal.SIGINT)
-    interrupt_in(monkeypatch, name, count)
+    interrupt_in(monkeypatch, owner, name, count)
     told = rf"{saved} of 6 rounds are saved in .*--resume goes on"
     with pytest.raises(KeyboardInterrupt, match=told):
         run(experiment, tmp_path)
@@ -431,7 +428,7 @@ def test_an_interrupt_lets_the_round_end_and_saves(
 
 @pytest.mark.slow
 def test_an_interrupt_without_a_workdir_names_no_folder(monkeypatch):
-    interrupt_in(monkeypatch, "run_round", 1)
+    interrupt_in(monkeypatch, LearningRounds, "advance", 1)
     with pytest.raises(KeyboardInterrupt, match="nothing is kept without a workdir"):
         cp.train(tiny_run.get_config(), quiet=True)
 
@@ -445,7 +442,7 @@ def test_a_seed_of_its_own_changes_its_section_alone(section):
     other = build_experiment(same)
 
     def drawn(experiment):
-        state = train.initial_run_state(experiment)
+        state = initial_run_state(experiment)
         params = jax.tree.leaves(state.learning.params)
         return {
             "network": np.asarray(experiment.system.mean_problem.radio.d2e_gain),

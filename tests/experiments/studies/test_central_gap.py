@@ -1,12 +1,12 @@
 """Collaborative against central training: paired by seed, central scores kept on file."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from support import tiny_run
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.training.ongoing_run import TrainedRun
 from experiments.studies import central_gap
 
 
@@ -26,20 +26,16 @@ def test_differences_are_paired_and_a_score_of_zero_has_no_share():
 
 def test_a_central_run_is_not_repeated(tmp_path, monkeypatch):
     """What is handed to training, which has tests of its own."""
-    scored, rounds = [], []
+    scored = []
 
-    def fake_train(experiment, folder, **_):
-        folder.mkdir(parents=True, exist_ok=True)
-        scores = {"test_bleu_greedy": 20.0 + experiment.config["seed"], "test_bleu_copy": 1.0}
-        (folder / "summary.json").write_text(json.dumps({**scores, "simulated_time_s": 5.0}))
+    def fake_train(experiments, folders, **_):
+        scores = {"test_bleu_copy": 1.0, "simulated_time_s": 5.0}
+        seeds = [experiment.config["seed"] for experiment in experiments]
+        summaries = [{"test_bleu_greedy": 20.0 + seed, **scores} for seed in seeds]
+        return [TrainedRun({}, {}, summary, None) for summary in summaries]
 
-    monkeypatch.setattr(central_gap, "train", fake_train)
-    monkeypatch.setattr(
-        central_gap, "initial_central_state", lambda experiment: SimpleNamespace(params=experiment)
-    )
-    monkeypatch.setattr(
-        central_gap, "central_round", lambda _, state, index: (rounds.append(index) or state, None)
-    )
+    monkeypatch.setattr(central_gap, "train_together", fake_train)
+    monkeypatch.setattr(central_gap, "train_centrally", lambda experiments, console: experiments)
 
     def test(objective, experiment):
         scored.append(experiment.config["seed"])
@@ -48,7 +44,7 @@ def test_a_central_run_is_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr("collapipe_jax.tasks.translation.Translation.test", test)
     arguments = [f"--config={tiny_run.__file__}", f"--workdir={tmp_path / 'run'}", "--seeds=2"]
     central_gap.main(arguments)
-    assert (scored, rounds) == ([0, 1], [*range(6)] * 2)
+    assert scored == [0, 1]
     report = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [row["collaborative"] for row in report["seeds"]] == [20.0, 21.0]
     assert report["central"] == 18.0

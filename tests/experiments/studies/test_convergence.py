@@ -15,7 +15,7 @@ from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import ConvergenceStudy, load_study, save_study
 from collapipe_jax.simulation.system import sample_system
-from collapipe_jax.training.loop import TrainedRun
+from collapipe_jax.training.ongoing_run import TrainedRun
 from experiments.studies import convergence
 from experiments.studies.convergence import (
     AXES,
@@ -153,15 +153,16 @@ def test_every_run_is_trained_under_its_setting(tmp_path, monkeypatch):
     """What is handed to training, which has tests of its own."""
     trained = {}
 
-    def fake_train(experiment, folder, **_):
-        trained[folder.relative_to(tmp_path).as_posix()] = experiment
+    def fake_train(experiments, folders, **_):
+        names = [folder.relative_to(tmp_path).as_posix() for folder in folders]
+        trained.update(zip(names, experiments, strict=True))
         values = np.arange(1.0, 5.0)
         names = ("divergence", "erased_fraction", "latency_s", "train_loss", "simulated_time_s")
         score = np.array([np.nan, 3.0, np.nan, 7.0])
         history = dict.fromkeys(names, values) | {"score": score}
-        return TrainedRun({}, history, {}, RunRecord({}, {}, history))
+        return [TrainedRun({}, history, {}, RunRecord({}, {}, history)) for _ in folders]
 
-    monkeypatch.setattr(convergence, "train", fake_train)
+    monkeypatch.setattr(convergence, "train_together", fake_train)
     settings = (Setting(1, 1, 0.0), Setting(4, 2, 1.0))
     experiments = experiments_of_seeds(tiny_run.get_config(), 2)
     rows = convergence.run_settings(experiments, settings, tmp_path, Console(quiet=True))

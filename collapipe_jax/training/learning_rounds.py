@@ -1,0 +1,148 @@
+"""Rounds of learning of several runs at once: one program, many rounds a call."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Sharding
+
+from collapipe_jax.federated.learner import Learner, LearningReport
+from collapipe_jax.models.split_model import Batch
+from collapipe_jax.training.network_ahead import stack
+
+ROUNDS_PER_CALL = 16
+"""Most rounds of learning in one call."""
+
+
+class Rounds(NamedTuple):
+    """Consecutive rounds of one run, :data:`ROUNDS_PER_CALL` of them or fewer, or none."""
+
+    first: int  # number of the first one
+    batches: Sequence[Batch]  # of every round, leaves ``[H, N, B, ...]``
+    outcomes: Sequence[Any]  # of every round, as of ``Learner.outcome``
+    keys: Array  # ``[ROUNDS_PER_CALL]``
+
+
+class LearningRounds:
+    """Runs of one program, and the states of their learning.
+
+    Rates, weights, outcomes and data are array values with a leading axis of runs. On a CPU the
+    runs take turns within a call, with the same bits as alone; on an accelerator they are one
+    batch.
+
+    Args:
+      learners: ways of learning, of one structure but for their values.
+      states: of the learners before their next round.
+      place: where they learn.
+    """
+
+    def __init__(self, learners: Sequence[Learner], states: Sequence[Any], place: Sharding):
+        self._alone = len(learners) == 1
+        if self._alone:
+            self._way, (learner,), (state,) = "alone", learners, states
+        else:
+            (device, *_) = place.device_set
+            self._way = "map" if device.platform == "cpu" else "vmap"
+            learner, state = stack(learners), stack(jax.device_get(states))
+        self._place, self._learners = place, jax.device_put(learner, place)
+        self._states = jax.device_put(state, place)
+
+    def state(self, run: int) -> Any:
+        """State of the learning of a run."""
+        return self._states if self._alone else jax.tree.map(lambda leaf: leaf[run], self._states)
+
+    def advance(self, rounds: Sequence[Rounds]) -> list[list[LearningReport]]:
+        """Learn for some rounds of every run.
+
+        Returns:
+          The reports of every run's rounds.
+        """
+        example = next((own.batches[0], own.outcomes[0]) for own in rounds if own.batches)
+        padded = [
+            _padded(list(zip(own.batches, own.outcomes, strict=True)), example) for own in rounds
+        ]
+        first = [np.int32(own.first) for own in rounds]
+        count = [np.int32(len(own.batches)) for own in rounds]
+        keys = [np.asarray(jax.random.key_data(own.keys)) for own in rounds]
+        if self._alone:
+            inputs = padded[0], keys[0], first[0], count[0]
+        else:
+            inputs = stack(padded), np.stack(keys), np.stack(first), np.stack(count)
+        inputs = jax.device_put(inputs, self._place)
+        self._states, reports = learn(self._learners, self._states, *inputs, way=self._way)
+        # Another placement would compile the next call anew.
+        self._states = jax.device_put(self._states, self._place)
+        reports = jax.device_get(reports)
+        reports = [reports] if self._alone else [_pick(reports, run) for run in range(len(rounds))]
+        return [
+            [_pick(own, turn) for turn in range(number)]
+            for own, number in zip(reports, count, strict=True)
+        ]
+
+
+@functools.partial(jax.jit, donate_argnames="states", static_argnames="way")
+def learn(
+    learners: Learner,
+    states: Any,
+    data: tuple[Batch, Any],
+    keys: Array,
+    first: Array,
+    count: Array,
+    *,
+    way: str,
+) -> tuple[Any, LearningReport]:
+    """Rounds ``first`` to ``first + count - 1`` of every run.
+
+    Args:
+      learners, states: of the runs.
+      data: batches and outcomes, leaves ``[T, ...]``.
+      keys: data of the rounds' keys, ``[T, ...]``.
+      first, count: array values.
+      way: ``alone`` for one run; with ``map`` or ``vmap`` all leaves above have a leading axis of
+        runs, which take turns or are one batch.
+
+    Returns:
+      States, and reports ``[T]``; NaN after ``count`` rounds.
+    """
+    arguments = learners, states, data, keys, first, count
+    if way == "alone":
+        return _learn_one(*arguments)
+    if way == "vmap":
+        return jax.vmap(_learn_one)(*arguments)
+    return jax.lax.map(lambda own: _learn_one(*own), arguments)
+
+
+def _learn_one(
+    learner: Learner, state: Any, data: tuple[Batch, Any], keys: Array, first: Array, count: Array
+) -> tuple[Any, LearningReport]:
+    """The rounds of one run."""
+
+    def one(turn: Array, carry: tuple[Any, LearningReport]) -> tuple[Any, LearningReport]:
+        state, reports = carry
+        batch, outcome = _pick(data, turn)
+        key = jax.random.wrap_key_data(keys[turn])
+        state, report = learner.round(state, batch, outcome, key, first + turn)
+        return state, jax.tree.map(lambda rows, new: rows.at[turn].set(new), reports, report)
+
+    empty = LearningReport(*(jnp.full(len(keys), jnp.nan) for _ in LearningReport._fields))
+    return jax.lax.fori_loop(0, count, one, (state, empty))
+
+
+def _padded(rounds: Sequence[Any], example: Any) -> Any:
+    """The data of rounds as one tree, leaves ``[ROUNDS_PER_CALL, ...]``, 0 after the last."""
+
+    def pad(like: Any, *values: Any) -> np.ndarray:
+        rows = np.zeros((ROUNDS_PER_CALL, *np.shape(like)), np.asarray(like).dtype)
+        for turn, value in enumerate(values):
+            rows[turn] = value
+        return rows
+
+    return jax.tree.map(pad, example, *rounds)
+
+
+def _pick(tree: Any, index: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], tree)

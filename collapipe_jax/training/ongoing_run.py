@@ -1,0 +1,238 @@
+"""One training run: where it starts, what is due when, and what it leaves on file."""
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from rich.console import Console
+
+from collapipe_jax import hosts
+from collapipe_jax.compilation import quick_jit
+from collapipe_jax.config.experiment import Experiment
+from collapipe_jax.federated.bound_constants import BoundConstants, estimate_constants
+from collapipe_jax.federated.learner import LearningReport
+from collapipe_jax.files.atomic import read_object, write_json, write_text
+from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run
+from collapipe_jax.files.results import read_settings
+from collapipe_jax.files.workdir import added_rounds, open_workdir
+from collapipe_jax.models.layers import Params
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.simulation.environment import SystemState
+from collapipe_jax.training.history import (
+    History,
+    Metrics,
+    metrics_line,
+    round_metrics,
+    run_constants,
+    summarise,
+)
+from collapipe_jax.training.network_ahead import NetworkRound, initial_network
+from collapipe_jax.training.samples import estimate_batches, run_key
+
+_METRICS = "metrics.jsonl"
+_EXTENDED = {
+    "constant": "learning rates stay as they are",
+    "inverse_sqrt": "learning rates go on falling as before",
+    "cosine": "learning rates rise again, to where a cosine over all rounds has them",
+}
+"""What the schedules do when a run gets more rounds."""
+
+
+class TrainedRun(NamedTuple):
+    """What :func:`collapipe_jax.train` returns; its example shows one.
+
+    Attributes:
+      params: of the trained model.
+      history: metrics by name, first axis the rounds; names carry their units.
+      summary: test scores, and means over the rounds.
+      record: what figures are drawn from.
+    """
+
+    params: Params
+    history: dict[str, np.ndarray]
+    summary: dict[str, Any]
+    record: RunRecord
+
+
+class RunState(NamedTuple):
+    """State from round to round: that of the experiment's learner, and that of the network."""
+
+    learning: Any
+    system: SystemState
+
+
+def initial_run_state(experiment: Experiment) -> RunState:
+    """State before the first round."""
+    learning_key, _ = jax.random.split(run_key(experiment, 1, "model"))
+    objective, learner = experiment.objective, experiment.learner
+    params = objective.starting_params(_fresh_params(learning_key, model=objective.model))
+    # Committed to a place as a checkpoint's arrays are: both run in one compilation.
+    learning = jax.device_put(_fresh_learning(learner, params), learning_place(experiment))
+    return RunState(learning, initial_network(experiment))
+
+
+_fresh_params = quick_jit(lambda key, model: model.init(key), static_argnames="model")
+_fresh_learning = quick_jit(lambda learner, params: learner.init(params))
+
+
+def learning_place(experiment: Experiment) -> Sharding:
+    """One device, or all of a mesh whose stages run the encoder."""
+    if experiment.execution.backend != "sharded":
+        return SingleDeviceSharding(jax.local_devices()[0])
+    return NamedSharding(stage_mesh(experiment), PartitionSpec())
+
+
+def stage_mesh(experiment: Experiment) -> Mesh:
+    """A device of the mesh for every device of the network."""
+    problem = experiment.system.mean_problem
+    return make_pipeline_mesh(problem.clusters, problem.devices)
+
+
+class OngoingRun:
+    """A training run in its workdir.
+
+    Args:
+      experiment: the run.
+      workdir: of metrics and checkpoints.
+      resume: whether to go on with the run in it.
+      console: for a note where the run gets more rounds.
+
+    Raises:
+      InputError: if the workdir is not this configuration's, or its checkpoint is damaged.
+    """
+
+    def __init__(
+        self, experiment: Experiment, workdir: str | os.PathLike, resume: bool, console: Console
+    ):
+        # The other hosts may not look before the first has taken the folder.
+        more = hosts.on_first(lambda: added_rounds(read_settings(workdir), experiment.config))
+        self.folder = hosts.on_first(lambda: open_workdir(workdir, experiment.config, resume))
+        if more and hosts.is_first():
+            note = _EXTENDED[experiment.config["training"]["schedule"]]
+            console.print(f"{more} rounds more than before; {note}")
+        self.experiment, self.rounds = experiment, int(experiment.config["training"]["rounds"])
+        self.constants = run_constants(experiment)
+        self._checkpoints = Checkpoints(self.folder)
+
+    def __enter__(self) -> "OngoingRun":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._checkpoints.__exit__(*error)
+
+    def start(self) -> RunState:
+        """A fresh state, or that of the newest checkpoint; its history is taken over."""
+        state, self.history = initial_run_state(self.experiment), History({})
+        if (done := self._checkpoints.latest()) is not None:
+            state, record = self._checkpoints.load(done, state)
+            self.history = History(record["history"])
+
+        def write() -> None:
+            # Rounds after the newest checkpoint will be written again.
+            write_text(self.folder / _METRICS, "".join(map(metrics_line, self.history.rounds)))
+            self.experiment.objective.save(self.folder)
+
+        hosts.on_first(write)
+        return state
+
+    @property
+    def done(self) -> int:
+        """Number of rounds that are done."""
+        return len(self.history.rounds)
+
+    def until_due(self) -> int:
+        """Rounds to the next evaluation, estimate or checkpoint; 0 after the last round."""
+        evaluation = self.experiment.config["evaluation"]
+        periods = [evaluation["every_rounds"], evaluation["estimate_every_rounds"]]
+        periods.append(self.experiment.config["checkpoint_every_rounds"])
+        left = [period - self.done % period for period in periods if period]
+        return min([self.rounds - self.done, *left])
+
+    def append(
+        self,
+        rounds: Sequence[NetworkRound],
+        reports: Sequence[LearningReport],
+        params: Callable[[], Params],
+    ) -> None:
+        """Take up the next rounds, and evaluate where the last of them is due.
+
+        Args:
+          rounds: of the network.
+          reports: of the learning in these rounds.
+          params: of the model after them.
+        """
+        for (_, happened), report in zip(rounds, reports, strict=True):
+            index, is_last = self.done, report is reports[-1]
+            metrics = round_metrics(index, happened, report)
+            metrics |= self._evaluate(index, params if is_last else None)
+            metrics |= self._estimate(index, params if is_last else None)
+            metrics["simulated_time_s"] = np.float64(
+                self.history.simulated_time_s + metrics["latency_s"]
+            )
+            self.history.append(metrics)
+            hosts.on_first(functools.partial(self._log, metrics))
+
+    def saves_now(self) -> bool:
+        """Whether a checkpoint is due after the rounds that are done."""
+        return self._is_due(self.done - 1, self.experiment.config["checkpoint_every_rounds"])
+
+    def save(self, state: RunState) -> None:
+        """Write a checkpoint."""
+        record = {"history": self.history.arrays(), "constants": self.constants}
+        self._checkpoints.save(self.done, state, record)
+
+    def finish(self, params: Params) -> TrainedRun:
+        """Test and export the trained model, unless that is done."""
+        path = self.folder / "summary.json"
+        if hosts.on_first(lambda: not path.exists()):
+            summary = summarise(self.experiment, params, self.history.arrays())
+            objective = self.experiment.objective
+            hosts.on_first(lambda: objective.export(params, self.folder / "model"))
+            hosts.on_first(lambda: write_json(path, summary))  # last of all
+        record = load_run(self.folder)
+        return TrainedRun(params, record.history, read_object(path) or {}, record)
+
+    def energy_over_budget(self) -> float:
+        """Mean energy of a round over its budget, that of the worst node."""
+        return float((self.history.energy_j / self.done / self.constants["energy_budget_j"]).max())
+
+    def _log(self, metrics: Metrics) -> None:
+        with (self.folder / _METRICS).open("a", encoding="utf-8") as stream:
+            stream.write(metrics_line(metrics))
+
+    def _evaluate(self, index: int, params: Callable[[], Params] | None) -> Metrics:
+        """Loss and score on the validation set; not a number in rounds without."""
+        loss, score = np.nan, np.nan
+        if params and self._is_due(index, self.experiment.config["evaluation"]["every_rounds"]):
+            loss, score = self.experiment.objective.validate(params())
+        return {"validation_loss": np.float32(loss), "score": np.float32(score)}
+
+    def _estimate(self, index: int, params: Callable[[], Params] | None) -> Metrics:
+        """Constants of the bound; not a number in rounds without, empty in runs without."""
+        every = self.experiment.config["evaluation"]["estimate_every_rounds"]
+        if not every:
+            return {}
+        if not (params and self._is_due(index, every)):
+            return dict.fromkeys(BoundConstants._fields, np.float32(np.nan))
+        return estimate_bound(self.experiment, params(), index)
+
+    def _is_due(self, index: int, every: int) -> bool:
+        """Whether something due every so many rounds, and in the last one, is due in a round."""
+        return (index + 1) % every == 0 or index + 1 == self.rounds
+
+
+def estimate_bound(experiment: Experiment, params: Params, index: int) -> Metrics:
+    """Estimates of the bound's constants after a round."""
+    constants = estimate_constants(
+        params,
+        estimate_batches(experiment, index),
+        jnp.asarray(experiment.cluster_weight, jnp.float32),
+        run_key(experiment, 3),
+        model=experiment.objective.model,
+    )
+    return {name: np.asarray(value) for name, value in constants._asdict().items()}

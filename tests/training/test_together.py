@@ -1,0 +1,159 @@
+"""Several runs in one program are the runs alone."""
+
+import io
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+from support import tiny_run
+from support.compilations import compiles, compiling_with
+from support.metrics import read_metrics
+
+from collapipe_jax.config.experiment import build_experiment
+from collapipe_jax.training.learning_rounds import LearningRounds, learn
+from collapipe_jax.training.loop import round_inputs, train, train_together
+from collapipe_jax.training.network_ahead import NetworkAhead, initial_network
+from collapipe_jax.training.ongoing_run import initial_run_state, learning_place
+
+VARIED = [
+    {"seed": 0, "training.client_learning_rate": 1e-3},
+    {"seed": 1, "training.client_learning_rate": 4e-3, "policy.name": "static_pipeline"},
+    {"seed": 2, "radio.d2e_bandwidth_hz": 1e6, "training.rounds": 4, "training.warmup_steps": 2},
+]
+CLIENTS = [
+    {"policy.name": name, "seed": seed} for name in ("splitfed", "vanilla_fl") for seed in (0, 1)
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation(tmp_path_factory):
+    with compiling_with(
+        jax_compilation_cache_dir=str(tmp_path_factory.mktemp("compiled")),
+        jax_persistent_cache_min_compile_time_secs=0.0,
+        jax_persistent_cache_min_entry_size_bytes=-1,
+    ):
+        yield
+
+
+def built(changes):
+    config = tiny_run.get_config()
+    config.update_from_flattened_dict(changes)
+    return build_experiment(config)
+
+
+def quiet():
+    return Console(file=io.StringIO())
+
+
+def together(experiments, root, **options):
+    folders = [root / str(index) for index in range(len(experiments))]
+    options = {"devices": jax.devices()[:1]} | options
+    return train_together(experiments, folders, console=quiet(), **options)
+
+
+@pytest.fixture(scope="module")
+def experiments():
+    return [built(changes) for changes in VARIED]
+
+
+@pytest.fixture(scope="module")
+def alone(experiments, tmp_path_factory):
+    root = tmp_path_factory.mktemp("alone")
+    for index, experiment in enumerate(experiments):
+        train(experiment, root / str(index), console=quiet())
+    return root
+
+
+def files_of(root, index):
+    return {
+        name: (root / str(index) / name).read_bytes() for name in ("metrics.jsonl", "summary.json")
+    }
+
+
+@pytest.fixture(scope="module")
+def batch(experiments, tmp_path_factory):
+    root = tmp_path_factory.mktemp("batch")
+    with compiles(learn, 1):
+        together(experiments, root)
+    return root
+
+
+def assert_alike(root, alone, rtol):
+    """Same networks to the bit, same losses up to rounding."""
+    for index in range(len(VARIED)):
+        found, expected = (read_metrics(path / str(index)) for path in (root, alone))
+        assert len(found) == len(expected)
+        for ours, single in zip(found, expected, strict=True):
+            assert ours["segments"] == single["segments"]
+            np.testing.assert_allclose(ours["latency_s"], single["latency_s"], rtol=1e-6)
+            np.testing.assert_allclose(ours["train_loss"], single["train_loss"], rtol=rtol)
+
+
+def test_seeds_rates_policies_and_channels_share_one_program(batch, alone):
+    assert_alike(batch, alone, 1e-5)
+    assert [len(read_metrics(batch / str(index))) for index in range(3)] == [6, 6, 4]
+
+
+@pytest.mark.parametrize("call", [1, 4])
+def test_a_killed_batch_resumes_to_the_same_bytes(call, experiments, batch, tmp_path, monkeypatch):
+    whole, calls = LearningRounds.advance, itertools.count(1)
+
+    def killed(learning, rounds):
+        if next(calls) == call:
+            raise SystemExit
+        return whole(learning, rounds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LearningRounds, "advance", killed)
+        with pytest.raises(SystemExit):
+            together(experiments, tmp_path)
+    together(experiments, tmp_path, resume=True)
+    for index in range(len(experiments)):
+        assert files_of(tmp_path, index) == files_of(batch, index)
+
+
+@pytest.mark.slow
+def test_data_parallel_policies_share_a_program_by_their_clients(tmp_path):
+    """SplitFed and VanillaFL both train a whole model on every device."""
+    experiments = [built(changes) for changes in CLIENTS]
+    with compiles(learn, 1):
+        runs = together(experiments, tmp_path)
+    for experiment, run in zip(experiments, runs, strict=True):
+        name = f"{experiment.config['policy']['name']}{experiment.config['seed']}"
+        single = train(experiment, tmp_path / name, console=quiet())
+        np.testing.assert_allclose(
+            run.history["train_loss"], single.history["train_loss"], rtol=1e-5
+        )
+
+
+def test_one_batch_of_an_accelerator_learns_the_same(experiments, alone, tmp_path, monkeypatch):
+    """``jax.vmap`` over runs, as on a GPU, up to rounding."""
+    whole = LearningRounds.__init__
+
+    def on_accelerator(learning, *given):
+        whole(learning, *given)
+        learning._way = "vmap"
+
+    monkeypatch.setattr(LearningRounds, "__init__", on_accelerator)
+    together(experiments, tmp_path)
+    assert_alike(tmp_path, alone, 1e-4)
+
+
+def test_a_state_is_not_kept_twice(experiments):
+    """What a call takes in is given up for what it returns."""
+    experiment = experiments[0]
+    state = initial_run_state(experiment).learning
+    learning = LearningRounds([experiment.learner], [state], learning_place(experiment))
+    held = jax.tree.leaves(learning.state(0))
+    ((one,),) = NetworkAhead([experiment], [initial_network(experiment)], [0]).take([1])
+    learning.advance([round_inputs(experiment, experiment.learner, 0, [one[1]])])
+    assert all(leaf.is_deleted() for leaf in held)
+
+
+def test_runs_on_two_devices_are_the_runs_on_one(experiments, alone, tmp_path):
+    with compiles(learn, 2):  # one a device
+        together(experiments[:2], tmp_path, devices=jax.devices()[2:4])
+    for index in range(2):
+        assert files_of(tmp_path, index) == files_of(alone, index)
