@@ -23,6 +23,7 @@ from collapipe_jax.federated.learner import (
     participant_shares,
 )
 from collapipe_jax.federated.optimizers import Optimizers, Transformations
+from collapipe_jax.federated.placement import spread
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
@@ -68,10 +69,15 @@ class DataParallelLearner:
     # beyond it, or beyond B in all, give NaN parameters and report.
     max_samples: int = struct.field(pytree_node=False)
 
+    @property
+    def copies(self) -> int:
+        """Number of clients."""
+        return self.cluster_weight.shape[-1] * self.devices
+
     def init(self, params: Params) -> ClientsState:
         """State before the first round, with fresh optimisers."""
-        optimizers, clients = self._optimizers, self.cluster_weight.size * self.devices
-        own_states = jax.vmap(optimizers.client.init, in_axes=None, axis_size=clients)(params)
+        optimizers = self._optimizers
+        own_states = jax.vmap(optimizers.client.init, None, axis_size=self.copies)(params)
         return ClientsState(params, own_states, optimizers.server.init(params))
 
     def outcome(self, decision: Any, cost: Any) -> ClientsOutcome:
@@ -102,6 +108,7 @@ class DataParallelLearner:
                 jax.random.split(erasure_key, shares.size), 1, 1, loss_probability
             )[:, 0]
             own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
+            own = spread(own)
             gradient = jax.grad(self._loss, has_aux=True)
             gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=(0, 0, 0, 0, 0, None))(
                 clients, own, ids, counted, survival, dropout_key

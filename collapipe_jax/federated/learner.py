@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from collapipe_jax.federated.optimizers import Transformations
+from collapipe_jax.federated.placement import spread
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.pipeline.mesh import CLUSTER, ON_CLUSTER, shard
@@ -33,6 +34,11 @@ class Learner(Protocol):
 
     ``params`` of a state are those of the whole model, ``{"embedding", "encoder", "decoder"}``.
     """
+
+    @property
+    def copies(self) -> int:
+        """Number of clients, each of which trains a copy of its own."""
+        ...
 
     def init(self, params: Params) -> Any:
         """State before the first round, with fresh optimisers."""
@@ -128,6 +134,7 @@ def learn_round(
 
     count = shares.size
     copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), state.client)
+    copies = spread(copies)
     clients, server = (copies, state.client_optimizer), (state.decoder, state.decoder_optimizer)
     steps = jax.tree.leaves(batches)[0].shape[0]
     inputs = batches, jax.random.split(key, steps), index * steps + jnp.arange(steps)

@@ -24,10 +24,10 @@ class Optimizer:
     name: str = struct.field(pytree_node=False)  # one of :data:`OPTIMIZERS`
     schedule: str = struct.field(pytree_node=False)  # one of :data:`SCHEDULES`
     clip_norm: float = struct.field(pytree_node=False)  # largest norm of a gradient; 0 is off
-    learning_rate: ArrayLike  # peak step size
-    warmup_steps: ArrayLike
-    total_steps: ArrayLike
-    factors: Mapping[str, ArrayLike]  # on the steps of groups of parameters; 1 for the others
+    learning_rate: Any  # peak step size
+    warmup_steps: Any
+    total_steps: Any
+    factors: Mapping[str, Any]  # on the steps of groups of parameters; 1 for the others
 
     def step_size(self, step: ArrayLike) -> Array:
         """Learning rate of a step, which counts from 0."""

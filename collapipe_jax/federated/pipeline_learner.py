@@ -53,10 +53,15 @@ class PipelineLearner:
     # Law of the erasures
     erasure_law: ErasureLaw = struct.field(pytree_node=False, default=ErasureLaw())
 
+    @property
+    def copies(self) -> int:
+        """Number of clusters."""
+        return self.cluster_weight.shape[-1]
+
     def init(self, params: Params) -> LearningState:
         """State before the first round, with fresh optimisers."""
         client = {name: params[name] for name in ("embedding", "encoder")}
-        clients, optimizers = self.cluster_weight.size, self.optimizers.transformations
+        clients, optimizers = self.copies, self.optimizers.transformations
         return LearningState(
             client=client,
             client_optimizer=jax.vmap(optimizers.client.init, None, axis_size=clients)(client),

@@ -1,5 +1,6 @@
 """Rounds of learning of several runs at once: one program, many rounds a call."""
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, Sharding
 
 from collapipe_jax.federated.learner import Learner, LearningReport
+from collapipe_jax.federated.placement import DEVICE, spread, spread_state, state_shardings
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.training.network_ahead import stack
 
@@ -37,10 +39,12 @@ class LearningRounds:
     Args:
       learners: ways of learning, of one structure but for their values.
       states: of the learners before their next round.
-      place: where they learn.
+      place: where they learn. A single run may have a mesh of ``placement.device_mesh``.
     """
 
     def __init__(self, learners: Sequence[Learner], states: Sequence[Any], place: Sharding):
+        mesh: Any = place.mesh if isinstance(place, NamedSharding) else None
+        self._mesh = mesh if mesh is not None and DEVICE in mesh.axis_names else None
         self._alone = len(learners) == 1
         if self._alone:
             self._way, (learner,), (state,) = "alone", learners, states
@@ -49,7 +53,8 @@ class LearningRounds:
             self._way = "map" if device.platform == "cpu" else "vmap"
             learner, state = stack(learners), stack(jax.device_get(states))
         self._place, self._learners = place, jax.device_put(learner, place)
-        self._states = jax.device_put(state, place)
+        self._states_place = state_shardings(state, self._mesh) if self._mesh else place
+        self._states = jax.device_put(state, self._states_place)
 
     def state(self, run: int) -> Any:
         """State of the learning of a run."""
@@ -73,9 +78,10 @@ class LearningRounds:
         else:
             inputs = stack(padded), np.stack(keys), np.stack(first), np.stack(count)
         inputs = jax.device_put(inputs, self._place)
-        self._states, reports = learn(self._learners, self._states, *inputs, way=self._way)
+        with jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext():
+            self._states, reports = learn(self._learners, self._states, *inputs, way=self._way)
         # Another placement would compile the next call anew.
-        self._states = jax.device_put(self._states, self._place)
+        self._states = jax.device_put(self._states, self._states_place)
         reports = jax.device_get(reports)
         reports = [reports] if self._alone else [_pick(reports, run) for run in range(len(rounds))]
         return [
@@ -124,9 +130,11 @@ def _learn_one(
     def one(turn: Array, carry: tuple[Any, LearningReport]) -> tuple[Any, LearningReport]:
         state, reports = carry
         batch, outcome = _pick(data, turn)
+        batch = spread(batch, axis=1)
         key = jax.random.wrap_key_data(keys[turn])
         state, report = learner.round(state, batch, outcome, key, first + turn)
-        return state, jax.tree.map(lambda rows, new: rows.at[turn].set(new), reports, report)
+        reports = jax.tree.map(lambda rows, new: rows.at[turn].set(new), reports, report)
+        return spread_state(state), reports
 
     empty = LearningReport(*(jnp.full(len(keys), jnp.nan) for _ in LearningReport._fields))
     return jax.lax.fori_loop(0, count, one, (state, empty))

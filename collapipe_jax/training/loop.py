@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -21,6 +21,7 @@ from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.federated.learner import Learner, LearningReport
+from collapipe_jax.federated.placement import device_mesh
 from collapipe_jax.models.layers import Params
 from collapipe_jax.simulation.environment import SystemRound
 from collapipe_jax.training.learning_rounds import ROUNDS_PER_CALL, LearningRounds, Rounds
@@ -84,8 +85,8 @@ def train_together(
       workdirs: folder of each.
       resume: whether to continue the runs that are there.
       console: of the progress; None is the terminal.
-      devices: among which the runs of a program are spread, as many as divide them; None is all
-        of this host.
+      devices: among which the runs of a program are spread, as many as divide them, and the
+        clusters or clients of a run that is alone; None is all of this host.
     """
     for experiment in experiments:
         _check_hosts(experiment)
@@ -141,7 +142,7 @@ def _spread(runs: Sequence[OngoingRun], devices: Sequence[Any]) -> list["_Part"]
     """Runs in equal parts on as many devices as divide them."""
     count = max(size for size in range(1, len(devices) + 1) if len(runs) % size == 0)
     if count == 1:
-        return [_Part(runs, learning_place(runs[0].experiment), 0)]
+        return [_Part(runs, _place_of_one(runs[0].experiment, devices), 0)]
     size = len(runs) // count
     return [
         _Part(runs[index * size :][:size], SingleDeviceSharding(device), index % len(cpus()))
@@ -149,8 +150,18 @@ def _spread(runs: Sequence[OngoingRun], devices: Sequence[Any]) -> list["_Part"]
     ]
 
 
+def _place_of_one(experiment: Experiment, devices: Sequence[Any]) -> Sharding:
+    """The devices of a run that has them to itself."""
+    if experiment.execution.backend == "sharded":
+        return learning_place(experiment)
+    mesh = device_mesh(devices, experiment.learner.copies)
+    return (
+        SingleDeviceSharding(devices[0]) if mesh.size == 1 else NamedSharding(mesh, PartitionSpec())
+    )
+
+
 class _Part:
-    """Runs on one device: their networks, their learning and their files.
+    """Runs on one device, or one run on several: their networks, their learning and their files.
 
     Every device has a program of its own, since runs never meet.
 

@@ -62,7 +62,9 @@ def experiments():
 def alone(experiments, tmp_path_factory):
     root = tmp_path_factory.mktemp("alone")
     for index, experiment in enumerate(experiments):
-        train(experiment, root / str(index), console=quiet())
+        train_together(
+            [experiment], [root / str(index)], devices=jax.devices()[:1], console=quiet()
+        )
     return root
 
 
