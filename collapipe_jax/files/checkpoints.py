@@ -1,9 +1,9 @@
 """The checkpoints of a run: the only file that knows Orbax.
 
 A workdir holds ``config.json``, ``metrics.jsonl`` (one line a round), ``checkpoints/`` with
-the last two and ``checksums.json`` with the digests of their files. A checkpoint carries the
-state, the whole history and the constants of the figures. The newest checkpoint is the truth:
-resuming writes the metrics file again from its history.
+the last two, ``checksums.json`` with the digests of their files, and ``history/``. A checkpoint
+carries the state and the constants of the figures. The newest checkpoint is the truth: resuming
+writes the metrics file again from the history of its rounds.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from orbax.checkpoint import v1 as ocp
 from collapipe_jax import hosts
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import read_object, write_text
+from collapipe_jax.files.history import read_rounds, write_rounds
 from collapipe_jax.files.workdir import read_config, wrong_workdir
 
 _KEPT = 2
@@ -61,6 +62,7 @@ class Checkpoints:
     def __init__(self, workdir: Path, *, writable: bool = True):
         self._directory = workdir / "checkpoints"
         self._checksums = workdir / "checksums.json"
+        self._history = workdir / "history"
         self._check_newest()
         # Orbax annotates both arguments by narrower types than it takes.
         directory: Any = self._directory
@@ -76,12 +78,17 @@ class Checkpoints:
         self._orbax.close()
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
-        """Save the state after so many rounds, and arrays for the figures, or nothing at all."""
+        """Save the state after so many rounds, and arrays for the figures, or nothing at all.
+
+        The ``history`` of the record may start with the first round that is not on file yet.
+        """
+        rest = {name: value for name, value in record.items() if name != "history"}
+        hosts.on_first(lambda: write_rounds(self._history, step, record.get("history", {})))
         # Forget deleted checkpoints: this one may take the place of one.
         hosts.on_first(lambda: self._keep_digests({}))
         # Arrays of NumPy are written by the first host, whatever the others have.
         state = jax.device_get(state)
-        self._orbax.save_checkpointables(step, {"state": state, "record": dict(record)})
+        self._orbax.save_checkpointables(step, {"state": state, "record": rest})
         folder = self._directory / str(step)
         hosts.on_first(lambda: self._keep_digests({str(step): _file_digests(folder)}))
 
@@ -103,7 +110,8 @@ class Checkpoints:
         except Exception as error:  # Orbax tells damage by errors of many kinds
             raise self._damaged(step, f"cannot be read ({type(error).__name__})") from error
         places = jax.tree.map(lambda leaf: leaf.sharding, state_like)
-        return jax.device_put(found.get("state"), places), found["record"]
+        record = dict(found["record"] or {}) | {"history": read_rounds(self._history, step)}
+        return jax.device_put(found.get("state"), places), record
 
     def _check_newest(self) -> None:
         """Find damage before Orbax does, which may read zeros or print its own errors.

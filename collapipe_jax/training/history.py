@@ -22,37 +22,39 @@ _VIOLATED = "violated_"  # prefix of metrics that tell whether a round broke a l
 
 
 class History:
-    """Metrics of all rounds so far; appending one takes constant time.
+    """Metrics of the rounds so far; only those that no checkpoint has are kept.
 
     Args:
       arrays: metrics of the rounds before by name, first axis the rounds; empty at the start.
 
     Attributes:
-      rounds: their metrics.
+      done: number of rounds.
+      last: metrics of the last round.
       energy_j: of every node, sum over the rounds, ``[N, K + 1]``.
       simulated_time_s: at the end of the last round.
       last_score: the newest validation score; not a number before the first.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]):
-        self.rounds: list[Metrics] = []
+        self.done, self.last = 0, Metrics()
+        self._rounds: list[Metrics] = []
         self.energy_j, self.simulated_time_s, self.last_score = 0.0, np.float64(0.0), np.nan
         for values in zip(*arrays.values(), strict=True):
             self.append(dict(zip(arrays, values, strict=True)))
 
     def append(self, metrics: Metrics) -> None:
         """Add one round."""
-        self.rounds.append(metrics)
+        self.done, self.last = self.done + 1, metrics
+        self._rounds.append(metrics)
         self.energy_j = self.energy_j + metrics["energy_j"]
         self.simulated_time_s = metrics["simulated_time_s"]
         if np.isfinite(metrics["score"]):
             self.last_score = float(metrics["score"])
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Metrics of all rounds by name, first axis the rounds."""
-        if not self.rounds:
-            return {}
-        return {name: np.stack([row[name] for row in self.rounds]) for name in self.rounds[-1]}
+    def pop(self) -> dict[str, np.ndarray]:
+        """Metrics of the rounds since the last call by name, first axis the rounds."""
+        rounds, self._rounds = self._rounds, []
+        return {name: np.stack([row[name] for row in rounds]) for name in self.last if rounds}
 
 
 def round_metrics(index: int, happened: SystemRound, learning: LearningReport) -> Metrics:

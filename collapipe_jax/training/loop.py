@@ -304,7 +304,7 @@ def _status(runs: Sequence[OngoingRun]) -> str:
     """Score, simulated time and worst mean energy over budget, for the progress bar."""
     name = runs[0].experiment.task.score_name
     scores = [run.history.last_score for run in runs if np.isfinite(run.history.last_score)]
-    losses = [run.history.rounds[-1]["train_loss"] for run in runs if run.done]
+    losses = [run.history.last["train_loss"] for run in runs if run.done]
     texts = [_range(scores, "{:.1f}"), _range(losses, "{:.2f}")]
     if len(runs) > 1:
         return f"{len(runs)} runs {name} {texts[0]} loss {texts[1]}"

@@ -131,10 +131,12 @@ class OngoingRun:
         if (done := self._checkpoints.latest()) is not None:
             state, record = self._checkpoints.load(done, state)
             self.history = History(record["history"])
+        kept = self.history.pop()
 
         def write() -> None:
             # Rounds after the newest checkpoint will be written again.
-            write_text(self.folder / _METRICS, "".join(map(metrics_line, self.history.rounds)))
+            rows = (dict(zip(kept, row, strict=True)) for row in zip(*kept.values(), strict=True))
+            write_text(self.folder / _METRICS, "".join(map(metrics_line, rows)))
             self.experiment.objective.save(self.folder)
 
         hosts.on_first(write)
@@ -143,7 +145,7 @@ class OngoingRun:
     @property
     def done(self) -> int:
         """Number of rounds that are done."""
-        return len(self.history.rounds)
+        return self.history.done
 
     def until_due(self) -> int:
         """Rounds to the next evaluation, estimate or checkpoint; 0 after the last round."""
@@ -183,14 +185,14 @@ class OngoingRun:
 
     def save(self, state: RunState) -> None:
         """Write a checkpoint."""
-        record = {"history": self.history.arrays(), "constants": self.constants}
+        record = {"history": self.history.pop(), "constants": self.constants}
         self._checkpoints.save(self.done, state, record)
 
     def finish(self, params: Params) -> TrainedRun:
         """Test and export the trained model, unless that is done."""
         path = self.folder / "summary.json"
         if hosts.on_first(lambda: not path.exists()):
-            summary = summarise(self.experiment, params, self.history.arrays())
+            summary = summarise(self.experiment, params, load_run(self.folder).history)
             objective = self.experiment.objective
             hosts.on_first(lambda: objective.export(params, self.folder / "model"))
             hosts.on_first(lambda: write_json(path, summary))  # last of all
