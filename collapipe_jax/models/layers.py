@@ -20,7 +20,7 @@ PRODUCT = "product"
 # Finite, so that a row without any real token gets equal weights instead of 0 / 0.
 _BLOCKED_SCORE = -1e9
 
-# Blocks that a scan over a stack writes out per turn. A loop stacks what the backward
+# Blocks that a scan over a stack writes out per turn on a CPU. A loop stacks what the backward
 # pass needs, copy by copy. Deep stacks keep a loop, so compilation stays short.
 _UNROLLED_BLOCKS = 4
 
@@ -85,18 +85,24 @@ class Linear(nnx.Linear):
         """Map ``[..., inputs]`` to ``[..., outputs]``."""
         parts = x, self.kernel[...], self.bias[...]
         x, kernel, bias = (narrowed(part, self.config) for part in parts)
-        product = add_bias(_matrix_product(x, kernel), bias)
+        multiply = _matrix_product if jax.default_backend() == "cpu" else _plain_product
+        product = add_bias(multiply(x, kernel), bias)
         return checkpoint_name(narrowed(product, self.config), PRODUCT)
+
+
+def _plain_product(x: Array, kernel: Array) -> Array:
+    """``x [..., i]`` times ``kernel [i, o]``."""
+    return _product(x, kernel, ((x.ndim - 1,), (0,)))
 
 
 @jax.custom_vjp
 def _matrix_product(x: Array, kernel: Array) -> Array:
-    """``x [..., i]`` times ``kernel [i, o]``, in reverse mode only.
+    """:func:`_plain_product` for CPUs, in reverse mode only.
 
     XLA compiles the automatic gradient of the kernel on CPUs to a product of two transposed
     matrices, which is slower than the one below.
     """
-    return _product(x, kernel, ((x.ndim - 1,), (0,)))
+    return _plain_product(x, kernel)
 
 
 def _matrix_product_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
@@ -270,7 +276,9 @@ def run_stack(
     def body(x: Array, block: tuple[Params, Array]) -> tuple[Array, None]:
         return run_block(x, *block), None
 
-    unroll = min(_UNROLLED_BLOCKS, len(layers))
+    # Written out, blocks would keep at once what rematerialisation lets go.
+    unrolls = jax.default_backend() == "cpu" and not config.rematerialise
+    unroll = min(_UNROLLED_BLOCKS, len(layers)) if unrolls else 1
     start, step = narrowed(x, config), rematerialised(body, config)
     return jax.lax.scan(step, start, (stack, layers), unroll=unroll)[0].astype(x.dtype)
 

@@ -122,6 +122,37 @@ def test_rematerialising_changes_neither_value_nor_gradient(params, inputs):
     )
 
 
+def test_rematerialised_blocks_keep_only_their_inputs():
+    """Memory of eight blocks: one block's activations, and an input of each."""
+    sizes = {"encoder_blocks": 8, "width": 32, "feed_forward_width": 128, "dropout_rate": 0.0}
+    kept = dataclasses.replace(CONFIG, **sizes)
+    x, mask = jnp.zeros((32, 16, 32)), jnp.ones((32, 16), bool)
+    params = init_encoder(jax.random.key(0), kept)
+
+    def temporary_bytes(config):
+        gradient = jax.jit(jax.grad(lambda p: (encode(p, config, x, mask) ** 2).sum()))
+        return gradient.lower(params).compile().memory_analysis().temp_size_in_bytes
+
+    assert (
+        temporary_bytes(dataclasses.replace(kept, rematerialise=True)) < temporary_bytes(kept) / 3
+    )
+
+
+def test_what_is_chosen_for_a_cpu_changes_no_values(params, inputs, monkeypatch):
+    def loss(p):
+        return (encode(p, CONFIG, *inputs) ** 2).sum()
+
+    value, gradient = jax.value_and_grad(loss)(params)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    again, gradient_again = jax.value_and_grad(loss)(params)
+    np.testing.assert_allclose(again, value, rtol=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+        gradient,
+        gradient_again,
+    )
+
+
 def test_padding_does_not_reach_real_tokens(params, inputs):
     x, mask = inputs
     gradient = jax.grad(lambda x: (encode(params, CONFIG, x, mask) ** 2 * mask[..., None]).sum())(x)
