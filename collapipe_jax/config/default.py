@@ -42,6 +42,7 @@ KEYS: dict[str, Any] = {
     **section(
         seed=key(0, "seed of everything random that has no seed of its own"),
         checkpoint_every_rounds=key(30, "rounds from checkpoint to checkpoint", "> 0"),
+        tensorboard=key(False, "write metrics of every round for TensorBoard, too"),
     ),
     "network": section(
         TopologyParams,

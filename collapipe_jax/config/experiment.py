@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,22 +83,32 @@ def _clients(policy: str, devices: int) -> int:
     return devices if entry.by_clients and not entry.by_control_units else 1
 
 
-def build_experiment(config: Config, unknown: Mapping[str, Any] | None = None) -> Experiment:
+def build_experiment(
+    config: Config,
+    unknown: Mapping[str, Any] | None = None,
+    like: Experiment | None = None,
+) -> Experiment:
     """Build the experiment of a configuration.
 
     Args:
       config: the configuration. The labels of a corpus are counted where it has none of them.
       unknown: keys that it has no place for, reported with what else is wrong.
+      like: another experiment, whose corpus, samples and model are taken over if they are the
+        same; nothing is then read anew.
 
     Raises:
       InputError: naming key, value and remedy. All wrong keys and files are reported at once, then
         what the network or the sizes of the corpus do not allow.
     """
-    config, corpus = _check(config, unknown)
+    like = like if like is not None and _has_same_samples(like.config, config) else None
+    config, corpus = _check(config, unknown, like)
     task, training = find_task(config.task.kind), config.training
     optimizers = build_optimizers(config)
     build_system(config)  # before the long work on the corpus
-    objective = task.make_objective(config, *([corpus] if task.read_corpus else []))
+    if like is not None:
+        objective = like.objective
+    else:
+        objective = task.make_objective(config, *([corpus] if task.read_corpus else []))
     cluster_indices = split_samples(
         seed_of(config, "task"),
         config.task.split,
@@ -125,7 +136,19 @@ def build_experiment(config: Config, unknown: Mapping[str, Any] | None = None) -
     )
 
 
-def _check(config: Config, unknown: Mapping[str, Any] | None) -> tuple[Config, Any]:
+def _has_same_samples(found: Mapping[str, Any], config: Config) -> bool:
+    """Whether a configuration makes the corpus, samples and model of one that was built."""
+
+    def relevant(values: Mapping[str, Any]) -> Any:
+        task = {**values["task"], "labels": None}  # which building counts
+        return json.dumps([seed_of(values, "task"), task, values["model"], values["evaluation"]])
+
+    return relevant(found) == relevant(config.to_dict())
+
+
+def _check(
+    config: Config, unknown: Mapping[str, Any] | None, like: Experiment | None
+) -> tuple[Config, Any]:
     """The configuration with the number of labels, and the corpus of a task that reads files."""
     corpus = None
     with collect() as step:
@@ -137,7 +160,9 @@ def _check(config: Config, unknown: Mapping[str, Any] | None) -> tuple[Config, A
         task = find_task(fine["task.kind"])
         with step():
             task.make_sizes(complete)
-        if task.read_corpus:
+        if like is not None:
+            corpus = like.corpus
+        elif task.read_corpus:
             corpus = task.read_corpus(partial)
     config = ConfigDict(unflatten_dict(fine, sep="."))
     if corpus is not None and "task.labels" in task.reads:

@@ -34,6 +34,7 @@ from collapipe_jax.training.ongoing_run import (
     stage_mesh,
 )
 from collapipe_jax.training.samples import learning_keys, round_batches
+from collapipe_jax.training.tracking import count_tokens, log_speed
 
 _CALL_S = 2.0  # longest call of several rounds, so that progress and interrupts are not late
 
@@ -178,7 +179,8 @@ class _Part:
         self._ahead = NetworkAhead(experiments, self._networks, [run.done for run in runs], cpu)
         self._learners = _learners(experiments)
         self._learning = LearningRounds(self._learners, [state.learning for state in states], place)
-        self._new: list[tuple[list[NetworkRound], list[LearningReport]]] = []
+        self._new: list[tuple[list[NetworkRound], list[LearningReport], int]] = []
+        self._seconds = 0.0
 
     def advance(self, limit: int) -> int:
         """Simulate and learn to what is due next, at most ``limit`` rounds; return their sum."""
@@ -186,23 +188,28 @@ class _Part:
         if not any(counts):
             self._new = []
             return 0
+        started_s = time.monotonic()
         rounds = hosts.on_first(lambda: self._ahead.take(counts))
-        reports = self._learning.advance(
-            [
-                round_inputs(run.experiment, learner, run.done, [happened for _, happened in own])
-                for run, learner, own in zip(self.runs, self._learners, rounds, strict=True)
-            ]
-        )
-        self._new = list(zip(rounds, reports, strict=True))
+        inputs = [
+            round_inputs(run.experiment, learner, run.done, [happened for _, happened in own])
+            for run, learner, own in zip(self.runs, self._learners, rounds, strict=True)
+        ]
+        reports = self._learning.advance(inputs)
+        self._seconds = time.monotonic() - started_s
+        tokens = [sum(map(count_tokens, own.batches)) for own in inputs]
+        self._new = list(zip(rounds, reports, tokens, strict=True))
         return sum(counts)
 
     def keep(self, always: bool) -> None:
         """Take the new rounds into the runs' histories; save those that are due, or all."""
-        for index, (run, (rounds, reports)) in enumerate(zip(self.runs, self._new, strict=False)):
+        pairs = zip(self.runs, self._new, strict=False)
+        for index, (run, (rounds, reports, tokens)) in enumerate(pairs):
             if not rounds:
                 continue
             self._networks[index] = rounds[-1][0]
             run.append(rounds, reports, lambda run=run: self.params(run))
+            if hosts.is_first():
+                log_speed(run.folder, run.done, len(rounds), self._seconds, tokens)
             if always or run.saves_now():
                 run.save(RunState(self._learning.state(index), self._networks[index]))
 

@@ -33,6 +33,7 @@ from collapipe_jax.training.history import (
 )
 from collapipe_jax.training.network_ahead import NetworkRound, initial_network
 from collapipe_jax.training.samples import estimate_batches, run_key
+from collapipe_jax.training.tracking import TensorBoard
 
 _METRICS = "metrics.jsonl"
 _EXTENDED = {
@@ -118,12 +119,15 @@ class OngoingRun:
         self.experiment, self.rounds = experiment, int(experiment.config["training"]["rounds"])
         self.constants = run_constants(experiment)
         self._checkpoints = Checkpoints(self.folder)
+        self._board: TensorBoard | None = None
 
     def __enter__(self) -> "OngoingRun":
         return self
 
     def __exit__(self, *error: object) -> None:
         self._checkpoints.__exit__(*error)
+        if self._board is not None:
+            self._board.close()
 
     def start(self) -> RunState:
         """A fresh state, or that of the newest checkpoint; its history is taken over."""
@@ -140,6 +144,8 @@ class OngoingRun:
             self.experiment.objective.save(self.folder)
 
         hosts.on_first(write)
+        if self.experiment.config["tensorboard"] and hosts.is_first():
+            self._board = TensorBoard(self.folder, self.done)
         return state
 
     @property
@@ -178,6 +184,8 @@ class OngoingRun:
             )
             self.history.append(metrics)
             hosts.on_first(functools.partial(self._log, metrics))
+            if self._board is not None:
+                self._board.add(metrics)
 
     def saves_now(self) -> bool:
         """Whether a checkpoint is due after the rounds that are done."""

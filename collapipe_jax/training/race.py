@@ -17,7 +17,7 @@ from collapipe_jax.config.experiment import Experiment, build_experiment, build_
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_entry, save_race
-from collapipe_jax.policies.registry import make_policy, policy_entry
+from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.tables import make_table
 from collapipe_jax.training.loop import train_together
@@ -114,23 +114,13 @@ class _Course:
     def _entrants(
         self, pairs: Sequence[tuple[str, float]], seed: int
     ) -> Iterator[tuple[str, float, Experiment]]:
-        """Experiments of one seed; the corpus is read once for each way of learning."""
-        built: dict[tuple[bool, bool], Experiment] = {}
-
-        def kind(name: str) -> tuple[bool, bool]:
-            entry = policy_entry(name)
-            return entry.by_clients, entry.by_control_units
-
-        def build(name: str) -> Experiment:
+        """Experiments of one seed; the corpus is read once."""
+        experiments: dict[str, Experiment] = {}
+        for name in dict.fromkeys(name for name, _ in pairs):
             own = self.config.copy_and_resolve_references()
             own.seed, own.policy.name = seed, name
-            if kind(name) not in built:
-                built[kind(name)] = build_experiment(own)
-            first = built[kind(name)]
-            settings = own.to_dict() | {"task": first.config["task"]}  # with the labels counted
-            return dataclasses.replace(first, config=settings, policy=make_policy(**own.policy))
-
-        experiments = {name: build(name) for name, _ in pairs}
+            like = next(iter(experiments.values()), None)
+            experiments[name] = build_experiment(own, like=like)
         rounds = self._rounds(experiments)
         for name, rate in pairs:
             own: Config = ConfigDict(experiments[name].config)

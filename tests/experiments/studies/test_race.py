@@ -16,6 +16,7 @@ from collapipe_jax.figures import draw
 from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_race, save_race
+from collapipe_jax.tasks.translation import Translation
 from collapipe_jax.training import race as module
 from collapipe_jax.training.network_ahead import round_latencies_s
 from collapipe_jax.training.race import race
@@ -115,8 +116,9 @@ def test_every_policy_races_with_the_best_of_its_rates(tmp_path, monkeypatch):
 
 
 def test_a_corpus_is_read_once_for_all_rates(tmp_path, monkeypatch):
-    built, build = [], module.build_experiment
-    monkeypatch.setattr(module, "build_experiment", lambda *given: built.append(1) or build(*given))
+    built, load = [], Translation.load_data.__func__
+    counted = classmethod(lambda cls, *given: built.append(1) or load(cls, *given))
+    monkeypatch.setattr(Translation, "load_data", counted)
     config = tiny_run.get_config()
     course = module._Course(config, tmp_path, Console(quiet=True), None)
     pairs = [("static_pipeline", 0.0625), ("titanic", 1.0), ("static_pipeline", 1.0)]
