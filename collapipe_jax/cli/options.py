@@ -37,6 +37,7 @@ _EXTRAS = {
     **dict.fromkeys(("orbax", "tokenizers", "sacrebleu", "seqeval"), "train"),
     **dict.fromkeys(("sklearn", "requests", "urllib3"), "train"),
     "matplotlib": "figures",
+    "submitit": "cluster",
 }
 """Extras of the package by the modules that they bring."""
 
