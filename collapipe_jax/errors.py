@@ -76,7 +76,7 @@ Step = Callable[[], contextlib.AbstractContextManager[None]]
 
 @contextlib.contextmanager
 def collect() -> Iterator[Step]:
-    """Go on after errors, and raise all of them at the end.
+    """Go on after errors, and raise all of them, each once, at the end.
 
     >>> with collect() as step:
     ...     for name in ("a", "b"):
@@ -99,7 +99,7 @@ def collect() -> Iterator[Step]:
         try:
             yield
         except InputError as error:
-            found.extend(error.errors)
+            found.extend(each for each in error.errors if str(each) not in map(str, found))
         except AlreadyReported as error:
             missing.append(error)
 

@@ -12,7 +12,6 @@ a program of its own and takes minutes to compile.
 from typing import Any
 
 from collapipe_jax.config import default
-from collapipe_jax.config.budgets import with_local_steps
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.named import paper
 
@@ -39,11 +38,6 @@ def _payload(activation_bits: int, parameter_bits: int) -> dict[str, int]:
     return dict(zip(keys, (activation_bits, parameter_bits), strict=True))
 
 
-def _local_steps(count: int) -> dict[str, Any]:
-    """A number of local steps, with energy budgets in proportion."""
-    return with_local_steps(paper.get_config(), count)
-
-
 SWEEPS = {
     # The size of the network.
     "clusters": _over("Clusters", "network.clusters", (1, 2, 4, 8), log=False),
@@ -67,11 +61,7 @@ SWEEPS = {
             for count in (1, 2, 4, 8, 16, 32)
         ],
     ),
-    "local_steps": (
-        "Local steps in a round",
-        True,
-        [(count, _local_steps(count)) for count in (1, 4, 16, 64)],
-    ),
+    "local_steps": _over("Local steps in a round", "training.local_steps", (1, 4, 16, 64)),
     "segments": _over("Segments of titanic", "policy.partitions", (1, 2, 3, 4, 5), log=False),
     # The constraints and their weight.
     "memory": _over("Memory share", "devices.memory_share", (0.17, 0.25, 0.35, 0.5, 1.0)),
@@ -108,8 +98,8 @@ SWEEPS = {
             ("8-bit activations", _payload(8, 16)),
             # LoRA of rank 8 on all attention matrices of BERT-base: about 1 % of a block.
             ("adapters", {"payload.trained_fraction": 0.01}),
-            ("1 local step", _local_steps(1)),
-            ("16 local steps", _local_steps(16)),
+            ("1 local step", {"training.local_steps": 1}),
+            ("16 local steps", {"training.local_steps": 16}),
         ],
     ),
 }

@@ -34,6 +34,14 @@ settings.register_profile("repo", deadline=None, derandomize=True, print_blob=Tr
 settings.load_profile("repo")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_device():
+    """Simulate on one device: each of them compiles a program of its own."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+        yield
+
+
 @pytest.fixture
 def no_data(monkeypatch):
     """Run one test without corpora."""

@@ -3,9 +3,10 @@
     collapipe compare --config=paper --workdir=DIR \
         --rounds=50 --realisations=256
 
-Results are in ``summary.json``; figures are drawn from ``results/``. A run that was killed
+Results are in ``summary.json``; figures are drawn from ``results.zarr``. A run that was killed
 goes on with the same arguments, chunk by chunk, and ends with the same bytes. Networks in
-which no cluster can ever hold the encoder are left out of the summary, and counted.
+which no cluster can ever hold the encoder are left out of the summary, and counted. Several
+processes share the work with --shard=i/n, or with --cluster, which starts them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +15,13 @@ from typing import Any
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.config.files import parse_overrides, read_config
+from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
+from collapipe_jax.config.files import parse_overrides
+from collapipe_jax.files.realisations import load_realisations
 from collapipe_jax.policies.registry import POLICIES
-from collapipe_jax.simulation.comparison import compare
+from collapipe_jax.simulation.comparison import summarise
 from collapipe_jax.simulation.montecarlo import policy_options
+from collapipe_jax.simulation.points import read_comparisons
 from collapipe_jax.statistics import interval_text, median_text, number_text
 from collapipe_jax.tables import COMPACT, console_for_tables, make_table
 from collapipe_jax.units import bytes_to_mib
@@ -35,22 +39,27 @@ def main(argv: Sequence[str]) -> None:
         realisations=256,
         chunk=64,
         policies=",".join(POLICIES),
+        **SHARD,
+        **CLUSTER,
     )
     given, overrides = parser.parse_known_args(argv)
     console = console_for_tables(_WIDTH)
-    config = read_config(given.config, parse_overrides(overrides))
     options = policy_options(
         given.policies.split(","),
-        [config.control.v],
         rounds=given.rounds,
         realisations=given.realisations,
         chunk=given.chunk,
     )
-    summary = compare(config, options, given.workdir, console)
+    made = read_comparisons("compare", given.config, parse_overrides(overrides), options)
+    results = carry_out("compare", argv, given, made, console)
+    if results is None:
+        return
+    summary = summarise(load_realisations(results.folder, "compare"))
+    path = results.write_summary(summary)
     console.print(summary_table(summary))
     if summary["reduction_percent"]:
         console.print(saving_table(summary))
-    print(f"written: {given.workdir}/summary.json")
+    print(f"written: {path}")
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

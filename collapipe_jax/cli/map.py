@@ -6,8 +6,8 @@
 In every cell the winner has the lowest median latency among the policies that keep memory,
 energy budgets and divergence target in at least 1 - TOLERANCE of the networks, with as large
 a share of clusters or clients. Where training.local_steps is an axis, energy budgets follow it.
-Every cell is a comparison on file; a map that was killed goes on with the same arguments, and
-another tolerance simulates nothing anew. collapipe figures draws it.
+A map is a sweep of two axes: one that was killed goes on with the same arguments, --shard and
+--cluster share its work, and another tolerance simulates nothing anew. collapipe figures draws it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,14 @@ from rich import box
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
+from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
 from collapipe_jax.config.files import parse_overrides
-from collapipe_jax.config.plane import axis_values, plane_configs, read_axis
+from collapipe_jax.config.sweeps import read_axis
 from collapipe_jax.errors import InputError, require_positive
-from collapipe_jax.files.realisations import load_realisations, point_folder
+from collapipe_jax.files.realisations import load_points
 from collapipe_jax.policies.registry import POLICIES
-from collapipe_jax.simulation.points import compare_points, make_point
+from collapipe_jax.simulation.montecarlo import policy_options
+from collapipe_jax.simulation.points import read_comparisons
 from collapipe_jax.simulation.winners import find_winner, margin_text
 from collapipe_jax.tables import console_for_tables, make_table
 
@@ -32,28 +34,26 @@ _WIDTH = 100
 def main(argv: Sequence[str]) -> None:
     """Compare in every cell, and write who wins."""
     required = ("config", "workdir", "x", "y")
-    defaults = {"networks": 64, "rounds": 20, "tolerance": 0.25, "policies": ",".join(POLICIES)}
+    defaults = {"networks": 64, "rounds": 20, "chunk": 64, "tolerance": 0.25}
+    defaults |= {"policies": ",".join(POLICIES), **SHARD, **CLUSTER}
     given, overrides = make_parser(__doc__, *required, **defaults).parse_known_args(argv)
     if not 0.0 <= given.tolerance < 1.0:
         remedy = "Give 0 or more, and less than 1"
         raise InputError("--tolerance", given.tolerance, "no share of networks", remedy)
-    require_positive(networks=given.networks, rounds=given.rounds)
-    x, y = read_axis("--x", given.x), read_axis("--y", given.y)
-    configs = plane_configs(given.config, parse_overrides(overrides), x, y)
-    labels = [f"{x.key}={one}, {y.key}={other}" for other in y.texts for one in x.texts]
+    require_positive(networks=given.networks)
     sizes = {"rounds": given.rounds, "realisations": given.networks}
-    points = [
-        make_point(label, config, given.policies.split(","), **sizes)
-        for label, config in zip(labels, configs, strict=True)
-    ]
-    plane = {"x": x.key, "x_values": axis_values(x, configs)}
-    plane |= {"y": y.key, "y_values": axis_values(y, configs)}
+    options = policy_options(given.policies.split(","), **sizes, chunk=given.chunk)
+    axes = [read_axis("--y", given.y), read_axis("--x", given.x)]
+    keys = parse_overrides(overrides)
+    made = read_comparisons("map", given.config, keys, options, axes)
     console = console_for_tables(_WIDTH)
-    results, _ = compare_points(given.workdir, "map", plane, points, console)
-    folders = [point_folder(results.folder, index) for index in range(len(points))]
-    cells = [
-        find_winner(load_realisations(folder, "compare"), given.tolerance) for folder in folders
-    ]
+    results = carry_out("map", argv, given, made, console)
+    if results is None:
+        return
+    y, x = made.sweep.axes
+    plane = {"x": x.name, "x_values": x.values, "y": y.name, "y_values": y.values}
+    points = load_points(results.folder, "map")
+    cells = [find_winner(point, given.tolerance) for point in points]
     summary = {**plane, **sizes, "tolerance": given.tolerance, "cells": cells}
     path = results.write_summary(summary)
     console.print(winner_table(summary))

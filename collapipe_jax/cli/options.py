@@ -38,6 +38,7 @@ _EXTRAS = {
     **dict.fromkeys(("sklearn", "requests", "urllib3"), "train"),
     "matplotlib": "figures",
     "tensorboardX": "tensorboard",
+    "submitit": "cluster",
 }
 """Extras of the package by the modules that they bring."""
 

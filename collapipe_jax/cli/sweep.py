@@ -1,78 +1,96 @@
-"""One key after another: policies side by side at every point of a sweep.
+r"""Policies side by side at all combinations of values of keys.
 
-    collapipe sweep --config=configs/sweeps.py:devices --workdir=DIR \
-        --rounds=20 --realisations=32
+    collapipe sweep --config=paper --workdir=DIR --rounds=20 --realisations=32 \
+        --sweep radio.d2e_bandwidth_hz=5e6,10e6 --sweep devices.memory_share=0.25,0.5 --seeds=2
+    collapipe sweep --config=configs/sweeps.py:devices --workdir=DIR
 
-The configuration has, besides ``get_config()``, ``get_sweep()`` with the axis and the points
-(see configs/sweeps.py). Every point is a comparison on file; a sweep that was killed goes on
-with the same arguments.
+Several --sweep make all combinations. Keys in one --sweep, as in --sweep "a=1,2 b=3,4", go
+together. A configuration may have axes too, as ``get_sweep()`` (see configs/sweeps.py). Energy
+budgets follow training.local_steps where this is swept. A sweep that was killed goes on with
+the same arguments. Several processes share the work with --shard=i/n, or with --cluster, which
+starts them.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.config.files import parse_overrides, read_config, read_sweep
+from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
+from collapipe_jax.config.files import parse_overrides
+from collapipe_jax.config.sweeps import file_axes, read_axis
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.realisations import load_points
 from collapipe_jax.policies.registry import POLICIES
-from collapipe_jax.simulation.points import compare_points, make_point
+from collapipe_jax.simulation.comparison import summarise
+from collapipe_jax.simulation.montecarlo import policy_options
+from collapipe_jax.simulation.points import read_comparisons
 from collapipe_jax.statistics import interval_text
-from collapipe_jax.tables import make_table
+from collapipe_jax.tables import console_for_tables, make_table
 
 _STYLE = {"box": box.SIMPLE, "padding": (0, 1, 0, 0)}
+_WIDTH = 100
 
 
 def main(argv: Sequence[str]) -> None:
     """Compare at every point, and write one summary."""
+    defaults = {"rounds": 20, "realisations": 32, "chunk": 64, "policies": ",".join(POLICIES)}
     parser = make_parser(
-        __doc__, "config", "workdir", rounds=20, realisations=32, policies=",".join(POLICIES)
+        __doc__, "config", "workdir", **defaults, seeds=(1, "number of seeds"), **SHARD, **CLUSTER
     )
+    words = "axis KEY=v1,v2,...; repeat it for more"
+    parser.add_argument("--sweep", action="append", default=[], help=words)
     given, overrides = parser.parse_known_args(argv)
-    sweep, keys = read_sweep(given.config), parse_overrides(overrides)
-    sizes = {"rounds": given.rounds, "realisations": given.realisations}
-    policies = given.policies.split(",")
-    points = [
-        make_point(
-            f"{sweep['axis']}: {_text(value)}",
-            read_config(given.config, keys | own),
-            policies,
-            **sizes,
-        )
-        for value, own in sweep["points"]
-    ]
-    swept = {"axis": sweep["axis"], "log": sweep["log"]}
-    swept["values"] = [value for value, _ in sweep["points"]]
-    console = Console()
-    results, summaries = compare_points(given.workdir, "sweep", swept, points, console)
-    found = [{"value": value} | own for value, own in zip(swept["values"], summaries, strict=True)]
-    path = results.write_summary({**swept, "points": found})
-    console.print(latency_table(sweep["axis"], found))
-    if found[0]["reduction_percent"]:
-        console.print(reduction_table(sweep["axis"], found))
+    options = policy_options(
+        given.policies.split(","),
+        rounds=given.rounds,
+        realisations=given.realisations,
+        chunk=given.chunk,
+    )
+    axes = [*file_axes(given.config), *(read_axis("--sweep", text) for text in given.sweep)]
+    if not axes and given.seeds == 1:
+        remedy = "Give --sweep KEY=v1,v2,... or a --config with get_sweep()"
+        raise InputError("--sweep", given.sweep, "nothing is swept", remedy)
+    keys = parse_overrides(overrides)
+    made = read_comparisons("sweep", given.config, keys, options, axes, given.seeds)
+    console = console_for_tables(_WIDTH)
+    results = carry_out("sweep", argv, given, made, console)
+    if results is None:
+        return
+    comparisons = map(summarise, load_points(results.folder, "sweep"))
+    labels = [point.labels for point in made.sweep.points]
+    points = [{"at": at} | own for at, own in zip(labels, comparisons, strict=True)]
+    path = results.write_summary({"axes": results.options["axes"], "points": points})
+    console.print(latency_table(points))
+    if points[0]["reduction_percent"]:
+        console.print(reduction_table(points))
     print(f"written: {path}")
 
 
-def latency_table(axis: str, points: Sequence[Mapping[str, Any]]) -> Table:
+def latency_table(points: Sequence[Mapping[str, Any]]) -> Table:
     """Mean latency of every policy at every point."""
     rows = []
     for point in points:
         latency = (policy["latency_s"] | {"ci95": None} for policy in point["policies"].values())
-        rows.append((_text(point["value"]), *map(interval_text, latency)))
-    headings = (axis, *points[0]["policies"])
+        rows.append((*map(_text, point["at"].values()), *map(interval_text, latency)))
+    headings = (*points[0]["at"], *points[0]["policies"])
     return make_table(headings, rows, left=0, title="Mean latency of a round, s", **_STYLE)
 
 
-def reduction_table(axis: str, points: Sequence[Mapping[str, Any]]) -> Table:
+def reduction_table(points: Sequence[Mapping[str, Any]]) -> Table:
     """Latency saved by ``dssra`` over every other policy, at every point."""
     saved = [point["reduction_percent"]["latency_s"] for point in points]
     rows = [
-        (_text(point["value"]), *(interval_text(interval, "{:.0f}") for interval in own.values()))
+        (
+            *map(_text, point["at"].values()),
+            *(interval_text(interval, "{:.0f}") for interval in own.values()),
+        )
         for point, own in zip(points, saved, strict=True)
     ]
-    return make_table((axis, *saved[0]), rows, left=0, title="Latency saved by dssra, %", **_STYLE)
+    headings = (*points[0]["at"], *saved[0])
+    return make_table(headings, rows, left=0, title="Latency saved by dssra, %", **_STYLE)
 
 
 def _text(value: float | str) -> str:

@@ -7,7 +7,6 @@ A name is one of :data:`NAMED`, a file ends in ``.py``, and a module has a dot, 
 import ast
 import importlib
 import importlib.util
-import numbers
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,7 +48,7 @@ def read_values(
     path: str = "default", overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config, dict[str, Any]]:
     """A configuration as of :func:`read_config`, not checked yet, and overrides of unknown keys."""
-    config = _call(path, "get_config")
+    config = call_function(path, "get_config")
     if not isinstance(config, ConfigDict):
         problem = f"its get_config() returns {type(config).__name__}"
         raise InputError("--config", path, problem, "Return an ml_collections.ConfigDict")
@@ -86,42 +85,22 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, str]:
     return overrides
 
 
-def read_sweep(path: str) -> dict[str, Any]:
-    """The sweep of a configuration file with ``get_sweep()``, or of ``FILE:ARGUMENT``.
+def call_function(path: str, name: str, *, optional: bool = False) -> Any:
+    """Result of a function of a configuration, given its variant if there is one.
 
-    Returns:
-      ``axis``, ``log`` and ``points``: pairs of a number, or of a name throughout, and the
-      overrides of the configuration.
+    None where the configuration lacks an ``optional`` function.
 
     Raises:
-      InputError: if there is no such file, or it has no sweep, or not a whole one.
+      InputError: if the path is wrong, or the function fails.
     """
-    sweep = _call(path, "get_sweep")
-    remedy = "Return {'axis': str, 'log': bool, 'points': [(number, {key: value}), ...]}"
-    if not isinstance(sweep, Mapping) or set(sweep) != {"axis", "log", "points"}:
-        raise InputError("--config", path, "its get_sweep() is no sweep", remedy)
-    if not isinstance(sweep["points"], list | tuple) or not sweep["points"]:
-        raise InputError("--config", path, "get_sweep() has no points", remedy)
-    for point in sweep["points"]:
-        match point:
-            case [numbers.Real() | str(), Mapping()]:
-                continue
-        raise InputError("--config", path, f"get_sweep() has the point {point!r}", remedy)
-    named = [isinstance(value, str) for value, _ in sweep["points"]]
-    if any(named) and not all(named):
-        raise InputError("--config", path, "get_sweep() mixes names and numbers", remedy)
-    kind = str if all(named) else float
-    return {**sweep, "points": [(kind(value), dict(keys)) for value, keys in sweep["points"]]}
-
-
-def _call(path: str, name: str) -> Any:
-    """Result of a function of a configuration, given its variant if there is one."""
     place, _, variant = path.partition(":")
     try:
         names = _names(path, place)
         if variant not in names.get("VARIANTS", (variant,)):
             known = ", ".join(f"{place}:{one}" for one in names["VARIANTS"] if one)
             raise InputError("--config", path, "no such variant", f"Choose among: {known}")
+        if optional and name not in names:
+            return None
         return names[name](*([variant] if variant else []))
     except InputError:
         raise

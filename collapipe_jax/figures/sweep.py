@@ -6,9 +6,11 @@ A network counts with its mean over the rounds. Points of a value are drawn side
 intervals hide one another. Axes of amounts are logarithmic where these differ by more than a
 factor of 30. A point whose value is infinite has no marker. Where links are bad, mean
 latencies rest on few networks, so read the medians first. A sweep whose points have names
-has a row for each.
+has a row for each. A sweep of several axes has a figure along the first for every point of the
+others; seeds are more networks.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +19,7 @@ from matplotlib.figure import Figure
 
 from collapipe_jax.figures import style
 from collapipe_jax.figures.comparison import horizon, only_runnable, separate_rows
-from collapipe_jax.files.realisations import Sweep
+from collapipe_jax.files.realisations import Line
 from collapipe_jax.simulation.comparison import round_means
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 
@@ -48,7 +50,7 @@ class Panel(NamedTuple):
         return np.concatenate([part for one in self.estimates.values() for part in one[::2]])
 
 
-def sweep_panels(result: Sweep, statistic: str) -> dict[str, Panel]:
+def sweep_panels(result: Line, statistic: str) -> dict[str, Panel]:
     """Panels by metric, latency first, of a key of ``STATISTICS``."""
     points = [round_means(only_runnable(point)) for point in result.points]
     panels = {}
@@ -69,18 +71,19 @@ def sweep_panels(result: Sweep, statistic: str) -> dict[str, Panel]:
 
 
 @style.styled
-def draw(result: Sweep, statistic: str = "median") -> Figure:
+def draw(result: Line, statistic: str = "median") -> Figure:
     """Draw latency at the left and, smaller, the other amounts; by a key of ``STATISTICS``."""
     panels, named = sweep_panels(result, statistic), isinstance(result.values[0], str)
     figure = (_draw_named if named else _draw_values)(result, panels)
     title = f"{statistic} over {horizon(only_runnable(result.points[0]))}"
-    figure.axes[0].set_title(title, loc="left")
+    at = ", ".join(f"{name} = {value}" for name, value in result.others.items())
+    figure.axes[0].set_title(f"{at}\n{title}" if at else title, loc="left")
     handles = style.policy_handles(panels["latency_s"].estimates, joined=not named)
     figure.legend(handles=handles, loc="outside upper center", ncols=4)
     return figure
 
 
-def _draw_values(result: Sweep, panels: dict[str, Panel]) -> Figure:
+def _draw_values(result: Line, panels: dict[str, Panel]) -> Figure:
     """Draw one panel an amount against the values."""
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, 3.7)
     grid = figure.add_gridspec(2, 3, width_ratios=[1.35, 1.0, 1.0])
@@ -93,7 +96,7 @@ def _draw_values(result: Sweep, panels: dict[str, Panel]) -> Figure:
     return figure
 
 
-def is_log(result: Sweep) -> bool:
+def is_log(result: Line) -> bool:
     """Whether the axis of the swept values is logarithmic."""
     return result.log and min(result.values) > 0
 
@@ -103,7 +106,7 @@ def _offsets(policies: int) -> np.ndarray:
     return (np.arange(policies) + 0.5) / policies - 0.5
 
 
-def side_by_side(result: Sweep, policies: int) -> np.ndarray:
+def side_by_side(result: Line, policies: int) -> np.ndarray:
     """Places of the points of every policy, around the values, ``[policies, points]``."""
     values = np.array(result.values, np.float64)
     place = np.log(values) if is_log(result) else values
@@ -125,7 +128,7 @@ def _overlay(axes: Axes, places: np.ndarray, panel: Panel) -> None:
         axes.errorbar(place, each.value, yerr=error, **thin, **looks[name])
 
 
-def _swept_axis(axes: Axes, result: Sweep, labelled: bool) -> None:
+def _swept_axis(axes: Axes, result: Line, labelled: bool) -> None:
     """Scale and ticks of what is swept; its unit where it has one."""
     if is_log(result):
         axes.set_xscale("log")
@@ -139,7 +142,7 @@ def _swept_axis(axes: Axes, result: Sweep, labelled: bool) -> None:
         axes.tick_params(labelbottom=False)
 
 
-def _draw_named(result: Sweep, panels: dict[str, Panel]) -> Figure:
+def _draw_named(result: Line, panels: dict[str, Panel]) -> Figure:
     """Draw one panel an amount; in a row, a named point, policies are below one another."""
     count = len(result.values)
     row_in = max(0.2, _POLICY_IN * len(panels["latency_s"].estimates))
@@ -170,6 +173,10 @@ def _rows(axes: Axes, panel: Panel) -> None:
         axes.plot(each.value, rows, clip_on=False, **style.alone(looks[name]))
 
 
-def draw_several(result: Sweep) -> dict[str, Figure]:
-    """Both figures by the names of their files."""
-    return {"sweep": draw(result, "median"), "sweep_mean": draw(result, "mean")}
+def draw_several(lines: Sequence[Line]) -> dict[str, Figure]:
+    """Both figures of every line, by the names of their files."""
+    figures = {}
+    for index, line in enumerate(lines):
+        number = f"_{index + 1}" if len(lines) > 1 else ""
+        figures |= {f"sweep{number}": draw(line), f"sweep_mean{number}": draw(line, "mean")}
+    return figures

@@ -3,20 +3,47 @@
 import json
 import math
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+PARTIAL = ".partial"
+"""Ending of files that are being written, or were when a program was killed."""
+
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file at once or not at all, its folder made, also when the program is killed."""
+    partial = _write_partial(path, content)
+    partial.replace(path)
+
+
+def write_new_text(path: Path, text: str) -> bool:
+    """Write a text as ``write_text`` does, unless there is a file; whether it was written.
+
+    Of several processes that call it at once, one writes.
+    """
+    partial = _write_partial(path, text.encode())
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        partial.replace(path)
+        return True
+    finally:
+        partial.unlink(missing_ok=True)
+    return True
+
+
+def _write_partial(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     with partial.open("wb") as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    partial.replace(path)
+    return partial
 
 
 def write_text(path: Path, text: str) -> None:
@@ -48,5 +75,5 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def partial_path(path: Path) -> Path:
-    """Path of a file while it is being written."""
-    return path.with_name(path.name + ".partial")
+    """A path for a file while it is being written, another one in every process and call."""
+    return path.with_name(f"{path.name}.{uuid.uuid4().hex}{PARTIAL}")

@@ -1,12 +1,12 @@
-"""Results of experiments and training runs as labelled datasets of xarray (extra ``results``).
+"""Results of experiments and training runs as labelled datasets of xarray.
 
 Axes have names, policies and swept values are coordinates, and units are attributes. Where one
-policy lacks a quantity that another has, it is nan.
+policy lacks a quantity that another has, or a part is not written yet, it is nan.
 """
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,32 +14,34 @@ import numpy as np
 from collapipe_jax.cost.latency import LatencyParts
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import load_run
-from collapipe_jax.files.realisations import case_name, chunk_parts, point_folder
 from collapipe_jax.files.results import Results, Variable, read_settings
 from collapipe_jax.units import unit_of
 
 if TYPE_CHECKING:
     import xarray
 
-_TABLES = ("race", "convergence")
-"""Experiments with one part, ``runs``."""
+_TABLES = {"race": "runs", "convergence": "runs"}
+"""Experiments that open as a table, and its name."""
 _LAST_AXES = {"forward_flow_s": "forward_stage", "backward_flow_s": "backward_stage"}
 _LAST_AXES |= {"parts_s": "part", "client_parts_s": "client_part"}
 """Last axes of a training run's history that are not of clusters or nodes."""
 
 
-def open_results(workdir: str | os.PathLike) -> "xarray.Dataset":
+def open_results(workdir: str | os.PathLike, table: str = "") -> "xarray.Dataset":
     """Results on file as one dataset; settings are its attributes, as JSON.
 
     A comparison or closed loop has the axes ``policy`` and ``realisation``, and ``v`` if it has
     several weights of latency. A sweep or map also has those of its swept values. A race or
-    study of convergence has the axis ``run``, a training run ``round``.
+    study of convergence has the axis ``run``, a training run ``round``. Arrays are read when
+    they are used. Integers and booleans of comparisons are floating-point numbers, so that
+    those that are missing can be nan.
 
     Args:
-      workdir: of ``collapipe compare``, ``sweep``, ``map`` or ``train``, or of such a study.
+      workdir: of ``collapipe compare``, ``sweep``, ``map`` or ``train``, or of a study.
+      table: name of a table of a study (docs/file-formats.md).
 
     Raises:
-      InputError: if the folder has no such results, or xarray is not installed.
+      InputError: if the folder has no such results.
 
     Example:
       >>> import tempfile
@@ -57,49 +59,22 @@ def open_results(workdir: str | os.PathLike) -> "xarray.Dataset":
     experiment = settings.get("experiment")
     if experiment is None:
         return _training(workdir)
-    if experiment in ("compare", "closed_loop"):
-        return _comparison(workdir, experiment)
-    results = Results.open(workdir, experiment)
-    if experiment in ("sweep", "map"):
-        return _points(results, experiment)
-    if experiment in _TABLES:
-        return _dataset(results.read_labelled("runs"), settings)
-    remedy = "Read its parts by collapipe_jax.files.results.Results"
-    raise InputError("workdir", str(workdir), f"{experiment} makes no dataset", remedy)
+    store, table = Results.open(workdir, experiment).store, table or _TABLES.get(experiment, "")
+    if not (store / table / "zarr.json").exists():
+        known = ", ".join(sorted(path.parent.name for path in store.glob("*/zarr.json")))
+        remedy = f"Choose among: {known}" if known and table else "Run it again"
+        raise InputError("workdir", str(workdir), f"holds no results {table}".strip(), remedy)
+    import xarray
 
-
-def _comparison(workdir: str | os.PathLike, experiment: str) -> "xarray.Dataset":
-    """Policies, and values of V where there are several, side by side."""
-    results = Results.open(workdir, experiment)
-    options = results.options
-
-    def case(policy: str, v: float):
-        return _dataset(results.read_labelled(*chunk_parts(case_name(policy, v), options)))
-
-    by_policy = [
-        _stack([case(policy, v) for v in options["v"]], "v", options["v"])
-        for policy in options["policies"]
-    ]
-    found = _stack(by_policy, "policy", options["policies"])
-    found = found.squeeze("v") if len(options["v"]) == 1 else found
-    networks = _dataset(results.read_labelled("networks"), results.settings)
-    return networks.merge(found)
-
-
-def _points(results: Results, experiment: str) -> "xarray.Dataset":
-    """Comparisons along the axis of a sweep, or both axes of a map."""
-    options = results.options
-    if experiment == "sweep":
-        axes = {options["axis"]: options["values"]}
-    else:
-        axes = {options[axis]: options[f"{axis}_values"] for axis in ("y", "x")}
-    count = len(options["points"])
-    found = [_comparison(point_folder(results.folder, i), "compare") for i in range(count)]
-    for name, values in reversed(axes.items()):  # the last axis runs fastest
-        size = len(values)
-        groups = [found[start : start + size] for start in range(0, len(found), size)]
-        found = [_stack(group, name, values) for group in groups]
-    return found[0].assign_attrs(_attributes(results.settings))
+    found = xarray.open_dataset(
+        store,
+        engine="zarr",
+        consolidated=False,
+        chunks=None,
+        decode_times=False,
+        group=table or None,
+    )
+    return _indexed(found).assign_attrs(_attributes(settings)).drop_encoding()
 
 
 def _training(workdir: str | os.PathLike) -> "xarray.Dataset":
@@ -120,44 +95,24 @@ def _training(workdir: str | os.PathLike) -> "xarray.Dataset":
     return found.assign_coords(part=list(LatencyParts._fields))
 
 
-def _dataset(
-    variables: Mapping[str, Variable], settings: Mapping[str, Any] | None = None
-) -> "xarray.Dataset":
-    """A dataset of arrays with named axes, all indexed; the suffix of a name says its unit."""
+def _dataset(variables: Mapping[str, Variable], settings: Mapping[str, Any]) -> "xarray.Dataset":
+    """A dataset of arrays with named axes; the suffix of a name says its unit."""
+    import xarray
+
     data = {
-        name: (variable.axes.split(), variable.values, _unit(name.partition(".")[0]))
+        name: (variable.axes.split(), variable.values, {"units": unit_of(name)})
         for name, variable in variables.items()
     }
-    found = _xarray().Dataset(data, attrs=_attributes(settings or {}))
+    return _indexed(xarray.Dataset(data, attrs=_attributes(settings)))
+
+
+def _indexed(found: "xarray.Dataset") -> "xarray.Dataset":
+    """A dataset whose axes all have coordinates."""
     return found.assign_coords(
         {axis: np.arange(size) for axis, size in found.sizes.items() if axis not in found.coords}
     )
 
 
-def _stack(
-    datasets: Sequence["xarray.Dataset"], name: str, values: Sequence[Any]
-) -> "xarray.Dataset":
-    """Datasets along a new axis."""
-    xarray = _xarray()
-    axis = xarray.IndexVariable(name, values, _unit(name))
-    return xarray.concat(
-        datasets, axis, data_vars="all", coords="minimal", join="outer", combine_attrs="override"
-    )
-
-
-def _unit(name: str) -> dict[str, str]:
-    return {"units": unit_of(name)}
-
-
 def _attributes(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings as attributes that every format of files can hold."""
     return {name: json.dumps(value) for name, value in settings.items()}
-
-
-def _xarray() -> Any:
-    try:
-        import xarray
-    except ModuleNotFoundError as error:
-        remedy = "Install the extra: pip install 'collapipe-jax[results]'"
-        raise InputError("xarray", "missing", "datasets need it", remedy) from error
-    return xarray

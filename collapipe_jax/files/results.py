@@ -1,30 +1,31 @@
-"""Results of an experiment on file: settings as JSON, labelled arrays in parts.
+"""Results of an experiment on file: settings as JSON, labelled arrays in one store.
 
 A folder holds ``config.json``, with the name of the ``experiment``, its ``options`` and its
-``config``; ``results/PART.npz``; and ``summary.json``. A file is whole or not there, so a
+``config``; ``results.zarr``; ``parts/PART.json``; and ``summary.json``. A part is a piece of the
+arrays, or a table. Its file in ``parts`` is written last, so it is done where there is one: a
 killed experiment goes on with the parts that are missing and ends with the same bytes. As in
 xarray an array has named axes; its unit is the suffix of its name.
 """
 
 import dataclasses
-import io
 import json
 import os
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flax import struct
 from jax.typing import ArrayLike
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import read_object, write_bytes, write_json
-from collapipe_jax.files.workdir import open_workdir
-from collapipe_jax.units import unit_of
+from collapipe_jax.files.atomic import read_object, write_json
+from collapipe_jax.files.workdir import open_workdir, wrong_workdir
 
-_LABELS = "labels"
+if TYPE_CHECKING:
+    from collapipe_jax.files.store import Place
+
+_PARTS = "parts"
 
 
 class Variable(struct.PyTreeNode):
@@ -48,17 +49,29 @@ class Results:
         experiment: str,
         options: Mapping[str, Any],
         config: Mapping[str, Any] | None = None,
+        coordinates: Mapping[str, tuple[str, Sequence[Any]]] | None = None,
     ) -> "Results":
         """Take possession of a workdir, or go on with the same experiment there.
 
-        The options are all that the numbers depend on besides the configuration.
+        Several processes may do so at once.
+
+        Args:
+          workdir: its folder.
+          experiment: its name.
+          options: all that the numbers depend on besides the configuration.
+          config: the configuration, if there is one.
+          coordinates: by name the axis and the values, numbers or names.
 
         Raises:
           InputError: if the folder holds results of other settings, or foreign files.
         """
         settings = {"experiment": experiment, "options": dict(options)}
         settings |= {} if config is None else {"config": dict(config)}
-        return cls(open_workdir(workdir, settings, resume=True), settings)
+        _refuse_old(Path(workdir))
+        results = cls(open_workdir(workdir, settings, resume=True), settings)
+        attributes = {name: json.dumps(value) for name, value in settings.items()}
+        _store().create_store(results.store, coordinates or {}, attributes)
+        return results
 
     @classmethod
     def open(cls, workdir: str | os.PathLike, experiment: str) -> "Results":
@@ -67,6 +80,7 @@ class Results:
         if settings.get("experiment") != experiment:
             problem = f"holds no results of {experiment}"
             raise InputError("workdir", str(workdir), problem, f"Name a workdir of {experiment}")
+        _refuse_old(Path(workdir))
         return cls(Path(workdir), settings)
 
     @property
@@ -79,60 +93,98 @@ class Results:
         """The configuration."""
         return self.settings["config"]
 
+    @property
+    def store(self) -> Path:
+        """Folder of the arrays."""
+        return self.folder / "results.zarr"
+
     def path(self, part: str) -> Path:
-        """File of a part."""
-        return self.folder / "results" / f"{part}.npz"
+        """The file that says that a part is done."""
+        return self.folder / _PARTS / f"{part}.json"
 
     def missing(self, parts: Iterable[str]) -> list[str]:
         """Parts that are not on file."""
         return [part for part in parts if not self.path(part).exists()]
 
-    def write(self, part: str, data: Mapping[str, Variable]) -> None:
-        """Write a part at once or not at all; the same data give the same bytes."""
-        labels = {
-            name: {"axes": variable.axes.split(), "unit": unit_of(name.partition(".")[0])}
-            for name, variable in data.items()
-        }
-        arrays: dict[str, Any] = {name: variable.values for name, variable in data.items()}
-        content = io.BytesIO()
-        np.savez(content, **{_LABELS: json.dumps(labels)}, **arrays)
-        write_bytes(self.path(part), content.getvalue())
+    def write(self, part: str, data: Mapping[str, Variable], place: "Place | None" = None) -> None:
+        """Write a part at once or not at all; the same data give the same bytes.
 
-    def read(self, *parts: str) -> dict[str, np.ndarray]:
-        """Arrays of parts, joined along their first axis; an ``InputError`` without a file."""
-        found = self.read_labelled(*parts)
-        return {name: np.asarray(variable.values) for name, variable in found.items()}
+        Args:
+          part: its name.
+          data: its arrays.
+          place: where they lie in arrays of several parts; without one they are a table.
+        """
+        arrays = {name: (variable.axes, variable.values) for name, variable in data.items()}
+        if place is None:
+            self.path(part).unlink(missing_ok=True)
+            _store().write_table(self.store, part, arrays)
+        else:
+            _store().write_part(self.store, arrays, place)
+        shapes = {name: np.shape(values) for name, (_, values) in arrays.items()}
+        write_json(self.path(part), shapes)
 
-    def read_labelled(self, *parts: str) -> dict[str, Variable]:
-        """As ``read``, with the names of axes."""
-        found = [self._load(part) for part in parts]
-        if len(found) == 1:  # its arrays may have no axis
-            return found[0]
+    def read(self, part: str) -> dict[str, np.ndarray]:
+        """Columns of a table by name.
+
+        Raises:
+          InputError: if it is missing or damaged.
+        """
+
+        def load(shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
+            found = {name: _store().read_array(self.store / part, name)[1] for name in shapes}
+            if {name: list(values.shape) for name, values in found.items()} != shapes:
+                raise ValueError("other shapes")
+            return found
+
+        return self._load(part, load)
+
+    def read_parts(self, places: Mapping[str, "Place"]) -> dict[str, dict[str, np.ndarray]]:
+        """Arrays of parts, by the name of the part and their own.
+
+        Raises:
+          InputError: if a part is missing or damaged.
+        """
+        reader = _store().Reader(self.store)
         return {
-            name: variable.replace(values=np.concatenate([one[name].values for one in found]))
-            for name, variable in found[0].items()
+            part: self._load(part, lambda shapes, place=place: reader.part(place, shapes))
+            for part, place in places.items()
         }
 
-    def _load(self, part: str) -> dict[str, Variable]:
+    def _load(self, part: str, load: Callable[[Mapping[str, Any]], dict]) -> dict[str, np.ndarray]:
+        """Arrays of a part with the shapes on file."""
         path = self.path(part)
-        try:
-            # NumPy leaves a damaged file open unless it is given an open one.
-            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
-                labels = json.loads(str(found[_LABELS]))
-                return {
-                    name: Variable(" ".join(label["axes"]), found[name])
-                    for name, label in labels.items()
-                }
-        except FileNotFoundError:
+        if not path.exists():
             problem, remedy = "is missing", "Let its run go on with the same arguments"
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            problem, remedy = f"is damaged ({error})", "Delete it and let its run go on"
-        raise InputError("workdir", str(path), problem, remedy)
+            raise InputError("workdir", str(path), problem, remedy)
+        try:
+            shapes = read_object(path)
+            if shapes is None:
+                raise ValueError("no JSON object")
+            return load(shapes)
+        except (ValueError, KeyError, RuntimeError, OSError) as error:
+            problem = f"is damaged ({error})".splitlines()[0]
+            raise InputError(
+                "workdir", str(path), problem, "Delete it and let its run go on"
+            ) from error
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         """Write ``summary.json``; a number that is infinite or unknown becomes null."""
         write_json(self.folder / "summary.json", summary)
         return self.folder / "summary.json"
+
+
+def _store() -> Any:
+    """The module of the store; imported only where arrays are read or written."""
+    from collapipe_jax.files import store
+
+    return store
+
+
+def _refuse_old(folder: Path) -> None:
+    """Refuse a folder whose arrays an older version wrote as ``.npz``."""
+    if (folder / "results").is_dir() and next((folder / "results").rglob("*.npz"), None):
+        problem = "its results are .npz files of an older version"
+        raise wrong_workdir(folder, problem, "Run it again in another workdir")
 
 
 def read_settings(workdir: str | os.PathLike) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import partial_path, read_object, write_text
+from collapipe_jax.files.atomic import PARTIAL, read_object, write_new_text, write_text
 
 
 def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
@@ -29,7 +29,12 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
         raise wrong_workdir(path, problem, "Choose a path for a folder") from None
     saved = path / "config.json"
     config = json.loads(json.dumps(config))
-    if saved.exists():
+    text = json.dumps(config, indent=1, sort_keys=True) + "\n"
+    # Another process may be taking possession too: its first file is this one.
+    foreign = any(not entry.name.endswith(PARTIAL) for entry in path.iterdir())
+    if foreign and not saved.exists():
+        raise wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
+    if saved.exists() or not write_new_text(saved, text):
         found = read_config(path)
         if found != config and not (resume and added_rounds(found, config)):
             problem = f"belongs to another configuration ({_first_difference(found, config)})"
@@ -41,9 +46,7 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
         if found == config:
             return path
         (path / "summary.json").unlink(missing_ok=True)  # first: a run without is not finished
-    elif any(entry != partial_path(saved) for entry in path.iterdir()):
-        raise wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
-    write_text(saved, json.dumps(config, indent=1, sort_keys=True) + "\n")
+        write_text(saved, text)
     return path
 
 

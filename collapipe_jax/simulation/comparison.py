@@ -1,25 +1,19 @@
 """Comparisons: all policies on the same networks, under the same fading; no learning."""
 
 import functools
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from ml_collections import ConfigDict
-from rich.console import Console
 
-from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.feasibility import can_run
-from collapipe_jax.files.realisations import Realisations, load_realisations
-from collapipe_jax.files.results import Results, Variable
+from collapipe_jax.files.realisations import Realisations
+from collapipe_jax.files.results import Variable
 from collapipe_jax.simulation.constraints import DIVERGENCE_LIMIT, ENERGY_LIMIT, runnable
 from collapipe_jax.simulation.environment import reset
-from collapipe_jax.simulation.montecarlo import run_policies, stack
-from collapipe_jax.simulation.reducers import per_round
+from collapipe_jax.simulation.montecarlo import stack
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import mean_interval, median_estimate, reduction_percent
 
@@ -28,23 +22,12 @@ METRICS = ("latency_s", "compute_latency_s", "device_memory_bytes", "energy_j", 
 OURS = "dssra"
 
 
-def compare(
-    config: ConfigDict, options: Mapping[str, Any], workdir: str | os.PathLike, console: Console
-) -> dict[str, Any]:
-    """Run what is missing in a workdir, and summarise as in ``summary.json``."""
-    params = build_system_params(config)  # refuses a wrong one before there is a workdir
-    results = Results.create(workdir, "compare", options, config.to_dict())
-    run_policies(results, params, _networks, per_round, console)
-    summary = summarise(load_realisations(results.folder, "compare"))
-    results.write_summary(summary)
-    return summary
-
-
-def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> dict[str, Variable]:
-    """Limits and reference latency of all networks."""
+def networks(
+    keys: Array, rows: Array, params: SystemParams, options: Mapping[str, Any]
+) -> dict[str, Variable]:
+    """Limits and reference latency of networks."""
     del options
-    found = _network(keys, params, jnp.arange(len(keys)))
-    return {name: stack(variable) for name, variable in found.items()}
+    return {name: stack(variable) for name, variable in _network(keys, params, rows).items()}
 
 
 @jax.jit

@@ -1,11 +1,14 @@
 """Monte-Carlo simulation: policies on common random numbers, reduced and kept on file.
 
 A realisation is one network and its fading, drawn from a key of its own, the same for every
-policy. Realisations run in chunks; a reducer says what is kept of each history.
+policy. Realisations run in chunks; a reducer says what is kept of each history. A chunk is one
+program on one device, whatever else runs beside it, so results depend on nothing but its size.
 """
 
 import functools
+import queue
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +17,10 @@ from jax import Array
 from rich.console import Console
 from rich.progress import track
 
-from collapipe_jax.errors import require_positive
-from collapipe_jax.files.realisations import case_name, chunk_parts
+from collapipe_jax.errors import InputError, require_positive
+from collapipe_jax.files.realisations import parts_of, point_config
 from collapipe_jax.files.results import Results, Variable
+from collapipe_jax.files.store import Place
 from collapipe_jax.policies.registry import Policy, make_policy
 from collapipe_jax.seeds import seed_of
 from collapipe_jax.simulation.environment import SystemRound, reset, simulate
@@ -83,10 +87,44 @@ def simulate_reduced(
     return {name: stack(variable) for name, variable in kept.items()}
 
 
+class Shard(NamedTuple):
+    """A share of the parts of an experiment."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, parts: Sequence[str]) -> list[str]:
+        """Its own of all parts: of ``count`` neighbours one."""
+        return list(parts[self.index :: self.count])
+
+
+WHOLE = Shard()
+"""All parts."""
+
+
+def read_shard(text: str) -> Shard:
+    """A shard written as ``i/n``, ``i`` from 0.
+
+    Raises:
+      InputError: if the text has another form.
+    """
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise InputError("--shard", text, "no shard", "Write i/n with i from 0 to n - 1")
+    return Shard(int(index), int(count))
+
+
 def policy_options(
-    policies: Sequence[str], v: Sequence[float], *, rounds: int, realisations: int, chunk: int
+    policies: Sequence[str],
+    *,
+    rounds: int,
+    realisations: int,
+    chunk: int,
+    v: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """Options of a Monte-Carlo experiment, checked; every policy once.
+
+    ``v`` are weights of latency besides those of configurations.
 
     Raises:
       InputError: naming the option that is wrong.
@@ -94,70 +132,115 @@ def policy_options(
     require_positive(rounds=rounds, realisations=realisations, chunk=chunk)
     for name in policies:
         make_policy(name)
-    return {
+    options = {
         "rounds": rounds,
         "realisations": realisations,
         "chunk": min(chunk, realisations),
         "policies": list(dict.fromkeys(policies)),
-        "v": [float(value) for value in v],
     }
+    return options | ({} if v is None else {"v": [float(value) for value in v]})
+
+
+Networks = Callable[[Array, Array, SystemParams, Mapping[str, Any]], dict[str, Variable]]
+"""What is kept of networks: of the keys and numbers of a chunk, parameters, and options."""
 
 
 def run_policies(
     results: Results,
-    params: SystemParams,
-    networks: Callable[[Array, SystemParams, Mapping[str, Any]], dict[str, Variable]],
+    params: Sequence[SystemParams],
+    networks: Networks,
     reduce: Reducer,
     console: Console,
-) -> None:
-    """Simulate the policies and V of a Monte-Carlo experiment that are not on file.
+    shard: Shard = WHOLE,
+) -> int:
+    """Simulate the parts of a shard that are not on file.
 
     Args:
       results: where they go; its options are those of :func:`policy_options`.
-      params: what the networks are drawn from.
-      networks: what is kept as the part ``networks``, from keys, parameters and options.
+      params: of every point, what its networks are drawn from.
+      networks: what is kept of the networks.
       reduce: what is kept of every history.
       console: for progress.
+      shard: which parts.
+
+    Returns:
+      The number of parts of all shards that are missing still.
     """
-    options = results.options
-    if results.missing(["networks"]):
-        keys = realisation_keys(seed_of(results.config, "network"), options["realisations"])
-        results.write("networks", networks(keys, params, options))
-    cases = {
-        case_name(name, v): Setup(
-            make_policy(**{**results.config["policy"], "name": name}), with_v(params, v)
-        )
-        for name in options["policies"]
-        for v in options["v"]
-    }
-    run_cases(results, cases, reduce, console)
+    parts = parts_of(results.options)
+    own = shard.of(list(parts))
+    configs = functools.cache(functools.partial(point_config, results.settings))
+    for name in results.missing(name for name in own if not parts[name].policy):
+        part, options = parts[name], results.options
+        keys, rows = _draws(configs(part.point), part.place)
+        kept = networks(keys, rows, params[part.point], options)
+        results.write(name, _cut(kept, part.place), part.place)
+    cases = {}
+    for name in own:
+        part = parts[name]
+        if part.policy:
+            config, system = configs(part.point), params[part.point]
+            system = system if part.v is None else with_v(system, part.v)
+            policy = make_policy(**{**config["policy"], "name": part.policy})
+            cases[name] = Work(Setup(policy, system), part.place, config)
+    run_parts(results, cases, reduce, console)
+    return len(results.missing(parts))
 
 
-def run_cases(
-    results: Results, cases: Mapping[str, Setup], reduce: Reducer, console: Console
+class Work(NamedTuple):
+    """A part to simulate."""
+
+    setup: Setup
+    place: Place  # in the arrays on file
+    config: Mapping[str, Any]  # whose seed draws the networks
+
+
+def run_parts(
+    results: Results, parts: Mapping[str, Work], reduce: Reducer, console: Console
 ) -> None:
-    """Simulate the chunks of all cases, by name, that are not on file.
+    """Simulate parts, by name, that are not on file: a chunk on every device at a time.
 
-    The options of ``results`` have the rounds, realisations and chunk.
+    The options of ``results`` have the number of rounds. A device has a program of its own: one
+    program for all devices would round otherwise than that of a single one.
     """
-    options = results.options
-    keys = realisation_keys(seed_of(results.config, "network"), options["realisations"])
-    chunks = {
-        part: (case, start)
-        for name, case in cases.items()
-        for part, start in chunk_parts(name, options).items()
-    }
-    for part in track(results.missing(chunks), description="simulating", console=console):
-        case, start = chunks[part]
-        rows = chunk_rows(start, options["chunk"], options["realisations"])
-        arrays = simulate_reduced(
-            keys[rows],
-            rows,
-            case.params,
-            case.arguments,
-            policy=case.policy,
-            rounds=options["rounds"],
-            reduce=reduce,
-        )
-        left = options["realisations"] - start
-        results.write(part, jax.tree.map(lambda values, left=left: values[:left], arrays))
+    missing, devices = results.missing(parts), jax.local_devices()
+    if 0 < len(missing) < len(devices):
+        few = f"{len(missing)} of {len(devices)} devices have a chunk; a smaller --chunk makes more"
+        console.print(few)
+    idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for device in devices:
+        idle.put(device)
+
+    def make(part: str) -> None:
+        device = idle.get()
+        try:
+            if results.missing([part]):  # others may be at work in the same folder
+                work = parts[part]
+                kept = _simulate(work, results.options["rounds"], reduce, device)
+                results.write(part, kept, work.place)
+        finally:
+            idle.put(device)
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        made = pool.map(make, missing) if len(devices) > 1 else map(make, missing)
+        for _ in track(made, "simulating", total=len(missing), console=console):
+            pass
+
+
+def _simulate(work: Work, rounds: int, reduce: Reducer, device: Any) -> dict[str, Variable]:
+    """A part on a device, without what fills up the last chunk."""
+    inputs = jax.device_put((*_draws(work.config, work.place), *work.setup[1:]), device)
+    policy = work.setup.policy
+    kept = simulate_reduced(*inputs, policy=policy, rounds=rounds, reduce=reduce)
+    return _cut(jax.device_get(kept), work.place)
+
+
+def _draws(config: Mapping[str, Any], place: Place) -> tuple[Array, Array]:
+    """Keys and numbers of the realisations of a chunk."""
+    rows = chunk_rows(place.start, place.chunk, place.realisations)
+    return realisation_keys(seed_of(config, "network"), place.realisations)[rows], rows
+
+
+def _cut(kept: dict[str, Variable], place: Place) -> dict[str, Variable]:
+    """A chunk without what fills up the last one."""
+    left = place.realisations - place.start
+    return jax.tree.map(lambda values: values[:left], kept)

@@ -1,4 +1,4 @@
-"""Comparisons at several points of a configuration, each on file."""
+"""Comparisons at the points of a sweep, in one store; without axes one comparison."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,58 +7,80 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from collapipe_jax.config.default import Config
+from collapipe_jax.config.sweeps import SEED, Axis, Sweep, read_sweep
 from collapipe_jax.config.system import build_system_params
-from collapipe_jax.files.realisations import point_folder
+from collapipe_jax.errors import InputError
+from collapipe_jax.files.realisations import coordinates, parts_of, sweep_settings
 from collapipe_jax.files.results import Results
-from collapipe_jax.simulation.comparison import compare
-from collapipe_jax.simulation.montecarlo import policy_options
+from collapipe_jax.simulation.comparison import networks
+from collapipe_jax.simulation.montecarlo import WHOLE, Shard, run_policies
+from collapipe_jax.simulation.reducers import per_round
+from collapipe_jax.simulation.system import SystemParams
 
 
-class Point(NamedTuple):
-    """A comparison to make."""
+class Comparisons(NamedTuple):
+    """Comparisons to make, checked."""
 
-    label: str  # what is shown as it starts
-    config: Config
-    options: Mapping[str, Any]  # of policy_options
+    experiment: str  # its name
+    sweep: Sweep
+    options: dict[str, Any]  # of the experiment
+    params: list[SystemParams]  # of every point
 
 
-def make_point(label: str, config: Config, policies: Sequence[str], **sizes: int) -> Point:
-    """A point, checked; the networks of a policy are one chunk.
+def read_comparisons(
+    experiment: str,
+    path: str,
+    overrides: Mapping[str, Any],
+    options: Mapping[str, Any],
+    axes: Sequence[Axis] = (),
+    seeds: int = 1,
+) -> Comparisons:
+    """Comparisons at all points of a sweep; nothing is on file yet.
 
     Args:
-      label: for the console.
-      config: of the networks.
-      policies: their names.
-      **sizes: numbers of ``rounds`` and ``realisations``.
+      experiment: its name.
+      path: of the configuration.
+      overrides: of all points.
+      options: as of :func:`.policy_options`.
+      axes: of the sweep.
+      seeds: number of seeds.
 
     Raises:
-      InputError: naming the key or option that is wrong.
+      InputError: naming all that is wrong at any point.
     """
-    build_system_params(config)
-    chunk = sizes["realisations"]
-    options = policy_options(policies, [config.control.v], chunk=chunk, **sizes)
-    return Point(label, config, options)
+    params = []
+
+    def check(config: Config) -> None:
+        if seeds > 1 and config.network.seed >= 0:
+            problem = f"every {SEED} would draw these networks"
+            raise InputError("network.seed", config.network.seed, problem, "Leave it out")
+        params.append(build_system_params(config))
+
+    sweep = read_sweep(path, overrides, axes, seeds, check)
+    return Comparisons(experiment, sweep, dict(options), params)
 
 
-def compare_points(
-    workdir: str | os.PathLike,
-    experiment: str,
-    axes: Mapping[str, Any],
-    points: Sequence[Point],
-    console: Console,
-) -> tuple[Results, list[dict[str, Any]]]:
-    """Run what is missing at every point, in ``points/NN`` of a workdir.
+def open_comparisons(workdir: str | os.PathLike, made: Comparisons) -> Results:
+    """Take possession of a workdir, or go on there.
 
-    ``axes`` are options of the experiment besides the settings of the points.
-
-    Returns:
-      The workdir, and the summaries of the points as of :func:`.compare`.
+    Raises:
+      InputError: if the folder holds something else.
     """
-    settings = [{"options": own.options, "config": own.config.to_dict()} for own in points]
-    results = Results.create(workdir, experiment, {**axes, "points": settings})
-    summaries = []
-    for index, (label, config, options) in enumerate(points):
-        console.print(f"{index + 1}/{len(points)}  {label}")
-        folder = point_folder(results.folder, index)
-        summaries.append(compare(config, options, folder, console))
-    return results, summaries
+    swept, config = sweep_settings(made.sweep)
+    options = made.options | (swept if made.sweep.axes else {})
+    places = coordinates(options)
+    return Results.create(workdir, made.experiment, options, config, places)
+
+
+def run_comparisons(
+    results: Results, made: Comparisons, console: Console, shard: Shard = WHOLE
+) -> int:
+    """Simulate the parts of a shard that are not on file; the number that all shards lack."""
+    return run_policies(results, made.params, networks, per_round, console, shard)
+
+
+def missing_by_shard(results: Results, count: int) -> dict[int, int]:
+    """Missing parts of the shards that lack some, by their number."""
+    parts = list(parts_of(results.options))
+    missing = {index: len(results.missing(Shard(index, count).of(parts))) for index in range(count)}
+    return {index: number for index, number in missing.items() if number}

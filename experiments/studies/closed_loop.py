@@ -5,7 +5,7 @@
 
 No learning. Every policy and V meets the same networks and the same fading. Results are in
 ``summary.json``; a run that was killed goes on with the same arguments, chunk by chunk, and
-ends with the same bytes.
+ends with the same bytes. Several processes share the work with --shard=i/n.
 """
 
 import functools
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_reporting_errors
+from collapipe_jax.cli.shards import SHARD, is_done
 from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.control.backlog_bound import backlog_lower_bound
@@ -29,7 +30,7 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.files.realisations import (
     Case,
     Realisations,
-    chunk_parts,
+    coordinates,
     load_realisations,
     select,
 )
@@ -37,7 +38,7 @@ from collapipe_jax.files.results import Results, Variable, as_columns
 from collapipe_jax.policies.registry import POLICIES, make_policy
 from collapipe_jax.simulation import constraints
 from collapipe_jax.simulation.environment import observed_problems, reset
-from collapipe_jax.simulation.montecarlo import chunk_rows, policy_options, run_policies
+from collapipe_jax.simulation.montecarlo import policy_options, read_shard, run_policies
 from collapipe_jax.simulation.reducers import time_means
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
@@ -64,34 +65,39 @@ def main(argv: Sequence[str]) -> None:
         chunk=32,
         policies=",".join(POLICIES),
         v=(None, "values of V, with commas (default: the configuration's)"),
+        **SHARD,
     )
     given, overrides = parser.parse_known_args(argv)
     config = read_config(given.config, parse_overrides(overrides))
     options = policy_options(
         given.policies.split(","),
-        [config.control.v] if given.v is None else read_numbers("--v", given.v),
+        v=[config.control.v] if given.v is None else read_numbers("--v", given.v),
         rounds=given.rounds,
         realisations=given.realisations,
         chunk=given.chunk,
     )
-    console = Console()
-    params = build_system_params(config)  # refuses a wrong one before there is a workdir
-    results = Results.create(given.workdir, "closed_loop", options, config.to_dict())
-    run_policies(results, params, _networks, time_means, console)
+    console, shard = Console(), read_shard(given.shard)
+    params = [build_system_params(config)]  # refuses a wrong one before there is a workdir
+    settings = options, config.to_dict(), coordinates(options)
+    results = Results.create(given.workdir, "closed_loop", *settings)
+    if not is_done(run_policies(results, params, _networks, time_means, console, shard), shard):
+        return
     summary = summarise(load_realisations(results.folder, "closed_loop"))
     path = results.write_summary(summary)
     console.print(summary_table(summary))
     print(f"written: {path}")
 
 
-def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> dict[str, Variable]:
-    """Floors of all networks, and the energy queues that no policy can avoid.
+def _networks(
+    keys: Array, rows: Array, params: SystemParams, options: Mapping[str, Any]
+) -> dict[str, Variable]:
+    """Floors of a chunk of networks, and the energy queues that no policy can avoid.
 
     ``least_final_queue`` is that of every control unit after the last round, whatever decides
     as long as it keeps the mean divergence.
     """
     networks = []
-    for row, key in enumerate(keys):
+    for key, row in zip(keys, rows, strict=True):
         problem, runs, floor = drawn(key, params, row)
         budget_j = np.asarray(problem.control.energy_budget_j)[:, 1]
         network = {
@@ -101,7 +107,8 @@ def _networks(keys: Array, params: SystemParams, options: Mapping[str, Any]) -> 
             "device_floor": device_budget_floor_j(problem) / budget_j,
         }
         networks.append(network)
-    queues = _least_final_queues(keys, params, options)
+    problems = _channels(keys, rows, params, options["rounds"])
+    queues = backlog_lower_bound(problems, constraints.DIVERGENCE_LIMIT)
     kept = as_columns(networks, "realisation", then="cluster")
     return kept | {"least_final_queue": Variable("realisation cluster", queues)}
 
@@ -112,16 +119,6 @@ def drawn(key: Array, params: SystemParams, row: int = 0) -> tuple[RoundProblem,
     problem = reset(key, params, row).system.mean_problem
     floor = control_unit_floor_j(problem) / problem.control.energy_budget_j[:, 0]
     return problem, can_run(problem), floor
-
-
-def _least_final_queues(keys: Array, params: SystemParams, options: Mapping) -> np.ndarray:
-    """Final queues that no policy can avoid in any of the networks, ``[R, N]``."""
-    queues = []
-    for start in chunk_parts("", options).values():
-        rows = chunk_rows(start, options["chunk"], options["realisations"])
-        problems = _channels(keys[rows], rows, params, options["rounds"])
-        queues.append(backlog_lower_bound(problems, constraints.DIVERGENCE_LIMIT))
-    return np.concatenate(queues)[: options["realisations"]]
 
 
 @functools.partial(jax.jit, static_argnames="rounds")

@@ -27,13 +27,13 @@ from collapipe_jax.config.system import build_system_params
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import chunk_parts
 from collapipe_jax.files.results import Results, Variable
+from collapipe_jax.files.store import Place
 from collapipe_jax.policies.exhaustive import exhaustive
 from collapipe_jax.policies.registry import Policy, make_policy
 from collapipe_jax.seeds import seed_of
 from collapipe_jax.simulation.environment import observed_problems, reset
-from collapipe_jax.simulation.montecarlo import Setup, realisation_keys, run_cases, with_v
+from collapipe_jax.simulation.montecarlo import Setup, Work, realisation_keys, run_parts, with_v
 from collapipe_jax.simulation.reducers import limit_use
 from collapipe_jax.simulation.system import SystemParams
 from collapipe_jax.statistics import interval_text, mean_interval
@@ -73,9 +73,10 @@ def main(argv: Sequence[str]) -> None:
     if config.control.hysteresis or config.control.switching_cost:
         value = [config.control.hysteresis, config.control.switching_cost]
         raise InputError("control", value, "not part of the theorem", "Set both to 0")
-    options = sizes | {"chunk": given.realisations}
     params = build_system_params(config)  # refuses a wrong one before there is a workdir
-    results = Results.create(given.workdir, "stability", options, config.to_dict())
+    results = Results.create(
+        given.workdir, "stability", sizes, config.to_dict(), {"loop": ("loop", loop_names())}
+    )
     simulate_loops(results, params, console)
     rows = bound_loops(results)
     write_bounds(results, rows)
@@ -90,13 +91,28 @@ def simulate_loops(results: Results, params: SystemParams, console: Console) -> 
     cases = {f"price_{price}": Setup(decide, with_v(params, 1.0), (price,)) for price in PRICES}
     # A price of 0 leaves the queues, and compiles nothing more.
     cases |= {f"v_{v}": Setup(decide, with_v(params, v), (0.0,)) for v in V}
-    run_cases(results, cases, limit_use, console)
-    options = results.options
-    keys = realisation_keys(seed_of(results.config, "network"), options["realisations"])
+    places, config, options = loop_places(results.options), results.config, results.options
+    works = {part: Work(cases[part], place, config) for part, place in places.items()}
+    run_parts(results, works, limit_use, console)
+    keys = realisation_keys(seed_of(config, "network"), options["realisations"])
     missing = set(results.missing(f"gaps_{v}" for v in V))
     for v in track([v for v in V if f"gaps_{v}" in missing], "searching", console=console):
         gaps = solver_gaps(keys, with_v(params, v), own, options["rounds"], options["searched"])
         results.write(f"gaps_{v}", {"gap": Variable("searched", gaps)})
+
+
+def loop_places(options: Mapping[str, Any]) -> dict[str, Place]:
+    """Where the closed loops lie on file, by name."""
+    names, networks = loop_names(), options["realisations"]
+    return {
+        name: Place({"loop": (index, len(names))}, 0, networks, networks)
+        for index, name in enumerate(names)
+    }
+
+
+def loop_names() -> list[str]:
+    """Names of the closed loops: comparisons of every price, then ``dssra`` of every V."""
+    return [*(f"price_{price}" for price in PRICES), *(f"v_{v}" for v in V)]
 
 
 @functools.cache
@@ -143,13 +159,13 @@ def _some_rounds(
 
 def bound_loops(results: Results) -> dict[float, dict[str, np.ndarray]]:
     """Bounds of every V."""
-
-    def loop(name: str) -> Loop:
-        values = results.read(*chunk_parts(name, results.options))
-        return {key: value.astype(np.float64) for key, value in values.items()}
-
-    others = [loop(f"price_{price}") for price in PRICES]
-    return {v: bounds(v, loop(f"v_{v}"), others, results.read(f"gaps_{v}")["gap"]) for v in V}
+    found = results.read_parts(loop_places(results.options))
+    loops: dict[str, Loop] = {
+        name: {key: value.astype(np.float64) for key, value in values.items()}
+        for name, values in found.items()
+    }
+    others = [loops[f"price_{price}"] for price in PRICES]
+    return {v: bounds(v, loops[f"v_{v}"], others, results.read(f"gaps_{v}")["gap"]) for v in V}
 
 
 def write_bounds(results: Results, rows: Mapping[float, Mapping[str, np.ndarray]]) -> None:

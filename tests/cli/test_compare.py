@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -104,41 +105,71 @@ def test_the_summary_has_every_policy_and_metric(finished):
     assert summary["policies"]["vanilla_fl"]["micro_batches"]["mean"] == 1.0
 
 
+def contents(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
 def test_a_run_goes_on_to_the_same_bytes(finished, tmp_path):
-    again = tmp_path / "again"
-    shutil.copytree(finished, again)
+    again = shutil.copytree(finished, tmp_path / "again")
     (again / "summary.json").unlink()
-    networks, lost = "results/networks.npz", "results/splitfed_v3.0/000003.npz"
-    for file in (networks, lost):
-        (again / file).unlink()
-    first = again / "results/splitfed_v3.0/000000.npz"
+    for part in ("networks/000000", "splitfed/000003"):
+        (again / "parts" / f"{part}.json").unlink()
+    (again / "results.zarr/latency_s/c/2/1/0").write_bytes(b"half")
+    first = again / "results.zarr/latency_s/c/2/0/0"
     kept = first.stat().st_mtime_ns
     run(again)
     assert first.stat().st_mtime_ns == kept
-    for file in ("summary.json", networks, lost):
-        assert (again / file).read_bytes() == (finished / file).read_bytes()
+    assert contents(again) == contents(finished)
+
+
+def test_shards_in_turn_end_with_the_same_bytes(finished, tmp_path, capsys):
+    for index in (2, 0, 1):
+        assert not (tmp_path / "run" / "summary.json").exists()
+        run(tmp_path / "run", f"--shard={index}/3")
+    told = capsys.readouterr().out
+    assert "shard 2/3 is done; other shards lack 6 parts" in told
+    assert contents(tmp_path / "run") == contents(finished)
+
+
+def start(workdir, *more, devices=1):
+    command = [sys.executable, "-m", "collapipe_jax", "compare", *arguments(workdir), *more]
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "XLA_FLAGS": flags},
+    )
+
+
+@pytest.mark.slow
+def test_shards_at_once_and_devices_end_with_the_same_bits(tmp_path):
+    """64 realisations at once, in four processes, and on eight devices."""
+    more = ("--realisations=64", "--chunk=16", "--policies=static_pipeline,vanilla_fl")
+    run(tmp_path / "one", *more)
+    shards = [start(tmp_path / "four", *more, f"--shard={index}/4") for index in range(4)]
+    for process in (*shards, start(tmp_path / "eight", *more, devices=8)):
+        assert process.communicate()[1] == b""
+        assert process.returncode == 0
+    whole = contents(tmp_path / "one")
+    assert contents(tmp_path / "four") == whole
+    assert contents(tmp_path / "eight") == whole
 
 
 @pytest.mark.slow
 def test_a_killed_process_goes_on_to_the_same_bytes(finished, tmp_path):
     workdir = tmp_path / "killed"
-    command = [sys.executable, "-m", "collapipe_jax", "compare", *arguments(workdir)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-        while process.poll() is None and not any(
-            workdir.glob("results/static_pipeline_v3.0/*.npz")
-        ):
+    with start(workdir) as process:
+        while process.poll() is None and not any(workdir.glob("parts/static_pipeline/*.json")):
             time.sleep(0.01)
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    done, whole = (
-        {path.relative_to(folder) for path in folder.glob("results/**/*.npz")}
-        for folder in (workdir, finished)
-    )
-    assert done < whole
     assert not (workdir / "summary.json").exists()
     run(workdir)
-    for file in ("summary.json", *whole):
-        assert (workdir / file).read_bytes() == (finished / file).read_bytes()
+    whole = {path: it for path, it in contents(workdir).items() if path.suffix != ".partial"}
+    assert whole == contents(finished)
 
 
 def test_another_configuration_is_refused(finished):

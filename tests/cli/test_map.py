@@ -7,7 +7,7 @@ from support.compilations import compiles
 
 from collapipe_jax.cli import figures, map
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import load_map, load_realisations, point_folder
+from collapipe_jax.files.realisations import load_map, load_points
 from collapipe_jax.simulation.montecarlo import simulate_reduced
 
 X, Y = "devices.memory_share=0.004,0.5", "training.local_steps=1,2"
@@ -41,9 +41,9 @@ def test_every_cell_is_a_comparison_under_its_keys(mapped):
     summary = load_map(mapped)
     assert (summary["x_values"], summary["y_values"]) == ([0.004, 0.5], [1, 2])
     assert len(summary["cells"]) == 4
-    budgets = []
+    budgets, points = [], load_points(mapped, "map")
     for index, cell in enumerate(summary["cells"]):
-        config = load_realisations(point_folder(mapped, index), "compare").settings["config"]
+        config = points[index].settings["config"]
         assert config["devices"]["memory_share"] == summary["x_values"][index % 2]
         assert config["training"]["local_steps"] == summary["y_values"][index // 2]
         budgets.append(config["control"]["device_budget_j"])
@@ -74,7 +74,7 @@ def test_its_figure_is_drawn(mapped, tmp_path):
         (["--policies=fastest"], {}, "policy.name"),
         ([], {"x": "devices.memory_share"}, "--x"),
         ([], {"x": "devices.memory=1"}, "devices.memory"),
-        ([], {"y": "devices.memory_share=0.1"}, "--y"),
+        ([], {"y": "devices.memory_share=0.1"}, "devices.memory_share"),
         ([], {"x": "devices.memory_share=2"}, "devices.memory_share"),
     ],
 )

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from collapipe_jax.config.files import parse_overrides, read_config, read_sweep
+from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.errors import InputError
 
 DEFAULT = "default"
@@ -112,18 +112,6 @@ def test_a_file_that_lacks_a_key_is_told_which(tmp_path, lost):
     with pytest.raises(InputError, match="the key is missing") as told:
         read_config(str(path))
     assert told.value.key == lost
-
-
-@pytest.mark.parametrize(
-    "points", ["None", "[]", "3", "[1, 2]", "[(None, {})]", "[((1, 2), {})]", "[(1, {}, 2)]"]
-)
-def test_wrong_points_of_a_sweep_are_reported(tmp_path, points):
-    path = tmp_path / "sweep.py"
-    path.write_text(
-        f"def get_sweep():\n    return {{'axis': 'V', 'log': False, 'points': {points}}}\n"
-    )
-    with pytest.raises(InputError, match=r"get_sweep\(\) has (no points|the point)"):
-        read_sweep(str(path))
 
 
 def test_an_argument_chooses_a_variant():

@@ -83,7 +83,7 @@ def test_all_figures_in_both_formats(tmp_path, monkeypatch, capsys):
     [
         (write_comparison, ["policies", "memory", "constraints", "reduction"]),
         (
-            lambda folder: write_comparison(folder, ["random"]),
+            lambda folder: write_comparison(folder, names=["random"]),
             ["policies", "memory", "constraints"],
         ),
         (write_sweep, ["sweep", "sweep_mean"]),
@@ -126,9 +126,9 @@ def test_a_closed_loop_run_with_one_v_is_reported(tmp_path, capsys):
 
 def test_a_missing_chunk_is_reported(tmp_path, capsys):
     workdir = write_comparison(tmp_path / "run")
-    Results(workdir, {}).path("random_v3.0/000003").unlink()
+    Results(workdir, {}).path("random/000003").unlink()
     assert run_reporting_errors(all_figures.main, ["policies", f"--workdir={workdir}"]) == 2
-    assert "random_v3.0/000003" in capsys.readouterr().err
+    assert "random/000003" in capsys.readouterr().err
 
 
 def test_figure_from_a_checkpoint(tmp_path):

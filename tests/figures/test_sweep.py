@@ -18,12 +18,12 @@ from collapipe_jax.files.realisations import load_sweep
 
 @pytest.mark.parametrize("values", [(5.0, 10.0, 20.0, 40.0, 80.0), ("as it is", "otherwise")])
 def test_sweeps_of_eight_policies_are_readable(values, tmp_path):
-    assert_readable(sweep.draw(load_sweep(write_sweep(tmp_path / "s", values))))
+    assert_readable(sweep.draw(load_sweep(write_sweep(tmp_path / "s", values))[0]))
 
 
 @pytest.mark.parametrize("statistic", ["median", "mean"])
 def test_sweep_shows_estimates_at_its_values(statistic, tmp_path):
-    result = load_sweep(write_sweep(tmp_path / "s"))
+    result = load_sweep(write_sweep(tmp_path / "s"))[0]
     figure = rendered(sweep.draw(result, statistic))
     assert_units(figure)
     of = {"median": np.median, "mean": np.mean}[statistic]
@@ -45,7 +45,7 @@ def test_sweep_shows_estimates_at_its_values(statistic, tmp_path):
 
 
 def test_policies_of_a_value_stand_side_by_side(tmp_path):
-    result = load_sweep(write_sweep(tmp_path / "s", (1.0, 2.0, 4.0), "Clusters", log=False))
+    result = load_sweep(write_sweep(tmp_path / "s", (1.0, 2.0, 4.0), "Clusters", log=False))[0]
     places = sweep.side_by_side(result, 8)
     assert np.all(np.diff(places, axis=0) > 0)
     np.testing.assert_allclose(places.mean(axis=0), [1, 2, 4])
@@ -67,12 +67,13 @@ def test_policies_of_a_value_stand_side_by_side(tmp_path):
     ],
 )
 def test_hard_sweeps_draw(keywords, tmp_path):
-    result = load_sweep(write_sweep(tmp_path / "s", **keywords))
+    result = load_sweep(write_sweep(tmp_path / "s", **keywords))[0]
     rendered(sweep.draw(result, "mean"))
 
 
 def test_a_sweep_of_names_has_a_row_a_point(tmp_path):
-    result = load_sweep(write_sweep(tmp_path / "s", ("as it is", "no noise"), "Choice", log=False))
+    names = "as it is", "no noise"
+    (result,) = load_sweep(write_sweep(tmp_path / "s", names, "Choice", log=False))
     figure = rendered(sweep.draw(result))
     axes = figure.axes[1]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(result.values)
@@ -82,3 +83,13 @@ def test_a_sweep_of_names_has_a_row_a_point(tmp_path):
         np.testing.assert_allclose(line.get_xdata(), told)
         np.testing.assert_array_equal(np.round(line.get_ydata()), [0, 1])
     assert len(figure.axes) == len(sweep.NAMED_METRICS)
+
+
+def test_further_axes_have_figures_of_their_own_and_seeds_are_networks(tmp_path):
+    further = [("control.v", (1.0, 3.0)), ("seed", (0, 1))]
+    lines = load_sweep(write_sweep(tmp_path / "s", (5.0, 10.0), further=further, names=EIGHT[:2]))
+    assert [line.others for line in lines] == [{"control.v": 1.0}, {"control.v": 3.0}]
+    for line in lines:
+        assert [len(p.policies["dssra"]["latency_s"]) for p in line.points] == [16, 16]
+    assert set(sweep.draw_several(lines)) == {"sweep_1", "sweep_mean_1", "sweep_2", "sweep_mean_2"}
+    assert sweep.draw(lines[1]).axes[0].get_title(loc="left").startswith("control.v = 3.0")

@@ -1,5 +1,6 @@
 """Policies on common random numbers, in chunks, against direct simulation."""
 
+import itertools
 import shutil
 
 import chex
@@ -8,19 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
-from support.labels import labels
 from support.tiny_system import tiny_params
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import chunk_parts
+from collapipe_jax.files.realisations import chunk_parts, joined
 from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.simulation.environment import reset, simulate
 from collapipe_jax.simulation.montecarlo import (
     Setup,
+    Shard,
+    Work,
     policy_options,
+    read_shard,
     realisation_keys,
-    run_cases,
+    run_parts,
     with_v,
 )
 from collapipe_jax.simulation.reducers import limit_use, per_round, time_means
@@ -38,15 +41,29 @@ def latencies(system, history):
     return {"latency_s": Variable("round", history.cost.latency_s)}
 
 
+def places(cases):
+    options = {"realisations": REALISATIONS, "chunk": CHUNK}
+    return {
+        name: chunk_parts(name, options, {"case": (index, len(cases))})
+        for index, name in enumerate(cases)
+    }
+
+
 def run(folder, cases):
-    options = {"rounds": ROUNDS, "realisations": REALISATIONS, "chunk": CHUNK}
-    results = Results.create(folder, "study", options, {"seed": 7, "network": {}})
-    run_cases(results, cases, latencies, Console(quiet=True))
+    results = Results.create(folder, "study", {"rounds": ROUNDS, "cases": list(cases)})
+    config = {"seed": 7, "network": {}}
+    works = {
+        part: Work(cases[name], place, config)
+        for name, parts in places(cases).items()
+        for part, place in parts.items()
+    }
+    run_parts(results, works, latencies, Console(quiet=True))
     return results
 
 
 def read(results, name):
-    return results.read(*chunk_parts(name, results.options))["latency_s"]
+    chunks = results.read_parts(places(results.options["cases"])[name])
+    return joined(list(chunks.values()))["latency_s"]
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +73,10 @@ def finished(params, tmp_path_factory):
 
 
 def test_chunks_are_the_realisations_one_by_one(finished, params):
-    assert list(chunk_parts("one", finished.options)) == ["one/000000", "one/000002", "one/000004"]
+    assert list(places(["one"])["one"]) == ["one/000000", "one/000002", "one/000004"]
     one = jax.jit(lambda key: simulate(reset(key, params), POLICY, ROUNDS).cost.latency_s)
     expected = [one(key) for key in realisation_keys(7, REALISATIONS)]
     np.testing.assert_allclose(read(finished, "one"), expected, rtol=1e-5)
-    assert labels(finished, "one/000004")["latency_s"]["axes"] == ["realisation", "round"]
 
 
 def test_more_realisations_leave_the_first_ones_as_they_are():
@@ -98,12 +114,12 @@ def test_a_stopped_run_simulates_what_is_missing(finished, params, tmp_path):
 
 def test_options_are_checked_before_any_work():
     sizes = {"rounds": 2, "realisations": 3, "chunk": 8}
-    options = policy_options(["random", "dssra", "random"], [3], **sizes)
+    options = policy_options(["random", "dssra", "random"], v=[3], **sizes)
     assert (options["policies"], options["v"], options["chunk"]) == (["random", "dssra"], [3.0], 3)
     with pytest.raises(InputError, match=r"policy\.name"):
-        policy_options(["best"], [3.0], **sizes)
+        policy_options(["best"], **sizes)
     with pytest.raises(InputError, match="--chunk"):
-        policy_options(["dssra"], [3.0], **{**sizes, "chunk": 0})
+        policy_options(["dssra"], **{**sizes, "chunk": 0})
 
 
 @pytest.mark.parametrize("name", ["static_pipeline", "splitfed", "control_unit_fl"])
@@ -141,3 +157,17 @@ def test_reducers_keep_what_the_history_has(name, params):
     grown = np.maximum(kept["queue"] + kept["use"] - 1.0, 0.0)
     np.testing.assert_allclose(queue, grown, rtol=1e-5, atol=1e-6)
     assert np.all(kept["effective_queue"] >= kept["queue"])
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_every_part_is_of_one_shard(count):
+    parts = [str(index) for index in range(5)]
+    shards = [Shard(index, count).of(parts) for index in range(count)]
+    assert sorted(itertools.chain(*shards)) == parts
+
+
+def test_a_shard_is_a_number_of_a_count():
+    assert read_shard("2/3") == (2, 3)
+    for wrong in ("3/3", "1", "-1/3", "a/b", "1/0"):
+        with pytest.raises(InputError, match="--shard"):
+            read_shard(wrong)

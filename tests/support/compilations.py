@@ -11,7 +11,7 @@ def compiles(function, times):
     """Assert that a jitted function is compiled exactly this many times in the block."""
     before = function._cache_size()
     yield
-    assert function._cache_size() - before == times
+    assert function._cache_size() - before == times, (function._cache_size(), before)
 
 
 @contextlib.contextmanager

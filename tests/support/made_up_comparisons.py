@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 
 import numpy as np
 from matplotlib.text import Text
@@ -9,10 +10,9 @@ from matplotlib.text import Text
 from collapipe_jax.files.realisations import (
     Case,
     Realisations,
-    case_name,
-    chunk_parts,
+    coordinates,
     load_realisations,
-    point_folder,
+    parts_of,
 )
 from collapipe_jax.files.results import Results, Variable
 from figures import gap
@@ -52,25 +52,32 @@ def make_values(rng, networks, rounds):
     }
 
 
-def unlabelled(arrays):
-    """Arrays as variables; what figures read does not depend on the names of their axes."""
-    return {name: Variable("realisation", values) for name, values in arrays.items()}
+def unlabelled(name, values):
+    """An array as a variable; what figures read does not depend on the names of its axes."""
+    axes = [f"{name}_{index}" for index in range(1, values.ndim)]
+    return Variable(" ".join(["realisation", *axes]), values)
 
 
-def write_realisations(folder, experiment, config, options, networks, cases):
-    """What a Monte-Carlo experiment leaves; ``cases`` are arrays by policy and V."""
-    results = Results.create(folder, experiment, options, config)
-    results.write("networks", unlabelled(networks))
-    for case, values in cases.items():
-        for part, start in chunk_parts(case_name(*case), options).items():
-            rows = slice(start, start + options["chunk"])
-            chunk = {field: value[rows] for field, value in values.items()}
-            results.write(part, unlabelled(chunk))
+def write_points(folder, experiment, config, options, points):
+    """What a Monte-Carlo experiment leaves; points have networks, and arrays by policy and V."""
+    results = Results.create(folder, experiment, options, config, coordinates(options))
+    for name, part in parts_of(options).items():
+        networks, cases = points[part.point]
+        own = {v: values for (policy, v), values in cases.items() if policy == part.policy}
+        values = own[part.v or next(iter(own))] if part.policy else networks
+        rows = slice(part.place.start, part.place.start + part.place.chunk)
+        chunk = {field: unlabelled(field, value[rows]) for field, value in values.items()}
+        results.write(name, chunk, part.place)
     return folder
 
 
-def write_comparison(folder, names=EIGHT, networks=8, rounds=5, change=None, seed=0):
-    """A comparison as experiments.compare leaves it, in chunks of 3 networks.
+def write_realisations(folder, experiment, config, options, networks, cases):
+    """One point alone."""
+    return write_points(folder, experiment, config, options, [(networks, cases)])
+
+
+def made_up_point(names=EIGHT, networks=8, rounds=5, change=None, seed=0):
+    """Networks of a comparison and its arrays by policy and V.
 
     ``change(arrays of the networks, arrays by policy)`` may alter what is written.
     """
@@ -85,21 +92,44 @@ def write_comparison(folder, names=EIGHT, networks=8, rounds=5, change=None, see
     values = {name: make_values(rng, networks, rounds) for name in names}
     if change is not None:
         change(drawn, values)
+    return drawn, {(name, 3.0): own for name, own in values.items()}
+
+
+def made_up_options(names=EIGHT, networks=8, rounds=5, **ignored):
+    """In chunks of 3 networks."""
     options = {"rounds": rounds, "realisations": networks, "chunk": 3}
-    options |= {"policies": list(names), "v": [3.0]}
-    cases = {(name, 3.0): own for name, own in values.items()}
-    return write_realisations(folder, "compare", {}, options, drawn, cases)
+    return options | {"policies": list(names)}
+
+
+CONFIG = {"control": {"v": 3.0}}
+
+
+def write_comparison(folder, **keywords):
+    """A comparison as ``collapipe compare`` leaves it."""
+    options = made_up_options(**keywords)
+    return write_points(folder, "compare", CONFIG, options, [made_up_point(**keywords)])
 
 
 def compared(folder, **keywords):
     return load_realisations(write_comparison(folder, **keywords), "compare")
 
 
-def write_sweep(folder, values=(5.0, 10.0, 40.0), axis="D2E bandwidth [MHz]", log=True, **keywords):
-    Results.create(folder, "sweep", {"axis": axis, "log": log, "values": list(values)})
-    for index in range(len(values)):
-        write_comparison(point_folder(folder, index), seed=index, **keywords)
-    return folder
+def write_sweep(
+    folder,
+    values=(5.0, 10.0, 40.0),
+    axis="D2E bandwidth [MHz]",
+    log=True,
+    further=(),
+    **keywords,
+):
+    """A sweep; ``further`` axes are pairs of a name and values."""
+    axes = [{"name": axis, "columns": {axis: list(values)}, "label": axis, "log": log}]
+    for name, own in further:
+        axes.append({"name": name, "columns": {name: list(own)}, "label": "", "log": False})
+    count = math.prod(len(one["columns"][one["name"]]) for one in axes)
+    options = made_up_options(**keywords) | {"axes": axes, "points": [{}] * count, "sizes": {}}
+    points = [made_up_point(seed=index, **keywords) for index in range(count)]
+    return write_points(folder, "sweep", CONFIG, options, points)
 
 
 def write_gaps(folder, gaps, loss=0.1):

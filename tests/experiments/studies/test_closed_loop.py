@@ -96,13 +96,11 @@ def thriftier_with_v():
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(finished, tmp_path, monkeypatch):
     workdir, written, write = tmp_path / "run", [], Results.write
 
-    def killed_at_the_fourth(results, part, data):
-        path = results.path(part)
+    def killed_at_the_fourth(results, part, data, place):
         if len(written) == 3:
-            path.with_name(path.name + ".partial").write_bytes(b"half")
             raise KeyboardInterrupt
-        written.append(path)
-        write(results, part, data)
+        written.append(results.path(part))
+        write(results, part, data, place)
 
     with monkeypatch.context() as patched:
         patched.setattr(Results, "write", killed_at_the_fourth)
@@ -114,10 +112,17 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(finished, tmp_path, m
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
 
 
-def test_a_deleted_chunk_is_made_again(finished, tmp_path):
+def test_shards_end_with_the_same_bytes(finished, tmp_path, capsys):
+    run(tmp_path / "run", "--shard=1/2")
+    assert "other shards lack 5 parts" in capsys.readouterr().out
+    run(tmp_path / "run", "--shard=0/2")
+    assert contents(tmp_path / "run") == contents(finished)
+
+
+def test_a_lost_chunk_is_made_again(finished, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(finished, workdir)
-    (workdir / "results" / "static_pipeline_v10.0" / "000004.npz").unlink()  # the short one
+    (workdir / "parts" / "static_pipeline_v10.0" / "000004.json").unlink()  # the short one
     run(workdir)
     assert contents(workdir) == contents(finished)
 
@@ -280,11 +285,11 @@ def test_budgets_below_their_floor_are_reported(tmp_path):
 def test_a_damaged_workdir_is_reported(damage, finished, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(finished, workdir)
-    chunk = next((workdir / "results").glob("*/*.npz"))
+    chunk = next((workdir / "results.zarr" / "mean_latency_s").glob("c/0/*/*"))
     if damage == "missing":
         chunk.unlink()
     elif damage == "cut":
-        chunk.write_bytes(chunk.read_bytes()[:200])
+        chunk.write_bytes(chunk.read_bytes()[:-3])
     else:
         (workdir / "config.json").write_text("{}")
     with pytest.raises(InputError) as told:
