@@ -125,6 +125,12 @@ def run_training(main: Callable[[Sequence[str]], None], argv: Sequence[str] | No
     return run_reporting_errors(main, argv)
 
 
+def add_sweep(parser: Parser) -> None:
+    """Add the option ``--sweep``, which may be repeated."""
+    words = "axis KEY=v1,v2,...; repeat it for more"
+    parser.add_argument("--sweep", action="append", default=[], help=words)
+
+
 def options_of(method: Callable[..., Any], **options: Any) -> dict[str, Any]:
     """Options of a predictor's method that are set; one that it lacks is an ``InputError``."""
     chosen = {name: value for name, value in options.items() if value}

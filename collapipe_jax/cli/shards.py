@@ -1,12 +1,14 @@
 """Options by which several processes or machines share an experiment."""
 
 import argparse
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.realisations import parts_of
 from collapipe_jax.files.results import Results
 from collapipe_jax.simulation.montecarlo import Shard, read_shard
 from collapipe_jax.simulation.points import (
@@ -39,20 +41,38 @@ def carry_out(
     Returns:
       The results if all parts are done; else None, and the number of missing ones is printed.
     """
-    shard = read_shard(given.shard)
-    if given.cluster is not None and shard.count > 1:
-        remedy = "Give --shards, the number of them"
-        raise InputError("--shard", given.shard, "--cluster starts all shards", remedy)
-    start = None
-    if given.cluster is not None:
-        from collapipe_jax.cli.cluster import read_cluster  # brings submitit
-
-        start = read_cluster(given)
+    shard, start = read_shards(command, argv, given)
     results = open_comparisons(given.workdir, made)
-    if start is not None:
-        start(results.folder, command, argv, lambda count: missing_by_shard(results, count))
+    start(results, list(parts_of(results.options)))
     missing = run_comparisons(results, made, console, shard)
     return results if is_done(missing, shard, console.print) else None
+
+
+def read_shards(
+    command: str, argv: Sequence[str], given: argparse.Namespace
+) -> tuple[Shard, Callable[[Results, Sequence[str]], None]]:
+    """The shard of this process, and a function that runs the others.
+
+    That function takes results and the names of all their parts. It does nothing without
+    ``--cluster``.
+
+    Raises:
+      InputError: naming the option that is wrong.
+    """
+    shard = read_shard(given.shard)
+    if given.cluster is None:
+        return shard, lambda results, parts: None
+    if shard.count > 1:
+        remedy = "Give --shards, the number of them"
+        raise InputError("--shard", given.shard, "--cluster starts all shards", remedy)
+    from collapipe_jax.cli.cluster import read_cluster  # brings submitit
+
+    run = read_cluster(given)
+
+    def start(results: Results, parts: Sequence[str]) -> None:
+        run(results.folder, command, argv, functools.partial(missing_by_shard, results, parts))
+
+    return shard, start
 
 
 def is_done(missing: int, shard: Shard, say: Callable[[str], Any] = print) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from collapipe_jax.cli.options import make_parser
+from collapipe_jax.cli.options import add_sweep, make_parser
 from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
 from collapipe_jax.config.files import parse_overrides
 from collapipe_jax.config.sweeps import file_axes, read_axis
@@ -40,8 +40,7 @@ def main(argv: Sequence[str]) -> None:
     parser = make_parser(
         __doc__, "config", "workdir", **defaults, seeds=(1, "number of seeds"), **SHARD, **CLUSTER
     )
-    words = "axis KEY=v1,v2,...; repeat it for more"
-    parser.add_argument("--sweep", action="append", default=[], help=words)
+    add_sweep(parser)
     given, overrides = parser.parse_known_args(argv)
     options = policy_options(
         given.policies.split(","),

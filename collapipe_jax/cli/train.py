@@ -1,32 +1,54 @@
-r"""Train a model over a simulated network.
+r"""Train a model over a simulated network, or several side by side.
 
     collapipe train --config=default --workdir=runs/default
     collapipe train --config=default --workdir=runs/default --resume
     collapipe train --config=classification --config.task.train=a.csv \
         --config.task.test=b.csv --workdir=runs/own --linear-baseline
+    collapipe train --config=quickstart --workdir=runs/rates --seeds=4 \
+        --sweep training.client_learning_rate=4e-3,8e-3
 
 Any key may be set on the way: ``--config.control.v=30``. Draw the figures afterwards
 with ``collapipe figures --workdir=runs/default``.
+
+With --sweep or --seeds every combination is a run in ``runs/`` of the workdir, as ``collapipe
+sweep`` writes axes. Runs that differ in values alone train together in one program, spread over
+all devices. The same command goes on with what is missing. Several processes share the runs with
+--shard=i/n, or with --cluster, which starts them.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 from collapipe_jax import hosts
-from collapipe_jax.cli.options import make_parser
-from collapipe_jax.config.experiment import Experiment, build_experiment
+from collapipe_jax.cli.options import add_sweep, make_parser
+from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
+from collapipe_jax.compilation import use_all_cores
+from collapipe_jax.config.experiment import Experiment, build_experiment, check_experiment
 from collapipe_jax.config.files import parse_overrides, read_values
+from collapipe_jax.config.sweeps import file_axes, read_axis, read_sweep
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
+from collapipe_jax.statistics import interval_text, mean_interval
+from collapipe_jax.tables import console_for_tables, make_table
 from collapipe_jax.training.loop import train
+
+_SWEEP: dict[str, Any] = {
+    "seeds": (1, "number of seeds"),
+    "at-once": (0, "most runs of a sweep that train together (default: all)"),
+}
+_WIDTH = 100
 
 
 def main(argv: Sequence[str]) -> None:
-    """Build the experiment, train, and print the summary."""
-    parser = make_parser(__doc__, "config", "workdir")
+    """Build the experiment, train, and print the summary; or all of a sweep."""
+    parser = make_parser(__doc__, "config", "workdir", **_SWEEP, **SHARD, **CLUSTER)
+    add_sweep(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the run in the workdir")
     add_linear = "also score a linear model on the test set, of classification and tagging"
     parser.add_argument("--linear-baseline", action="store_true", help=add_linear)
@@ -34,6 +56,13 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--hosts", type=int, help="how many there are")
     parser.add_argument("--host", type=int, help="which of them this one is, from 0")
     options, overrides = parser.parse_known_args(argv)
+    if options.sweep or options.seeds != 1:
+        _train_sweep(argv, options, overrides)
+        return
+    for name in ("shard", "cluster", "at_once"):
+        if (value := getattr(options, name)) != parser.get_default(name):
+            remedy = "Add --sweep or --seeds, or leave it out"
+            raise InputError(f"--{name.replace('_', '-')}", value, "of a single run", remedy)
     _join(options)
 
     console, path = Console(), Path(options.workdir) / "summary.json"
@@ -48,6 +77,58 @@ def main(argv: Sequence[str]) -> None:
         write_json(path, summary)
     for name, value in summary.items():
         console.print(f"{name:32} {value}")
+
+
+def _train_sweep(
+    argv: Sequence[str], options: argparse.Namespace, overrides: Sequence[str]
+) -> None:
+    """Train at every point, and write one summary."""
+    from collapipe_jax.training import sweep as sweeps  # brings the store
+
+    for name in ("linear_baseline", "coordinator"):
+        if value := getattr(options, name):
+            remedy = "Leave it out, or train one run at a time"
+            raise InputError(f"--{name.replace('_', '-')}", value, "not with a sweep", remedy)
+    use_all_cores()
+    axes = [*file_axes(options.config), *(read_axis("--sweep", text) for text in options.sweep)]
+    keys = parse_overrides(overrides)
+    sweep = read_sweep(options.config, keys, axes, options.seeds, check_experiment)
+    shard, start = read_shards("train", argv, options)
+    results = sweeps.open_training(options.workdir, sweep)
+    start(results, sweeps.part_names(sweep))
+    console = console_for_tables(_WIDTH)
+    missing = sweeps.train_points(results, sweep, console, shard, options.at_once)
+    if not is_done(missing, shard, console.print):
+        return
+    summary = sweeps.summarise_points(results, sweep)
+    path = results.write_summary(summary)
+    console.print(score_table(sweeps.by_setting(summary["points"])))
+    print(f"written: {path}")
+
+
+def score_table(settings: Sequence[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]) -> Table:
+    """Test scores and simulated time at every setting, means over its seeds."""
+    first = settings[0][1][0]
+    names = [
+        name
+        for name, value in first.items()
+        if name.startswith("test_") and isinstance(value, int | float) and value is not True
+    ]
+    names.append("simulated_time_s")
+    rows = []
+    for at, runs in settings:
+        values = ([float(run.get(name) or np.nan) for run in runs] for name in names)
+        cells = (interval_text(mean_interval(np.array(own)), "{:.4g}") for own in values)
+        rows.append(
+            (
+                *(
+                    f"{value:g}" if isinstance(value, float) else str(value)
+                    for value in at.values()
+                ),
+                *cells,
+            )
+        )
+    return make_table((*settings[0][0], *names), rows, left=len(settings[0][0]) - 1)
 
 
 def _build(options: argparse.Namespace, overrides: Sequence[str]) -> Experiment:

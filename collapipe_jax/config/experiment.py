@@ -152,14 +152,9 @@ def _check(
     """The configuration with the number of labels, and the corpus of a task that reads files."""
     corpus = None
     with collect() as step:
-        fine = check_values(config.to_dict(), step, unknown)
-        with step():
-            check_needs(fine, step)
-        _check_trainable(fine, step)
-        partial, complete = _sections(fine)
+        fine = _check_settings(config, unknown, step)
+        partial, _ = _sections(fine)
         task = find_task(fine["task.kind"])
-        with step():
-            task.make_sizes(complete)
         if like is not None:
             corpus = like.corpus
         elif task.read_corpus:
@@ -168,6 +163,28 @@ def _check(
     if corpus is not None and "task.labels" in task.reads:
         config.task.labels = len(corpus.labels)
     return config, corpus
+
+
+def check_experiment(config: Config) -> None:
+    """Refuse what cannot be trained, as :func:`build_experiment` does, without reading files.
+
+    Raises:
+      InputError: naming key, value and remedy of all that is wrong.
+    """
+    with collect() as step:
+        _check_settings(config, None, step)
+    build_system(config)
+
+
+def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Step) -> Known:
+    """The right values of a configuration by key; what is wrong with the others is collected."""
+    fine = check_values(config.to_dict(), step, unknown)
+    with step():
+        check_needs(fine, step)
+    _check_trainable(fine, step)
+    with step():
+        find_task(fine["task.kind"]).make_sizes(_sections(fine)[1])
+    return fine
 
 
 def _sections(fine: Known) -> tuple[Known, Known]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from collapipe_jax.cost.latency import LatencyParts
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.checkpoints import load_run
+from collapipe_jax.files.checkpoints import RunRecord, load_run
 from collapipe_jax.files.results import Results, Variable, read_settings
 from collapipe_jax.units import unit_of
 
@@ -80,6 +80,12 @@ def open_results(workdir: str | os.PathLike, table: str = "") -> "xarray.Dataset
 def _training(workdir: str | os.PathLike) -> "xarray.Dataset":
     """History of a training run, and its constants."""
     record = load_run(workdir)
+    found = _dataset(label_run(record), {"config": record.config})
+    return found.assign_coords(part=list(LatencyParts._fields))
+
+
+def label_run(record: RunRecord) -> dict[str, Variable]:
+    """History and constants of a training run, with the names of their axes."""
     nodes = record.constants["energy_budget_j"].shape[1]
     by_size = {1: "client", nodes - 1: "device", nodes: "node"}  # control units may be clients
 
@@ -91,8 +97,7 @@ def _training(workdir: str | os.PathLike) -> "xarray.Dataset":
 
     constants = {name: label(name, values, "") for name, values in record.constants.items()}
     history = {name: label(name, values, "round") for name, values in record.history.items()}
-    found = _dataset(constants | history, {"config": record.config})
-    return found.assign_coords(part=list(LatencyParts._fields))
+    return constants | history
 
 
 def _dataset(variables: Mapping[str, Variable], settings: Mapping[str, Any]) -> "xarray.Dataset":

@@ -106,9 +106,16 @@ def coordinates(options: Mapping[str, Any]) -> dict[str, tuple[str, list[Any]]]:
     found = {"policy": ("policy", options["policies"])}
     if len(options.get("v", [])) > 1:
         found["v"] = ("v", options["v"])
-    for axis in _axes(options):
-        found |= {name: (axis.name, values) for name, values in axis.columns.items()}
-    return found
+    return found | swept_coordinates(options)
+
+
+def swept_coordinates(options: Mapping[str, Any]) -> dict[str, tuple[str, list[Any]]]:
+    """Labels of the points of a sweep, by their name with the axis."""
+    return {
+        name: (axis.name, values)
+        for axis in _axes(options)
+        for name, values in axis.columns.items()
+    }
 
 
 def parts_of(options: Mapping[str, Any]) -> dict[str, Part]:

@@ -10,7 +10,7 @@ from collapipe_jax.config.default import Config
 from collapipe_jax.config.sweeps import SEED, Axis, Sweep, read_sweep
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import coordinates, parts_of, sweep_settings
+from collapipe_jax.files.realisations import coordinates, sweep_settings
 from collapipe_jax.files.results import Results
 from collapipe_jax.simulation.comparison import networks
 from collapipe_jax.simulation.montecarlo import WHOLE, Shard, run_policies
@@ -79,8 +79,7 @@ def run_comparisons(
     return run_policies(results, made.params, networks, per_round, console, shard)
 
 
-def missing_by_shard(results: Results, count: int) -> dict[int, int]:
+def missing_by_shard(results: Results, parts: Sequence[str], count: int) -> dict[int, int]:
     """Missing parts of the shards that lack some, by their number."""
-    parts = list(parts_of(results.options))
     missing = {index: len(results.missing(Shard(index, count).of(parts))) for index in range(count)}
     return {index: number for index, number in missing.items() if number}

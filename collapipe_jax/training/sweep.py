@@ -1,0 +1,135 @@
+"""Sweeps of training runs: every point in a workdir of its own, in batches of one program."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from collapipe_jax.config.experiment import Experiment, build_experiment
+from collapipe_jax.config.sweeps import SEED, Sweep
+from collapipe_jax.files.atomic import read_object
+from collapipe_jax.files.checkpoints import load_run
+from collapipe_jax.files.datasets import label_run
+from collapipe_jax.files.realisations import sweep_settings, swept_coordinates
+from collapipe_jax.files.results import Results, Variable
+from collapipe_jax.files.store import Place
+from collapipe_jax.files.workdir import wrong_workdir
+from collapipe_jax.simulation.montecarlo import WHOLE, Shard
+from collapipe_jax.training.loop import train_together
+
+EXPERIMENT = "train"
+_BY_NODE = ("energy_j", "energy_queue", "memory_bytes")
+"""Arrays of nodes that all policies have alike."""
+
+
+def open_training(workdir: str | os.PathLike, sweep: Sweep) -> Results:
+    """Take possession of a workdir for a sweep, or go on there.
+
+    Raises:
+      InputError: if the folder holds something else.
+    """
+    options, config = sweep_settings(sweep)
+    rounds = max(point.config.training.rounds for point in sweep.points)
+    options["sizes"] = {**options["sizes"], "round": rounds}
+    return Results.create(workdir, EXPERIMENT, options, config, swept_coordinates(options))
+
+
+def part_names(sweep: Sweep) -> list[str]:
+    """Names of the parts: a run each, in the order of the points."""
+    return [f"runs/{index:04d}" for index in range(len(sweep.points))]
+
+
+def run_folder(results: Results, part: str) -> Path:
+    """Workdir of a run."""
+    return results.folder / part
+
+
+def train_points(
+    results: Results,
+    sweep: Sweep,
+    console: Console,
+    shard: Shard = WHOLE,
+    at_once: int = 0,
+) -> int:
+    """Train the runs of a shard that are not on file.
+
+    Args:
+      results: of :func:`open_training`.
+      sweep: all points.
+      console: for progress.
+      shard: a share of the runs.
+      at_once: most runs that train together; 0 is all of a program.
+
+    Returns:
+      The number of runs that all shards lack.
+    """
+    parts = part_names(sweep)
+    missing = results.missing(shard.of(parts))
+    points = dict(zip(parts, range(len(parts)), strict=True))
+    size = at_once or max(len(missing), 1)
+    experiment: Experiment | None = None
+    for start in range(0, len(missing), size):
+        batch, experiments = missing[start : start + size], []
+        for part in batch:
+            experiment = build_experiment(sweep.points[points[part]].config, like=experiment)
+            experiments.append(experiment)
+        folders = [run_folder(results, part) for part in batch]
+        train_together(experiments, folders, resume=True, console=console)
+        for part in batch:
+            _write_run(results, part, _place(sweep, points[part], results.options["sizes"]))
+    return len(results.missing(parts))
+
+
+def _write_run(results: Results, part: str, place: Place) -> None:
+    """Write the history of a run, and the numbers of its summary, to the store."""
+    folder = run_folder(results, part)
+    labelled = label_run(load_run(folder))
+    data = {
+        name: variable
+        for name, variable in labelled.items()
+        if name in _BY_NODE or (variable.axes == "round" and name != "round")
+    }
+    for name, value in _summary(folder).items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in data:
+            data[name] = Variable("", np.float64(value))
+    results.write(part, data, place)
+
+
+def _place(sweep: Sweep, point: int, sizes: dict[str, int]) -> Place:
+    """Place of a run on the axes of a sweep."""
+    lengths = [len(axis.values) for axis in sweep.axes]
+    indices = np.unravel_index(point, lengths)
+    lead = {
+        axis.name: (int(index), length)
+        for axis, index, length in zip(sweep.axes, indices, lengths, strict=True)
+    }
+    return Place(lead, start=0, realisations=1, chunk=1, sizes=sizes)
+
+
+def summarise_points(results: Results, sweep: Sweep) -> dict[str, Any]:
+    """Axes, and the summary of every run ``at`` its point."""
+    points = [
+        {"at": point.labels, **_summary(run_folder(results, part))}
+        for point, part in zip(sweep.points, part_names(sweep), strict=True)
+    ]
+    return {"axes": results.options["axes"], "points": points}
+
+
+def by_setting(points: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[dict]]]:
+    """Points side by side that differ in their seeds alone."""
+    groups: dict[str, tuple[dict[str, Any], list[dict]]] = {}
+    for point in points:
+        at = {name: value for name, value in point["at"].items() if name != SEED}
+        groups.setdefault(repr(at), (at, []))[1].append(point)
+    return list(groups.values())
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    found = read_object(folder / "summary.json")
+    if found is None:
+        remedy = "Run the sweep again with the same arguments to mend it"
+        raise wrong_workdir(folder, "its summary.json is missing or damaged", remedy)
+    return found
