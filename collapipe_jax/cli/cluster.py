@@ -22,6 +22,7 @@ _NAMES = {
 }
 """Options of all kinds of clusters; others are Slurm's."""
 _POLL_S = 1.0
+_TIMEOUT_MIN = 24 * 60  # of a job; that of submitit is minutes
 
 
 class ShardJob(submitit.helpers.Checkpointable):
@@ -102,7 +103,8 @@ def run_shards(
     # A job that was preempted finds its parts again, so it may be queued again very often.
     timeouts = {"slurm_max_num_timeout": 1000} if kind == "slurm" else {}
     executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=kind, **timeouts)
-    executor.update_parameters(**{"name": f"collapipe_{command}", **array, **options})
+    own_options = {"name": f"collapipe_{command}", "timeout_min": _TIMEOUT_MIN, **array}
+    executor.update_parameters(**{**own_options, **options})
     left = missing(shards)
     while left:
         print(f"{sum(left.values())} parts are missing; starting {len(left)} shards on {kind}")

@@ -14,7 +14,7 @@ COMMANDS = {
     "predict": "use a trained model on texts",
     "evaluate": "score a trained model on a labelled file",
     "compare": "evaluate all policies on the same networks, without training",
-    "sweep": "compare policies at several values of a configuration key",
+    "sweep": "compare policies at all combinations of values of configuration keys",
     "map": "show which policy wins where in a plane of two configuration keys",
     "figures": "draw what a folder of results holds",
     "sample": "write a network, drawn from a configuration, to a file",

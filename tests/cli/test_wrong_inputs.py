@@ -56,7 +56,7 @@ CASES = {
         "broken.py",
         "get_config()",
     ),
-    "no sweep": (["sweep", "--workdir=run", "--config=paper"], "--config", "paper", "get_sweep()"),
+    "no sweep": (["sweep", "--workdir=run", "--config=paper"], "--sweep", "[]", "get_sweep()"),
     # keys
     "a misspelt key": (
         [*TRAIN, "--config.training.bacth=3"],

@@ -2,6 +2,7 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import tiny_run
@@ -46,7 +47,7 @@ def test_networks_of_all_points_are_one_program():
     params, keys = build_system_params(tiny_run.get_config()), realisation_keys(0, 2)
     with compiles(module._network, times=1):
         for v in (1.0, 10.0):
-            found = module._networks(keys, with_v(params, v), {})
+            found = module.networks(keys, jnp.arange(2), with_v(params, v), {})
     assert found["can_run"].axes == "realisation cluster"
 
 

@@ -6,12 +6,12 @@ import pytest
 from rich.console import Console
 from support import tiny_run
 from support.drawing import rendered
-from support.labels import labels
 from support.tiny_system import tiny_params
 
 from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.checkpoints import RunRecord
+from collapipe_jax.files.datasets import open_results
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import ConvergenceStudy, load_study, save_study
 from collapipe_jax.simulation.system import sample_system
@@ -131,7 +131,7 @@ def test_a_study_on_file_is_the_one_that_was_written(rows, tmp_path):
     found = load_study(tmp_path)
     np.testing.assert_equal(found, study_of(rows))
     assert found.of("micro_batches", 2) == found.of("activity", 0.5)  # both are the base
-    assert labels(results, "runs")["score"]["axes"] == ["run", "round"]
+    assert open_results(tmp_path).score.dims == ("run", "round")
     assert list(rendered(draw(found)).axes[0].get_xticks()) == [0, 1, 2, 3, 4]
 
 

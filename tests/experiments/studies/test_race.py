@@ -163,7 +163,7 @@ def test_a_folder_without_a_whole_race_is_reported(left, tmp_path):
         results, problem = Results.create(tmp_path, "race", {"clock": None}, {}), "is missing"
         if left == "damaged":
             save_race([made_up_run("dssra", 0, 1.0, [1.0], [1.0])], results)
-            results.path("runs").write_bytes(b"half")
+            results.path("runs").write_text("half")
             problem = "is damaged"
         elif left == "lost_run":
             save_race([made_up_run("dssra", 0, 1.0, [1.0], [1.0])], results)
