@@ -16,11 +16,17 @@ from jax import Array
 
 from collapipe_jax.allocation.smooth_maximum import mean_slope
 from collapipe_jax.batch_axis import fusion_barrier, sum_nodes
-from collapipe_jax.cost.chain import Messages, from_previous_active, sum_by_receiver, sum_by_sender
+from collapipe_jax.cost.chain import (
+    Messages,
+    at_next_active,
+    from_previous_active,
+    sum_by_receiver,
+    sum_by_sender,
+)
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.divergence import excess_inverse_survival, inverse_survival_slope
 from collapipe_jax.cost.fixed_partition import FixedPartition
-from collapipe_jax.cost.latency import message_time_s
+from collapipe_jax.cost.latency import d2d_stage_s, message_time_s
 from collapipe_jax.cost.link_quality import interference_w
 from collapipe_jax.cost.round_terms import RoundTerms
 from collapipe_jax.cost.shapes import PerCluster, PerNode
@@ -64,7 +70,7 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
     wait_cost = step_cost * (fixed.micro_batches - 1.0)
 
     def stage_slopes(longest, hop_s, link_s):
-        hop_stage_s = message_time_s(hop_s, fixed.hop_overhead_s)
+        hop_stage_s = d2d_stage_s(fixed, message_time_s(hop_s, fixed.hop_overhead_s))
         link_stage_s = message_time_s(link_s, fixed.d2e_overhead_s)
         stage_s = jnp.concatenate([hop_stage_s, link_stage_s[None]])
         return wait_cost * mean_slope(longest.value, longest.part[: nodes + 1], stage_s)
@@ -72,7 +78,8 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
     forward = stage_slopes(flows.forward, air.hop_s[0], air.uplink_s)
     backward = stage_slopes(flows.backward, air.hop_s[1], air.downlink_s)
     stage = Messages(
-        hop=air.hop_s * jnp.stack([forward[:nodes], backward[:nodes]]),
+        hop=air.hop_s
+        * jnp.stack([_by_hop(fixed, forward[:nodes]), _by_hop(fixed, backward[:nodes])]),
         move=jnp.zeros(()),
         uplink=air.uplink_s * forward[nodes],
     )
@@ -85,6 +92,21 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
     )
     downlink = air.downlink_s * step_cost + air.model_downlink_s * per_s + downlink_stage
     return fusion_barrier(TimeSlopes(energy, stage, total, downlink, downlink_stage))
+
+
+def _by_hop(fixed: FixedPartition, by_stage: PerNode) -> PerNode:
+    """Numbers of D2D stages, summed over the stages that a hop is part of."""
+    if fixed.radio.duplex == "full":
+        return by_stage
+    return by_stage + at_next_active(by_stage, fixed.active)
+
+
+def _hop_stiffness(fixed: FixedPartition, stiffness: PerNode, part: PerNode) -> PerNode:
+    """Stiffness of D2D stages by hop: of two stages of a hop the mean by their parts."""
+    if fixed.radio.duplex == "full":
+        return stiffness
+    total = _by_hop(fixed, part)
+    return _by_hop(fixed, part * stiffness) / jnp.where(total > 0, total, 1.0)
 
 
 def sinr_slopes(fixed: FixedPartition, terms: RoundTerms, times: TimeSlopes) -> SinrSlopes:
@@ -164,7 +186,12 @@ def curvature(
     time, stage, energy = times.total, times.stage, times.energy
     forward_stiffness = sharpness * (1.0 - terms.flows.forward.part)
     backward_stiffness = sharpness * (1.0 - terms.flows.backward.part)
-    hop_stiffness = jnp.stack([forward_stiffness[:nodes], backward_stiffness[:nodes]])
+    hop_stiffness = jnp.stack(
+        [
+            _hop_stiffness(fixed, forward_stiffness[:nodes], terms.flows.forward.part[:nodes]),
+            _hop_stiffness(fixed, backward_stiffness[:nodes], terms.flows.backward.part[:nodes]),
+        ]
+    )
     hop_time = time.hop + stage.hop * hop_stiffness
     up_time = time.uplink + stage.uplink * forward_stiffness[nodes]
     down_time = times.downlink + times.downlink_stage * backward_stiffness[nodes]

@@ -163,6 +163,10 @@ KEYS: dict[str, Any] = {
             why="fits links with diversity; `ergodic` assumes Rayleigh fading, as (6) does: up to "
             "0.83 bit/s/Hz less, rounds of `paper` 10 % longer (system model, section 2)",
         ),
+        duplex=key(
+            "full",
+            why="as the paper's latency, in which all links overlap; D2D radios of LTE take turns",
+        ),
     ),
     "payload": section(
         activation_number_bits=key(16, "bits of an activation sent", "> 0", why="half precision"),

@@ -10,13 +10,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from collapipe_jax.batch_axis import fusion_barrier
-from collapipe_jax.quantity import Struct, positive, quantity
+from collapipe_jax.quantity import Struct, positive, quantities, quantity
 
 _Values = Float[Array, "*any"]
 _Broadcast = Float[Array, "..."]
 _Factor = _Broadcast | float
 
 RATE_LAWS = ("mean", "ergodic")
+DUPLEX = ("full", "half")
 
 LEAST_SNR_PER_W = 1e-7
 """SNR over the whole band, for a watt sent, below which a link carries nothing."""
@@ -70,6 +71,17 @@ class RadioConstants(Struct):
         choices=RATE_LAWS,
         default="mean",
     )
+    duplex: str = quantity(
+        "D2D radio of a node that relays: with `full` it sends and receives at once, with `half` "
+        "in turns",
+        choices=DUPLEX,
+        default="full",
+    )
+
+    @property
+    def hops_per_stage(self) -> int:
+        """Hops in a D2D stage of a flow: with half duplex both of a node."""
+        return 2 if self.duplex == "half" else 1
 
 
 class Radio(RadioConstants):
@@ -89,6 +101,10 @@ class Radio(RadioConstants):
         "NJNJ",
         **_GAIN,
     )
+
+
+RADIO_LAWS = tuple(name for name, each in quantities(RadioConstants).items() if each.choices)
+"""Fields that are names. Networks on file have none: their defaults hold, or a configuration."""
 
 
 def spectral_efficiency(sinr: _Values, radio: Radio) -> _Values:

@@ -263,7 +263,8 @@ def _finite(cost: Array) -> Array:
 def cost_per_bit_s(problem: RoundProblem, step: StepCosts, active: Array) -> Array:
     """Cost of a second longer for a bit of a hop's messages, ``[N, A, R]``."""
     hops = sum_nodes(active.astype(step.bits.dtype))
-    waits = (step.micro_batches - 1.0) * _BOTTLENECK_PART / hops
+    bottleneck_part = _BOTTLENECK_PART * problem.radio.hops_per_stage
+    waits = (step.micro_batches - 1.0) * bottleneck_part / hops
     return step.latency_per_s * problem.workload.local_steps * step.bits * (1.0 + waits)
 
 

@@ -168,8 +168,9 @@ def _shares(problem, active, full_sinr, step: StepCosts, balanced_s) -> Array:
     hops = sum_nodes(active.astype(full_sinr.dtype))
     equal_s = bit_time_s(problem.radio, band_hz / hops, full_sinr * hops)
     equal_s = equal_s[0] + equal_s[1]
-    mean_s = 0.5 * step.bits * sum_nodes(jnp.where(active, equal_s, 0.0)) / hops
-    hops_wait = (mean_s > balanced_s) & (step.micro_batches > 1.0)
+    stage_bits = 0.5 * problem.radio.hops_per_stage * step.bits
+    stage_s = stage_bits * sum_nodes(jnp.where(active, equal_s, 0.0)) / hops
+    hops_wait = (stage_s > balanced_s) & (step.micro_batches > 1.0)
     wanted = jnp.where(active, jnp.where(hops_wait, equal_s, jnp.sqrt(equal_s)), 0.0)
     return jnp.where(active, wanted / sum_nodes(wanted), 1.0)
 

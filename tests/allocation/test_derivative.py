@@ -40,6 +40,7 @@ class Case:
     efficiency_scale: float = 1.0  # of the ceiling of modulation
     amplifier_efficiency: float = 1.0
     idle_power_w: float = 0.0
+    duplex: str = "full"
     drift: bool = False
     caps: bool = False
     coupled: bool = False
@@ -57,6 +58,8 @@ CASES = {
     "below the ceiling": Case(efficiency_scale=10.0),
     "amplifiers": Case(amplifier_efficiency=0.35),
     "idle power": Case(idle_power_w=2.0),
+    "half duplex": Case(duplex="half"),
+    "half duplex, coupled, caps": Case(duplex="half", coupled=True, caps=True),
     "drift": Case(drift=True),
     "caps": Case(caps=True),
     "coupled": Case(coupled=True),
@@ -86,6 +89,7 @@ def draw(case, seed=0):
     radio = problem.radio
     radio = radio.replace(
         rate_law=case.rate_law,
+        duplex=case.duplex,
         max_spectral_efficiency=case.efficiency_scale * radio.max_spectral_efficiency,
         amplifier_efficiency=case.amplifier_efficiency * radio.amplifier_efficiency,
     )
@@ -233,7 +237,7 @@ def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other():
     assert np.any(there.smooth[0] != here.smooth[0])
 
 
-@pytest.mark.parametrize("name", ["mean", "above the ceiling", "caps", "coupled"])
+@pytest.mark.parametrize("name", ["mean", "above the ceiling", "caps", "coupled", "half duplex"])
 def test_the_curvature_is_of_the_size_of_the_second_derivative(name):
     """A preconditioner and no bound: mostly within a factor of 2.5, never far too small."""
     case = CASES[name]

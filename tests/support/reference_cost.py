@@ -107,9 +107,9 @@ def hazard(radio, sinr) -> float:
 # --- (8)-(16), (19): one cluster --------------------------------------------------------------
 
 
-def flow(stages, micro_batches) -> float:
-    """(11)."""
-    return sum(stages) + (micro_batches - 1) * max(stages)
+def flow(stages, micro_batches, others=()) -> float:
+    """(11), with other times that the longest stage may not be under."""
+    return sum(stages) + (micro_batches - 1) * max(*stages, *others)
 
 
 class Links(NamedTuple):
@@ -222,6 +222,20 @@ def stages_s(network, decision, n, links) -> tuple[list[float], list[float]]:
     return forward, backward
 
 
+def relay_stages_s(network, decision, n, links) -> tuple[list[float], list[float]]:
+    """(30): forward and backward times of what a node receives and sends; none if at once."""
+    if network["radio"].get("duplex", "full") == "full":
+        return [], []
+    per_micro = network["workload"]["batch"] / decision["micro_batches"][n]
+    bits = per_micro * network["workload"]["activation_bits"]
+    delay = network["compute"]["link_overhead_s"]
+    found = []
+    for way in (2, 3):
+        hop_s = [bits / hop[way][0] + delay for hop in links.hops]
+        found.append([hop_s[i - 1] + hop_s[i] for i in range(len(hop_s))])
+    return found[0], found[1]
+
+
 class ModelTimes(NamedTuple):
     """Seconds that a cluster's parameters take on their way, by device or in all."""
 
@@ -247,7 +261,11 @@ def model_times_s(network, decision, n, links) -> ModelTimes:
 def cluster_latency_s(network, decision, n, links) -> float:
     """(12), (14)."""
     count = decision["micro_batches"][n]
-    iteration = sum(flow(stages, count) for stages in stages_s(network, decision, n, links))
+    stages, relays = (
+        stages_s(network, decision, n, links),
+        relay_stages_s(network, decision, n, links),
+    )
+    iteration = sum(flow(own, count, both) for own, both in zip(stages, relays, strict=True))
     model_s = model_times_s(network, decision, n, links)
     moving_s = model_s.down + model_s.distribute + sum(model_s.collect.values()) + model_s.up
     return moving_s + network["workload"]["local_steps"] * iteration
