@@ -30,7 +30,7 @@ from collapipe_jax.cost.latency import d2d_stage_s, message_time_s
 from collapipe_jax.cost.link_quality import interference_w
 from collapipe_jax.cost.round_terms import RoundTerms
 from collapipe_jax.cost.shapes import PerCluster, PerNode
-from collapipe_jax.network.channel import efficiency_elasticity
+from collapipe_jax.network.channel import efficiency_elasticity, threshold_over
 
 
 class Marginals(NamedTuple):
@@ -101,10 +101,13 @@ def _by_hop(fixed: FixedPartition, by_stage: PerNode) -> PerNode:
     return by_stage + at_next_active(by_stage, fixed.active)
 
 
-def _hop_stiffness(fixed: FixedPartition, stiffness: PerNode, part: PerNode) -> PerNode:
-    """Stiffness of D2D stages by hop: of two stages of a hop the mean by their parts."""
+def _hop_stiffness(fixed: FixedPartition, stiffness: Array, part: Array) -> PerNode:
+    """Stiffness of a flow's D2D stages by hop: of two stages of a hop the mean by their parts."""
+    nodes = fixed.active.shape[0]
+    stiffness = stiffness[:nodes]
     if fixed.radio.duplex == "full":
         return stiffness
+    part = part[:nodes]
     total = _by_hop(fixed, part)
     return _by_hop(fixed, part * stiffness) / jnp.where(total > 0, total, 1.0)
 
@@ -130,7 +133,13 @@ def sinr_elasticities(fixed: FixedPartition, terms: RoundTerms) -> tuple[Message
     efficiency = jax.tree.map(elasticity, links.sinr, links.bit_hz_s)
     times = terms.bit_time
     below_ceiling = Messages(times.hop.part, times.move.part, times.uplink.part)
-    return efficiency, jax.tree.map(jnp.multiply, below_ceiling, efficiency)
+    time = jax.tree.map(jnp.multiply, below_ceiling, efficiency)
+    if links.move_part is not None:
+        attempts = jax.tree.map(functools.partial(threshold_over, fixed.radio), links.sinr)
+        time = jax.tree.map(jnp.add, time, attempts)
+        # A narrower band keeps the SINR, so that a time falls as its band grows.
+        time = time._replace(move=jnp.where(links.move_part < 1.0, 1.0, time.move))
+    return efficiency, time
 
 
 def loss_cost_per_excess(fixed: FixedPartition) -> PerCluster:
@@ -168,6 +177,15 @@ def slope(
     )
 
 
+def _steepness(elasticity: Array) -> Array:
+    """Size of a time's elasticity to a share, at least 1.
+
+    A wider band shortens a message by itself, and lengthens it by the elasticity to its SINR.
+    Attempts may make that more than 2.
+    """
+    return jnp.maximum(jnp.abs(elasticity - 1.0), 1.0)
+
+
 def curvature(
     fixed: FixedPartition,
     terms: RoundTerms,
@@ -183,13 +201,14 @@ def curvature(
     docs/dssra.md derives the terms.
     """
     active, nodes, sharpness = fixed.active, fixed.active.shape[0], 1.0 / temperature
-    time, stage, energy = times.total, times.stage, times.energy
+    time, stage, energy, sinr = times.total, times.stage, times.energy, terms.links.sinr
+    reliable = fixed.radio.retransmissions == "reliable"
     forward_stiffness = sharpness * (1.0 - terms.flows.forward.part)
     backward_stiffness = sharpness * (1.0 - terms.flows.backward.part)
     hop_stiffness = jnp.stack(
         [
-            _hop_stiffness(fixed, forward_stiffness[:nodes], terms.flows.forward.part[:nodes]),
-            _hop_stiffness(fixed, backward_stiffness[:nodes], terms.flows.backward.part[:nodes]),
+            _hop_stiffness(fixed, forward_stiffness, terms.flows.forward.part),
+            _hop_stiffness(fixed, backward_stiffness, terms.flows.backward.part),
         ]
     )
     hop_time = time.hop + stage.hop * hop_stiffness
@@ -202,7 +221,9 @@ def curvature(
     damping = 1.0 - loss_cost_per_excess(fixed) * excess / marginals.objective
     damping = jnp.clip(damping, 0.0, 1.0)
 
-    def loss(fall):
+    def loss(fall, time, sinr):
+        if reliable:  # nothing is lost; attempts lengthen a time by e^z, whose slope changes by z
+            return time * threshold_over(fixed.radio, sinr)
         return sinrs.cost_per_hazard * fall * (attempts + damping * fall)
 
     def ceiling(part, elasticity):
@@ -212,11 +233,15 @@ def curvature(
     hop_ceiling = ceiling(parts.hop.part, sinrs.efficiency.hop) * time.hop
     up_ceiling = ceiling(parts.uplink.part, sinrs.efficiency.uplink) * time.uplink
     move_ceiling = ceiling(parts.move.part, sinrs.efficiency.move)
+    if reliable:
+        steep = sinrs.time.move
+        move_ceiling = move_ceiling + threshold_over(fixed.radio, sinr.move) + steep * (steep - 1.0)
     hop_time, hop_loss, hop_ceiling = fusion_barrier(
-        (hop_time, loss(sinrs.hazard.hop), hop_ceiling)
+        (hop_time, loss(sinrs.hazard.hop, time.hop, sinr.hop), hop_ceiling)
     )
-    up_loss = loss(sinrs.hazard.uplink)
-    share = sum_nodes(hop_time + hop_ceiling + hop_loss)
+    up_loss = loss(sinrs.hazard.uplink, time.uplink, sinr.uplink)
+    share = hop_time * _steepness(sinrs.time.hop) ** 2 if reliable else hop_time
+    share = sum_nodes(share + hop_ceiling + hop_loss)
     hop = sinrs.time.hop**2 * hop_time + hop_ceiling + hop_loss + energy.hop
     move = (sinrs.time.move + move_ceiling) * time.move + energy.move
     hop, move = fusion_barrier((hop, move))
@@ -229,6 +254,10 @@ def curvature(
     hop_part, up_part = time.hop - energy.hop, time.uplink - energy.uplink
     power_part = sinrs.time.hop * hop_part
     power_part = power_part[0] + from_previous_active(power_part[1], active)
+    if reliable:
+        steep = _steepness(sinrs.time.uplink)
+        hop_part, up_part = hop_part * _steepness(sinrs.time.hop), up_part * steep
+        up_time = up_time * steep**2
     return Allocation(
         d2d_share=share + spread * sum_nodes(hop_part) ** 2,
         d2d_power=sum_by_sender(hop, move, active) + interference_cost + spread * power_part**2,

@@ -163,6 +163,9 @@ KEYS: dict[str, Any] = {
             why="fits links with diversity; `ergodic` assumes Rayleigh fading, as (6) does: up to "
             "0.83 bit/s/Hz less, rounds of `paper` 10 % longer (system model, section 2)",
         ),
+        retransmissions=key(
+            "free", why="as the paper: attempts change neither times nor energies; see limits.md"
+        ),
         duplex=key(
             "full",
             why="as the paper's latency, in which all links overlap; D2D radios of LTE take turns",

@@ -173,7 +173,9 @@ def _check_networks(networks: NetworksOnFile, config: Config, recorded: str) -> 
 def _build_radio(radio: Config) -> RadioParams:
     laws = {name: radio[name] for name in RADIO_LAWS}
     numbers = {name: float(value) for name, value in radio.items() if name not in laws}
-    linear = {linear_name(name): to_linear(name, value) for name, value in numbers.items()}
+    linear: dict[str, Any] = {
+        linear_name(name): to_linear(name, value) for name, value in numbers.items()
+    }
     if linear["downlink_interference_w"] < 0:
         linear["downlink_interference_w"] = linear["d2e_interference_w"]
     density_w_per_hz = linear.pop("noise_density_w_per_hz")

@@ -43,9 +43,10 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
 def least_latency_s(problem: RoundProblem) -> Float[Array, ""]:
     """Lower bound of a pipeline's round: bits over D2E, at full power on the whole band.
 
+    Every block arrives at once, since attempts may be fewer on a part of the band.
     Source: docs/system-model.md (29).
     """
-    work, radio = problem.workload, problem.radio
+    work, radio = problem.workload, problem.radio.replace(retransmissions="free")
     gain, samples = radio.d2e_gain[:, 0], work.local_steps * work.batch
     up_sinr = uplink_sinr(radio, radio.d2e_power_max_w, gain, 1.0)
     up_s = bit_time_s(radio, radio.d2e_bandwidth_hz, up_sinr)

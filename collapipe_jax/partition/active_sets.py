@@ -29,9 +29,9 @@ from collapipe_jax.cost.link_quality import d2e_hazard
 from collapipe_jax.cost.objective import unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import (
-    bit_time_s,
     d2d_sinr,
     downlink_sinr,
+    narrowed_bit_time_s,
     transport_block_hazard,
     uplink_sinr,
 )
@@ -119,7 +119,7 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
 
     def block_s(power_w, gain, received_w):
         sinr = d2d_sinr(radio, _levels() * power_w, gain, jnp.ones(()), received_w)
-        return work.block_param_bits * bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
+        return work.block_param_bits * narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
 
     return NodeCosts(
         max_power_w=max_power_w,
@@ -161,7 +161,7 @@ def active_sets(
     return ActiveSets(
         active=active,
         full_sinr=full_sinr,
-        bit_s=of_both(lambda sinr: bit_time_s(radio, share_hz, sinr)),
+        bit_s=of_both(lambda sinr: narrowed_bit_time_s(radio, share_hz, sinr)),
         hazard=of_both(lambda sinr: transport_block_hazard(radio, sinr)),
     )
 

@@ -41,6 +41,7 @@ class Case:
     amplifier_efficiency: float = 1.0
     idle_power_w: float = 0.0
     duplex: str = "full"
+    retransmissions: str = "free"
     drift: bool = False
     caps: bool = False
     coupled: bool = False
@@ -60,6 +61,13 @@ CASES = {
     "idle power": Case(idle_power_w=2.0),
     "half duplex": Case(duplex="half"),
     "half duplex, coupled, caps": Case(duplex="half", coupled=True, caps=True),
+    "reliable": Case(retransmissions="reliable"),
+    "reliable, above the ceiling, caps": Case(
+        retransmissions="reliable", efficiency_scale=0.15, caps=True
+    ),
+    "reliable, ergodic, coupled, half duplex": Case(
+        retransmissions="reliable", rate_law="ergodic", coupled=True, duplex="half"
+    ),
     "drift": Case(drift=True),
     "caps": Case(caps=True),
     "coupled": Case(coupled=True),
@@ -90,6 +98,7 @@ def draw(case, seed=0):
     radio = radio.replace(
         rate_law=case.rate_law,
         duplex=case.duplex,
+        retransmissions=case.retransmissions,
         max_spectral_efficiency=case.efficiency_scale * radio.max_spectral_efficiency,
         amplifier_efficiency=case.amplifier_efficiency * radio.amplifier_efficiency,
     )
@@ -237,7 +246,9 @@ def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other():
     assert np.any(there.smooth[0] != here.smooth[0])
 
 
-@pytest.mark.parametrize("name", ["mean", "above the ceiling", "caps", "coupled", "half duplex"])
+@pytest.mark.parametrize(
+    "name", ["mean", "above the ceiling", "caps", "coupled", "half duplex", "reliable"]
+)
 def test_the_curvature_is_of_the_size_of_the_second_derivative(name):
     """A preconditioner and no bound: mostly within a factor of 2.5, never far too small."""
     case = CASES[name]

@@ -60,7 +60,7 @@ def test_radio_and_devices_are_those_of_the_file_and_all_else_of_the_configurati
     count = TINY.policy.micro_batches
     static = evaluate(problem, static_pipeline(problem, count))
     np.testing.assert_allclose(problem.control.reference_latency_s, static.latency_s, rtol=1e-5)
-    for name, law in (("rate_law", "ergodic"), ("duplex", "half")):
+    for name, law in (("rate_law", "ergodic"), ("duplex", "half"), ("retransmissions", "reliable")):
         params = build_system_params(changed(f"radio.{name}", law, config))
         assert getattr(params.networks.radio, name) == law  # no document has it
 

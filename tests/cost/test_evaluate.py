@@ -38,6 +38,8 @@ def draw(seed):
         network["radio"]["harq_attempts"] = 1
     if seed % 7 in (1, 5):
         network["radio"]["duplex"] = "half"
+    if seed in (3, 9, 12, 15, 20, 28):
+        network["radio"]["retransmissions"] = "reliable"
     if seed % 4 == 2:
         network["compute"]["idle_power_w"] = 0.37
         network["compute"]["memory_bytes"][-1, -1] = 0  # away

@@ -337,7 +337,9 @@ def test_files_that_are_no_documents(tmp_path):
         read_network(tmp_path / "bad.json")
 
 
-@pytest.mark.parametrize(("name", "law"), [("rate_law", "ergodic"), ("duplex", "half")])
+@pytest.mark.parametrize(
+    ("name", "law"), [("rate_law", "ergodic"), ("duplex", "half"), ("retransmissions", "reliable")]
+)
 def test_laws_of_the_radio_have_no_place_on_file(tmp_path, name, law):
     problem = as_problem(copy.deepcopy(make_documents()[0]))
     other = problem.replace(radio=problem.radio.replace(**{name: law}))

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import exp1
 
 TOLERANCE = 1e-4
@@ -48,11 +49,23 @@ def interference_w(network, decision, n, j) -> float:
 
 def spectral_efficiency(radio, sinr) -> float:
     """(2), or its mean over Rayleigh fading."""
-    x = sinr / radio["snr_gap"]
-    nats = math.log1p(x)
-    if radio.get("rate_law") == "ergodic" and x > 0:
-        nats = math.exp(1 / x) * exp1(1 / x)
+    nats = mean_nats(radio, sinr / radio["snr_gap"])
     return min(nats / math.log(2), radio["max_spectral_efficiency"])
+
+
+def mean_nats(radio, x) -> float:
+    """Nats a second and hertz at an SINR over the gap."""
+    if radio.get("rate_law") == "ergodic" and x > 0:
+        return math.exp(1 / x) * exp1(1 / x)
+    return math.log1p(x)
+
+
+def attempts(radio, sinr) -> float:
+    """(31), infinite where it overflows."""
+    if radio.get("retransmissions", "free") == "free":
+        return 1.0
+    z = radio["outage_threshold"] / sinr if sinr > 0 else math.inf
+    return math.exp(z) if z < 700 else math.inf
 
 
 def d2d_link(network, decision, n, i, j, share) -> tuple[float, float]:
@@ -63,7 +76,25 @@ def d2d_link(network, decision, n, i, j, share) -> tuple[float, float]:
     band = radio["d2d_bandwidth_hz"]
     noise = band * radio["node_noise_w_per_hz"] + interference_w(network, decision, n, j)
     sinr = decision["d2d_power_w"][n][i] * radio["d2d_gain"][n][i][j] / (share * noise)
-    return share * band * spectral_efficiency(radio, sinr), sinr
+    return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
+
+
+def narrowed_d2d_rate(network, decision, n, i, j) -> float:
+    """(32), (33): rate of parameters from node i to node j."""
+    radio = network["radio"]
+    rate, sinr = d2d_link(network, decision, n, i, j, 1.0)
+    if radio.get("retransmissions", "free") == "free" or sinr == 0:
+        return rate
+
+    def excess(log_sinr):
+        """Elasticities of efficiency and attempts, less 1."""
+        ends = [math.exp(log_sinr + step) / radio["snr_gap"] for step in (1e-5, -1e-5)]
+        up, down = (mean_nats(radio, x) for x in ends)
+        elasticity = (math.log(up) - math.log(down)) / 2e-5
+        return elasticity + radio["outage_threshold"] * math.exp(-log_sinr) - 1
+
+    least = math.exp(brentq(excess, math.log(radio["outage_threshold"]) - 1, 20, xtol=1e-13))
+    return d2d_link(network, decision, n, i, j, min(1.0, sinr / least))[0]
 
 
 def uplink(network, decision, n) -> tuple[float, float]:
@@ -74,7 +105,7 @@ def uplink(network, decision, n) -> tuple[float, float]:
     band = radio["d2e_bandwidth_hz"]
     noise = band * radio["bs_noise_w_per_hz"] + radio["d2e_interference_w"]
     sinr = decision["d2e_power_w"][n] * radio["d2e_gain"][n][0] / (share * noise)
-    return share * band * spectral_efficiency(radio, sinr), sinr
+    return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
 
 
 def downlink(network, decision, n) -> tuple[float, float]:
@@ -85,14 +116,14 @@ def downlink(network, decision, n) -> tuple[float, float]:
         "downlink_interference_w", radio["d2e_interference_w"]
     )
     sinr = radio["bs_power_w"] * radio["d2e_gain"][n][0] / noise
-    return share * band * spectral_efficiency(radio, sinr), sinr
+    return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
 
 
 def hazard(radio, sinr) -> float:
     """(6), for one transport block."""
     if sinr == 0:
         return math.inf
-    if radio["outage_threshold"] == 0:
+    if radio["outage_threshold"] == 0 or radio.get("retransmissions") == "reliable":
         return 0.0
     z, attempts = radio["outage_threshold"] / sinr, radio["harq_attempts"]
     if z > 30:
@@ -141,8 +172,8 @@ def cluster_links(network, decision, n) -> Links:
         hops=hops,
         uplink=uplink(network, decision, n),
         downlink=downlink(network, decision, n),
-        collect={k: d2d_link(network, decision, n, k, 0, 1.0)[0] for k in chain},
-        distribute={k: d2d_link(network, decision, n, 0, k, 1.0)[0] for k in chain},
+        collect={k: narrowed_d2d_rate(network, decision, n, k, 0) for k in chain},
+        distribute={k: narrowed_d2d_rate(network, decision, n, 0, k) for k in chain},
     )
 
 
