@@ -50,6 +50,7 @@ class TimeSlopes(NamedTuple):
     total: Messages  # through energy and latency
     downlink: PerCluster  # of the downlink
     downlink_stage: PerCluster  # of the downlink, through the longest stage alone
+    received: Messages | None  # through energy of receivers alone, part of the total
 
 
 class SinrSlopes(NamedTuple):
@@ -91,7 +92,12 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
         uplink=air.uplink_s * step_cost + air.model_uplink_s * per_s + energy.uplink + stage.uplink,
     )
     downlink = air.downlink_s * step_cost + air.model_downlink_s * per_s + downlink_stage
-    return fusion_barrier(TimeSlopes(energy, stage, total, downlink, downlink_stage))
+    received = None
+    if fixed.receiving is not None and terms.received_j is not None:
+        received = jax.tree.map(jnp.multiply, fixed.receiving.cost_per_j, terms.received_j)
+        downlink = downlink + received.uplink
+        total = total._replace(hop=total.hop + received.hop, move=total.move + received.move)
+    return fusion_barrier(TimeSlopes(energy, stage, total, downlink, downlink_stage, received))
 
 
 def _by_hop(fixed: FixedPartition, by_stage: PerNode) -> PerNode:
@@ -252,6 +258,9 @@ def curvature(
     spread = sharpness * (1.0 - marginals.latency_part)
     spread = spread / jnp.where(latency_cost > 0, latency_cost, 1.0)
     hop_part, up_part = time.hop - energy.hop, time.uplink - energy.uplink
+    down_part = times.downlink
+    if times.received is not None:
+        hop_part, down_part = hop_part - times.received.hop, down_part - times.received.uplink
     power_part = sinrs.time.hop * hop_part
     power_part = power_part[0] + from_previous_active(power_part[1], active)
     if reliable:
@@ -261,6 +270,6 @@ def curvature(
     return Allocation(
         d2d_share=share + spread * sum_nodes(hop_part) ** 2,
         d2d_power=sum_by_sender(hop, move, active) + interference_cost + spread * power_part**2,
-        d2e_share=up_time + up_loss + down_time + spread * (up_part + times.downlink) ** 2,
+        d2e_share=up_time + up_loss + down_time + spread * (up_part + down_part) ** 2,
         d2e_power=uplink + spread * (sinrs.time.uplink * up_part) ** 2,
     )

@@ -118,6 +118,12 @@ KEYS: dict[str, Any] = {
             0.0,
             why="the energy of an operation, from a whole board, contains what it idles meanwhile",
         ),
+        receive_power_w=key(
+            0.0,
+            "power that a node draws while it receives",
+            symbol="P_{rx}",
+            why="off: the paper counts sending alone, and boards of the catalogue name no radio",
+        ),
     ),
     "radio": section(
         RadioParams,

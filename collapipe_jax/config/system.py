@@ -135,7 +135,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
         propagation=PropagationParams(**config.propagation),
         dynamics=_fill(DynamicsParams, dynamics),
         mobility=_fill(MobilityParams, dynamics) if dynamics.speed_m_per_s else None,
-        devices=DeviceParams(**config.devices),
+        devices=_build_devices(config.devices),
         radio=_build_radio(config.radio),
         workload=_build_workload(config),
         learning=_fill(Learning, learning, cluster_weight=weight, drift=drift),
@@ -168,6 +168,12 @@ def _check_networks(networks: NetworksOnFile, config: Config, recorded: str) -> 
         raise InputError("network.file", config.network.file, problem, remedy)
     radio = networks.radio.replace(**{name: config.radio[name] for name in RADIO_LAWS})
     return jax.tree.map(jnp.asarray, networks.replace(radio=radio))
+
+
+def _build_devices(devices: Config) -> DeviceParams:
+    """Parameters of devices; without power to receive its energy is not even computed."""
+    numbers: dict[str, Any] = dict(devices) | {"receive_power_w": devices.receive_power_w or None}
+    return DeviceParams(**numbers)
 
 
 def _build_radio(radio: Config) -> RadioParams:

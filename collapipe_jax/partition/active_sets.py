@@ -54,6 +54,7 @@ class NodeCosts(NamedTuple):
 
     max_power_w: Array  # ``[J, N, 1, R]``
     energy_per_j: Array  # unit cost of a node's energy, likewise
+    receive_per_s: Array | None  # cost of a second that the node receives, if it has power for it
     interference_per_w: Array  # cost of a watt of a node on other clusters, likewise
     block_energy: Array  # cost of the energy to compute a block, ``[K, N, 1, R]``
     collect_s: Array  # time to move a block from a device, by level, ``[levels, J, N, 1, R]``
@@ -114,7 +115,9 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     radio, work = problem.radio, problem.workload
     gain = jnp.moveaxis(radio.d2d_gain, 0, 2)
     max_power_w, received_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1), coupling.interference_w
-    per_j = unit_costs(problem).energy_per_j
+    per_j, receive_per_s = unit_costs(problem).energy_per_j, None
+    if problem.compute.receive_power_w is not None:
+        receive_per_s = per_j * problem.compute.receive_power_w
     joules_per_flop = jnp.swapaxes(problem.compute.joules_per_flop, 0, 1)[1:]
 
     def block_s(power_w, gain, received_w):
@@ -124,6 +127,7 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     return NodeCosts(
         max_power_w=max_power_w,
         energy_per_j=per_j / radio.amplifier_efficiency,
+        receive_per_s=receive_per_s,
         interference_per_w=coupling.interference_cost_per_w,
         block_energy=per_j[1:] * computing_energy_j(work, work.block_flops, joules_per_flop),
         collect_s=block_s(max_power_w, gain[:, 0], received_w[0]),
@@ -230,6 +234,8 @@ def _cheapest_powers(
     work, per_s = problem.workload, step.latency_per_s
     max_power_w = _levels() * nodes.max_power_w
     energy_per_s = max_power_w * nodes.energy_per_j
+    if nodes.receive_per_s is not None:  # as if the receiver's unit cost were the sender's
+        energy_per_s = energy_per_s + nodes.receive_per_s
     round_bits = work.local_steps * work.batch * work.activation_bits
     per_bit, interference, collect, distribute = fusion_barrier(
         (

@@ -131,6 +131,7 @@ def test_a_link_whose_attempts_overflow_is_a_dead_one(problem, link):
     assert np.isfinite(cost.cluster_latency_s[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_decides_with_reliable_links(problem, name):
     problem = made_reliable(with_ends(problem))

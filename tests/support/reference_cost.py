@@ -324,7 +324,24 @@ def node_energies_j(network, decision, n, links) -> list[float]:
         energy[there] += power[there] * bits / backward_rate
     sending = steps * batch * (activation + target) / links.uplink[0] + model_s.up
     energy[0] += drawn * decision["d2e_power_w"][n] * sending
+    add_received_energy(network, decision, n, links, energy)
     return energy
+
+
+def add_received_energy(network, decision, n, links, energy):
+    """(35)."""
+    watt = network["compute"].get("receive_power_w", 0.0)
+    work, steps = network["workload"], network["workload"]["local_steps"]
+    bits = steps * work["batch"] * work["activation_bits"]
+    for here, there, (forward_rate, _), (backward_rate, _) in links.hops:
+        energy[there] += watt * bits / forward_rate
+        energy[here] += watt * bits / backward_rate
+    for k in links.collect:
+        moved = decision["segments"][n][k - 1] * work["block_param_bits"]
+        energy[0] += watt * moved / links.collect[k]
+        energy[k] += watt * moved / links.distribute[k]
+    model_bits = work["blocks"] * work["block_param_bits"] + work["embedding_param_bits"]
+    energy[0] += watt * (bits + model_bits) / links.downlink[0]
 
 
 def add_idle_energy(network, n, latency, energy):
