@@ -142,7 +142,7 @@ def link_bit_times(
 ) -> BitTimes:
     """Time on air of a bit of every message, the longer by its SINR and by the ceiling.
 
-    Attempts of reliable links count.
+    Attempts count unless they are free.
     """
     radio = fixed.radio
     d2d_s = 1.0 / radio.d2d_bandwidth_hz

@@ -18,7 +18,7 @@ _Factor = _Broadcast | float
 
 RATE_LAWS = ("mean", "ergodic")
 DUPLEX = ("full", "half")
-RETRANSMISSIONS = ("free", "reliable")
+RETRANSMISSIONS = ("free", "counted", "reliable")
 
 LEAST_SNR_PER_W = 1e-7
 """SNR over the whole band, for a watt sent, below which a link carries nothing."""
@@ -81,7 +81,8 @@ class RadioConstants(Struct):
 
     retransmissions: str = quantity(
         "attempts of a transport block: with `free` up to `harq_attempts` take no time and no "
-        "energy, with `reliable` as many as it needs take both, and nothing is lost",
+        "energy, with `counted` they take both, which decisions do not see, and with `reliable` as "
+        "many as a block needs take both, and nothing is lost",
         choices=RETRANSMISSIONS,
         default="free",
     )
@@ -143,19 +144,23 @@ def efficiency_elasticity(sinr: _Values, bit_hz_s: _Values, radio: Radio) -> _Va
 def bit_time_s(radio: Radio, band_hz: _Factor, sinr: _Broadcast) -> _Broadcast:
     """Time on air of a bit: one over the rate of docs/system-model.md, section 2.
 
-    Attempts of reliable links count.
+    Attempts count unless they are free.
     """
     return with_attempts(radio, sinr, 1.0 / (band_hz * spectral_efficiency(sinr, radio)))
 
 
 def with_attempts(radio: Radio, sinr: _Broadcast, time_s: _Broadcast) -> _Broadcast:
-    """Times on air with their expected attempts; infinite where these overflow.
+    """Times on air with their expected attempts; infinite where those of reliable links overflow.
 
     Source: docs/system-model.md (31).
     """
     if radio.retransmissions == "free":
         return time_s
-    return time_s * jnp.exp(threshold_over(radio, sinr))
+    z = threshold_over(radio, sinr)
+    if radio.retransmissions == "reliable":
+        return time_s * jnp.exp(z)
+    few = jnp.exp(jnp.minimum(z, _DEEP) - hazard_and_elasticity(radio, sinr)[0])
+    return time_s * jnp.where(z > _DEEP, radio.harq_attempts, few)
 
 
 def threshold_over(radio: Radio, sinr: _Broadcast) -> _Broadcast:
@@ -165,7 +170,7 @@ def threshold_over(radio: Radio, sinr: _Broadcast) -> _Broadcast:
 
 def narrowed_bit_time_s(radio: Radio, band_hz: _Factor, sinr: _Broadcast) -> _Broadcast:
     """:func:`bit_time_s` on the part of a band that is fastest, the power being the same."""
-    if radio.retransmissions == "free":
+    if radio.retransmissions != "reliable":
         return bit_time_s(radio, band_hz, sinr)
     part = fastest_part(radio, sinr)
     return bit_time_s(radio, band_hz * part, sinr / part)
@@ -209,7 +214,7 @@ def least_bit_energy_j(radio: Radio, noise_w_per_hz: _Factor, gain: _Factor) -> 
 
 def with_least_attempts(radio: Radio, energy_j: _Broadcast) -> _Broadcast:
     """Energies at vanishing power, of reliable links at the efficient SINR with its attempts."""
-    if radio.retransmissions == "free":
+    if radio.retransmissions != "reliable":
         return energy_j
     sinr = efficient_sinr(radio)
     more = sinr / (radio.snr_gap * math.log(2.0)) / unlimited_efficiency(sinr, radio)

@@ -40,6 +40,8 @@ def draw(seed):
         network["radio"]["duplex"] = "half"
     if seed in (3, 9, 12, 15, 20, 28):
         network["radio"]["retransmissions"] = "reliable"
+    if seed in (10, 14, 17, 23):
+        network["radio"]["retransmissions"] = "counted"
     if seed % 3 == 2:
         network["compute"]["receive_power_w"] = 0.6
     if seed % 4 == 2:

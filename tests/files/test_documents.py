@@ -338,7 +338,7 @@ def test_files_that_are_no_documents(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "law"), [("rate_law", "ergodic"), ("duplex", "half"), ("retransmissions", "reliable")]
+    ("name", "law"), [("rate_law", "ergodic"), ("duplex", "half"), ("retransmissions", "counted")]
 )
 def test_laws_of_the_radio_have_no_place_on_file(tmp_path, name, law):
     problem = as_problem(copy.deepcopy(make_documents()[0]))

@@ -65,6 +65,8 @@ def attempts(radio, sinr) -> float:
     if radio.get("retransmissions", "free") == "free":
         return 1.0
     z = radio["outage_threshold"] / sinr if sinr > 0 else math.inf
+    if radio["retransmissions"] == "counted":
+        return sum((-math.expm1(-z)) ** attempt for attempt in range(radio["harq_attempts"]))
     return math.exp(z) if z < 700 else math.inf
 
 
@@ -83,7 +85,7 @@ def narrowed_d2d_rate(network, decision, n, i, j) -> float:
     """(32), (33): rate of parameters from node i to node j."""
     radio = network["radio"]
     rate, sinr = d2d_link(network, decision, n, i, j, 1.0)
-    if radio.get("retransmissions", "free") == "free" or sinr == 0:
+    if radio.get("retransmissions", "free") != "reliable" or sinr == 0:
         return rate
 
     def excess(log_sinr):
