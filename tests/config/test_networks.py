@@ -85,6 +85,12 @@ def test_fading_is_on_top_of_the_gains_of_the_file(folder, tmp_path):
     assert not np.any(np.isclose(gains[1], 1.0, rtol=1e-3))
 
 
+def test_receive_power_is_0_in_documents_that_lack_it(folder):
+    change(folder / "a.json", "compute", "receive_power_w", 0.5)
+    compute = build_system_params(with_file(folder)).networks.compute
+    assert compute.receive_power_w.tolist() == [0.5, 0.0]
+
+
 def test_networks_of_a_folder_come_in_turn(folder):
     params = build_system_params(with_file(folder))
     draw = jax.jit(lambda index: sample_system(jax.random.key(0), params, index))
