@@ -16,15 +16,21 @@ from jax import Array
 
 from collapipe_jax.allocation.smooth_maximum import mean_slope
 from collapipe_jax.batch_axis import fusion_barrier, sum_nodes
-from collapipe_jax.cost.chain import Messages, from_previous_active, sum_by_receiver, sum_by_sender
+from collapipe_jax.cost.chain import (
+    Messages,
+    at_next_active,
+    from_previous_active,
+    sum_by_receiver,
+    sum_by_sender,
+)
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.divergence import excess_inverse_survival, inverse_survival_slope
 from collapipe_jax.cost.fixed_partition import FixedPartition
-from collapipe_jax.cost.latency import message_time_s
+from collapipe_jax.cost.latency import d2d_stage_s, message_time_s
 from collapipe_jax.cost.link_quality import interference_w
 from collapipe_jax.cost.round_terms import RoundTerms
 from collapipe_jax.cost.shapes import PerCluster, PerNode
-from collapipe_jax.network.channel import efficiency_elasticity
+from collapipe_jax.network.channel import efficiency_elasticity, threshold_over
 
 
 class Marginals(NamedTuple):
@@ -44,6 +50,7 @@ class TimeSlopes(NamedTuple):
     total: Messages  # through energy and latency
     downlink: PerCluster  # of the downlink
     downlink_stage: PerCluster  # of the downlink, through the longest stage alone
+    received: Messages | None  # through energy of receivers alone, part of the total
 
 
 class SinrSlopes(NamedTuple):
@@ -64,7 +71,7 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
     wait_cost = step_cost * (fixed.micro_batches - 1.0)
 
     def stage_slopes(longest, hop_s, link_s):
-        hop_stage_s = message_time_s(hop_s, fixed.hop_overhead_s)
+        hop_stage_s = d2d_stage_s(fixed, message_time_s(hop_s, fixed.hop_overhead_s))
         link_stage_s = message_time_s(link_s, fixed.d2e_overhead_s)
         stage_s = jnp.concatenate([hop_stage_s, link_stage_s[None]])
         return wait_cost * mean_slope(longest.value, longest.part[: nodes + 1], stage_s)
@@ -72,7 +79,8 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
     forward = stage_slopes(flows.forward, air.hop_s[0], air.uplink_s)
     backward = stage_slopes(flows.backward, air.hop_s[1], air.downlink_s)
     stage = Messages(
-        hop=air.hop_s * jnp.stack([forward[:nodes], backward[:nodes]]),
+        hop=air.hop_s
+        * jnp.stack([_by_hop(fixed, forward[:nodes]), _by_hop(fixed, backward[:nodes])]),
         move=jnp.zeros(()),
         uplink=air.uplink_s * forward[nodes],
     )
@@ -84,7 +92,30 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
         uplink=air.uplink_s * step_cost + air.model_uplink_s * per_s + energy.uplink + stage.uplink,
     )
     downlink = air.downlink_s * step_cost + air.model_downlink_s * per_s + downlink_stage
-    return fusion_barrier(TimeSlopes(energy, stage, total, downlink, downlink_stage))
+    received = None
+    if fixed.receiving is not None and terms.received_j is not None:
+        received = jax.tree.map(jnp.multiply, fixed.receiving.cost_per_j, terms.received_j)
+        downlink = downlink + received.uplink
+        total = total._replace(hop=total.hop + received.hop, move=total.move + received.move)
+    return fusion_barrier(TimeSlopes(energy, stage, total, downlink, downlink_stage, received))
+
+
+def _by_hop(fixed: FixedPartition, by_stage: PerNode) -> PerNode:
+    """Numbers of D2D stages, summed over the stages that a hop is part of."""
+    if fixed.radio.duplex == "full":
+        return by_stage
+    return by_stage + at_next_active(by_stage, fixed.active)
+
+
+def _hop_stiffness(fixed: FixedPartition, stiffness: Array, part: Array) -> PerNode:
+    """Stiffness of a flow's D2D stages by hop: of two stages of a hop the mean by their parts."""
+    nodes = fixed.active.shape[0]
+    stiffness = stiffness[:nodes]
+    if fixed.radio.duplex == "full":
+        return stiffness
+    part = part[:nodes]
+    total = _by_hop(fixed, part)
+    return _by_hop(fixed, part * stiffness) / jnp.where(total > 0, total, 1.0)
 
 
 def sinr_slopes(fixed: FixedPartition, terms: RoundTerms, times: TimeSlopes) -> SinrSlopes:
@@ -108,7 +139,13 @@ def sinr_elasticities(fixed: FixedPartition, terms: RoundTerms) -> tuple[Message
     efficiency = jax.tree.map(elasticity, links.sinr, links.bit_hz_s)
     times = terms.bit_time
     below_ceiling = Messages(times.hop.part, times.move.part, times.uplink.part)
-    return efficiency, jax.tree.map(jnp.multiply, below_ceiling, efficiency)
+    time = jax.tree.map(jnp.multiply, below_ceiling, efficiency)
+    if links.move_part is not None:
+        attempts = jax.tree.map(functools.partial(threshold_over, fixed.radio), links.sinr)
+        time = jax.tree.map(jnp.add, time, attempts)
+        # A narrower band keeps the SINR, so that a time falls as its band grows.
+        time = time._replace(move=jnp.where(links.move_part < 1.0, 1.0, time.move))
+    return efficiency, time
 
 
 def loss_cost_per_excess(fixed: FixedPartition) -> PerCluster:
@@ -146,6 +183,15 @@ def slope(
     )
 
 
+def _steepness(elasticity: Array) -> Array:
+    """Size of a time's elasticity to a share, at least 1.
+
+    A wider band shortens a message by itself, and lengthens it by the elasticity to its SINR.
+    Attempts may make that more than 2.
+    """
+    return jnp.maximum(jnp.abs(elasticity - 1.0), 1.0)
+
+
 def curvature(
     fixed: FixedPartition,
     terms: RoundTerms,
@@ -161,10 +207,16 @@ def curvature(
     docs/dssra.md derives the terms.
     """
     active, nodes, sharpness = fixed.active, fixed.active.shape[0], 1.0 / temperature
-    time, stage, energy = times.total, times.stage, times.energy
+    time, stage, energy, sinr = times.total, times.stage, times.energy, terms.links.sinr
+    reliable = fixed.radio.retransmissions == "reliable"
     forward_stiffness = sharpness * (1.0 - terms.flows.forward.part)
     backward_stiffness = sharpness * (1.0 - terms.flows.backward.part)
-    hop_stiffness = jnp.stack([forward_stiffness[:nodes], backward_stiffness[:nodes]])
+    hop_stiffness = jnp.stack(
+        [
+            _hop_stiffness(fixed, forward_stiffness, terms.flows.forward.part),
+            _hop_stiffness(fixed, backward_stiffness, terms.flows.backward.part),
+        ]
+    )
     hop_time = time.hop + stage.hop * hop_stiffness
     up_time = time.uplink + stage.uplink * forward_stiffness[nodes]
     down_time = times.downlink + times.downlink_stage * backward_stiffness[nodes]
@@ -175,7 +227,9 @@ def curvature(
     damping = 1.0 - loss_cost_per_excess(fixed) * excess / marginals.objective
     damping = jnp.clip(damping, 0.0, 1.0)
 
-    def loss(fall):
+    def loss(fall, time, sinr):
+        if reliable:  # nothing is lost; attempts lengthen a time by e^z, whose slope changes by z
+            return time * threshold_over(fixed.radio, sinr)
         return sinrs.cost_per_hazard * fall * (attempts + damping * fall)
 
     def ceiling(part, elasticity):
@@ -185,11 +239,15 @@ def curvature(
     hop_ceiling = ceiling(parts.hop.part, sinrs.efficiency.hop) * time.hop
     up_ceiling = ceiling(parts.uplink.part, sinrs.efficiency.uplink) * time.uplink
     move_ceiling = ceiling(parts.move.part, sinrs.efficiency.move)
+    if reliable:
+        steep = sinrs.time.move
+        move_ceiling = move_ceiling + threshold_over(fixed.radio, sinr.move) + steep * (steep - 1.0)
     hop_time, hop_loss, hop_ceiling = fusion_barrier(
-        (hop_time, loss(sinrs.hazard.hop), hop_ceiling)
+        (hop_time, loss(sinrs.hazard.hop, time.hop, sinr.hop), hop_ceiling)
     )
-    up_loss = loss(sinrs.hazard.uplink)
-    share = sum_nodes(hop_time + hop_ceiling + hop_loss)
+    up_loss = loss(sinrs.hazard.uplink, time.uplink, sinr.uplink)
+    share = hop_time * _steepness(sinrs.time.hop) ** 2 if reliable else hop_time
+    share = sum_nodes(share + hop_ceiling + hop_loss)
     hop = sinrs.time.hop**2 * hop_time + hop_ceiling + hop_loss + energy.hop
     move = (sinrs.time.move + move_ceiling) * time.move + energy.move
     hop, move = fusion_barrier((hop, move))
@@ -200,11 +258,18 @@ def curvature(
     spread = sharpness * (1.0 - marginals.latency_part)
     spread = spread / jnp.where(latency_cost > 0, latency_cost, 1.0)
     hop_part, up_part = time.hop - energy.hop, time.uplink - energy.uplink
+    down_part = times.downlink
+    if times.received is not None:
+        hop_part, down_part = hop_part - times.received.hop, down_part - times.received.uplink
     power_part = sinrs.time.hop * hop_part
     power_part = power_part[0] + from_previous_active(power_part[1], active)
+    if reliable:
+        steep = _steepness(sinrs.time.uplink)
+        hop_part, up_part = hop_part * _steepness(sinrs.time.hop), up_part * steep
+        up_time = up_time * steep**2
     return Allocation(
         d2d_share=share + spread * sum_nodes(hop_part) ** 2,
         d2d_power=sum_by_sender(hop, move, active) + interference_cost + spread * power_part**2,
-        d2e_share=up_time + up_loss + down_time + spread * (up_part + times.downlink) ** 2,
+        d2e_share=up_time + up_loss + down_time + spread * (up_part + down_part) ** 2,
         d2e_power=uplink + spread * (sinrs.time.uplink * up_part) ** 2,
     )

@@ -30,6 +30,7 @@ from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import RoundTerms, air_energy_j, message_energy_j, round_terms
 from collapipe_jax.cost.shapes import MicroBatches, PerCluster, PerNode, Segments
+from collapipe_jax.network.channel import with_least_attempts
 
 _STEEPEST = 0.1
 """Excess, as a logarithm, from where a penalty goes on along its tangent. A multiplier then
@@ -79,16 +80,17 @@ def fix_capped_partition(
 
 
 def least_air_energy_j(fixed: FixedPartition) -> PerNode:
-    """Energy of a node's messages at vanishing powers, without interference.
+    """Least energy of a node's messages, without interference; 0 where idle.
 
-    There ``log2(1 + x)`` is ``x / ln 2``, whatever the shares; 0 where idle.
+    That of :func:`.least_bit_energy_j`, whatever the shares.
     """
     radio, one = fixed.radio, jnp.ones_like(fixed.hop_bits)
     watt = Allocation(one, one, one[0], one[0])
     sinr = link_sinrs(fixed, watt, jnp.zeros_like(one))
 
     def time(sinr, band_hz):
-        return Maximum(math.log(2.0) * radio.snr_gap / (band_hz * sinr), None)
+        once_s = math.log(2.0) * radio.snr_gap / (band_hz * sinr)
+        return Maximum(with_least_attempts(radio, once_s), None)
 
     bit_time = BitTimes(
         hop=time(sinr.hop, radio.d2d_bandwidth_hz),
@@ -166,7 +168,8 @@ def scale_powers_to_caps(fixed: FixedPartition, logs: Allocation, weights: Weigh
     """Lower the powers of the nodes above their caps, all of a node by one factor.
 
     By Newton's method for all nodes at once: the logarithm of a node's energy is convex and
-    increasing in that of the factor, and falls with the others' interference.
+    increasing in that of the factor, and falls with the others' interference. Less power may need
+    more attempts of reliable links: a node whose energy would rise keeps its powers.
     """
     caps = fixed.caps
     assert caps is not None
@@ -184,4 +187,9 @@ def scale_powers_to_caps(fixed: FixedPartition, logs: Allocation, weights: Weigh
         return jnp.where(fixed.active, jnp.minimum(shift - step, 0.0), 0.0)
 
     start = jnp.zeros_like(caps.room_j)
-    return shifted(jax.lax.fori_loop(0, _NEWTON_STEPS, newton, start))
+    shift = jax.lax.fori_loop(0, _NEWTON_STEPS, newton, start)
+    if fixed.radio.retransmissions == "reliable":
+        before_j, _ = air_energy_and_slope(fixed, logs, weights)
+        after_j, _ = air_energy_and_slope(fixed, shifted(shift), weights)
+        shift = jnp.where(after_j < before_j, shift, 0.0)
+    return shifted(shift)

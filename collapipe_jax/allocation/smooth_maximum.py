@@ -33,7 +33,7 @@ _LEAST_WEIGHT = 1e-6
 class Weights(NamedTuple):
     """Weights of the maxima, sum 1 over their first axis; of two entries, the first one's."""
 
-    forward: Array  # of hops by node, D2E link and longest compute stage, ``[J + 2, N, ...]``
+    forward: Array  # of D2D stages by node, D2E link and longest compute stage, ``[J + 2, N, ...]``
     backward: Array  # likewise
     cluster: PerCluster  # of the clusters' latencies
     hop: Array  # of a message's time by its SINR, against that by the ceiling, ``[2, J, N, ...]``

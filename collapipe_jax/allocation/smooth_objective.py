@@ -38,6 +38,7 @@ from collapipe_jax.cost.maximum import Maximum
 from collapipe_jax.cost.objective import UnitCosts, drift_plus_penalty
 from collapipe_jax.cost.round_terms import RoundTerms, round_terms
 from collapipe_jax.cost.shapes import PerCluster, PerNode, PerRound
+from collapipe_jax.errors import InputError
 
 
 class Coupling(NamedTuple):
@@ -108,7 +109,13 @@ def evaluate_allocation(
       coupling: if given, every cluster is evaluated by itself, and the cluster weights are
         those of its own latency and the round's, ``[2, N, ...]``.
       temperature: of the means.
+
+    Raises:
+      InputError: if attempts are counted, with which the problem is not convex.
     """
+    if fixed.radio.retransmissions == "counted":
+        remedy = "Decide for `problem.seen`"
+        raise InputError("radio.retransmissions", "counted", "not convex", remedy)
     allocation = to_allocation(fixed, logs)
     if coupling is None:
         received_w = received_interference_w(fixed, allocation)

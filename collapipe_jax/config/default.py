@@ -119,6 +119,12 @@ KEYS: dict[str, Any] = {
             0.0,
             why="the energy of an operation, from a whole board, contains what it idles meanwhile",
         ),
+        receive_power_w=key(
+            0.0,
+            "power that a node draws while it receives",
+            symbol="P_{rx}",
+            why="off: the paper counts sending alone, and boards of the catalogue name no radio",
+        ),
     ),
     "radio": section(
         RadioParams,
@@ -163,6 +169,14 @@ KEYS: dict[str, Any] = {
             "mean",
             why="fits links with diversity; `ergodic` assumes Rayleigh fading, as (6) does: up to "
             "0.83 bit/s/Hz less, rounds of `paper` 10 % longer (system model, section 2)",
+        ),
+        retransmissions=key(
+            "free",
+            why="as the paper; `counted` makes rounds of `paper` 26 % longer in the mean (limits)",
+        ),
+        duplex=key(
+            "full",
+            why="as the paper's latency, in which all links overlap; D2D radios of LTE take turns",
         ),
     ),
     "payload": section(

@@ -19,6 +19,7 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload, encoder_workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import OPTIMIZERS
+from collapipe_jax.network.channel import RADIO_LAWS
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
 from collapipe_jax.network.mobility import MobilityParams
@@ -134,7 +135,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
         propagation=PropagationParams(**config.propagation),
         dynamics=_fill(DynamicsParams, dynamics),
         mobility=_fill(MobilityParams, dynamics) if dynamics.speed_m_per_s else None,
-        devices=DeviceParams(**config.devices),
+        devices=_build_devices(config.devices),
         radio=_build_radio(config.radio),
         workload=_build_workload(config),
         learning=_fill(Learning, learning, cluster_weight=weight, drift=drift),
@@ -158,27 +159,36 @@ def _fill(cls: type[_StructT], section: Config, **others: Any) -> _StructT:
 
 
 def _check_networks(networks: NetworksOnFile, config: Config, recorded: str) -> NetworksOnFile:
-    """Networks on file, under the rate law of the configuration: no document has one.
+    """Networks on file, under the laws of the configuration's radio: no document has them.
 
     Those that an earlier check ``recorded`` by their digest must still be the same.
     """
     if recorded not in ("", config.network.file_digest):
         problem, remedy = "it changed after the configuration was read", "Read that again"
         raise InputError("network.file", config.network.file, problem, remedy)
-    radio = networks.radio.replace(rate_law=config.radio.rate_law)
+    radio = networks.radio.replace(**{name: config.radio[name] for name in RADIO_LAWS})
     return jax.tree.map(jnp.asarray, networks.replace(radio=radio))
 
 
+def _build_devices(devices: Config) -> DeviceParams:
+    """Parameters of devices; without power to receive its energy is not even computed."""
+    numbers: dict[str, Any] = dict(devices) | {"receive_power_w": devices.receive_power_w or None}
+    return DeviceParams(**numbers)
+
+
 def _build_radio(radio: Config) -> RadioParams:
-    numbers = {name: float(value) for name, value in radio.items() if name != "rate_law"}
-    linear = {linear_name(name): to_linear(name, value) for name, value in numbers.items()}
+    laws = {name: radio[name] for name in RADIO_LAWS}
+    numbers = {name: float(value) for name, value in radio.items() if name not in laws}
+    linear: dict[str, Any] = {
+        linear_name(name): to_linear(name, value) for name, value in numbers.items()
+    }
     if linear["downlink_interference_w"] < 0:
         linear["downlink_interference_w"] = linear["d2e_interference_w"]
     density_w_per_hz = linear.pop("noise_density_w_per_hz")
     return RadioParams(
         bs_noise_w_per_hz=density_w_per_hz * linear.pop("bs_noise_figure"),
         node_noise_w_per_hz=density_w_per_hz * linear.pop("node_noise_figure"),
-        rate_law=radio.rate_law,
+        **laws,
         **linear,
     )
 

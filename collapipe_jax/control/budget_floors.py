@@ -27,7 +27,8 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
 
     Its computing, and its bits at the energy per bit of vanishing power over the whole
     band, ``ln 2 N_0 / g``, without D2D interference and to the device with the best link.
-    Idle energy of the shortest round comes on top, in every cluster.
+    Idle energy of the shortest round comes on top, in every cluster, and energy to receive the
+    downlink on the whole band.
     """
     work, radio = problem.workload, problem.radio
     samples = work.local_steps * work.batch
@@ -37,22 +38,33 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     computing_j = computing_energy_j(work, work.embed_flops, problem.compute.joules_per_flop[:, 0])
     floor_j = jnp.where(can_run(problem), computing_j + hop_bits * hop_j_per_bit, 0.0)
     idle_j = idle_energy_j(problem.compute, least_latency_s(problem))
-    return floor_j + uplink_floor_j(problem) + idle_j[:, 0]
+    floor_j = floor_j + uplink_floor_j(problem) + idle_j[:, 0]
+    if problem.compute.receive_power_w is None:
+        return floor_j
+    return floor_j + problem.compute.receive_power_w * _least_d2e_s(problem)[1]
 
 
 def least_latency_s(problem: RoundProblem) -> Float[Array, ""]:
     """Lower bound of a pipeline's round: bits over D2E, at full power on the whole band.
 
+    Every block arrives at once, since attempts may be fewer on a part of the band.
     Source: docs/system-model.md (29).
     """
-    work, radio = problem.workload, problem.radio
+    up_s, down_s = _least_d2e_s(problem)
+    return jnp.max(up_s + down_s)
+
+
+def _least_d2e_s(problem: RoundProblem) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """Least times on the uplink and the downlink of a round, 0 where a cluster cannot run."""
+    work, radio = problem.workload, problem.radio.replace(retransmissions="free")
     gain, samples = radio.d2e_gain[:, 0], work.local_steps * work.batch
     up_sinr = uplink_sinr(radio, radio.d2e_power_max_w, gain, 1.0)
     up_s = bit_time_s(radio, radio.d2e_bandwidth_hz, up_sinr)
     down_s = bit_time_s(radio, radio.d2e_bandwidth_hz, downlink_sinr(radio, gain))
-    latency_s = (samples * work.uplink_bits + work.model_bits) * up_s
-    latency_s = latency_s + (samples * work.activation_bits + work.model_bits) * down_s
-    return jnp.max(jnp.where(can_run(problem), latency_s, 0.0))
+    up_s = (samples * work.uplink_bits + work.model_bits) * up_s
+    down_s = (samples * work.activation_bits + work.model_bits) * down_s
+    runs = can_run(problem)
+    return jnp.where(runs, up_s, 0.0), jnp.where(runs, down_s, 0.0)
 
 
 def uplink_floor_j(problem: RoundProblem) -> Float[Array, " N"]:

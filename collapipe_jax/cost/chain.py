@@ -64,6 +64,15 @@ def of_senders(by_node: _Broadcast, active: ActiveNodes) -> Messages:
     )
 
 
+def of_receivers(by_node: _Broadcast, active: ActiveNodes) -> Messages:
+    """A node's number for every message that it receives over D2D, and node 0's for the downlink.
+
+    The downlink takes the place of the uplink.
+    """
+    of_others = of_senders(by_node, active)
+    return of_others._replace(hop=of_others.hop[::-1], move=of_others.move[::-1])
+
+
 def sum_by_sender(hop: PerHop, move: PerMove, active: ActiveNodes) -> PerNode:
     """D2D messages summed by the node that sends them."""
     moves = jnp.concatenate([sum_nodes(move[1])[None], move[0]])

@@ -12,7 +12,14 @@ from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.fixed_partition import interference_gain
 from collapipe_jax.cost.link_quality import interference_w
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.network.channel import Radio, bit_time_s, d2d_sinr, downlink_sinr, uplink_sinr
+from collapipe_jax.network.channel import (
+    Radio,
+    bit_time_s,
+    d2d_sinr,
+    downlink_sinr,
+    narrowed_bit_time_s,
+    uplink_sinr,
+)
 
 PerSender = Float[Array, "N S"]
 
@@ -87,4 +94,5 @@ def replica_links(problem: RoundProblem, decision: ClientDecision) -> ReplicaLin
     down = d2d_sinr(radio, power_w[:, :1], radio.d2d_gain[:, 0, 1:], 1.0, received_w[:, 1:])
     up = d2d_sinr(radio, power_w[:, 1:], radio.d2d_gain[:, 1:, 0], 1.0, received_w[:, :1])
     band_hz = radio.d2d_bandwidth_hz
-    return ReplicaLinks(down, bit_time_s(radio, band_hz, down), up, bit_time_s(radio, band_hz, up))
+    down_bit_s = narrowed_bit_time_s(radio, band_hz, down)
+    return ReplicaLinks(down, down_bit_s, up, narrowed_bit_time_s(radio, band_hz, up))

@@ -43,6 +43,7 @@ class _Exchange(NamedTuple):
     distribute_s: Float[Array, " N"]
     collect_s: Float[Array, " N"]
     sending_j: Float[Array, "N J"]
+    received_s: Float[Array, "N J"]  # time that a node receives
 
 
 def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCost:
@@ -66,6 +67,9 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     bounds = client_divergence(problem, decision)
     divergence = jnp.where(broken, jnp.inf, bounds.at(hazard).sum(axis=1))
     energy_j = _node_energy_j(problem, decision, links) + exchange.sending_j
+    if problem.compute.receive_power_w is not None:
+        received_s = _received_s(problem, decision, links) + exchange.received_s
+        energy_j = energy_j + problem.compute.receive_power_w * received_s
     energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
     round_s = jnp.max(cluster_latency_s)
     costs = unit_costs(problem)
@@ -105,14 +109,17 @@ def _exchange(problem: RoundProblem, decision: ClientDecision) -> _Exchange:
     trains, power_w = decision.samples > 0, problem.radio.d2d_power_max_w
     if decision.tier != "hierarchical":
         none = jnp.zeros(len(trains))
-        return _Exchange(none, none, jnp.zeros_like(power_w))
+        return _Exchange(none, none, jnp.zeros_like(power_w), jnp.zeros_like(power_w))
     links, bits = replica_links(problem, decision), client_model_bits(problem.workload, decision)
     down_s = bits * jnp.where(trains, links.down_bit_s, 0.0)
     up_s = bits * jnp.where(trains, links.up_bit_s, 0.0)
     distribute_s = jnp.max(down_s, axis=1) if decision.broadcast else jnp.sum(down_s, axis=1)
     air_s = jnp.concatenate([distribute_s[:, None], up_s], axis=1)
     drawn_w = power_w / problem.radio.amplifier_efficiency
-    return _Exchange(distribute_s, jnp.sum(up_s, axis=1), drawn_w * air_s)
+    collect_s = jnp.sum(up_s, axis=1)
+    heard_s = jnp.where(trains, distribute_s[:, None], 0.0) if decision.broadcast else down_s
+    received_s = jnp.concatenate([collect_s[:, None], heard_s], axis=1)
+    return _Exchange(distribute_s, collect_s, drawn_w * air_s, received_s)
 
 
 def _with_exchange(
@@ -208,6 +215,19 @@ def _node_energy_j(
         return jnp.concatenate([sending_j, computing_j], axis=1)
     at = slice(1) if decision.tier == "control_units" else slice(1, None)
     return idle_j.at[:, at].set(computing_j + sending_j)
+
+
+def _received_s(
+    problem: RoundProblem, decision: ClientDecision, links: ClientLinks
+) -> Float[Array, "N J"]:
+    """Time that every node receives from the base station: parameters, and gradients of a cut."""
+    work, nodes_s = problem.workload, jnp.zeros_like(problem.compute.joules_per_flop)
+    down_s = client_model_bits(work, decision) * links.parameter_bit_s
+    if not decision.whole_model:
+        bits = work.local_steps * decision.samples * work.activation_bits
+        down_s = down_s + bits * links.downlink_bit_s
+    at = slice(1, None) if decision.tier == "devices" else slice(1)
+    return nodes_s.at[:, at].set(jnp.where(sends(decision), down_s, 0.0))
 
 
 def client_memory_bytes(work: Workload, decision: ClientDecision) -> _PerClient:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from collapipe_jax.batch_axis import sum_nodes
-from collapipe_jax.cost.chain import Messages, gain_to_next, of_senders
+from collapipe_jax.cost.chain import Messages, gain_to_next, of_receivers, of_senders
 from collapipe_jax.cost.computing import ComputeStages, compute_stages, node_computing_energy_j
 from collapipe_jax.cost.divergence import (
     ClusterDivergence,
@@ -42,6 +42,13 @@ class EnergyCaps(NamedTuple):
     room_j: PerNode  # what a cap leaves for time on air, positive
     initial_multiplier: PerNode  # in units of the objective
     least_multiplier: PerRound  # from 0 none would come back
+
+
+class Receiving(NamedTuple):
+    """Power of nodes that receive."""
+
+    power_w: PerRound
+    cost_per_j: Messages  # unit cost of energy of a message's receiver, of the downlink last
 
 
 class FixedPartition(Struct):
@@ -77,6 +84,7 @@ class FixedPartition(Struct):
     divergence: ClusterDivergence = part("of every cluster, by its losses")
     costs: UnitCosts = part("unit costs of the objective")
     switching_cost: PerCluster = part("of leaving the partition of the round before")
+    receiving: Receiving | None = part("power of nodes that receive, if they draw any")
     caps: EnergyCaps | None = part("on the energy of its nodes, if there are any", default=None)
 
 
@@ -104,6 +112,9 @@ def fix_partition(
     costs = unit_costs(problem)
     computing_j = node_computing_energy_j(problem, segments, participates)
     d2e_overhead_s = per_cluster(problem.compute.link_overhead_s)
+    receiving, receive_power_w = None, problem.compute.receive_power_w
+    if receive_power_w is not None:
+        receiving = Receiving(receive_power_w, of_receivers(costs.energy_per_j, active))
     return FixedPartition(
         radio=radio,
         active=active,
@@ -132,6 +143,7 @@ def fix_partition(
         divergence=cluster_divergence(learning, weight, work.batch, micro_batches),
         costs=costs,
         switching_cost=switching_cost(problem.switching, segments, work.blocks),
+        receiving=receiving,
     )
 
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from collapipe_jax.batch_axis import sum_nodes
+from collapipe_jax.cost.chain import from_previous_active
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.link_quality import BitTimes
 from collapipe_jax.cost.maximum import Maximum, MaximumRule
-from collapipe_jax.cost.shapes import Broadcast, PerCluster, PerHop, PerMove
+from collapipe_jax.cost.shapes import Broadcast, PerCluster, PerHop, PerMove, PerNode
 from collapipe_jax.cost.timeline import flow_time_s
 
 
@@ -28,7 +29,7 @@ class AirTimes(NamedTuple):
 class FlowTimes(NamedTuple):
     """The forward and the backward flow of a local step.
 
-    Entries of a maximum are the hops by node, the D2E link and the longest compute stage.
+    Entries of a maximum are the D2D stages by node, the D2E link and the longest compute stage.
     """
 
     sum_s: PerCluster  # of all stages of both, for one micro-batch
@@ -67,14 +68,25 @@ def message_time_s(air_s: Broadcast, overhead_s: Broadcast) -> Broadcast:
     return air_s + overhead_s
 
 
+def d2d_stage_s(fixed: FixedPartition, hop_s: PerNode) -> PerNode:
+    """D2D stages of a flow by node: its hop, with half duplex the hop that ends at it too.
+
+    Source: docs/system-model.md (30).
+    """
+    if fixed.radio.duplex == "full":
+        return hop_s
+    return hop_s + from_previous_active(hop_s, fixed.active)
+
+
 def flow_times(fixed: FixedPartition, air: AirTimes, maximum: MaximumRule) -> FlowTimes:
-    """Stages of both flows: hops, D2E link and computing overlap."""
+    """Stages of both flows: D2D band, D2E link and computing overlap."""
     hop_s = message_time_s(air.hop_s, fixed.hop_overhead_s)
     uplink_s = message_time_s(air.uplink_s, fixed.d2e_overhead_s)
     downlink_s = message_time_s(air.downlink_s, fixed.d2e_overhead_s)
 
     def longest(name, hop_s, link_s, compute_s):
-        return maximum.over(name, jnp.concatenate([hop_s, link_s[None], compute_s[None]]))
+        stages_s = [d2d_stage_s(fixed, hop_s), link_s[None], compute_s[None]]
+        return maximum.over(name, jnp.concatenate(stages_s))
 
     compute = fixed.compute
     return FlowTimes(

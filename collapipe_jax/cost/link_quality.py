@@ -11,14 +11,16 @@ from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.maximum import Maximum, MaximumRule
 from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.shapes import Broadcast, CrossGain, PerCluster, PerNode
+from collapipe_jax.cost.shapes import Broadcast, CrossGain, PerCluster, PerMove, PerNode
 from collapipe_jax.network.channel import (
     d2d_sinr,
+    fastest_part,
     hazard_and_elasticity,
     spectral_efficiency,
     transport_block_hazard,
     unlimited_efficiency,
     uplink_sinr,
+    with_attempts,
 )
 
 
@@ -29,6 +31,7 @@ class Links(NamedTuple):
     bit_hz_s: Messages  # time of a bit on a hertz, without the ceiling of modulation
     hazard: PerCluster  # of a micro-batch's whole trip
     hazard_fall: Messages  # of that per unit of a SINR's logarithm; hops and the uplink
+    move_part: PerMove | None = None  # of the band, where reliable links narrow it; else 1
 
 
 class BitTimes(NamedTuple):
@@ -79,7 +82,10 @@ def links_at(fixed: FixedPartition, sinr: Messages) -> Links:
 
     Source: docs/system-model.md (7).
     """
-    active, hop_blocks = fixed.active, fixed.hop_blocks
+    active, hop_blocks, move_part = fixed.active, fixed.hop_blocks, None
+    if fixed.radio.retransmissions == "reliable":
+        move_part = fastest_part(fixed.radio, sinr.move)
+        sinr = sinr._replace(move=sinr.move / move_part)
     bit_hz_s = Messages(*(1.0 / unlimited_efficiency(x, fixed.radio) for x in sinr))
     hop, hop_fall = hazard_and_elasticity(fixed.radio, sinr.hop)
     uplink, uplink_fall = hazard_and_elasticity(fixed.radio, sinr.uplink)
@@ -90,11 +96,12 @@ def links_at(fixed: FixedPartition, sinr: Messages) -> Links:
         move=jnp.zeros(()),
         uplink=fixed.uplink_blocks * uplink_fall,
     )
-    return Links(sinr, bit_hz_s, *fusion_barrier((hazard, fall)))
+    hazard, fall = fusion_barrier((hazard, fall))
+    return Links(sinr, bit_hz_s, hazard, fall, move_part)
 
 
 def link_sinrs(fixed: FixedPartition, allocation: Allocation, received_w: PerNode) -> Messages:
-    """SINR of every message at the interference received. Parameters take the whole D2D band."""
+    """SINR of every message at the interference received, of parameters on the whole D2D band."""
     radio, active = fixed.radio, fixed.active
     power_w = jnp.where(active, allocation.d2d_power, 1.0)
     d2e_power_w = jnp.where(active[0], allocation.d2e_power, 1.0)
@@ -133,19 +140,25 @@ def d2e_hazard(
 def link_bit_times(
     fixed: FixedPartition, allocation: Allocation, links: Links, maximum: MaximumRule
 ) -> BitTimes:
-    """Time on air of a bit of every message, the longer by its SINR and by the ceiling."""
+    """Time on air of a bit of every message, the longer by its SINR and by the ceiling.
+
+    Attempts count unless they are free.
+    """
     radio = fixed.radio
     d2d_s = 1.0 / radio.d2d_bandwidth_hz
     hop_s = d2d_s / allocation.d2d_share
     uplink_s = 1.0 / radio.d2e_bandwidth_hz / allocation.d2e_share
     ceiling = 1.0 / radio.max_spectral_efficiency
 
-    def bit_time(name, bit_hz_s, hz_s):
-        return maximum.pair(name, hz_s * bit_hz_s, hz_s * ceiling)
+    def bit_time(name, sinr, bit_hz_s, hz_s):
+        once = maximum.pair(name, hz_s * bit_hz_s, hz_s * ceiling)
+        return once._replace(value=with_attempts(radio, sinr, once.value))
 
+    move_s = d2d_s if links.move_part is None else d2d_s / links.move_part
+    sinr, bit_hz_s, down = links.sinr, links.bit_hz_s, fixed.downlink_sinr
     return BitTimes(
-        hop=bit_time("hop", links.bit_hz_s.hop, hop_s),
-        move=bit_time("move", links.bit_hz_s.move, d2d_s),
-        uplink=bit_time("uplink", links.bit_hz_s.uplink, uplink_s),
-        downlink_s=uplink_s / spectral_efficiency(fixed.downlink_sinr, radio),
+        hop=bit_time("hop", sinr.hop, bit_hz_s.hop, hop_s),
+        move=bit_time("move", sinr.move, bit_hz_s.move, move_s),
+        uplink=bit_time("uplink", sinr.uplink, bit_hz_s.uplink, uplink_s),
+        downlink_s=with_attempts(radio, down, uplink_s / spectral_efficiency(down, radio)),
     )

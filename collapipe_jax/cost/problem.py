@@ -57,6 +57,13 @@ class RoundProblem(Struct):
     )
 
     @property
+    def seen(self) -> "RoundProblem":
+        """The problem as policies see it, without attempts that are only counted."""
+        if self.radio.retransmissions != "counted":
+            return self
+        return self.replace(radio=self.radio.replace(retransmissions="free"))
+
+    @property
     def clusters(self) -> int:
         """Number of clusters ``N``."""
         return self.compute.memory_bytes.shape[-2]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from collapipe_jax.batch_axis import fusion_barrier, sum_nodes
-from collapipe_jax.cost.chain import Messages, of_senders, sum_by_sender
+from collapipe_jax.cost.chain import Messages, of_senders, sum_by_receiver, sum_by_sender
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.latency import (
@@ -32,6 +32,7 @@ class RoundTerms(NamedTuple):
     parts: LatencyParts
     cluster_latency_s: PerCluster
     message_j: Messages  # energy on air
+    received_j: Messages | None  # of who receives, the downlink last; none without power for it
     divergence: PerCluster
     cluster_cost: PerCluster  # drift of the queues and cost of switching
 
@@ -52,8 +53,11 @@ def round_terms(
     flows = flow_times(fixed, air, maximum)
     parts = latency_parts(fixed, air, flows)
     message_j = message_energy_j(fixed, allocation, air)
+    received_j = received_energy_j(fixed, air)
     divergence = fixed.divergence.at(links.hazard)
     drift = energy_cost(fixed, message_j) + fixed.costs.divergence * divergence
+    if fixed.receiving is not None and received_j is not None:
+        drift = drift + sum_messages(fixed.receiving.cost_per_j, received_j)
     latency_s, cluster_cost = fusion_barrier(
         (cluster_latency_s(parts), drift + fixed.switching_cost)
     )
@@ -65,6 +69,7 @@ def round_terms(
         parts=parts,
         cluster_latency_s=latency_s,
         message_j=message_j,
+        received_j=received_j,
         divergence=divergence,
         cluster_cost=cluster_cost,
     )
@@ -87,10 +92,29 @@ def energy_cost(fixed: FixedPartition, message_j: Messages) -> PerCluster:
 
     Summed by message, which spares the sums by node.
     """
-    cost = fixed.sender_cost_per_j
+    return sum_messages(fixed.sender_cost_per_j, message_j) + fixed.computing_cost
+
+
+def sum_messages(cost: Messages, message_j: Messages) -> PerCluster:
+    """Energies of a cluster's messages at unit costs."""
     hops = sum_nodes(sum_nodes(cost.hop * message_j.hop))
     moves = sum_nodes(sum_nodes(cost.move * message_j.move))
-    return hops + moves + cost.uplink * message_j.uplink + fixed.computing_cost
+    return hops + moves + cost.uplink * message_j.uplink
+
+
+def received_energy_j(fixed: FixedPartition, air: AirTimes) -> Messages | None:
+    """Energy of the receivers of a round's messages, of the downlink in the place of the uplink.
+
+    Source: docs/system-model.md (35).
+    """
+    if fixed.receiving is None:
+        return None
+    power_w, steps = fixed.receiving.power_w, fixed.local_steps * fixed.micro_batches
+    return Messages(
+        hop=power_w * (steps * air.hop_s),
+        move=power_w * air.move_s,
+        uplink=power_w * (steps * air.downlink_s + air.model_downlink_s),
+    )
 
 
 def air_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
@@ -99,6 +123,12 @@ def air_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
     return jnp.where(fixed.active, by_node.at[0].add(message_j.uplink), 0.0)
 
 
-def node_energy_j(fixed: FixedPartition, message_j: Messages) -> PerNode:
+def node_energy_j(
+    fixed: FixedPartition, message_j: Messages, received_j: Messages | None = None
+) -> PerNode:
     """Energy of every node in the round. Source: docs/system-model.md (16)."""
-    return fixed.computing_j + air_energy_j(fixed, message_j)
+    energy_j = fixed.computing_j + air_energy_j(fixed, message_j)
+    if received_j is None:
+        return energy_j
+    by_node = sum_by_receiver(received_j.hop, received_j.move, fixed.active)
+    return energy_j + jnp.where(fixed.active, by_node.at[0].add(received_j.uplink), 0.0)

@@ -137,7 +137,7 @@ def draw_runs(records: Sequence[RunRecord], folder: str | Path) -> list[Path]:
         paths += _save([constants], estimated, folder)
     for record, label in zip(records, style.run_labels(records), strict=True):
         name = "gantt_" + label.replace(" (", "_").replace(")", "").replace(" ", "_")
-        if gantt.runs_pipeline(record).any():
+        if gantt.runs_pipeline(record).any() and record.duplex == "full":
             paths += style.save(gantt.draw([record]), folder, name)
         elif gantt_clients.has_clients(record):
             paths += style.save(gantt_clients.draw([record]), folder, name)

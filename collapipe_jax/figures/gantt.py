@@ -130,7 +130,13 @@ def first_step(record: RunRecord, index: int, cluster: int) -> Step:
 
     See docs/system-model.md (12) and section 7. The cluster ran a pipeline in that round,
     ``index`` along the history's first axis.
+
+    Raises:
+      InputError: if D2D radios take turns.
     """
+    if record.duplex == "half":
+        problem = "stages of half duplex share radios, and have no chart"
+        raise InputError("radio.duplex", record.duplex, problem, "Draw a run with full duplex")
     forward_s = record.history["forward_flow_s"][index, cluster]
     backward_s = record.history["backward_flow_s"][index, cluster]
     micro_batches = int(record.history["micro_batches"][index, cluster])
@@ -211,7 +217,7 @@ def draw(
     the last round and its slowest cluster.
 
     Raises:
-      InputError: no such round or cluster, or it ran no pipeline.
+      InputError: no such round or cluster, it ran no pipeline, or D2D radios take turns.
     """
     picked = [pick(record, round_number, cluster) for record in records]
     steps = [first_step(record, *at) for record, at in zip(records, picked, strict=True)]

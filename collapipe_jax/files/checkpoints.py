@@ -43,6 +43,11 @@ class RunRecord(NamedTuple):
         """Order of the passes of a local step."""
         return self.config.get("pipeline", {}).get("schedule", "gpipe")
 
+    @property
+    def duplex(self) -> str:
+        """Law of the D2D radios."""
+        return self.config.get("radio", {}).get("duplex", "full")
+
 
 class Checkpoints:
     """The checkpoints of one workdir; use as a context manager.

@@ -21,7 +21,7 @@ from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.errors import InputError, InputWarning
 from collapipe_jax.files.atomic import write_json
-from collapipe_jax.network.channel import Radio
+from collapipe_jax.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.network.devices import Compute
 from collapipe_jax.network.propagation import TopologyParams
 from collapipe_jax.quantity import Quantity, Struct, quantities
@@ -128,8 +128,8 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
       problem: one round of one network, without a batch axis.
 
     Raises:
-      InputError: if the rate law is not the mean one, switching partitions has a cost, or
-        the divergence counts drift: the format has no place for them.
+      InputError: if a law of the radio is not the default, switching partitions has a cost,
+        or the divergence counts drift: the format has no place for them.
 
     Example:
       >>> import os, tempfile
@@ -147,9 +147,10 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
         remedy = "Set it and control.hysteresis to 0"
         cost = problem.switching.switching_cost
         raise InputError("control.switching_cost", cost, "not written on file", remedy)
-    if problem.radio.rate_law != "mean":
-        law = problem.radio.rate_law
-        raise InputError("radio.rate_law", law, "not written on file", "Use the law 'mean'")
+    for name in RADIO_LAWS:
+        law, default = getattr(problem.radio, name), getattr(Radio, name)
+        if law != default:
+            raise InputError(f"radio.{name}", law, "not written on file", f"Use {default!r}")
     sizes = {"clusters": problem.clusters, "devices": problem.devices}
     sections = {name: _to_lists(getattr(problem, name), keys) for name, keys in NETWORK.items()}
     flops_per_s = np.asarray(problem.compute.flops_per_s, np.float64)

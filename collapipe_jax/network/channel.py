@@ -10,13 +10,15 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from collapipe_jax.batch_axis import fusion_barrier
-from collapipe_jax.quantity import Struct, positive, quantity
+from collapipe_jax.quantity import Struct, positive, quantities, quantity
 
 _Values = Float[Array, "*any"]
 _Broadcast = Float[Array, "..."]
 _Factor = _Broadcast | float
 
 RATE_LAWS = ("mean", "ergodic")
+DUPLEX = ("full", "half")
+RETRANSMISSIONS = ("free", "counted", "reliable")
 
 LEAST_SNR_PER_W = 1e-7
 """SNR over the whole band, for a watt sent, below which a link carries nothing."""
@@ -70,6 +72,25 @@ class RadioConstants(Struct):
         choices=RATE_LAWS,
         default="mean",
     )
+    duplex: str = quantity(
+        "D2D radio of a node that relays: with `full` it sends and receives at once, with `half` "
+        "in turns",
+        choices=DUPLEX,
+        default="full",
+    )
+
+    retransmissions: str = quantity(
+        "attempts of a transport block: with `free` up to `harq_attempts` take no time and no "
+        "energy, with `counted` they take both, which decisions do not see, and with `reliable` as "
+        "many as a block needs take both, and nothing is lost",
+        choices=RETRANSMISSIONS,
+        default="free",
+    )
+
+    @property
+    def hops_per_stage(self) -> int:
+        """Hops in a D2D stage of a flow: with half duplex both of a node."""
+        return 2 if self.duplex == "half" else 1
 
 
 class Radio(RadioConstants):
@@ -89,6 +110,10 @@ class Radio(RadioConstants):
         "NJNJ",
         **_GAIN,
     )
+
+
+RADIO_LAWS = tuple(name for name, each in quantities(RadioConstants).items() if each.choices)
+"""Fields that are names. Networks on file have none: their defaults hold, or a configuration."""
 
 
 def spectral_efficiency(sinr: _Values, radio: Radio) -> _Values:
@@ -117,14 +142,83 @@ def efficiency_elasticity(sinr: _Values, bit_hz_s: _Values, radio: Radio) -> _Va
 
 
 def bit_time_s(radio: Radio, band_hz: _Factor, sinr: _Broadcast) -> _Broadcast:
-    """Time on air of a bit: one over the rate of docs/system-model.md, section 2."""
-    return 1.0 / (band_hz * spectral_efficiency(sinr, radio))
+    """Time on air of a bit: one over the rate of docs/system-model.md, section 2.
+
+    Attempts count unless they are free.
+    """
+    return with_attempts(radio, sinr, 1.0 / (band_hz * spectral_efficiency(sinr, radio)))
+
+
+def with_attempts(radio: Radio, sinr: _Broadcast, time_s: _Broadcast) -> _Broadcast:
+    """Times on air with their expected attempts; infinite where those of reliable links overflow.
+
+    Source: docs/system-model.md (31).
+    """
+    if radio.retransmissions == "free":
+        return time_s
+    z = threshold_over(radio, sinr)
+    if radio.retransmissions == "reliable":
+        return time_s * jnp.exp(z)
+    few = jnp.exp(jnp.minimum(z, _DEEP) - hazard_and_elasticity(radio, sinr)[0])
+    return time_s * jnp.where(z > _DEEP, radio.harq_attempts, few)
+
+
+def threshold_over(radio: Radio, sinr: _Broadcast) -> _Broadcast:
+    """Outage threshold over a SINR: the fall of :func:`with_attempts` by its logarithm."""
+    return radio.outage_threshold / jnp.maximum(sinr, _LEAST_SINR)
+
+
+def narrowed_bit_time_s(radio: Radio, band_hz: _Factor, sinr: _Broadcast) -> _Broadcast:
+    """:func:`bit_time_s` on the part of a band that is fastest, the power being the same."""
+    if radio.retransmissions != "reliable":
+        return bit_time_s(radio, band_hz, sinr)
+    part = fastest_part(radio, sinr)
+    return bit_time_s(radio, band_hz * part, sinr / part)
+
+
+def fastest_part(radio: Radio, sinr: _Broadcast) -> _Broadcast:
+    """Part of a band on which a reliable link is fastest, by its SINR on the whole of it.
+
+    Source: docs/system-model.md (33).
+    """
+    return jnp.where(sinr > 0, jnp.minimum(sinr / efficient_sinr(radio), 1.0), 1.0)
+
+
+def efficient_sinr(radio: Radio) -> Array:
+    """SINR of a reliable link below which a narrower band is faster and less power saves energy.
+
+    Elasticities of efficiency and attempts fall with the SINR; at this one their sum is 1.
+    Source: docs/system-model.md (32).
+    """
+    threshold = jnp.maximum(radio.outage_threshold, _LEAST_THRESHOLD)
+
+    def halve(_, ends):
+        middle = jnp.sqrt(ends[0] * ends[1])
+        bit_hz_s = 1.0 / unlimited_efficiency(middle, radio)
+        total = efficiency_elasticity(middle, bit_hz_s, radio) + threshold / middle
+        return jnp.where(total > 1.0, middle, ends[0]), jnp.where(total > 1.0, ends[1], middle)
+
+    largest = 10.0 * (threshold + jnp.sqrt(2.0 * threshold * radio.snr_gap))
+    return jax.lax.fori_loop(0, _HALVINGS, halve, (threshold, largest))[1]
 
 
 def least_bit_energy_j(radio: Radio, noise_w_per_hz: _Factor, gain: _Factor) -> _Broadcast:
-    """Energy of a bit at vanishing power: there ``log2(1 + x)`` is ``x / ln 2``."""
+    """Least energy of a bit, of a narrow band and no ceiling of modulation.
+
+    That is at vanishing power, where ``log2(1 + x)`` is ``x / ln 2``, and of reliable links at
+    their :func:`efficient_sinr`.
+    """
     radiated_j = math.log(2.0) * radio.snr_gap * noise_w_per_hz / gain
-    return radiated_j / radio.amplifier_efficiency
+    return with_least_attempts(radio, radiated_j / radio.amplifier_efficiency)
+
+
+def with_least_attempts(radio: Radio, energy_j: _Broadcast) -> _Broadcast:
+    """Energies at vanishing power, of reliable links at the efficient SINR with its attempts."""
+    if radio.retransmissions != "reliable":
+        return energy_j
+    sinr = efficient_sinr(radio)
+    more = sinr / (radio.snr_gap * math.log(2.0)) / unlimited_efficiency(sinr, radio)
+    return energy_j * with_attempts(radio, sinr, more)
 
 
 def mean_log2_one_plus(x: Float[ArrayLike, "*any"]) -> _Values:
@@ -197,13 +291,20 @@ def transport_block_hazard(radio: Radio, sinr: _Values) -> _Values:
 
 def hazard_and_elasticity(radio: Radio, sinr: _Values) -> tuple[_Values, _Values]:
     """Hazard of one transport block, and its fall per unit of the SINR's logarithm. ``[...]``."""
-    z = radio.outage_threshold / jnp.maximum(sinr, _LEAST_SINR)
+    z = threshold_over(radio, sinr)
+    if radio.retransmissions == "reliable":
+        return jnp.zeros_like(z), jnp.zeros_like(z)
     hazard, slope = _hazard(jnp.asarray(radio.harq_attempts, z.dtype), z)
     return hazard, z * slope
 
 
 def sinr_at_hazard(radio: Radio, hazard: _Values) -> _Values:
-    """SINR at which a transport block has a hazard, positive."""
+    """SINR at which a transport block has a hazard, positive.
+
+    Reliable links have none; there it is the efficient SINR.
+    """
+    if radio.retransmissions == "reliable":
+        return jnp.broadcast_to(efficient_sinr(radio), hazard.shape)
     log_lost = jnp.log(-jnp.expm1(-hazard))
     z = -jnp.log1p(-jnp.exp(log_lost / radio.harq_attempts))
     return radio.outage_threshold / z
@@ -216,6 +317,7 @@ def loss_probability(hazard: _Values) -> _Values:
 
 _LEAST_SINR = 1e-18
 """One over its square is still a number in single precision."""
+_LEAST_THRESHOLD, _HALVINGS = 1e-12, 40
 _SERIES_UP_TO, _DEEP = 0.05, 30.0
 _TERMS = {"float32": 5, "float64": 9}
 """Of a series: what comes after is less than rounding."""

@@ -84,6 +84,15 @@ class Compute(Struct):
         slip="In mW? Give W",
     )
 
+    receive_power_w: Array | None = quantity(
+        "power that a node draws while it receives; none without it",
+        "P_{rx}",
+        default=None,
+        optional=True,
+        plausible="<= 100",
+        slip="In mW? Give W",
+    )
+
     @property
     def node_idle_power_w(self) -> Float[Array, "N J *batch"]:
         """Idle power of control units and devices, 0 of devices that are unavailable."""
@@ -109,6 +118,7 @@ class DeviceParams(Struct):
     block_overhead_s: Array = same(Compute, "block_overhead_s")
     link_overhead_s: Array = same(Compute, "link_overhead_s")
     idle_power_w: Array = same(Compute, "idle_power_w")
+    receive_power_w: Array | None = same(Compute, "receive_power_w")
 
 
 def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devices: int) -> Compute:
@@ -132,4 +142,5 @@ def sample_compute(key: PRNGKeyArray, params: DeviceParams, clusters: int, devic
         block_overhead_s=jnp.asarray(params.block_overhead_s),
         link_overhead_s=jnp.asarray(params.link_overhead_s),
         idle_power_w=jnp.asarray(params.idle_power_w),
+        receive_power_w=params.receive_power_w,
     )

@@ -29,9 +29,9 @@ from collapipe_jax.cost.link_quality import d2e_hazard
 from collapipe_jax.cost.objective import unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import (
-    bit_time_s,
     d2d_sinr,
     downlink_sinr,
+    narrowed_bit_time_s,
     transport_block_hazard,
     uplink_sinr,
 )
@@ -54,6 +54,7 @@ class NodeCosts(NamedTuple):
 
     max_power_w: Array  # ``[J, N, 1, R]``
     energy_per_j: Array  # unit cost of a node's energy, likewise
+    receive_per_s: Array | None  # cost of a second that the node receives, if it has power for it
     interference_per_w: Array  # cost of a watt of a node on other clusters, likewise
     block_energy: Array  # cost of the energy to compute a block, ``[K, N, 1, R]``
     collect_s: Array  # time to move a block from a device, by level, ``[levels, J, N, 1, R]``
@@ -114,16 +115,19 @@ def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
     radio, work = problem.radio, problem.workload
     gain = jnp.moveaxis(radio.d2d_gain, 0, 2)
     max_power_w, received_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1), coupling.interference_w
-    per_j = unit_costs(problem).energy_per_j
+    per_j, receive_per_s = unit_costs(problem).energy_per_j, None
+    if problem.compute.receive_power_w is not None:
+        receive_per_s = per_j * problem.compute.receive_power_w
     joules_per_flop = jnp.swapaxes(problem.compute.joules_per_flop, 0, 1)[1:]
 
     def block_s(power_w, gain, received_w):
         sinr = d2d_sinr(radio, _levels() * power_w, gain, jnp.ones(()), received_w)
-        return work.block_param_bits * bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
+        return work.block_param_bits * narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
 
     return NodeCosts(
         max_power_w=max_power_w,
         energy_per_j=per_j / radio.amplifier_efficiency,
+        receive_per_s=receive_per_s,
         interference_per_w=coupling.interference_cost_per_w,
         block_energy=per_j[1:] * computing_energy_j(work, work.block_flops, joules_per_flop),
         collect_s=block_s(max_power_w, gain[:, 0], received_w[0]),
@@ -161,7 +165,7 @@ def active_sets(
     return ActiveSets(
         active=active,
         full_sinr=full_sinr,
-        bit_s=of_both(lambda sinr: bit_time_s(radio, share_hz, sinr)),
+        bit_s=of_both(lambda sinr: narrowed_bit_time_s(radio, share_hz, sinr)),
         hazard=of_both(lambda sinr: transport_block_hazard(radio, sinr)),
     )
 
@@ -230,6 +234,8 @@ def _cheapest_powers(
     work, per_s = problem.workload, step.latency_per_s
     max_power_w = _levels() * nodes.max_power_w
     energy_per_s = max_power_w * nodes.energy_per_j
+    if nodes.receive_per_s is not None:  # as if the receiver's unit cost were the sender's
+        energy_per_s = energy_per_s + nodes.receive_per_s
     round_bits = work.local_steps * work.batch * work.activation_bits
     per_bit, interference, collect, distribute = fusion_barrier(
         (
@@ -263,7 +269,8 @@ def _finite(cost: Array) -> Array:
 def cost_per_bit_s(problem: RoundProblem, step: StepCosts, active: Array) -> Array:
     """Cost of a second longer for a bit of a hop's messages, ``[N, A, R]``."""
     hops = sum_nodes(active.astype(step.bits.dtype))
-    waits = (step.micro_batches - 1.0) * _BOTTLENECK_PART / hops
+    bottleneck_part = _BOTTLENECK_PART * problem.radio.hops_per_stage
+    waits = (step.micro_batches - 1.0) * bottleneck_part / hops
     return step.latency_per_s * problem.workload.local_steps * step.bits * (1.0 + waits)
 
 

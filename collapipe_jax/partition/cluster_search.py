@@ -23,7 +23,7 @@ from collapipe_jax.cost.memory import set_capacity
 from collapipe_jax.cost.objective import unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import round_terms
-from collapipe_jax.network.channel import bit_time_s, sinr_at_hazard
+from collapipe_jax.network.channel import bit_time_s, narrowed_bit_time_s, sinr_at_hazard
 from collapipe_jax.partition.active_sets import (
     RankedSets,
     StepCosts,
@@ -147,7 +147,10 @@ def _linear_costs(
     fixed = fix_partition(problem, segments, jnp.broadcast_to(step.micro_batches, active.shape[1:]))
     allocation = tentative._replace(d2d_share=share, d2d_power=power_w)
     sinr = link_sinrs(fixed, allocation, coupling.interference_w)
-    links = links_at(fixed, sinr._replace(hop=full_sinr / share))  # as known already
+    hop_sinr = full_sinr / share  # as known already
+    if radio.retransmissions == "reliable":  # attempts of idle nodes could overflow
+        hop_sinr = jnp.where(active, hop_sinr, 1.0)
+    links = links_at(fixed, sinr._replace(hop=hop_sinr))
     terms = round_terms(fixed, allocation, links=links)
 
     interference = sum_nodes(power_w * coupling.interference_cost_per_w)
@@ -166,10 +169,11 @@ def _shares(problem, active, full_sinr, step: StepCosts, balanced_s) -> Array:
     """
     band_hz = problem.radio.d2d_bandwidth_hz
     hops = sum_nodes(active.astype(full_sinr.dtype))
-    equal_s = bit_time_s(problem.radio, band_hz / hops, full_sinr * hops)
+    equal_s = narrowed_bit_time_s(problem.radio, band_hz / hops, full_sinr * hops)
     equal_s = equal_s[0] + equal_s[1]
-    mean_s = 0.5 * step.bits * sum_nodes(jnp.where(active, equal_s, 0.0)) / hops
-    hops_wait = (mean_s > balanced_s) & (step.micro_batches > 1.0)
+    stage_bits = 0.5 * problem.radio.hops_per_stage * step.bits
+    stage_s = stage_bits * sum_nodes(jnp.where(active, equal_s, 0.0)) / hops
+    hops_wait = (stage_s > balanced_s) & (step.micro_batches > 1.0)
     wanted = jnp.where(active, jnp.where(hops_wait, equal_s, jnp.sqrt(equal_s)), 0.0)
     return jnp.where(active, wanted / sum_nodes(wanted), 1.0)
 

@@ -56,6 +56,8 @@ def linear_costs(
     moved = fixed.sender_cost_per_j.move * terms.message_j.move
     computed = fixed.costs.energy_per_j[1:] * fixed.computing_j[1:]
     block_cost = computed + moved[0] + moved[1]
+    if fixed.receiving is not None and terms.received_j is not None:
+        block_cost = block_cost + sum_nodes(fixed.receiving.cost_per_j.move * terms.received_j.move)
     return LinearCosts(
         forward_s=forward_s,
         backward_s=backward_s,

@@ -20,7 +20,12 @@ from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.errors import InputError
-from collapipe_jax.policies.client_shares import equal_shares, min_max_shares, reliable_shares
+from collapipe_jax.policies.client_shares import (
+    equal_shares,
+    fastest_shares,
+    min_max_shares,
+    reliable_shares,
+)
 from collapipe_jax.policies.sit_out import available_in_time
 
 SHARES = ("min_max", "equal")
@@ -186,7 +191,12 @@ def _decide(
         own_s = client_latency_s(problem, decision.replace(d2e_share=share))
         return jnp.max(own_s, axis=1, keepdims=True) if decision.tier == "hierarchical" else own_s
 
-    most = 1.0 if decision.whole_model else reliable_shares(problem, decision)
+    if problem.radio.retransmissions == "reliable":
+        most = fastest_shares(latency_s, decision.d2e_share)
+    elif decision.whole_model:
+        most = 1.0
+    else:
+        most = reliable_shares(problem, decision)
     return decision.replace(d2e_share=min_max_shares(latency_s, sends(decision), most))
 
 

@@ -13,7 +13,7 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import sinr_at_hazard, transport_block_hazard
 
 _Shares = Float[Array, "N S"]
-_LEAST_LOG_SHARE = -25.0
+_LEAST_LOG_SHARE, _NARROWINGS = -25.0, 45
 
 
 def equal_shares(sends: Bool[Array, "N S"]) -> _Shares:
@@ -69,6 +69,33 @@ def min_max_shares(
     total = jnp.sum(share)
     share = jnp.minimum(share / jnp.where(total > 0, total, 1.0), most)
     return jnp.where(jnp.isfinite(longest_s), share, equal)
+
+
+def fastest_shares(
+    latency_s: Callable[[_Shares], Float[Array, "N S"]], like: _Shares
+) -> Float[Array, "N S"]:
+    """Shares at which everyone is fastest, up to 1: a wider band needs more attempts.
+
+    A latency is convex in the logarithm of its share, so it falls up to there, and ternary search
+    finds it; 1 where a link is dead.
+
+    Args:
+      latency_s: as of :func:`min_max_shares`.
+      like: shares of the same shape.
+
+    Source: docs/system-model.md (34).
+    """
+
+    def narrow(_, ends):
+        low, high = ends
+        left, right = (2.0 * low + high) / 3.0, (low + 2.0 * high) / 3.0
+        # On the right attempts may overflow.
+        rises = latency_s(jnp.exp(left)) <= latency_s(jnp.exp(right))
+        return jnp.where(rises, low, left), jnp.where(rises, right, high)
+
+    ends = jnp.full_like(like, _LEAST_LOG_SHARE), jnp.zeros_like(like)
+    share = jnp.exp(jax.lax.fori_loop(0, _NARROWINGS, narrow, ends)[1])
+    return jnp.where(jnp.isfinite(latency_s(share)), share, 1.0)
 
 
 def reliable_shares(problem: RoundProblem, decision: ClientDecision) -> _Shares:

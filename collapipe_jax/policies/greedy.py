@@ -20,6 +20,7 @@ from collapipe_jax.allocation.energy_caps import (
 )
 from collapipe_jax.allocation.smooth_objective import evaluate_allocation
 from collapipe_jax.batch_axis import batch_last
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipelines
 from collapipe_jax.partition.budget_relaxation import relax_infeasible_budgets
@@ -83,7 +84,7 @@ def greedy(
 
 def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Solution:
     problem = _with_energy_queue(problem, jnp.zeros_like(problem.control.energy_queue))
-    problem = _without_idle_energy(problem)
+    problem = _without_received_energy(_without_idle_energy(problem), micro_batches)
     relaxed = relax_infeasible_budgets(problem)
     steps = jnp.array((*config.allocation_steps, 0))
 
@@ -124,6 +125,20 @@ def _without_idle_energy(problem: RoundProblem) -> RoundProblem:
     idle_w, budget_j = problem.compute.node_idle_power_w, control.energy_budget_j
     left_j = budget_j - idle_w * control.reference_latency_s
     left_j = jnp.where(idle_w > 0, jnp.maximum(left_j, _LEAST_LEFT * budget_j), budget_j)
+    return problem.replace(control=control.replace(energy_budget_j=left_j))
+
+
+def _without_received_energy(problem: RoundProblem, micro_batches: int) -> RoundProblem:
+    """Budgets less what the static pipeline spends on receiving, which is an estimate."""
+    if problem.compute.receive_power_w is None:
+        return problem
+    control, static = problem.control, static_pipelines(problem, micro_batches)
+    budget_j = control.energy_budget_j
+    spends = jax.vmap(lambda *one: evaluate(*one).energy_j, -1, -1)
+    silent = problem.replace(compute=problem.compute.replace(receive_power_w=None))
+    received_j = spends(problem, static) - spends(silent, static)
+    left_j = jnp.maximum(budget_j - received_j, _LEAST_LEFT * budget_j)
+    left_j = jnp.where(jnp.isnan(left_j), budget_j, left_j)  # a broken pipeline tells nothing
     return problem.replace(control=control.replace(energy_budget_j=left_j))
 
 

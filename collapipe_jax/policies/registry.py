@@ -173,5 +173,5 @@ def policy_entry(name: str) -> PolicyEntry:
 def _policy(entry: PolicyEntry, **options: Any) -> Policy:
     """The same object for the same arguments, so that it is compiled once."""
     if entry.random:
-        return lambda key, problem: entry.decide(key, problem, **options)
-    return lambda key, problem: entry.decide(problem, **options)
+        return lambda key, problem: entry.decide(key, problem.seen, **options)
+    return lambda key, problem: entry.decide(problem.seen, **options)

@@ -40,6 +40,9 @@ class Case:
     efficiency_scale: float = 1.0  # of the ceiling of modulation
     amplifier_efficiency: float = 1.0
     idle_power_w: float = 0.0
+    receive_power_w: float | None = None
+    duplex: str = "full"
+    retransmissions: str = "free"
     drift: bool = False
     caps: bool = False
     coupled: bool = False
@@ -57,6 +60,19 @@ CASES = {
     "below the ceiling": Case(efficiency_scale=10.0),
     "amplifiers": Case(amplifier_efficiency=0.35),
     "idle power": Case(idle_power_w=2.0),
+    "receiving": Case(receive_power_w=2.0),
+    "receiving, coupled, reliable": Case(
+        receive_power_w=0.5, coupled=True, retransmissions="reliable"
+    ),
+    "half duplex": Case(duplex="half"),
+    "half duplex, coupled, caps": Case(duplex="half", coupled=True, caps=True),
+    "reliable": Case(retransmissions="reliable"),
+    "reliable, above the ceiling, caps": Case(
+        retransmissions="reliable", efficiency_scale=0.15, caps=True
+    ),
+    "reliable, ergodic, coupled, half duplex": Case(
+        retransmissions="reliable", rate_law="ergodic", coupled=True, duplex="half"
+    ),
     "drift": Case(drift=True),
     "caps": Case(caps=True),
     "coupled": Case(coupled=True),
@@ -86,11 +102,15 @@ def draw(case, seed=0):
     radio = problem.radio
     radio = radio.replace(
         rate_law=case.rate_law,
+        duplex=case.duplex,
+        retransmissions=case.retransmissions,
         max_spectral_efficiency=case.efficiency_scale * radio.max_spectral_efficiency,
         amplifier_efficiency=case.amplifier_efficiency * radio.amplifier_efficiency,
     )
     idle_w = case.idle_power_w + problem.compute.idle_power_w
     compute = problem.compute.replace(idle_power_w=idle_w)
+    if case.receive_power_w is not None:
+        compute = compute.replace(receive_power_w=case.receive_power_w + 0.0 * idle_w)
     problem = problem.replace(radio=radio, compute=compute)
     if case.drift:
         drift = local_steps_drift(0.02, 3, problem.learning.gradient_heterogeneity)
@@ -233,7 +253,9 @@ def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other():
     assert np.any(there.smooth[0] != here.smooth[0])
 
 
-@pytest.mark.parametrize("name", ["mean", "above the ceiling", "caps", "coupled"])
+@pytest.mark.parametrize(
+    "name", ["mean", "above the ceiling", "caps", "coupled", "half duplex", "reliable", "receiving"]
+)
 def test_the_curvature_is_of_the_size_of_the_second_derivative(name):
     """A preconditioner and no bound: mostly within a factor of 2.5, never far too small."""
     case = CASES[name]

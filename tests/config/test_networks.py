@@ -60,8 +60,9 @@ def test_radio_and_devices_are_those_of_the_file_and_all_else_of_the_configurati
     count = TINY.policy.micro_batches
     static = evaluate(problem, static_pipeline(problem, count))
     np.testing.assert_allclose(problem.control.reference_latency_s, static.latency_s, rtol=1e-5)
-    params = build_system_params(changed("radio.rate_law", "ergodic", config))
-    assert params.networks.radio.rate_law == "ergodic"  # no document has it
+    for name, law in (("rate_law", "ergodic"), ("duplex", "half"), ("retransmissions", "reliable")):
+        params = build_system_params(changed(f"radio.{name}", law, config))
+        assert getattr(params.networks.radio, name) == law  # no document has it
 
 
 def test_fading_is_on_top_of_the_gains_of_the_file(folder, tmp_path):
@@ -82,6 +83,12 @@ def test_fading_is_on_top_of_the_gains_of_the_file(folder, tmp_path):
         gains.append(np.asarray(radio.d2d_gain) / given.d2d_gain)
     np.testing.assert_allclose(gains[0], 1.0, rtol=1e-3)
     assert not np.any(np.isclose(gains[1], 1.0, rtol=1e-3))
+
+
+def test_receive_power_is_0_in_documents_that_lack_it(folder):
+    change(folder / "a.json", "compute", "receive_power_w", 0.5)
+    compute = build_system_params(with_file(folder)).networks.compute
+    assert compute.receive_power_w.tolist() == [0.5, 0.0]
 
 
 def test_networks_of_a_folder_come_in_turn(folder):

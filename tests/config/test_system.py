@@ -25,6 +25,8 @@ OTHER = {
     "devices.control_unit": "jetson_tx2",
     "devices.kinds": ("jetson_nano",),
     "radio.rate_law": "ergodic",
+    "radio.duplex": "half",
+    "radio.retransmissions": "reliable",
     "radio.downlink_interference_w": 3e-12,
     "learning.bound": "one_step",
     "control.divergence_ratio": 1.5,

@@ -40,6 +40,7 @@ OTHERS = {
     "workload.local_steps": 5,
     "radio.harq_attempts": 2,
     "compute.idle_power_w": 0.37,
+    "compute.receive_power_w": 0.37,
 }
 """New values of integers, and of what is 0."""
 

@@ -36,6 +36,14 @@ def draw(seed):
         network["radio"]["amplifier_efficiency"] = 0.35
     if seed % 5 == 3:
         network["radio"]["harq_attempts"] = 1
+    if seed % 7 in (1, 5):
+        network["radio"]["duplex"] = "half"
+    if seed in (3, 9, 12, 15, 20, 28):
+        network["radio"]["retransmissions"] = "reliable"
+    if seed in (10, 14, 17, 23):
+        network["radio"]["retransmissions"] = "counted"
+    if seed % 3 == 2:
+        network["compute"]["receive_power_w"] = 0.6
     if seed % 4 == 2:
         network["compute"]["idle_power_w"] = 0.37
         network["compute"]["memory_bytes"][-1, -1] = 0  # away

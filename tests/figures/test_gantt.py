@@ -53,6 +53,13 @@ def test_under_1f1b_passes_alternate_and_end_by_gpipes_time():
     assert all(after.start_s >= bar.finish_s - 1e-4 for bar, after in pairwise(own))
 
 
+def test_radios_that_take_turns_are_refused():
+    record = make_record(rounds=1, absent=False)
+    record.config["radio"] = {"duplex": "half"}
+    with pytest.raises(InputError, match=r"radio\.duplex"):
+        first_step(record, 0, 0)
+
+
 def test_micro_batches_pass_resources_in_order():
     step = first_step(make_record(rounds=1, absent=False), 0, 0)
     forward = [name for name in step.resources if name != "downlink"]

@@ -337,11 +337,14 @@ def test_files_that_are_no_documents(tmp_path):
         read_network(tmp_path / "bad.json")
 
 
-def test_the_rate_law_has_no_place_on_file(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "law"), [("rate_law", "ergodic"), ("duplex", "half"), ("retransmissions", "counted")]
+)
+def test_laws_of_the_radio_have_no_place_on_file(tmp_path, name, law):
     problem = as_problem(copy.deepcopy(make_documents()[0]))
-    ergodic = problem.replace(radio=problem.radio.replace(rate_law="ergodic"))
-    with pytest.raises(InputError, match=r"radio\.rate_law = 'ergodic'"):
-        write_network(tmp_path / "network.json", ergodic)
+    other = problem.replace(radio=problem.radio.replace(**{name: law}))
+    with pytest.raises(InputError, match=rf"radio\.{name} = '{law}'"):
+        write_network(tmp_path / "network.json", other)
     assert not (tmp_path / "network.json").exists()
 
 

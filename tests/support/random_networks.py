@@ -83,6 +83,7 @@ def _compute(around, clusters, devices):
         "block_overhead_s": 1.7e-3,
         "link_overhead_s": 2.9e-3,
         "idle_power_w": 0.0,
+        "receive_power_w": 0.0,
     }
 
 

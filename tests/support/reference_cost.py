@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import exp1
 
 TOLERANCE = 1e-4
@@ -48,11 +49,25 @@ def interference_w(network, decision, n, j) -> float:
 
 def spectral_efficiency(radio, sinr) -> float:
     """(2), or its mean over Rayleigh fading."""
-    x = sinr / radio["snr_gap"]
-    nats = math.log1p(x)
-    if radio.get("rate_law") == "ergodic" and x > 0:
-        nats = math.exp(1 / x) * exp1(1 / x)
+    nats = mean_nats(radio, sinr / radio["snr_gap"])
     return min(nats / math.log(2), radio["max_spectral_efficiency"])
+
+
+def mean_nats(radio, x) -> float:
+    """Nats a second and hertz at an SINR over the gap."""
+    if radio.get("rate_law") == "ergodic" and x > 0:
+        return math.exp(1 / x) * exp1(1 / x)
+    return math.log1p(x)
+
+
+def attempts(radio, sinr) -> float:
+    """(31), infinite where it overflows."""
+    if radio.get("retransmissions", "free") == "free":
+        return 1.0
+    z = radio["outage_threshold"] / sinr if sinr > 0 else math.inf
+    if radio["retransmissions"] == "counted":
+        return sum((-math.expm1(-z)) ** attempt for attempt in range(radio["harq_attempts"]))
+    return math.exp(z) if z < 700 else math.inf
 
 
 def d2d_link(network, decision, n, i, j, share) -> tuple[float, float]:
@@ -63,7 +78,25 @@ def d2d_link(network, decision, n, i, j, share) -> tuple[float, float]:
     band = radio["d2d_bandwidth_hz"]
     noise = band * radio["node_noise_w_per_hz"] + interference_w(network, decision, n, j)
     sinr = decision["d2d_power_w"][n][i] * radio["d2d_gain"][n][i][j] / (share * noise)
-    return share * band * spectral_efficiency(radio, sinr), sinr
+    return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
+
+
+def narrowed_d2d_rate(network, decision, n, i, j) -> float:
+    """(32), (33): rate of parameters from node i to node j."""
+    radio = network["radio"]
+    rate, sinr = d2d_link(network, decision, n, i, j, 1.0)
+    if radio.get("retransmissions", "free") != "reliable" or sinr == 0:
+        return rate
+
+    def excess(log_sinr):
+        """Elasticities of efficiency and attempts, less 1."""
+        ends = [math.exp(log_sinr + step) / radio["snr_gap"] for step in (1e-5, -1e-5)]
+        up, down = (mean_nats(radio, x) for x in ends)
+        elasticity = (math.log(up) - math.log(down)) / 2e-5
+        return elasticity + radio["outage_threshold"] * math.exp(-log_sinr) - 1
+
+    least = math.exp(brentq(excess, math.log(radio["outage_threshold"]) - 1, 20, xtol=1e-13))
+    return d2d_link(network, decision, n, i, j, min(1.0, sinr / least))[0]
 
 
 def uplink(network, decision, n) -> tuple[float, float]:
@@ -74,7 +107,7 @@ def uplink(network, decision, n) -> tuple[float, float]:
     band = radio["d2e_bandwidth_hz"]
     noise = band * radio["bs_noise_w_per_hz"] + radio["d2e_interference_w"]
     sinr = decision["d2e_power_w"][n] * radio["d2e_gain"][n][0] / (share * noise)
-    return share * band * spectral_efficiency(radio, sinr), sinr
+    return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
 
 
 def downlink(network, decision, n) -> tuple[float, float]:
@@ -85,14 +118,14 @@ def downlink(network, decision, n) -> tuple[float, float]:
         "downlink_interference_w", radio["d2e_interference_w"]
     )
     sinr = radio["bs_power_w"] * radio["d2e_gain"][n][0] / noise
-    return share * band * spectral_efficiency(radio, sinr), sinr
+    return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
 
 
 def hazard(radio, sinr) -> float:
     """(6), for one transport block."""
     if sinr == 0:
         return math.inf
-    if radio["outage_threshold"] == 0:
+    if radio["outage_threshold"] == 0 or radio.get("retransmissions") == "reliable":
         return 0.0
     z, attempts = radio["outage_threshold"] / sinr, radio["harq_attempts"]
     if z > 30:
@@ -107,9 +140,9 @@ def hazard(radio, sinr) -> float:
 # --- (8)-(16), (19): one cluster --------------------------------------------------------------
 
 
-def flow(stages, micro_batches) -> float:
-    """(11)."""
-    return sum(stages) + (micro_batches - 1) * max(stages)
+def flow(stages, micro_batches, others=()) -> float:
+    """(11), with other times that the longest stage may not be under."""
+    return sum(stages) + (micro_batches - 1) * max(*stages, *others)
 
 
 class Links(NamedTuple):
@@ -141,8 +174,8 @@ def cluster_links(network, decision, n) -> Links:
         hops=hops,
         uplink=uplink(network, decision, n),
         downlink=downlink(network, decision, n),
-        collect={k: d2d_link(network, decision, n, k, 0, 1.0)[0] for k in chain},
-        distribute={k: d2d_link(network, decision, n, 0, k, 1.0)[0] for k in chain},
+        collect={k: narrowed_d2d_rate(network, decision, n, k, 0) for k in chain},
+        distribute={k: narrowed_d2d_rate(network, decision, n, 0, k) for k in chain},
     )
 
 
@@ -222,6 +255,20 @@ def stages_s(network, decision, n, links) -> tuple[list[float], list[float]]:
     return forward, backward
 
 
+def relay_stages_s(network, decision, n, links) -> tuple[list[float], list[float]]:
+    """(30): forward and backward times of what a node receives and sends; none if at once."""
+    if network["radio"].get("duplex", "full") == "full":
+        return [], []
+    per_micro = network["workload"]["batch"] / decision["micro_batches"][n]
+    bits = per_micro * network["workload"]["activation_bits"]
+    delay = network["compute"]["link_overhead_s"]
+    found = []
+    for way in (2, 3):
+        hop_s = [bits / hop[way][0] + delay for hop in links.hops]
+        found.append([hop_s[i - 1] + hop_s[i] for i in range(len(hop_s))])
+    return found[0], found[1]
+
+
 class ModelTimes(NamedTuple):
     """Seconds that a cluster's parameters take on their way, by device or in all."""
 
@@ -247,7 +294,11 @@ def model_times_s(network, decision, n, links) -> ModelTimes:
 def cluster_latency_s(network, decision, n, links) -> float:
     """(12), (14)."""
     count = decision["micro_batches"][n]
-    iteration = sum(flow(stages, count) for stages in stages_s(network, decision, n, links))
+    stages, relays = (
+        stages_s(network, decision, n, links),
+        relay_stages_s(network, decision, n, links),
+    )
+    iteration = sum(flow(own, count, both) for own, both in zip(stages, relays, strict=True))
     model_s = model_times_s(network, decision, n, links)
     moving_s = model_s.down + model_s.distribute + sum(model_s.collect.values()) + model_s.up
     return moving_s + network["workload"]["local_steps"] * iteration
@@ -275,7 +326,24 @@ def node_energies_j(network, decision, n, links) -> list[float]:
         energy[there] += power[there] * bits / backward_rate
     sending = steps * batch * (activation + target) / links.uplink[0] + model_s.up
     energy[0] += drawn * decision["d2e_power_w"][n] * sending
+    add_received_energy(network, decision, n, links, energy)
     return energy
+
+
+def add_received_energy(network, decision, n, links, energy):
+    """(35)."""
+    watt = network["compute"].get("receive_power_w", 0.0)
+    work, steps = network["workload"], network["workload"]["local_steps"]
+    bits = steps * work["batch"] * work["activation_bits"]
+    for here, there, (forward_rate, _), (backward_rate, _) in links.hops:
+        energy[there] += watt * bits / forward_rate
+        energy[here] += watt * bits / backward_rate
+    for k in links.collect:
+        moved = decision["segments"][n][k - 1] * work["block_param_bits"]
+        energy[0] += watt * moved / links.collect[k]
+        energy[k] += watt * moved / links.distribute[k]
+    model_bits = work["blocks"] * work["block_param_bits"] + work["embedding_param_bits"]
+    energy[0] += watt * (bits + model_bits) / links.downlink[0]
 
 
 def add_idle_energy(network, n, latency, energy):

@@ -7,7 +7,7 @@ from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.problem import Control, RoundProblem
 from collapipe_jax.cost.workload import Workload
-from collapipe_jax.network.channel import Radio
+from collapipe_jax.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.network.devices import Compute
 
 
@@ -28,7 +28,8 @@ def as_problem(network):
             schedule=network["workload"].get("schedule", "gpipe"),
         ),
         radio=Radio(
-            **arrays("radio", "rate_law"), rate_law=network["radio"].get("rate_law", "mean")
+            **arrays("radio", *RADIO_LAWS),
+            **{name: law for name, law in network["radio"].items() if name in RADIO_LAWS},
         ),
         compute=Compute(
             **arrays("compute", "energy_coefficient"), joules_per_flop=jnp.asarray(joules_per_flop)
