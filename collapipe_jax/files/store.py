@@ -5,6 +5,7 @@ values where no part is written. A part fills whole chunks of it, so no two proc
 one chunk. Axes have names, and the suffix of a name says its unit.
 """
 
+import contextlib
 import functools
 import os
 import shutil
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import zarr
 from zarr.codecs import ZstdCodec
-from zarr.errors import ContainsArrayError
+from zarr.errors import ContainsArrayError, ContainsGroupError
 
 from collapipe_jax.files.atomic import partial_path
 from collapipe_jax.units import unit_of
@@ -57,7 +58,8 @@ def create_store(
     further = " ".join(name for name, (axis, _) in coordinates.items() if name != axis)
     own: dict[str, Any] = {**attributes, **({"coordinates": further} if further else {})}
     if not (path / "zarr.json").exists():
-        zarr.open_group(path, mode="a", zarr_format=3, attributes=own)
+        with contextlib.suppress(ContainsGroupError):  # another process was faster
+            zarr.open_group(path, mode="a", zarr_format=3, attributes=own)
     for name, (axis, values) in coordinates.items():
         if not (path / name / "c").exists():
             _write_whole(path, name, [axis], np.array(values))
