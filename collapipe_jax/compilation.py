@@ -149,15 +149,6 @@ def keep_freed_memory() -> bool:
     return True
 
 
-def use_all_cores() -> None:
-    """Make every core of a CPU a device, among which training runs can be spread.
-
-    Call this before the first computation. A number of devices in ``XLA_FLAGS`` stays.
-    """
-    if "host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
-
-
 def keep_compiled_programs() -> None:
     """Keep programs on disk, so that the next process need not build them again.
 

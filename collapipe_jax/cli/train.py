@@ -28,7 +28,6 @@ from rich.table import Table
 from collapipe_jax import hosts
 from collapipe_jax.cli.options import add_sweep, make_parser
 from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
-from collapipe_jax.compilation import use_all_cores
 from collapipe_jax.config.experiment import Experiment, build_experiment, check_experiment
 from collapipe_jax.config.files import parse_overrides, read_values
 from collapipe_jax.config.sweeps import file_axes, read_axis, read_sweep
@@ -89,7 +88,6 @@ def _train_sweep(
         if value := getattr(options, name):
             remedy = "Leave it out, or train one run at a time"
             raise InputError(f"--{name.replace('_', '-')}", value, "not with a sweep", remedy)
-    use_all_cores()
     axes = [*file_axes(options.config), *(read_axis("--sweep", text) for text in options.sweep)]
     keys = parse_overrides(overrides)
     sweep = read_sweep(options.config, keys, axes, options.seeds, check_experiment)

@@ -101,9 +101,7 @@ def train_together(
                 stack.enter_context(OngoingRun(experiments[one], workdirs[one], resume, console))
                 for one in places
             ]
-            trained |= zip(
-                places, _train_group(runs, console, devices or jax.local_devices()), strict=True
-            )
+            trained |= zip(places, _train_group(runs, console, devices or _workers()), strict=True)
     return [trained[place] for place in range(len(experiments))]
 
 
@@ -122,14 +120,16 @@ def _train_group(
     ):
         bar = progress.add_task("rounds", total=total, status="")
         progress.update(bar, completed=sum(run.done for run in runs))
-        limit = 1
+        limit, is_compiled = 1, False
         while any(run.until_due() for run in runs):
             started_s = time.monotonic()
-            # One device works in this thread, which keeps the memory that it frees.
-            each = map if len(parts) == 1 else pool.map
+            # A program that runs is compiled once, for the first part. A single part stays in
+            # this thread, which keeps the memory that it frees.
+            each = pool.map if is_compiled and len(parts) > 1 else map
             done = sum(each(lambda part, limit=limit: part.advance(limit), parts))
             round_s = (time.monotonic() - started_s) / limit
             limit = int(np.clip(_CALL_S / round_s, 1, ROUNDS_PER_CALL))
+            is_compiled = True
             stops = is_stopped()
             for part in parts:
                 part.keep(stops)
@@ -139,8 +139,16 @@ def _train_group(
     return [run.finish(part.params(run)) for part in parts for run in part.runs]
 
 
+def _workers() -> list[Any]:
+    """Devices of this host; a CPU as often as it has cores, of which a run uses about one."""
+    devices = jax.local_devices()
+    if len(devices) == 1 and devices[0].platform == "cpu":
+        return devices * len(os.sched_getaffinity(0))
+    return devices
+
+
 def _spread(runs: Sequence[OngoingRun], devices: Sequence[Any]) -> list["_Part"]:
-    """Runs in equal parts on as many devices as divide them."""
+    """Runs in equal parts on as many devices, or threads of one, as divide them."""
     count = max(size for size in range(1, len(devices) + 1) if len(runs) % size == 0)
     if count == 1:
         return [_Part(runs, _place_of_one(runs[0].experiment, devices), 0)]
@@ -155,6 +163,7 @@ def _place_of_one(experiment: Experiment, devices: Sequence[Any]) -> Sharding:
     """The devices of a run that has them to itself."""
     if experiment.execution.backend == "sharded":
         return learning_place(experiment)
+    devices = list(dict.fromkeys(devices))
     mesh = device_mesh(devices, experiment.learner.copies)
     return (
         SingleDeviceSharding(devices[0]) if mesh.size == 1 else NamedSharding(mesh, PartitionSpec())
@@ -164,7 +173,7 @@ def _place_of_one(experiment: Experiment, devices: Sequence[Any]) -> Sharding:
 class _Part:
     """Runs on one device, or one run on several: their networks, their learning and their files.
 
-    Every device has a program of its own, since runs never meet.
+    Runs never meet, so every device has a program of its own.
 
     Args:
       runs: of one program.

@@ -159,3 +159,10 @@ def test_runs_on_two_devices_are_the_runs_on_one(experiments, alone, tmp_path):
         together(experiments[:2], tmp_path, devices=jax.devices()[2:4])
     for index in range(2):
         assert files_of(tmp_path, index) == files_of(alone, index)
+
+
+def test_threads_of_one_device_share_a_program(experiments, alone, tmp_path):
+    with compiles(learn, 0):  # the one of the runs alone
+        together(experiments, tmp_path, devices=jax.devices()[:1] * 3)
+    for index in range(3):
+        assert files_of(tmp_path, index) == files_of(alone, index)
