@@ -32,9 +32,8 @@ class Rounds(NamedTuple):
 class LearningRounds:
     """Runs of one program, and the states of their learning.
 
-    Rates, weights, outcomes and data are array values with a leading axis of runs. On a CPU the
-    runs take turns within a call, with the same bits as alone; on an accelerator they are one
-    batch.
+    Rates, weights, outcomes and data are array values, with a leading axis of runs where there
+    are several.
 
     Args:
       learners: ways of learning, of one structure but for their values.
@@ -47,10 +46,8 @@ class LearningRounds:
         self._mesh = mesh if mesh is not None and DEVICE in mesh.axis_names else None
         self._alone = len(learners) == 1
         if self._alone:
-            self._way, (learner,), (state,) = "alone", learners, states
+            (learner,), (state,) = learners, states
         else:
-            (device, *_) = place.device_set
-            self._way = "map" if device.platform == "cpu" else "vmap"
             learner, state = stack(learners), stack(jax.device_get(states))
         self._place, self._learners = place, jax.device_put(learner, place)
         self._states_place = state_shardings(state, self._mesh) if self._mesh else place
@@ -79,7 +76,7 @@ class LearningRounds:
             inputs = stack(padded), np.stack(keys), np.stack(first), np.stack(count)
         inputs = jax.device_put(inputs, self._place)
         with jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext():
-            self._states, reports = learn(self._learners, self._states, *inputs, way=self._way)
+            self._states, reports = learn(self._learners, self._states, *inputs, alone=self._alone)
         # Another placement would compile the next call anew.
         self._states = jax.device_put(self._states, self._states_place)
         reports = jax.device_get(reports)
@@ -90,7 +87,7 @@ class LearningRounds:
         ]
 
 
-@functools.partial(jax.jit, donate_argnames="states", static_argnames="way")
+@functools.partial(jax.jit, donate_argnames="states", static_argnames="alone")
 def learn(
     learners: Learner,
     states: Any,
@@ -99,7 +96,7 @@ def learn(
     first: Array,
     count: Array,
     *,
-    way: str,
+    alone: bool,
 ) -> tuple[Any, LearningReport]:
     """Rounds ``first`` to ``first + count - 1`` of every run.
 
@@ -108,18 +105,13 @@ def learn(
       data: batches and outcomes, leaves ``[T, ...]``.
       keys: data of the rounds' keys, ``[T, ...]``.
       first, count: array values.
-      way: ``alone`` for one run; with ``map`` or ``vmap`` all leaves above have a leading axis of
-        runs, which take turns or are one batch.
+      alone: whether there is one run; else all leaves above have a leading axis of runs.
 
     Returns:
       States, and reports ``[T]``; NaN after ``count`` rounds.
     """
     arguments = learners, states, data, keys, first, count
-    if way == "alone":
-        return _learn_one(*arguments)
-    if way == "vmap":
-        return jax.vmap(_learn_one)(*arguments)
-    return jax.lax.map(lambda own: _learn_one(*own), arguments)
+    return _learn_one(*arguments) if alone else jax.vmap(_learn_one)(*arguments)
 
 
 def _learn_one(

@@ -109,13 +109,14 @@ def _train_group(
     runs: Sequence[OngoingRun], console: Console, devices: Sequence[Any]
 ) -> list[TrainedRun]:
     """Train runs of one program."""
-    parts = _spread(runs, devices)
+    learners = _learners([run.experiment for run in runs])
+    parts = _spread(runs, learners, devices)
     columns = BarColumn(bar_width=10), MofNCompleteColumn(), TimeRemainingColumn()
     columns += (TextColumn("{task.fields[status]}"),)
     total = sum(run.rounds for run in runs)
     with (
         stop_between_rounds() as is_stopped,
-        ThreadPoolExecutor(len(parts)) as pool,
+        ThreadPoolExecutor(min(len(parts), len(devices))) as pool,
         Progress(*columns, console=console, disable=not hosts.is_first()) as progress,
     ):
         bar = progress.add_task("rounds", total=total, status="")
@@ -147,16 +148,30 @@ def _workers() -> list[Any]:
     return devices
 
 
-def _spread(runs: Sequence[OngoingRun], devices: Sequence[Any]) -> list["_Part"]:
-    """Runs in equal parts on as many devices, or threads of one, as divide them."""
+def _spread(
+    runs: Sequence[OngoingRun], learners: Sequence[Learner], devices: Sequence[Any]
+) -> list["_Part"]:
+    """Runs in equal parts on as many devices as divide them; on a CPU one by one."""
+    if len(runs) == 1:
+        return [_Part(runs, learners, _place_of_one(runs[0].experiment, devices), 0)]
     count = max(size for size in range(1, len(devices) + 1) if len(runs) % size == 0)
-    if count == 1:
-        return [_Part(runs, _place_of_one(runs[0].experiment, devices), 0)]
+    if _takes_turns(devices):
+        count = len(runs)
     size = len(runs) // count
     return [
-        _Part(runs[index * size :][:size], SingleDeviceSharding(device), index % len(cpus()))
-        for index, device in enumerate(devices[:count])
+        _Part(
+            runs[start : start + size],
+            learners[start : start + size],
+            SingleDeviceSharding(devices[index % len(devices)]),
+            index % len(cpus()),
+        )
+        for index, start in enumerate(range(0, len(runs), size))
     ]
+
+
+def _takes_turns(devices: Sequence[Any]) -> bool:
+    """Whether runs take turns in threads, as on CPUs; they are batches on accelerators."""
+    return devices[0].platform == "cpu"
 
 
 def _place_of_one(experiment: Experiment, devices: Sequence[Any]) -> Sharding:
@@ -177,16 +192,19 @@ class _Part:
 
     Args:
       runs: of one program.
+      learners: their ways of learning.
       place: where they learn.
       cpu: number of the CPU's device that decides.
     """
 
-    def __init__(self, runs: Sequence[OngoingRun], place: Sharding, cpu: int):
+    def __init__(
+        self, runs: Sequence[OngoingRun], learners: Sequence[Learner], place: Sharding, cpu: int
+    ):
         experiments = [run.experiment for run in runs]
         states = [run.start() for run in runs]
         self.runs, self._networks = runs, [state.system for state in states]
         self._ahead = NetworkAhead(experiments, self._networks, [run.done for run in runs], cpu)
-        self._learners = _learners(experiments)
+        self._learners = learners
         self._learning = LearningRounds(self._learners, [state.learning for state in states], place)
         self._new: list[tuple[list[NetworkRound], list[LearningReport], int]] = []
         self._seconds = 0.0
