@@ -38,7 +38,7 @@ settings.load_profile("repo")
 def one_device():
     """Simulate on one device: each of them compiles a program of its own."""
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+        changed.setattr(jax, "local_devices", lambda **_: jax.devices()[:1])
         yield
 
 
