@@ -27,6 +27,7 @@ from collapipe_jax.files.checkpoints import Checkpoints, load_run
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.training import history, network_ahead, ongoing_run
 from collapipe_jax.training import loop as train
+from collapipe_jax.training.history import run_constants
 from collapipe_jax.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.training.ongoing_run import initial_run_state
 
@@ -320,7 +321,8 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
             losses.append(metrics["train_loss"])
             if index == 0:
                 with Checkpoints(tmp_path) as checkpoints:
-                    checkpoints.save(1, state, {"history": {}})
+                    record = {"history": {"train_loss": np.float32(losses)}}
+                    checkpoints.save(1, state, record | {"constants": run_constants(piped)})
                     state, _ = checkpoints.load(1, initial_run_state(piped))
     _, record, _ = undisturbed
     np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
