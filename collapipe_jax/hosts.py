@@ -80,6 +80,20 @@ def from_first(value: _Value) -> _Value:
     return pickle.loads(received[:length].tobytes())
 
 
+def fetch(tree: Any) -> Any:
+    """All arrays of a tree as those of NumPy, also where other hosts hold parts of them.
+
+    All hosts call it, and each gets the whole.
+    """
+
+    def whole(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            return multihost_utils.process_allgather(leaf, tiled=True)
+        return jax.device_get(leaf)
+
+    return jax.tree.map(whole, tree)
+
+
 def on_first(work: Callable[[], _Value]) -> _Value:
     """Work on the first host alone; its result, which is pickled, or its error reaches all."""
     if jax.process_count() == 1:

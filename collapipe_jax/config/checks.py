@@ -58,7 +58,7 @@ def check_values(
     fine = _fine_values(found, step)
     with step():
         follow_networks(fine)
-    for check in (_check_lengths, _check_task, _check_micro_batches, _check_steps, _check_cut):
+    for check in (_check_lengths, _check_task, _check_pipeline, _check_steps, _check_cut):
         with step():
             check(fine, step)
     return fine
@@ -165,7 +165,7 @@ def _check_task(config: Known, step: Step) -> None:
                 raise InputError(name, value, f"{kind} does not read it", remedy)
 
 
-def _check_micro_batches(config: Known, step: Step) -> None:
+def _check_pipeline(config: Known, step: Step) -> None:
     for name in ("training.micro_batch_choices", "pipeline.micro_batches"):
         with step():
             batch, values = config["training.batch"], config[name]
@@ -177,6 +177,13 @@ def _check_micro_batches(config: Known, step: Step) -> None:
     if count > 1 and config["pipeline.backend"] == "sequential":
         problem = "the sequential backend does not read it"
         raise InputError("pipeline.micro_batches", count, problem, "Give 1, or another backend")
+    capacity, blocks = config["pipeline.capacity"], config["model.encoder_blocks"]
+    with step():
+        room = capacity * config["network.devices"]
+        if 0 < room < blocks:
+            problem = f"the devices of a cluster then hold {room} of {blocks} blocks"
+            remedy = "Raise it or network.devices, or give 0 for all blocks"
+            raise InputError("pipeline.capacity", capacity, problem, remedy)
     schedule = config["pipeline.schedule"]
     if schedule != "gpipe" and config["pipeline.backend"] != "sequential":
         problem = f"the backend {config['pipeline.backend']} executes gpipe"

@@ -319,6 +319,14 @@ KEYS: dict[str, Any] = {
             choices=BACKENDS,
         ),
         micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),
+        capacity=key(
+            0,
+            "most blocks that a device of a pipeline may take, and its room on the mesh of "
+            "`sharded`; 0 is all blocks",
+            ">= 0",
+            symbol=r"\delta_{\max}",
+            why="off: memory alone limits a device; less gives a device of the mesh less memory",
+        ),
         schedule=key(
             "gpipe",
             why="Huang et al. 2019; `1f1b` (Narayanan et al. 2019, 2021, with a flush) keeps fewer "

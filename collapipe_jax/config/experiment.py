@@ -22,7 +22,7 @@ from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.learner import Learner
 from collapipe_jax.federated.optimizers import Optimizer, Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner
-from collapipe_jax.pipeline.execution import Execution
+from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.policies.registry import Policy, make_policy, policy_entry
 from collapipe_jax.seeds import seed_of
@@ -126,7 +126,7 @@ def build_experiment(
         cluster_indices=cluster_indices,
         cluster_weight=weight,
         optimizers=optimizers,
-        execution=Execution(config.pipeline.backend, config.pipeline.micro_batches),
+        execution=_build_execution(config.pipeline),
         erasure_law=ErasureLaw(
             per_round=training.erased_together == "round",
             pooled=training.survivor_weight == "pooled",
@@ -134,6 +134,13 @@ def build_experiment(
         system=build_system(config, weight),
         policy=make_policy(**config.policy),
     )
+
+
+def _build_execution(pipeline: Config) -> Execution:
+    """How the encoder is executed; keys that a scan does not read do not compile it anew."""
+    if pipeline.backend == SEQUENTIAL.backend:
+        return SEQUENTIAL
+    return Execution(pipeline.backend, pipeline.micro_batches, pipeline.capacity)
 
 
 def _has_same_samples(found: Mapping[str, Any], config: Config) -> bool:

@@ -201,6 +201,7 @@ def _build_workload(config: Config) -> Workload:
         **{name: model[name] for name in sizes},
         dropout=model.dropout_rate > 0,
         schedule=config.pipeline.schedule,
+        capacity=config.pipeline.capacity or None,
         batch=training.batch,
         local_steps=training.local_steps,
         micro_batch_choices=jnp.array(training.micro_batch_choices),

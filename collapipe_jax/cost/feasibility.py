@@ -170,9 +170,14 @@ def is_feasible(problem: RoundProblem, decision: Decision | ClientDecision) -> B
 
 
 def _wrong_rows(problem: RoundProblem, segments: Int[Array, "N K"]) -> Bool[Array, " N"]:
-    """Clusters that cover not exactly ``L`` blocks, or sit out where they could run."""
+    """Clusters that cover not exactly ``L`` blocks, or sit out where they could run.
+
+    A segment above the workload's capacity is wrong, too.
+    """
     covers = jnp.sum(segments, axis=1) == problem.workload.blocks
     covers &= jnp.all(segments >= 0, axis=1)
+    if problem.workload.capacity is not None:
+        covers &= jnp.all(segments <= problem.workload.capacity, axis=1)
     sits_out = jnp.all(segments == 0, axis=1)
     return ~(covers | (sits_out & ~can_run(problem)))
 

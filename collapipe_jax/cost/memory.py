@@ -53,14 +53,17 @@ def block_capacity(
     """Most blocks that fit each device, docs/system-model.md (15) solved for delta.
 
     Numbers of memory, of micro-batches and of active devices ``left`` from a device on
-    broadcast. The result lies between 0 and ``L``; the tolerance by which a decision may exceed
-    its memory is not used up here.
+    broadcast. The result lies between 0 and ``L``, or the workload's capacity where it has one;
+    the tolerance by which a decision may exceed its memory is not used up here.
     """
     per_block = block_bytes(workload, kept_samples(workload, micro_batches, left))
     working = workload.batch / micro_batches * workload.block_working_bytes
     # A hair of slack keeps a device that fits exactly from losing a block to rounding.
     fits = jnp.floor((memory_bytes - working) / per_block * (1 + 1e-6))
-    return jnp.clip(fits, 0, workload.blocks).astype(jnp.int32)
+    most = workload.blocks
+    if workload.capacity is not None:
+        most = jnp.minimum(workload.capacity, most)
+    return jnp.clip(fits, 0, most).astype(jnp.int32)
 
 
 def set_capacity(

@@ -56,6 +56,14 @@ class Workload(Struct):
         missing="gpipe",
         default="gpipe",
     )
+    capacity: Array | None = quantity(
+        "most blocks that a device of a pipeline may take; no limit but memory without it",
+        r"\delta_{\max}",
+        bounds="> 0",
+        whole=True,
+        default=None,
+        optional=True,
+    )
     ends: ModelEnds | None = part(
         "embedding and decoder as a data-parallel policy needs them; none for a network on file",
         default=None,

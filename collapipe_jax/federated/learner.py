@@ -7,14 +7,12 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from collapipe_jax.federated.optimizers import Transformations
 from collapipe_jax.federated.placement import spread
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch
-from collapipe_jax.pipeline.mesh import CLUSTER, ON_CLUSTER, shard
 
 
 class LearningReport(NamedTuple):
@@ -95,7 +93,6 @@ def learn_round(
     batches: Batch,
     key: Key[Array, ""],
     index: Int[Array, ""] | int,
-    mesh: tuple[int, ...] | None = None,
 ) -> tuple[LearningState, LearningReport]:
     """One round; without a share, a client contributes nothing and keeps its optimiser's state.
 
@@ -108,7 +105,6 @@ def learn_round(
       shares, batches: as in ``federated``.
       optimizers: of every copy, of the one decoder, and of the server.
       key, index: as in ``Learner``.
-      mesh: as in ``aggregate``.
     """
     participates = shares > 0.0
     anyone = participates.any()
@@ -117,6 +113,7 @@ def learn_round(
         client, server = local
         (copies, _), (decoder, _), (batch, step_key, number) = client, server, inputs
         found = gradients_of(copies, decoder, batch, step_key)
+        found = found._replace(clients=spread(found.clients))
         client_step = partial(apply_gradient, optimizers.client)
         client = jax.vmap(client_step, in_axes=(0, 0, None, 0))(
             found.clients, client, number, participates
@@ -141,7 +138,7 @@ def learn_round(
     ((copies, client_optimizer), server), (loss_sum, token_count, erased, norm) = jax.lax.scan(
         step, (clients, server), inputs
     )
-    pseudo_gradient = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares, mesh))
+    pseudo_gradient = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares))
     before = state.client, state.server_optimizer
     client, server_optimizer = apply_gradient(
         optimizers.server, pseudo_gradient, before, index, anyone
@@ -177,7 +174,6 @@ def participant_shares(
 def aggregate(
     copies: PyTree[Float[Array, "N ..."]],
     shares: Float[Array, " N"],
-    mesh: tuple[int, ...] | None = None,
 ) -> PyTree[Float[Array, "..."]]:
     """Weighted mean of the participants' parameters or gradients; 0 without participants.
 
@@ -186,20 +182,10 @@ def aggregate(
     Args:
       copies: leaves ``[N, ...]``. Those of share 0 are never read, NaN included.
       shares: as in ``federated``.
-      mesh: ``(N, K)`` where each cluster has K devices of its own: the mean is one sum over them.
     """
-    if mesh is None:
 
-        def mean(leaf: Array) -> Array:
-            counted = (shares > 0.0).reshape(-1, *[1] * (leaf.ndim - 1))
-            return jnp.tensordot(shares, jnp.where(counted, leaf, 0.0), axes=1)
+    def mean(leaf: Array) -> Array:
+        counted = (shares > 0.0).reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.tensordot(shares, jnp.where(counted, leaf, 0.0), axes=1)
 
-        return jax.tree.map(mean, copies)
-
-    def sum_over_mesh(copies: Any, shares: Array) -> Any:
-        own = jax.tree.map(
-            lambda leaf: jnp.where(shares[0] > 0.0, shares[0] * leaf[0], 0.0), copies
-        )
-        return jax.lax.psum(own, CLUSTER)
-
-    return shard(sum_over_mesh, mesh, ON_CLUSTER, PartitionSpec())(copies, shares)
+    return jax.tree.map(mean, copies)

@@ -17,6 +17,7 @@ from collapipe_jax.federated.learner import (
     participant_shares,
 )
 from collapipe_jax.federated.optimizers import Optimizers
+from collapipe_jax.federated.placement import COPY, EXAMPLE, spread
 from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.split_model import Batch, SplitModel
 from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution, encode_clusters
@@ -89,12 +90,9 @@ class PipelineLearner:
         """One round; arguments and results as in ``Learner``."""
         shares = participant_shares(self.cluster_weight, outcome.participates)
         round_key = jax.random.fold_in(key, jax.tree.leaves(batches)[0].shape[0])
-        segments, mesh = outcome.segments, None
-        if self.execution.backend == "sharded" and segments is not None:
-            mesh = segments.shape
         gradients_of = partial(self._gradients, outcome, shares, round_key)
         optimizers = self.optimizers.transformations
-        return learn_round(gradients_of, state, shares, optimizers, batches, key, index, mesh)
+        return learn_round(gradients_of, state, shares, optimizers, batches, key, index)
 
     def _gradients(
         self,
@@ -133,6 +131,7 @@ class PipelineLearner:
             return encode_clusters(clients["encoder"], model.sizes, *rest)
 
         def server_loss(encoded: Array, decoder: Params) -> tuple[Array, tuple[Array, Array]]:
+            encoded = spread(encoded, (COPY, EXAMPLE))
             losses, tokens = model.losses(decoder, flat(encoded), flat(batch), flat(keys))
             losses, tokens = losses.reshape(ids.shape), tokens.reshape(ids.shape)
             cluster_loss = loss_per_token(losses, tokens, example_weights)

@@ -1,22 +1,30 @@
-"""Where arrays of training lie on several devices, by the name of their leading axis.
+"""Where arrays of training lie on several devices, by the names of their leading axes.
 
-Copies of the model and their optimisers lie by cluster or client, each on one device. Stacked
-blocks of the one global model lie by block (fully sharded data parallelism); the rest is on every
-device. A leading axis that the devices do not divide is on every device, too.
+Copies of the model and their optimisers lie by cluster or client. Stacked blocks of the one
+global model lie by block (fully sharded data parallelism); the rest is on every device. On the
+mesh of a pipeline the copies' blocks lie by stage as well, and so do the examples of a cluster
+outside of its encoder. An axis that the devices do not divide is on all of them.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from collapipe_jax.pipeline.mesh import CLUSTER, STAGE
+
 DEVICE = "device"
-"""Axis of the mesh."""
-BY_CLIENT = ("client_optimizer",)
-"""Parts of a state with a leading axis of clusters or clients."""
-BY_BLOCK = ("encoder",)
-"""Parts of a model with a leading axis of blocks."""
+"""Axis of the mesh without a pipeline."""
+COPY, BLOCK, EXAMPLE = "copy", "block", "example"
+"""Axes of arrays: clusters or clients, stacked encoder blocks, and examples of a cluster."""
+RULES = ({COPY: DEVICE, BLOCK: DEVICE}, {COPY: CLUSTER, BLOCK: STAGE, EXAMPLE: STAGE})
+"""Axes of a mesh by those of arrays, without a pipeline and with one."""
+BY_COPY = "client_optimizer"
+"""Part of a state with a leading axis of clusters or clients."""
+BY_BLOCK = "encoder"
+"""Part of a model with an axis of blocks, after that of the copies."""
 
 
 def device_mesh(devices: Any, copies: int) -> Mesh:
@@ -25,49 +33,53 @@ def device_mesh(devices: Any, copies: int) -> Mesh:
     return Mesh(np.asarray(devices[:count]), (DEVICE,), axis_types=(AxisType.Auto,))
 
 
-def spread(tree: Any, axis: int = 0) -> Any:
-    """Lay an axis of clusters or clients over the devices of the mesh in use, if there is one."""
-    size = _devices_in_use()
-    if size == 1:
+def spread(tree: Any, axes: Sequence[str | None] = (COPY,)) -> Any:
+    """Lay leaves with these leading axes over the mesh in use, if there is one.
+
+    Blocks of an encoder follow on the last of the axes.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
         return tree
 
-    def lay(leaf: jax.Array) -> jax.Array:
-        spec = _spec(leaf, axis, size)
-        return jax.lax.with_sharding_constraint(leaf, spec)
+    def spec(path: Any, leaf: Any) -> PartitionSpec:
+        return _spec(leaf, (*axes, *([BLOCK] if BY_BLOCK in _names(path) else [])), mesh.shape)
 
-    return jax.tree.map(lay, tree)
+    return jax.lax.with_sharding_constraint(tree, jax.tree.map_with_path(spec, tree))
 
 
 def spread_state(state: Any) -> Any:
-    """Lay a learner's state over the devices of the mesh in use, if there is one."""
-    size = _devices_in_use()
-    if size == 1:
+    """Lay a learner's state over the mesh in use, if there is one."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
         return state
-    return jax.lax.with_sharding_constraint(state, _state_specs(state, size))
+    return jax.lax.with_sharding_constraint(state, _state_specs(state, mesh.shape))
 
 
 def state_shardings(state: Any, mesh: Mesh) -> Any:
     """The places in which :func:`spread_state` leaves a state."""
-    specs = _state_specs(state, mesh.size)
+    specs = _state_specs(state, mesh.shape)
     return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
 
-def _state_specs(state: Any, size: int) -> Any:
+def _state_specs(state: Any, sizes: Mapping[str, int]) -> Any:
     def spec(path: Any, leaf: Any) -> PartitionSpec:
-        names = {str(getattr(step, "name", getattr(step, "key", ""))) for step in path}
-        leading = names.intersection(BY_CLIENT + BY_BLOCK)
-        return _spec(leaf, 0, size) if leading else PartitionSpec()
+        names = _names(path)
+        return _spec(leaf, [COPY] * (BY_COPY in names) + [BLOCK] * (BY_BLOCK in names), sizes)
 
     return jax.tree.map_with_path(spec, state)
 
 
-def _spec(leaf: Any, axis: int, size: int) -> PartitionSpec:
-    if leaf.ndim <= axis or leaf.shape[axis] % size:
-        return PartitionSpec()
-    return PartitionSpec(*[None] * axis, DEVICE)
+def _names(path: Any) -> set[str]:
+    return {str(getattr(step, "name", getattr(step, "key", ""))) for step in path}
 
 
-def _devices_in_use() -> int:
-    """Number of devices of the mesh in use; 1 without."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return mesh.shape[DEVICE] if DEVICE in mesh.axis_names else 1
+def _spec(leaf: Any, axes: Sequence[str | None], sizes: Mapping[str, int]) -> PartitionSpec:
+    """Axes of a mesh of these sizes on a leaf's axes, each once and where it divides the leaf."""
+    (rule,) = (rule for rule in RULES if rule[COPY] in sizes)
+    names: list[str | None] = []
+    for length, axis in zip(leaf.shape, axes, strict=False):
+        name = rule.get(axis) if axis else None
+        fits = name is not None and name not in names and length % sizes[name] == 0
+        names.append(name if fits else None)
+    return PartitionSpec(*names)

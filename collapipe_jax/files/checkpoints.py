@@ -92,7 +92,7 @@ class Checkpoints:
         # Forget deleted checkpoints: this one may take the place of one.
         hosts.on_first(lambda: self._keep_digests({}))
         # Arrays of NumPy are written by the first host, whatever the others have.
-        state = jax.device_get(state)
+        state = hosts.fetch(state)
         self._orbax.save_checkpointables(step, {"state": state, "record": rest})
         folder = self._directory / str(step)
         hosts.on_first(lambda: self._keep_digests({str(step): _file_digests(folder)}))

@@ -35,6 +35,7 @@ class Execution(NamedTuple):
     # or ``sharded``, a device per stage
     backend: str = "sequential"
     micro_batches: int = 1  # number of micro-batches of a pipeline, a divisor of ``B``
+    capacity: int = 0  # most blocks of a device of a pipeline, for which it has room; 0: all
 
 
 SEQUENTIAL = Execution()
@@ -75,7 +76,8 @@ def encode_clusters(
         return run(encoder_params, x, mask, keys)
     if segments is None:
         raise InputError("segments", None, "is missing", "Give the blocks of every device")
-    slots = gather_slots(encoder_params, segments, config.encoder_blocks)
+    capacity = min(execution.capacity or config.encoder_blocks, config.encoder_blocks)
+    slots = gather_slots(encoder_params, segments, capacity)
     return run_slots(slots, config, x, mask, segments, keys, execution)
 
 

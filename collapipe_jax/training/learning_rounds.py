@@ -12,7 +12,13 @@ from jax import Array
 from jax.sharding import NamedSharding, Sharding
 
 from collapipe_jax.federated.learner import Learner, LearningReport
-from collapipe_jax.federated.placement import DEVICE, spread, spread_state, state_shardings
+from collapipe_jax.federated.placement import (
+    COPY,
+    EXAMPLE,
+    spread,
+    spread_state,
+    state_shardings,
+)
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.training.network_ahead import stack
 
@@ -38,17 +44,18 @@ class LearningRounds:
     Args:
       learners: ways of learning, of one structure but for their values.
       states: of the learners before their next round.
-      place: where they learn. A single run may have a mesh of ``placement.device_mesh``.
+      place: where they learn. A single run may have a mesh that ``placement.RULES`` know.
     """
 
     def __init__(self, learners: Sequence[Learner], states: Sequence[Any], place: Sharding):
-        mesh: Any = place.mesh if isinstance(place, NamedSharding) else None
-        self._mesh = mesh if mesh is not None and DEVICE in mesh.axis_names else None
+        self._mesh: Any = place.mesh if isinstance(place, NamedSharding) else None
         self._alone = len(learners) == 1
         if self._alone:
             (learner,), (state,) = learners, states
         else:
             learner, state = stack(learners), stack(jax.device_get(states))
+        # Hosts compare what they place, and a float of Python with its rounding to 32 bits.
+        learner = jax.tree.map(jnp.asarray, learner)
         self._place, self._learners = place, jax.device_put(learner, place)
         self._states_place = state_shardings(state, self._mesh) if self._mesh else place
         self._states = jax.device_put(state, self._states_place)
@@ -63,6 +70,29 @@ class LearningRounds:
         Returns:
           The reports of every run's rounds.
         """
+        arguments = self._arguments(rounds)
+        with self._mesh_in_use():
+            self._states, reports = learn(*arguments, alone=self._alone)
+        # Another placement would compile the next call anew.
+        self._states = jax.device_put(self._states, self._states_place)
+        reports = jax.device_get(reports)
+        reports = [reports] if self._alone else [_pick(reports, run) for run in range(len(rounds))]
+        return [
+            [_pick(own, turn) for turn in range(len(inputs.batches))]
+            for own, inputs in zip(reports, rounds, strict=True)
+        ]
+
+    def lower(self, rounds: Sequence[Rounds]) -> jax.stages.Lowered:
+        """The program of :meth:`advance`, to compile it and to measure its memory."""
+        arguments = self._arguments(rounds)
+        with self._mesh_in_use():
+            return learn.lower(*arguments, alone=self._alone)
+
+    def _mesh_in_use(self) -> contextlib.AbstractContextManager:
+        return jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext()
+
+    def _arguments(self, rounds: Sequence[Rounds]) -> tuple:
+        """Arguments of :func:`learn`."""
         example = next((own.batches[0], own.outcomes[0]) for own in rounds if own.batches)
         padded = [
             _padded(list(zip(own.batches, own.outcomes, strict=True)), example) for own in rounds
@@ -74,17 +104,7 @@ class LearningRounds:
             inputs = padded[0], keys[0], first[0], count[0]
         else:
             inputs = stack(padded), np.stack(keys), np.stack(first), np.stack(count)
-        inputs = jax.device_put(inputs, self._place)
-        with jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext():
-            self._states, reports = learn(self._learners, self._states, *inputs, alone=self._alone)
-        # Another placement would compile the next call anew.
-        self._states = jax.device_put(self._states, self._states_place)
-        reports = jax.device_get(reports)
-        reports = [reports] if self._alone else [_pick(reports, run) for run in range(len(rounds))]
-        return [
-            [_pick(own, turn) for turn in range(number)]
-            for own, number in zip(reports, count, strict=True)
-        ]
+        return self._learners, self._states, *jax.device_put(inputs, self._place)
 
 
 @functools.partial(jax.jit, donate_argnames="states", static_argnames="alone")
@@ -122,11 +142,11 @@ def _learn_one(
     def one(turn: Array, carry: tuple[Any, LearningReport]) -> tuple[Any, LearningReport]:
         state, reports = carry
         batch, outcome = _pick(data, turn)
-        batch = spread(batch, axis=1)
+        batch = spread(batch, (None, COPY, EXAMPLE))
         key = jax.random.wrap_key_data(keys[turn])
         state, report = learner.round(state, batch, outcome, key, first + turn)
         reports = jax.tree.map(lambda rows, new: rows.at[turn].set(new), reports, report)
-        return spread_state(state), reports
+        return spread_state((state, reports))
 
     empty = LearningReport(*(jnp.full(len(keys), jnp.nan) for _ in LearningReport._fields))
     return jax.lax.fori_loop(0, count, one, (state, empty))

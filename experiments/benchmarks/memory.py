@@ -3,11 +3,13 @@
     python -m experiments.benchmarks.memory
 
 One line a number of blocks on a device, compiled once each: a training step of the encoder
-(forward, backward, Adam) under GPipe on a mesh, everything kept or rematerialised.
+(forward, backward, Adam) under GPipe on a mesh, everything kept or rematerialised. Then what
+XLA lays out on a device for the program of ``collapipe train``, by number of stages.
 """
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +17,18 @@ from rich.console import Console
 from rich.progress import track
 
 from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
+from collapipe_jax.config.default import get_config
+from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.workload import encoder_workload
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.tables import make_table
-from experiments.benchmarks.pipeline import Shape, device_bytes
+from collapipe_jax.training.learning_rounds import LearningRounds
+from collapipe_jax.training.loop import round_inputs
+from collapipe_jax.training.network_ahead import NetworkAhead
+from collapipe_jax.training.ongoing_run import initial_run_state, learning_place
+from collapipe_jax.units import bytes_to_mib
+from experiments.benchmarks.pipeline import QUICK, Shape, device_bytes
 
 STATE_BYTES = 16
 """Of a parameter in single precision: weight, gradient, two moments of Adam."""
@@ -57,6 +66,41 @@ def main(argv: Sequence[str]) -> None:
         rows.append((str(number), *(f"{ratio:.2f}" for ratio in ratios)))
     headings, title = ("blocks on a device", "kept", "rematerialised"), "measured over formula (15)"
     console.print(make_table(headings, rows, left=0, title=title))
+    blocks, rows = 2 * shape.stages, []
+    counts = [count for count in range(1, shape.stages + 1) if blocks % count == 0]
+    for count in track(counts, description="compiling", console=console):
+        sizes = training_sizes(blocks, options.width, shape._replace(stages=count))
+        parts = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
+        mib = (f"{bytes_to_mib(part):.1f}" for part in parts)
+        rows.append((str(count), str(blocks // count), *mib))
+    headings = "stages", "blocks on a device", "arguments", "temporaries"
+    title = f"MiB of one device, training {blocks} blocks"
+    console.print(make_table(headings, rows, left=0, title=title))
+
+
+def training_sizes(blocks: int, width: int, shape: Shape) -> Any:
+    """What XLA lays out on a device for rounds of training of one cluster, compiled only.
+
+    The task is synthetic translation; sequences have at most the tokens of the shape.
+    """
+    config = get_config()
+    config.network.update({"clusters": 1, "devices": shape.stages})
+    sizes = {"width": width, "heads": max(width // 32, 1), "feed_forward_width": 4 * width}
+    config.model.update(sizes | {"encoder_blocks": blocks})
+    config.training.update({"batch": shape.batch, "micro_batch_choices": (shape.micro_batches,)})
+    config.task.update({"source_length": shape.sequence, "pairs": 1000})
+    config.policy.update({"name": "static_pipeline", "micro_batches": shape.micro_batches})
+    pipeline = {"backend": "sharded", "micro_batches": shape.micro_batches}
+    config.pipeline.update(pipeline | {"capacity": blocks // shape.stages})
+    # Every network can do the work: only the program matters.
+    config.devices.memory_share = 1.0
+    config.control.update({"control_unit_budget_j": 1e6, "device_budget_j": 1e6})
+    experiment = build_experiment(config)
+    state, learner = initial_run_state(experiment), experiment.learner
+    learning = LearningRounds([learner], [state.learning], learning_place(experiment))
+    (rounds,) = NetworkAhead([experiment], [state.system], [0]).take([1])
+    inputs = round_inputs(experiment, learner, 0, [happened for _, happened in rounds])
+    return learning.lower([inputs]).compile(compiler_options=QUICK).memory_analysis()
 
 
 def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:

@@ -41,7 +41,7 @@ from experiments.benchmarks.timing import in_turns
 
 _OPTIMIZER = optax.adam(1e-3)
 
-_QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
+QUICK = {"xla_backend_optimization_level": 0, **WITHOUT_FUSION_EMITTERS}
 """A fifth of the time to compile, and the same memory; for programs that are not run."""
 
 
@@ -182,7 +182,7 @@ def device_bytes(config: EncoderConfig, shape: Shape, schedule: str | None) -> i
     mesh = None if schedule is None else make_pipeline_mesh(1, shape.stages)
     step = make_step(config, shape, schedule)
     lowered = step.lower(*lay_out(True, mesh, config, shape))
-    found = lowered.compile(compiler_options=_QUICK).memory_analysis()
+    found = lowered.compile(compiler_options=QUICK).memory_analysis()
     sizes = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
     return sizes - found.alias_size_in_bytes
 

@@ -331,10 +331,11 @@ def test_every_shipped_configuration_passes_the_checks(monkeypatch):
         ({"backend": "vmapped", "micro_batches": 3}, "pipeline.micro_batches", "divisor"),
         ({"micro_batches": 2}, "pipeline.micro_batches", "another backend"),
         ({"backend": "vmapped", "schedule": "1f1b"}, "pipeline.schedule", "sequential"),
+        ({"capacity": 1}, "pipeline.capacity", "network.devices"),
     ],
 )
 def test_a_pipeline_that_cannot_run_is_refused(changes, key, remedy):
-    config = changed("seed", 0)
+    config = changed("model.encoder_blocks", 3)
     config.pipeline.update(changes)
     error = refusal(config)
     assert error.key == key

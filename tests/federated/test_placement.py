@@ -7,59 +7,92 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from support import tiny_run
 
 from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.federated.placement import device_mesh
-from collapipe_jax.training import learning_rounds
+from collapipe_jax.federated.placement import device_mesh, state_shardings
+from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.training.learning_rounds import LearningRounds
 from collapipe_jax.training.loop import round_inputs
 from collapipe_jax.training.network_ahead import NetworkAhead
-from collapipe_jax.training.ongoing_run import initial_run_state
+from collapipe_jax.training.ongoing_run import initial_run_state, learning_place
 
-CLUSTERS = 8
+CLUSTERS, BLOCKS = 8, 8
 
 
-def learnt(policy, devices, monkeypatch):
-    """Reports and parameters after two rounds of 8 clusters, and bytes on a device of the call."""
+def make_experiment(policy, clusters, devices, batch, **pipeline):
     config = tiny_run.get_config()
-    config.network.clusters, config.policy.name = CLUSTERS, policy
-    config.model.update({"width": 32, "feed_forward_width": 128, "encoder_blocks": 8})
-    config.update_from_flattened_dict({"devices.memory_share": 1.0, "control.device_budget_j": 9.0})
-    config.control.control_unit_budget_j = 9.0
-    experiment = build_experiment(config)
-    mesh = device_mesh(jax.devices()[:devices], experiment.learner.copies)
-    place = SingleDeviceSharding(jax.devices()[0])
-    if devices > 1:
-        place = NamedSharding(mesh, PartitionSpec())
+    config.network.update({"clusters": clusters, "devices": devices})
+    config.policy.name, config.training.batch = policy, batch
+    config.model.update({"width": 32, "feed_forward_width": 128, "encoder_blocks": BLOCKS})
+    config.update_from_flattened_dict(
+        {"devices.memory_share": 1.0, "control.device_budget_j": 99.0}
+    )
+    config.control.control_unit_budget_j = 99.0
+    config.pipeline.update(pipeline)
+    return build_experiment(config)
+
+
+def learnt(experiment, place):
+    """Reports and parameters after two rounds, and the sizes of the call on a device."""
     state = initial_run_state(experiment)
     learning = LearningRounds([experiment.learner], [state.learning], place)
-    found, learn = [], learning_rounds.learn
-
-    def measured(*given, **options):
-        sizes = learn.lower(*given, **options).compile().memory_analysis()
-        kept = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-        found.append(sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + kept)
-        return learn(*given, **options)
-
-    monkeypatch.setattr(learning_rounds, "learn", measured)
     (rounds,) = NetworkAhead([experiment], [state.system], [0]).take([2])
     inputs = round_inputs(experiment, experiment.learner, 0, [happened for _, happened in rounds])
+    sizes = learning.lower([inputs]).compile().memory_analysis()
     (reports,) = learning.advance([inputs])
-    monkeypatch.setattr(learning_rounds, "learn", learn)
-    return reports, jax.device_get(learning.state(0).params), found[0]
+    return reports, jax.device_get(learning.state(0).params), sizes
+
+
+def assert_same(got, expected):
+    """The same losses, gradients and parameters up to rounding."""
+    for own, one in zip(got[0], expected[0], strict=True):
+        np.testing.assert_allclose(own.loss, one.loss, rtol=1e-5)
+        np.testing.assert_allclose(own.gradient_norm, one.gradient_norm, rtol=1e-4)
+    # Adam magnifies rounding where gradients vanish, as those of the keys' biases.
+    pairs = zip(jax.tree.leaves(got[1]), jax.tree.leaves(expected[1]), strict=True)
+    moved = np.concatenate([np.abs(a - b).ravel() for a, b in pairs])
+    assert np.quantile(moved, 0.98) < 1e-5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["static_pipeline", "vanilla_fl"])
-def test_eight_devices_share_a_round_of_eight_clusters(policy, monkeypatch):
-    one, params, whole = learnt(policy, 1, monkeypatch)
-    eight, spread, share = learnt(policy, 8, monkeypatch)
-    for single, own in zip(one, eight, strict=True):
-        np.testing.assert_allclose(own.loss, single.loss, rtol=1e-5)
-        np.testing.assert_allclose(own.gradient_norm, single.gradient_norm, rtol=1e-4)
-    # Adam magnifies rounding where gradients vanish, as those of the keys' biases.
-    pairs = zip(jax.tree.leaves(params), jax.tree.leaves(spread), strict=True)
-    moved = np.concatenate([np.abs(a - b).ravel() for a, b in pairs])
-    assert np.quantile(moved, 0.98) < 1e-5
-    assert share <= 0.2 * whole
+def test_eight_devices_share_a_round_of_eight_clusters(policy):
+    experiment = make_experiment(policy, CLUSTERS, 2, 4)
+    mesh = device_mesh(jax.devices(), experiment.learner.copies)
+    one = learnt(experiment, SingleDeviceSharding(jax.devices()[0]))
+    eight = learnt(experiment, NamedSharding(mesh, PartitionSpec()))
+    assert_same(eight, one)
+    assert held_bytes(eight[2]) <= 0.2 * held_bytes(one[2])
+
+
+def held_bytes(sizes):
+    """Bytes of arguments, temporaries, and outputs that take the place of no argument."""
+    kept = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + kept
+
+
+@pytest.mark.slow
+def test_four_stages_share_the_temporaries_of_a_round():
+    """Two clusters on eight devices; one stage has the same work on one device a cluster."""
+
+    def on_mesh(stages):
+        sharded = {"backend": "sharded", "micro_batches": 4, "capacity": BLOCKS // stages}
+        experiment = make_experiment("static_pipeline", 2, stages, 16, **sharded)
+        return learnt(experiment, learning_place(experiment))
+
+    one, four = on_mesh(1), on_mesh(4)
+    assert four[2].temp_size_in_bytes <= 0.4 * one[2].temp_size_in_bytes
+    scan = make_experiment("static_pipeline", 2, 4, 16, capacity=BLOCKS // 4)
+    assert_same(four, learnt(scan, learning_place(scan)))
+
+
+def test_copies_lie_by_cluster_and_their_blocks_by_stage():
+    experiment = make_experiment("static_pipeline", 2, 4, 4)
+    params = jax.eval_shape(experiment.objective.model.init, jax.random.key(0))
+    state = jax.eval_shape(experiment.learner.init, params)
+    places = state_shardings(state, make_pipeline_mesh(2, 4))
+    for path, place in jax.tree.leaves_with_path(places):
+        name = jax.tree_util.keystr(path)
+        axes = ("cluster",) * ("client_optimizer" in name) + ("stage",) * ("'encoder'" in name)
+        assert place.spec == PartitionSpec(*axes), name
 
 
 @pytest.mark.parametrize(

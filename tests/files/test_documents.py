@@ -60,6 +60,15 @@ def test_the_schedule_comes_back_and_older_documents_have_gpipe(files, tmp_path)
     assert read_network(tmp_path / "again.json").workload.schedule == "1f1b"
 
 
+def test_a_capacity_comes_back_and_documents_may_lack_it(files, tmp_path):
+    assert files()[0].workload.capacity is None
+    problem, _ = files(put(["workload", "capacity"], 4))
+    write_network(tmp_path / "again.json", problem)
+    assert read_network(tmp_path / "again.json").workload.capacity == 4
+    with pytest.raises(InputError, match="capacity"):
+        files(put(["workload", "capacity"], 0))
+
+
 def test_older_documents_have_the_uplinks_interference_and_count_radiated_power(files):
     def age(network):
         del network["radio"]["downlink_interference_w"], network["radio"]["amplifier_efficiency"]

@@ -107,6 +107,20 @@ def test_backends_agree_in_16_bits_up_to_the_order_of_sums(batch):
         assert_close(got_gradient, gradient, 3e-2)
 
 
+@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
+def test_devices_with_room_for_fewer_blocks_give_the_same(backend):
+    x = jax.random.normal(jax.random.key(3), (1, BATCH, LENGTH, 8))
+    rest = CONFIGS["bert"], x, jnp.ones(x.shape[:3], bool), jnp.array([[2, 0, 1]]), KEYS
+    results = [
+        encode_clusters(problem("bert"), *rest, Execution(backend, 2, capacity))
+        for capacity in (0, 2, 9)
+    ]
+    for got in results[1:]:
+        assert_close(got, results[0], 1e-5)
+    with pytest.raises(InputError, match="capacity of 1"):
+        encode_clusters(problem("bert"), *rest, Execution(backend, 2, 1))
+
+
 def test_wrong_calls_are_named():
     config, params = CONFIGS["transformer"], problem("transformer")
     x, mask, sizes = jnp.ones((1, 4, 2, 8)), jnp.ones((1, 4, 2), bool), jnp.array([[1, 1, 1]])

@@ -91,10 +91,14 @@ def test_a_cluster_whose_partition_does_not_fit_spoils_no_other(problem):
         run(*problem, jnp.array([[4, 0, 0], [1, 2, 1]]))
 
 
+BY_CLUSTER = NamedSharding(make_pipeline_mesh(4, 2), PartitionSpec("cluster"))
+
+
 @functools.partial(jax.jit, compiler_options=QUICK)
 def both_means(clients, weights, present):
     shares = participant_shares(weights, present)
-    return aggregate(clients, shares, (4, 2)), aggregate(clients, shares)
+    on_mesh = jax.lax.with_sharding_constraint(clients, BY_CLUSTER)
+    return aggregate(on_mesh, shares), aggregate(clients, shares)
 
 
 @settings(max_examples=20)

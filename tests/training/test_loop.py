@@ -27,6 +27,7 @@ from collapipe_jax.files.checkpoints import Checkpoints, load_run
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.training import history, network_ahead, ongoing_run
 from collapipe_jax.training import loop as train
+from collapipe_jax.training.history import run_constants
 from collapipe_jax.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.training.ongoing_run import initial_run_state
 
@@ -284,10 +285,12 @@ def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, quick_c
     workdir, copies = tmp_path / "run", tmp_path / "copies"
     copies.mkdir()
     command = [sys.executable, "-m", "collapipe_jax", "train", f"--workdir={workdir}"]
+    # On one device, as the runs here: several round otherwise.
+    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
     with subprocess.Popen(
         [*command, "--config=tests/support/tiny_run.py"],
         cwd=ROOT,
-        env=os.environ | quick_compilation,
+        env=os.environ | quick_compilation | {"XLA_FLAGS": flags},
         stdout=subprocess.DEVNULL,
     ) as process:
         taken = states_on_disk(process, workdir, copies)
@@ -320,7 +323,8 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
             losses.append(metrics["train_loss"])
             if index == 0:
                 with Checkpoints(tmp_path) as checkpoints:
-                    checkpoints.save(1, state, {"history": {}})
+                    record = {"history": {"train_loss": np.float32(losses)}}
+                    checkpoints.save(1, state, record | {"constants": run_constants(piped)})
                     state, _ = checkpoints.load(1, initial_run_state(piped))
     _, record, _ = undisturbed
     np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
