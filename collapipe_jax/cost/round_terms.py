@@ -19,7 +19,7 @@ from collapipe_jax.cost.latency import (
 )
 from collapipe_jax.cost.link_quality import BitTimes, Links, link_bit_times, round_links
 from collapipe_jax.cost.maximum import MaximumRule, hard_max
-from collapipe_jax.cost.shapes import PerCluster, PerNode
+from collapipe_jax.cost.shapes import Broadcast, PerCluster, PerNode
 
 
 class RoundTerms(NamedTuple):
@@ -110,10 +110,15 @@ def received_energy_j(fixed: FixedPartition, air: AirTimes) -> Messages | None:
     if fixed.receiving is None:
         return None
     power_w, steps = fixed.receiving.power_w, fixed.local_steps * fixed.micro_batches
+
+    def energy_j(time_s: Broadcast) -> Broadcast:
+        # No power times the endless time of a broken link is no energy.
+        return jnp.where(power_w > 0, power_w * time_s, 0.0)
+
     return Messages(
-        hop=power_w * (steps * air.hop_s),
-        move=power_w * air.move_s,
-        uplink=power_w * (steps * air.downlink_s + air.model_downlink_s),
+        hop=energy_j(steps * air.hop_s),
+        move=energy_j(air.move_s),
+        uplink=energy_j(steps * air.downlink_s + air.model_downlink_s),
     )
 
 
