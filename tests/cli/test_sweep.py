@@ -46,6 +46,7 @@ def test_every_point_is_a_comparison_under_its_own_keys(config, tmp_path):
     assert (tmp_path / "run" / "summary.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_axes_of_the_file_and_the_command_line_and_seeds_make_a_product(config, tmp_path):
     """Also of sizes, whose arrays are of unlike shapes."""
     run(config, tmp_path / "run", "--sweep", "network.devices=2,3 devices.memory_share=0.5,1")

@@ -25,7 +25,9 @@ def with_law(problem, law):
     return problem.replace(radio=problem.radio.replace(retransmissions=law))
 
 
-@pytest.mark.parametrize("name", ["static_pipeline", "splitfed", "dssra"])
+@pytest.mark.parametrize(
+    "name", ["static_pipeline", "splitfed", pytest.param("dssra", marks=pytest.mark.slow)]
+)
 def test_decisions_are_those_without_attempts_and_costs_have_them(problem, name):
     decide = jax.jit(lambda problem: make_policy(name)(jax.random.key(0), problem))
     decision = decide(problem)

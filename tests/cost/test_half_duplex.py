@@ -71,6 +71,7 @@ def test_between_full_duplex_and_twice_its_bottleneck():
     assert np.median(longer_s / rest_s) > 0.1
 
 
+@pytest.mark.slow
 def test_dssra_decides_for_half_duplex():
     problem = random_problems(12, CLUSTERS, DEVICES, BLOCKS, roomy, seed=5)
     half = with_half_duplex(problem)
@@ -99,6 +100,7 @@ def test_dssra_finds_what_the_exhaustive_search_finds():
         assert float(found.objective) <= best.objective * (1 + 1e-3)
 
 
+@pytest.mark.slow
 def test_the_exhaustive_search_is_a_plain_loop():
     problem = with_half_duplex(pick(plain_problems(1, 1, 2, 3, seed=6), 0))
     own = enumerate_partitions(problem)

@@ -105,6 +105,7 @@ def test_a_broken_round_has_no_number_that_is_none(problem):
     assert np.isfinite(cost.energy_j[0]).all()
 
 
+@pytest.mark.slow
 def test_dssra_shortens_messages_to_those_who_can_ill_afford_to_receive(problem):
     control = problem.control
     dear = problem.replace(control=control.replace(energy_queue=10.0 * control.energy_queue))
@@ -121,6 +122,7 @@ def test_dssra_shortens_messages_to_those_who_can_ill_afford_to_receive(problem)
     assert float(cost.energy_j.sum()) < float(unaware.energy_j.sum())
 
 
+@pytest.mark.slow
 def test_dssra_finds_what_the_exhaustive_search_finds():
     for seed in (3, 8):
         problem = with_power(pick(plain_problems(1, 2, 2, 3, seed=seed), 0), 1.0)
@@ -130,6 +132,7 @@ def test_dssra_finds_what_the_exhaustive_search_finds():
         assert float(found.objective) <= best.objective * (1 + 1e-3)
 
 
+@pytest.mark.slow
 def test_floors_of_control_units_hold_with_receive_power(problem):
     powered = with_power(problem, 0.3)
     least = allocate(powered, static_pipeline(powered, 6), 200).decision
@@ -139,6 +142,7 @@ def test_floors_of_control_units_hold_with_receive_power(problem):
     assert np.all(cost.energy_j[:, 0] >= floor_j * (1 - 1e-5))
 
 
+@pytest.mark.slow
 def test_greedy_takes_receiving_off_its_caps(problem):
     control = problem.control
     decide = jax.jit(lambda problem: make_policy("greedy", 6)(jax.random.key(0), problem))

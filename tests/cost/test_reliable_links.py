@@ -141,6 +141,7 @@ def test_every_policy_decides_with_reliable_links(problem, name):
     assert np.all(cost.loss_probability == 0)
 
 
+@pytest.mark.slow
 def test_dssra_decides_for_reliable_links():
     problem = random_problems(12, CLUSTERS, DEVICES, BLOCKS, roomy, seed=5)
     reliable = made_reliable(problem)
@@ -160,6 +161,7 @@ def test_dssra_decides_for_reliable_links():
     assert np.mean(cost.objective) < 0.995 * np.mean(unaware.objective)
 
 
+@pytest.mark.slow
 def test_dssra_goes_around_links_whose_attempts_overflow():
     """Feeble links of a device that nobody needs, within what a receiver still hears."""
 
@@ -182,6 +184,7 @@ def test_dssra_goes_around_links_whose_attempts_overflow():
     assert not np.any(status == BROKEN)
 
 
+@pytest.mark.slow
 def test_dssra_finds_what_the_exhaustive_search_finds():
     for seed in (3, 8):
         problem = made_reliable(pick(plain_problems(1, 2, 2, 3, seed=seed), 0))

@@ -132,6 +132,7 @@ def test_data_parallel_policies_share_a_program_by_their_clients(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_one_batch_of_an_accelerator_learns_the_same(experiments, alone, tmp_path, monkeypatch):
     """``jax.vmap`` over runs, as on a GPU, up to rounding."""
     monkeypatch.setattr(loop, "_takes_turns", lambda devices: False)
@@ -150,6 +151,7 @@ def test_a_state_is_not_kept_twice(experiments):
     assert all(leaf.is_deleted() for leaf in held)
 
 
+@pytest.mark.slow
 def test_runs_on_two_devices_are_the_runs_on_one(experiments, alone, tmp_path):
     with compiles(learn, 2):  # one a device
         together(experiments[:2], tmp_path, devices=jax.devices()[2:4])
