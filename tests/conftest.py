@@ -21,6 +21,7 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 from support import ROOT
+from support.compilations import compiling_with
 from support.local_server import serving
 
 # Shapes and types of these packages' public functions are checked in every call.
@@ -60,6 +61,24 @@ def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with serving() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """Compile a module's programs without optimising."""
+    with compiling_with():
+        yield
+
+
+@pytest.fixture(scope="module")
+def shared_compilation(tmp_path_factory):
+    """The same, in a cache for other processes too: its value are their environment variables."""
+    with compiling_with(
+        jax_compilation_cache_dir=str(tmp_path_factory.mktemp("compiled")),
+        jax_persistent_cache_min_compile_time_secs=0.0,
+        jax_persistent_cache_min_entry_size_bytes=-1,
+    ) as settings:
+        yield {name.upper(): str(value) for name, value in settings.items()}
 
 
 @pytest.fixture

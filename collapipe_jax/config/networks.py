@@ -4,7 +4,6 @@ import functools
 import hashlib
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from collapipe_jax.cost.problem import RoundProblem
@@ -13,6 +12,7 @@ from collapipe_jax.files.documents import read_network
 from collapipe_jax.network.channel import Radio
 from collapipe_jax.network.devices import Compute
 from collapipe_jax.simulation.system import NetworksOnFile
+from collapipe_jax.trees import stack
 
 _KEY = "network.file"
 FOLLOWING = frozenset(f"network.{name}" for name in ("clusters", "devices", "file_digest"))
@@ -76,7 +76,7 @@ def _read_all(files: tuple[Path, ...], digest: str) -> NetworksOnFile:
     networks = [NetworksOnFile(radio=_radio(each), compute=_compute(each)) for each in problems]
     if any(each.compute.receive_power_w is not None for each in networks):
         networks = [_with_receive_power(each) for each in networks]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *networks)
+    return stack(networks)
 
 
 def _radio(problem: RoundProblem) -> Radio:

@@ -10,8 +10,8 @@ from jax import Array
 from jaxtyping import Float
 
 from collapipe_jax.cost.computing import computing_energy_j
+from collapipe_jax.cost.constant_power import drawn_j, idle_energy_j
 from collapipe_jax.cost.feasibility import can_run
-from collapipe_jax.cost.idle_energy import idle_energy_j
 from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.network.channel import (
@@ -41,7 +41,7 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     floor_j = floor_j + uplink_floor_j(problem) + idle_j[:, 0]
     if problem.compute.receive_power_w is None:
         return floor_j
-    return floor_j + problem.compute.receive_power_w * _least_d2e_s(problem)[1]
+    return floor_j + drawn_j(problem.compute.receive_power_w, _least_d2e_s(problem)[1])
 
 
 def least_latency_s(problem: RoundProblem) -> Float[Array, ""]:

@@ -18,6 +18,7 @@ from collapipe_jax.cost.client_links import (
     replica_links,
     sends,
 )
+from collapipe_jax.cost.constant_power import drawn_j
 from collapipe_jax.cost.decision import ClientDecision
 from collapipe_jax.cost.divergence import (
     ClusterDivergence,
@@ -69,7 +70,7 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     energy_j = _node_energy_j(problem, decision, links) + exchange.sending_j
     if problem.compute.receive_power_w is not None:
         received_s = _received_s(problem, decision, links) + exchange.received_s
-        energy_j = energy_j + problem.compute.receive_power_w * received_s
+        energy_j = energy_j + drawn_j(problem.compute.receive_power_w, received_s)
     energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
     round_s = jnp.max(cluster_latency_s)
     costs = unit_costs(problem)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from collapipe_jax.cost.client_round import evaluate_clients
+from collapipe_jax.cost.constant_power import idle_energy_j
 from collapipe_jax.cost.decision import ClientDecision, Decision, decision_allocation, fill_idle
 from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
-from collapipe_jax.cost.idle_energy import idle_energy_j
 from collapipe_jax.cost.latency import AirTimes, compute_latency_s, message_time_s
 from collapipe_jax.cost.memory import device_memory_bytes
 from collapipe_jax.cost.objective import round_objective

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from collapipe_jax.batch_axis import fusion_barrier, sum_nodes
 from collapipe_jax.cost.chain import Messages, of_senders, sum_by_receiver, sum_by_sender
+from collapipe_jax.cost.constant_power import drawn_j
 from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import FixedPartition
 from collapipe_jax.cost.latency import (
@@ -19,7 +20,7 @@ from collapipe_jax.cost.latency import (
 )
 from collapipe_jax.cost.link_quality import BitTimes, Links, link_bit_times, round_links
 from collapipe_jax.cost.maximum import MaximumRule, hard_max
-from collapipe_jax.cost.shapes import Broadcast, PerCluster, PerNode
+from collapipe_jax.cost.shapes import PerCluster, PerNode
 
 
 class RoundTerms(NamedTuple):
@@ -110,15 +111,10 @@ def received_energy_j(fixed: FixedPartition, air: AirTimes) -> Messages | None:
     if fixed.receiving is None:
         return None
     power_w, steps = fixed.receiving.power_w, fixed.local_steps * fixed.micro_batches
-
-    def energy_j(time_s: Broadcast) -> Broadcast:
-        # No power times the endless time of a broken link is no energy.
-        return jnp.where(power_w > 0, power_w * time_s, 0.0)
-
     return Messages(
-        hop=energy_j(steps * air.hop_s),
-        move=energy_j(air.move_s),
-        uplink=energy_j(steps * air.downlink_s + air.model_downlink_s),
+        hop=drawn_j(power_w, steps * air.hop_s),
+        move=drawn_j(power_w, air.move_s),
+        uplink=drawn_j(power_w, steps * air.downlink_s + air.model_downlink_s),
     )
 
 

@@ -1,6 +1,6 @@
 """Labelled arrays in a zarr store, written in parts by several processes at once.
 
-An array is made by whoever writes to it first, as large as all parts together, and holds fill
+The first process that writes to an array makes it, as large as all parts together. It holds fill
 values where no part is written. A part fills whole chunks of it, so no two processes write to
 one chunk. Axes have names, and the suffix of a name says its unit.
 """

@@ -20,7 +20,7 @@ from collapipe_jax.federated.placement import (
     state_shardings,
 )
 from collapipe_jax.models.split_model import Batch
-from collapipe_jax.training.network_ahead import stack
+from collapipe_jax.trees import pick, stack
 
 ROUNDS_PER_CALL = 16
 """Most rounds of learning in one call."""
@@ -62,7 +62,7 @@ class LearningRounds:
 
     def state(self, run: int) -> Any:
         """State of the learning of a run."""
-        return self._states if self._alone else jax.tree.map(lambda leaf: leaf[run], self._states)
+        return self._states if self._alone else pick(self._states, run)
 
     def advance(self, rounds: Sequence[Rounds]) -> list[list[LearningReport]]:
         """Learn for some rounds of every run.
@@ -76,9 +76,9 @@ class LearningRounds:
         # Another placement would compile the next call anew.
         self._states = jax.device_put(self._states, self._states_place)
         reports = jax.device_get(reports)
-        reports = [reports] if self._alone else [_pick(reports, run) for run in range(len(rounds))]
+        reports = [reports] if self._alone else [pick(reports, run) for run in range(len(rounds))]
         return [
-            [_pick(own, turn) for turn in range(len(inputs.batches))]
+            [pick(own, turn) for turn in range(len(inputs.batches))]
             for own, inputs in zip(reports, rounds, strict=True)
         ]
 
@@ -141,7 +141,7 @@ def _learn_one(
 
     def one(turn: Array, carry: tuple[Any, LearningReport]) -> tuple[Any, LearningReport]:
         state, reports = carry
-        batch, outcome = _pick(data, turn)
+        batch, outcome = pick(data, turn)
         batch = spread(batch, (None, COPY, EXAMPLE))
         key = jax.random.wrap_key_data(keys[turn])
         state, report = learner.round(state, batch, outcome, key, first + turn)
@@ -162,7 +162,3 @@ def _padded(rounds: Sequence[Any], example: Any) -> Any:
         return rows
 
     return jax.tree.map(pad, example, *rounds)
-
-
-def _pick(tree: Any, index: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf[index], tree)

@@ -79,7 +79,7 @@ def train_together(
 
     Seeds, learning rates, numbers of rounds, policies of one way of learning, and all that sets
     decisions and prices of a network may differ within a program. Each run has a workdir of its
-    own and is, up to rounding, what :func:`train` makes of it alone; so are errors.
+    own and equals, up to rounding, the run of :func:`train`. Errors are those of :func:`train` too.
 
     Args:
       experiments: the runs.

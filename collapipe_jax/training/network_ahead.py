@@ -23,6 +23,7 @@ from collapipe_jax.simulation.environment import (
 )
 from collapipe_jax.simulation.system import EdgeSystem
 from collapipe_jax.training.samples import network_keys, run_key
+from collapipe_jax.trees import pick, stack
 
 WINDOW = 16
 """Rounds that are decided in one call."""
@@ -63,21 +64,28 @@ class NetworkAhead:
         self._device = cpus()[device]
         self._experiments, self._states, self._decided = experiments, list(states), list(done)
         self._ahead: list[deque[NetworkRound]] = [deque() for _ in experiments]
-        self._groups: dict[Hashable, list[int]] = {}
+        groups: dict[Hashable, list[int]] = {}
         for place, experiment in enumerate(experiments):
-            self._groups.setdefault(_program(experiment), []).append(place)
+            groups.setdefault(_program(experiment), []).append(place)
+        self._groups = [(places, self._systems(places)) for places in groups.values()]
 
     def take(self, counts: Sequence[int]) -> list[list[NetworkRound]]:
         """The next rounds of every run, as many as ``counts`` says."""
-        for places in self._groups.values():
+        for places, systems in self._groups:
             while short := [one for one in places if len(self._ahead[one]) < counts[one]]:
-                self._decide(places, short)
+                self._decide(places, systems, short)
         return [
             [ahead.popleft() for _ in range(count)]
             for ahead, count in zip(self._ahead, counts, strict=True)
         ]
 
-    def _decide(self, places: Sequence[int], short: Sequence[int]) -> None:
+    def _systems(self, places: Sequence[int]) -> EdgeSystem:
+        """The systems of runs of one program, leaves ``[R, ...]``."""
+        return jax.device_put(
+            stack([self._experiments[one].system for one in places]), self._device
+        )
+
+    def _decide(self, places: Sequence[int], systems: EdgeSystem, short: Sequence[int]) -> None:
         """Decide a window of the runs that are short, among those of one program."""
         experiments = [self._experiments[one] for one in places]
         keys = [
@@ -85,12 +93,11 @@ class NetworkAhead:
             for one, experiment in zip(places, experiments, strict=True)
         ]
         counts = np.array([WINDOW if one in short else 0 for one in places])
-        systems = stack([experiment.system for experiment in experiments])
         states = stack([self._states[one] for one in places])
-        inputs = jax.device_put((systems, states, jnp.stack(keys), counts), self._device)
-        found = jax.device_get(_decide_window(*inputs, policy=experiments[0].policy))
+        inputs = jax.device_put((states, jnp.stack(keys), counts), self._device)
+        found = jax.device_get(_decide_window(systems, *inputs, policy=experiments[0].policy))
         for row, one in enumerate(places):
-            rounds = [_pick(found, (row, turn)) for turn in range(counts[row])]
+            rounds = [pick(found, (row, turn)) for turn in range(counts[row])]
             self._ahead[one] += rounds
             self._decided[one] += len(rounds)
             if rounds:
@@ -145,15 +152,6 @@ def _program(experiment: Experiment) -> Hashable:
     """Equal for runs that one program can decide."""
     leaves, structure = jax.tree.flatten(experiment.system)
     return experiment.policy, structure, tuple(np.shape(leaf) for leaf in leaves)
-
-
-def stack(trees: Sequence[Any]) -> Any:
-    """Trees of one structure as one, every leaf with a leading axis."""
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
-
-
-def _pick(tree: Any, index: tuple[int, ...]) -> Any:
-    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def cpus() -> list[Any]:

@@ -5,21 +5,16 @@ import json
 import numpy as np
 import pytest
 from support import tiny_run
-from support.compilations import compiling_with
 
 import collapipe_jax as cp
 from collapipe_jax.cli.train import main
 from collapipe_jax.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 RATES = "--sweep=training.client_learning_rate=1e-3,4e-3"
 COMMON = [f"--config={tiny_run.__file__}", RATES, "--seeds=2"]
 COMMON += ["--config.training.rounds=2", "--config.training.warmup_steps=2"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    with compiling_with():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.random_problems import pick, plain_problems, random_problems, roomy
+from support.random_problems import pick, plain_problems
+from support.solver_checks import assert_as_good_as_exhaustive, assert_decides_for
 
-from collapipe_jax.allocation.allocate import OPTIMAL, allocate
+from collapipe_jax.allocation.allocate import allocate
 from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_allocation
-from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.exhaustive import enumerate_partitions, exhaustive
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
@@ -73,31 +72,12 @@ def test_between_full_duplex_and_twice_its_bottleneck():
 
 @pytest.mark.slow
 def test_dssra_decides_for_half_duplex():
-    problem = random_problems(12, CLUSTERS, DEVICES, BLOCKS, roomy, seed=5)
-    half = with_half_duplex(problem)
-
-    def decide(seen, true):
-        found = dssra(seen)
-        return found, evaluate(true, found.decision), is_feasible(true, found.decision)
-
-    run = jax.jit(jax.vmap(decide))
-    found, cost, feasible = run(half, half)
-    _, unaware, _ = run(problem, half)
-    assert np.all(feasible)
-    np.testing.assert_allclose(found.objective, cost.objective, rtol=1e-4)
-    assert np.all(found.lower_bound <= found.objective * (1 + 1e-5))
-    assert np.mean(np.asarray(found.status) == OPTIMAL) > 0.8
-    assert np.all(cost.objective <= unaware.objective * (1 + 1e-3))
-    assert np.mean(cost.objective) < 0.995 * np.mean(unaware.objective)
+    assert_decides_for(with_half_duplex, share_optimal=0.8)
 
 
+@pytest.mark.slow
 def test_dssra_finds_what_the_exhaustive_search_finds():
-    for seed in (3, 8):
-        problem = with_half_duplex(pick(plain_problems(1, 2, 2, 3, seed=seed), 0))
-        best = exhaustive(problem)
-        found = jax.jit(dssra)(problem)
-        assert best.lower_bound <= float(found.objective)
-        assert float(found.objective) <= best.objective * (1 + 1e-3)
+    assert_as_good_as_exhaustive(with_half_duplex)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from support import tiny_corpora, tiny_run
-from support.compilations import compiles, compiling_with
+from support.compilations import compiles
 
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
@@ -26,16 +26,12 @@ from collapipe_jax.training.learning_rounds import LearningRounds
 from collapipe_jax.training.ongoing_run import estimate_bound, initial_run_state
 from collapipe_jax.training.samples import estimate_batches
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NUMBERS, CLUSTERS, GROUPS, BATCH = 6, 3, 8, 4
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])
 SPREAD = np.array([0.5, 1.0, 0.3])
 KEY = jax.random.key(4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    with compiling_with():
-        yield
 
 
 def random_hessian(seed):

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.compilations import compiling_with
 from support.tiny_corpora import load_data
 
 from collapipe_jax.models.config import TransformerConfig
@@ -39,6 +38,8 @@ CONFIG = TransformerConfig(
     dropout_rate=0.3,
     label_smoothing=0.2,
 )
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 MODEL = Translator(CONFIG)
 BATCH = 4
 FIRST = slice(0, 2 * BATCH + 3)  # two full batches and a rest
@@ -67,12 +68,6 @@ def params():
     attentive = jax.tree.map(lambda leaf: 8.0 * leaf, blocks["memory_attention"])
     blocks = blocks | {"memory_attention": attentive}
     return params | {"decoder": params["decoder"] | {"blocks": blocks}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    with compiling_with():
-        yield
 
 
 @pytest.fixture

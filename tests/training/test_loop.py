@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from support import ROOT, tiny_run
-from support.compilations import compiles, compiling_with
+from support.compilations import compiles
 from support.metrics import read_metrics
 from support.rounds import run_round
 
@@ -31,18 +31,9 @@ from collapipe_jax.training.history import run_constants
 from collapipe_jax.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.training.ongoing_run import initial_run_state
 
+pytestmark = pytest.mark.usefixtures("shared_compilation")
+
 ROUNDS = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation(tmp_path_factory):
-    """Compile without optimising, and let the killed processes read what was compiled here."""
-    with compiling_with(
-        jax_compilation_cache_dir=str(tmp_path_factory.mktemp("compiled")),
-        jax_persistent_cache_min_compile_time_secs=0.0,
-        jax_persistent_cache_min_entry_size_bytes=-1,
-    ) as settings:
-        yield {name.upper(): str(value) for name, value in settings.items()}
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +272,7 @@ def phase(workdir):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid, to stop a process at once")
-def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, quick_compilation):
+def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, shared_compilation):
     workdir, copies = tmp_path / "run", tmp_path / "copies"
     copies.mkdir()
     command = [sys.executable, "-m", "collapipe_jax", "train", f"--workdir={workdir}"]
@@ -290,7 +281,7 @@ def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, quick_c
     with subprocess.Popen(
         [*command, "--config=tests/support/tiny_run.py"],
         cwd=ROOT,
-        env=os.environ | quick_compilation | {"XLA_FLAGS": flags},
+        env=os.environ | shared_compilation | {"XLA_FLAGS": flags},
         stdout=subprocess.DEVNULL,
     ) as process:
         taken = states_on_disk(process, workdir, copies)

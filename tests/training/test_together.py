@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from support import tiny_run
-from support.compilations import compiles, compiling_with
+from support.compilations import compiles
 from support.metrics import read_metrics
 
 from collapipe_jax.config.experiment import build_experiment
@@ -18,6 +18,8 @@ from collapipe_jax.training.loop import round_inputs, train, train_together
 from collapipe_jax.training.network_ahead import NetworkAhead, initial_network
 from collapipe_jax.training.ongoing_run import initial_run_state, learning_place
 
+pytestmark = pytest.mark.usefixtures("shared_compilation")
+
 VARIED = [
     {"seed": 0, "training.client_learning_rate": 1e-3},
     {"seed": 1, "training.client_learning_rate": 4e-3, "policy.name": "static_pipeline"},
@@ -26,16 +28,6 @@ VARIED = [
 CLIENTS = [
     {"policy.name": name, "seed": seed} for name in ("splitfed", "vanilla_fl") for seed in (0, 1)
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation(tmp_path_factory):
-    with compiling_with(
-        jax_compilation_cache_dir=str(tmp_path_factory.mktemp("compiled")),
-        jax_persistent_cache_min_compile_time_secs=0.0,
-        jax_persistent_cache_min_entry_size_bytes=-1,
-    ):
-        yield
 
 
 def built(changes):
