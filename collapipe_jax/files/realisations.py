@@ -15,10 +15,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from collapipe_jax.config.sweeps import SEED, Axis, Sweep
-from collapipe_jax.files.atomic import read_object
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.store import Place
-from collapipe_jax.files.workdir import wrong_workdir
+from collapipe_jax.files.workdir import read_summary
 
 
 class Case(NamedTuple):
@@ -229,9 +228,4 @@ def _pool(seeds: Sequence[Realisations]) -> Realisations:
 
 def load_map(workdir: str | os.PathLike) -> dict[str, Any]:
     """The summary of a finished map; an ``InputError`` if it is missing or damaged."""
-    folder = Results.open(workdir, "map").folder
-    summary = read_object(folder / "summary.json")
-    if summary is None:
-        remedy = "Run the map again with the same arguments"
-        raise wrong_workdir(folder, "its summary.json is missing or damaged", remedy)
-    return summary
+    return read_summary(Results.open(workdir, "map").folder, "map")

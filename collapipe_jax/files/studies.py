@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.files.atomic import read_object
 from collapipe_jax.files.checkpoints import RunRecord, load_run
 from collapipe_jax.files.results import Results, as_columns, as_rows
-from collapipe_jax.files.workdir import wrong_workdir
+from collapipe_jax.files.workdir import read_summary
 
 Row = dict[str, Any]
 
@@ -47,11 +46,7 @@ def load_race(workdir: str | os.PathLike) -> list[Run]:
 
 def load_entry(*, workdir: Path, **entry: Any) -> Run:
     """A run of a race from its workdir; an ``InputError`` if it is missing or unfinished."""
-    summary = read_object(workdir / "summary.json")
-    if summary is None:
-        remedy = "Run the race again with the same arguments to mend it"
-        raise wrong_workdir(workdir, "its summary.json is missing or damaged", remedy)
-    return Run(**entry, summary=summary, record=load_run(workdir))
+    return Run(**entry, summary=read_summary(workdir, "race"), record=load_run(workdir))
 
 
 class ConvergenceStudy(NamedTuple):

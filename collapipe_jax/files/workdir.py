@@ -71,6 +71,23 @@ def read_config(workdir: Path) -> dict[str, Any]:
     return found
 
 
+def read_summary(folder: Path, name: str = "command") -> dict[str, Any]:
+    """``summary.json`` of a finished run or experiment.
+
+    Args:
+      folder: its workdir.
+      name: of what wrote the folder, for the error.
+
+    Raises:
+      InputError: if it is missing or damaged.
+    """
+    summary = read_object(folder / "summary.json")
+    if summary is None:
+        remedy = f"Run the {name} again with the same arguments to mend it"
+        raise wrong_workdir(folder, "its summary.json is missing or damaged", remedy)
+    return summary
+
+
 def wrong_workdir(workdir: str | os.PathLike, problem: str, remedy: str) -> InputError:
     """The error of a folder that is not the one wanted."""
     return InputError("workdir", str(workdir), problem, remedy)

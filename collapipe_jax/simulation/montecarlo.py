@@ -9,7 +9,7 @@ import functools
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ from collapipe_jax.policies.registry import Policy, make_policy
 from collapipe_jax.seeds import seed_of
 from collapipe_jax.simulation.environment import SystemRound, reset, simulate
 from collapipe_jax.simulation.system import EdgeSystem, SystemParams
+
+T = TypeVar("T")
 
 Reducer = Callable[[EdgeSystem, SystemRound], dict[str, Variable]]
 """What is kept of a network and its history: a pure function that returns arrays by name."""
@@ -93,7 +95,7 @@ class Shard(NamedTuple):
     index: int = 0
     count: int = 1
 
-    def of(self, parts: Sequence[str]) -> list[str]:
+    def of(self, parts: Sequence[T]) -> list[T]:
         """Its own of all parts: of ``count`` neighbours one."""
         return list(parts[self.index :: self.count])
 

@@ -18,10 +18,11 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_entry, save_race
 from collapipe_jax.policies.registry import make_policy
+from collapipe_jax.simulation.montecarlo import WHOLE, Shard
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.tables import make_table
-from collapipe_jax.training.loop import train_together
 from collapipe_jax.training.network_ahead import round_latencies_s
+from collapipe_jax.training.shards import train_shard
 from collapipe_jax.units import bytes_to_mib
 
 ROWS = {
@@ -46,7 +47,8 @@ def race(
     rates: Sequence[float] = (1.0,),
     seeds: int = 1,
     equal_time: bool = False,
-) -> None:
+    shard: Shard = WHOLE,
+) -> bool:
     """Train with every policy in a folder of its own, then compare.
 
     Args:
@@ -58,6 +60,10 @@ def race(
         by the last validation score, of equals the first.
       seeds: number of seeds, from that of ``config`` on.
       equal_time: whether all policies have the same simulated time instead of the same rounds.
+      shard: a share of the runs. Several rates are chosen when all runs of the first seed are done.
+
+    Returns:
+      Whether the race is over; else other shards lack runs, and ``console`` says so.
 
     Raises:
       InputError: if the configuration is wrong, or ``root`` holds another race. More policies,
@@ -70,17 +76,24 @@ def race(
     clock = policies[0] if equal_time else None
     results = Results.create(root, "race", {"clock": clock}, config.to_dict())
 
-    course = _Course(config, root, console, clock)
+    course = _Course(config, root, console, clock, shard)
     pairs = [(name, rate) for rate in rates for name in policies]
-    tried = course.train(pairs, [config.seed])
-    runs = [
-        max((run for run in tried if run.policy == name), key=lambda run: run.last_score)
-        for name in policies
-    ]
-    chosen = [(run.policy, run.rate) for run in runs]
-    runs += course.train(chosen, range(config.seed + 1, config.seed + seeds))
-    save_race(runs, results)
-    console.print(race_table(runs, with_rates=len(rates) > 1))
+    every = range(config.seed, config.seed + seeds)
+    tried = course.train(pairs, every if len(rates) == 1 else every[:1])
+    if tried is None:
+        return False
+    if len(rates) > 1:
+        runs = [
+            max((run for run in tried if run.policy == name), key=lambda run: run.last_score)
+            for name in policies
+        ]
+        others = course.train([(run.policy, run.rate) for run in runs], every[1:])
+        if others is None:
+            return False
+        tried = runs + others
+    save_race(tried, results)
+    console.print(race_table(tried, with_rates=len(rates) > 1))
+    return True
 
 
 @dataclasses.dataclass
@@ -92,9 +105,14 @@ class _Course:
     console: Console
     # Policy that sets the simulated time; None where the number of rounds is the same
     clock: str | None
+    shard: Shard = WHOLE
 
-    def train(self, pairs: Sequence[tuple[str, float]], seeds: Sequence[int]) -> list[Run]:
-        """Train on every seed, for pairs of a policy and a multiple of the rates."""
+    def train(self, pairs: Sequence[tuple[str, float]], seeds: Sequence[int]) -> list[Run] | None:
+        """Train on every seed, for pairs of a policy and a multiple of the rates.
+
+        Returns:
+          All runs, or None if other shards lack some.
+        """
         entries, experiments = [], []
         for seed in seeds:
             for name, rate, experiment in self._entrants(pairs, seed):
@@ -105,7 +123,11 @@ class _Course:
                 entries.append(entry | {"folder": folder, "headline": headline})
                 experiments.append(experiment)
         folders = [self.root / entry["folder"] for entry in entries]
-        train_together(experiments, folders, resume=True, console=self.console)
+        missing = train_shard(experiments, folders, self.console, self.shard)
+        if missing:
+            own = f"shard {self.shard.index}/{self.shard.count} has trained its runs; "
+            self.console.print(f"{own}others lack {missing}. Run it again when they are done.")
+            return None
         return [
             load_entry(**entry, workdir=folder)
             for entry, folder in zip(entries, folders, strict=True)

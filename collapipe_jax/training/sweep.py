@@ -10,13 +10,12 @@ from rich.console import Console
 
 from collapipe_jax.config.experiment import Experiment, build_experiment
 from collapipe_jax.config.sweeps import SEED, Sweep
-from collapipe_jax.files.atomic import read_object
 from collapipe_jax.files.checkpoints import load_run
 from collapipe_jax.files.datasets import label_run
 from collapipe_jax.files.realisations import sweep_settings, swept_coordinates
 from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.files.store import Place
-from collapipe_jax.files.workdir import wrong_workdir
+from collapipe_jax.files.workdir import read_summary
 from collapipe_jax.simulation.montecarlo import WHOLE, Shard
 from collapipe_jax.training.loop import train_together
 
@@ -92,7 +91,7 @@ def _write_run(results: Results, part: str, place: Place) -> None:
         for name, variable in labelled.items()
         if name in _BY_NODE or (variable.axes == "round" and name != "round")
     }
-    for name, value in _summary(folder).items():
+    for name, value in read_summary(folder, "sweep").items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in data:
             data[name] = Variable("", np.float64(value))
     results.write(part, data, place)
@@ -112,7 +111,7 @@ def _place(sweep: Sweep, point: int, sizes: dict[str, int]) -> Place:
 def summarise_points(results: Results, sweep: Sweep) -> dict[str, Any]:
     """Axes, and the summary of every run ``at`` its point."""
     points = [
-        {"at": point.labels, **_summary(run_folder(results, part))}
+        {"at": point.labels, **read_summary(run_folder(results, part), "sweep")}
         for point, part in zip(sweep.points, part_names(sweep), strict=True)
     ]
     return {"axes": results.options["axes"], "points": points}
@@ -125,11 +124,3 @@ def by_setting(points: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], l
         at = {name: value for name, value in point["at"].items() if name != SEED}
         groups.setdefault(repr(at), (at, []))[1].append(point)
     return list(groups.values())
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    found = read_object(folder / "summary.json")
-    if found is None:
-        remedy = "Run the sweep again with the same arguments to mend it"
-        raise wrong_workdir(folder, "its summary.json is missing or damaged", remedy)
-    return found

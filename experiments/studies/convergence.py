@@ -6,7 +6,8 @@ r"""How losses slow the learning of a real task, one cause at a time.
 Every cluster's blocks are on its first devices, cut evenly, at full power, in a fixed number of
 micro-batches. Around one such decision the number of micro-batches, of stages and the
 interference vary; everything random is the same in all runs of a seed. Every run is a training
-run in a folder of its own, gone on with if it was killed. More seeds are the same study.
+run in a folder of its own, gone on with if it was killed. More seeds are the same study. Several
+processes share the runs with ``--shard=i/n``.
 """
 
 import dataclasses
@@ -25,6 +26,7 @@ from rich.table import Table
 from scipy import stats
 
 from collapipe_jax.cli.options import make_parser, run_training
+from collapipe_jax.cli.shards import SHARD, is_done
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.config.system import build_system
@@ -33,12 +35,14 @@ from collapipe_jax.cost.feasibility import usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import split_equally, with_equal_allocation
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.checkpoints import load_run
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import ConvergenceStudy, Row, save_study
 from collapipe_jax.policies.registry import Policy
+from collapipe_jax.simulation.montecarlo import WHOLE, Shard, read_shard
 from collapipe_jax.statistics import Interval, interval_text, mean_interval
 from collapipe_jax.tables import make_table
-from collapipe_jax.training.loop import train_together
+from collapipe_jax.training.shards import train_shard
 from experiments.studies.seeds import experiments_of_seeds
 
 LAST_SHARE = 0.25
@@ -84,14 +88,19 @@ def fixed_pipeline(stages: int, micro_batches: int) -> Policy:
 
 def main(argv: Sequence[str]) -> None:
     """Train under every setting with every seed, and write the results."""
-    parser = make_parser(__doc__, "config", "workdir", seeds=(12, "number of seeds, 2 or more"))
+    parser = make_parser(
+        __doc__, "config", "workdir", seeds=(12, "number of seeds, 2 or more"), **SHARD
+    )
     given, overrides = parser.parse_known_args(argv)
     config, console = read_config(given.config, parse_overrides(overrides)), Console()
-    settings = settings_of(config)
+    settings, shard = settings_of(config), read_shard(given.shard)
     experiments = experiments_of_seeds(config, given.seeds)
     around = {"base": BASE._asdict(), "axes": AXES}
     results = Results.create(given.workdir, "convergence", around, config.to_dict())
-    rows = run_settings(experiments, settings, results.folder, console)
+    missing, labels = train_settings(experiments, settings, results.folder, console, shard)
+    if not is_done(missing, shard, console.print):
+        return
+    rows = [label | outcome(load_run(folder).history) for folder, label in labels.items()]
     study = ConvergenceStudy(**around, rows=rows)
     save_study(study, results)
     report = {"steps": compare_values(study), "order": rank_agreement(rows)}
@@ -121,21 +130,27 @@ def settings_of(config: ConfigDict) -> list[Setting]:
     return settings
 
 
-def run_settings(
-    experiments: Iterable[Experiment], settings: Sequence[Setting], root: Path, console: Console
-) -> list[Row]:
-    """Train every experiment, one a seed, under every setting at once; a row for each run.
+def train_settings(
+    experiments: Iterable[Experiment],
+    settings: Sequence[Setting],
+    root: Path,
+    console: Console,
+    shard: Shard = WHOLE,
+) -> tuple[int, dict[Path, Row]]:
+    """Train every experiment, one a seed, under every setting at once.
 
-    All settings share its corpus and model. Folders of the runs go below the root.
+    All settings share its corpus and model.
+
+    Returns:
+      The number of runs that all shards lack, and by folder the setting and seed of every run.
     """
-    built, folders, labels = [], [], []
+    built, labels = [], dict[Path, Row]()
     for experiment in experiments:
         seed = experiment.config["seed"]
-        built += [with_setting(experiment, setting) for setting in settings]
-        folders += [root / f"seed{seed}" / setting.name for setting in settings]
-        labels += [{**setting._asdict(), "seed": seed} for setting in settings]
-    runs = train_together(built, folders, resume=True, console=console)
-    return [label | outcome(run.history) for label, run in zip(labels, runs, strict=True)]
+        for setting in settings:
+            built.append(with_setting(experiment, setting))
+            labels[root / f"seed{seed}" / setting.name] = {**setting._asdict(), "seed": seed}
+    return train_shard(built, list(labels), console, shard), labels
 
 
 def with_setting(built: Experiment, setting: Setting) -> Experiment:

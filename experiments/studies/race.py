@@ -10,18 +10,20 @@ for as many as fit in the simulated time that these take, with warm-up, schedule
 checkpoints spread over its own rounds. With ``--rates=1,2,4`` every policy trains once at each
 multiple of the configured learning rates, on the first seed, and goes into the race with the one
 whose last validation score is best; where the time is too short to learn anything there, give one
-multiple for all instead. Every seed is another network, split and initial model. Ends with a
-table and the figures.
+multiple for all instead. Every seed is another network, split and initial model. Several processes
+share the runs with ``--shard=i/n``. Ends with a table and the figures.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
+from collapipe_jax.cli.shards import SHARD
 from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.errors import require_positive
 from collapipe_jax.figures.draw import draw_folders
 from collapipe_jax.policies.registry import POLICIES
+from collapipe_jax.simulation.montecarlo import read_shard
 from collapipe_jax.tables import console_for_tables
 from collapipe_jax.training.race import race
 
@@ -37,6 +39,7 @@ def main(argv: Sequence[str]) -> None:
         policies=",".join(POLICIES),
         rates=("1", "multiples of the learning rates, with commas"),
         seeds=(1, "number of seeds, from the configured one on"),
+        **SHARD,
     )
     parser.add_argument(
         "--equal",
@@ -46,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     )
     given, overrides = parser.parse_known_args(argv)
     require_positive(seeds=given.seeds)
-    race(
+    is_over = race(
         read_config(given.config, parse_overrides(overrides)),
         given.policies.split(","),
         Path(given.workdir),
@@ -54,7 +57,10 @@ def main(argv: Sequence[str]) -> None:
         rates=read_numbers("--rates", given.rates, zero=False),
         seeds=given.seeds,
         equal_time=given.equal == "time",
+        shard=read_shard(given.shard),
     )
+    if not is_over:
+        return
     for path in draw_folders([given.workdir], Path(given.workdir) / "figures"):
         print(f"written: {path}")
 

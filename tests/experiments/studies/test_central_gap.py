@@ -6,7 +6,8 @@ import pytest
 from support import tiny_run
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.training.ongoing_run import TrainedRun
+from collapipe_jax.files.atomic import write_json
+from collapipe_jax.training import shards
 from experiments.studies import central_gap
 
 
@@ -30,11 +31,12 @@ def test_a_central_run_is_not_repeated(tmp_path, monkeypatch):
 
     def fake_train(experiments, folders, **_):
         scores = {"test_bleu_copy": 1.0, "simulated_time_s": 5.0}
-        seeds = [experiment.config["seed"] for experiment in experiments]
-        summaries = [{"test_bleu_greedy": 20.0 + seed, **scores} for seed in seeds]
-        return [TrainedRun({}, {}, summary, None) for summary in summaries]
+        for experiment, folder in zip(experiments, folders, strict=True):
+            folder.mkdir(exist_ok=True)
+            score = 20.0 + experiment.config["seed"]
+            write_json(folder / "summary.json", {"test_bleu_greedy": score, **scores})
 
-    monkeypatch.setattr(central_gap, "train_together", fake_train)
+    monkeypatch.setattr(shards, "train_together", fake_train)
     monkeypatch.setattr(central_gap, "train_centrally", lambda experiments, console: experiments)
 
     def test(objective, experiment):
@@ -43,8 +45,10 @@ def test_a_central_run_is_not_repeated(tmp_path, monkeypatch):
 
     monkeypatch.setattr("collapipe_jax.tasks.translation.Translation.test", test)
     arguments = [f"--config={tiny_run.__file__}", f"--workdir={tmp_path / 'run'}", "--seeds=2"]
-    central_gap.main(arguments)
-    assert scored == [0, 1]
+    for shard in (0, 1):
+        central_gap.main([*arguments, f"--shard={shard}/2"])
+        assert scored == [0, 1][: shard + 1]
+        assert (tmp_path / "run" / "summary.json").exists() == (shard == 1)
     report = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [row["collaborative"] for row in report["seeds"]] == [20.0, 21.0]
     assert report["central"] == 18.0

@@ -10,12 +10,12 @@ from support.tiny_system import tiny_params
 
 from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.datasets import open_results
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import ConvergenceStudy, load_study, save_study
+from collapipe_jax.simulation.montecarlo import Shard
 from collapipe_jax.simulation.system import sample_system
-from collapipe_jax.training.ongoing_run import TrainedRun
+from collapipe_jax.training import shards
 from experiments.studies import convergence
 from experiments.studies.convergence import (
     AXES,
@@ -156,28 +156,40 @@ def test_every_run_is_trained_under_its_setting(tmp_path, monkeypatch):
     def fake_train(experiments, folders, **_):
         names = [folder.relative_to(tmp_path).as_posix() for folder in folders]
         trained.update(zip(names, experiments, strict=True))
-        values = np.arange(1.0, 5.0)
-        names = ("divergence", "erased_fraction", "latency_s", "train_loss", "simulated_time_s")
-        score = np.array([np.nan, 3.0, np.nan, 7.0])
-        history = dict.fromkeys(names, values) | {"score": score}
-        return [TrainedRun({}, history, {}, RunRecord({}, {}, history)) for _ in folders]
+        for folder in folders:
+            folder.mkdir(parents=True)
+            (folder / "summary.json").write_text("{}")
 
-    monkeypatch.setattr(convergence, "train_together", fake_train)
+    monkeypatch.setattr(shards, "train_together", fake_train)
     settings = (Setting(1, 1, 0.0), Setting(4, 2, 1.0))
     experiments = experiments_of_seeds(tiny_run.get_config(), 2)
-    rows = convergence.run_settings(experiments, settings, tmp_path, Console(quiet=True))
-    assert list(trained) == [f"seed{seed}/{one.name}" for seed in (0, 1) for one in settings]
-    for experiment, setting in zip(trained.values(), settings * 2, strict=True):
+    arguments = list(experiments), settings, tmp_path, Console(quiet=True)
+    assert convergence.train_settings(*arguments, Shard(1, 2))[0] == 2
+    assert [*trained] == [f"seed{seed}/{settings[1].name}" for seed in (0, 1)]
+    missing, labels = convergence.train_settings(*arguments, Shard(0, 2))
+    assert missing == 0
+    assert [*labels] == [tmp_path / f"seed{seed}" / one.name for seed in (0, 1) for one in settings]
+    assert labels[tmp_path / "seed1" / settings[0].name] == settings[0]._asdict() | {"seed": 1}
+    assert sorted(trained) == sorted(path.relative_to(tmp_path).as_posix() for path in labels)
+    for folder, label in labels.items():
+        experiment = trained[folder.relative_to(tmp_path).as_posix()]
         problem = experiment.system.mean_problem
-        assert float(problem.radio.d2d_activity) == setting.activity
+        assert float(problem.radio.d2d_activity) == label["activity"]
         decision = experiment.policy(jax.random.key(0), problem)
         held = np.asarray(decision.segments).sum(axis=1) > 0
-        assert np.all(np.asarray(decision.micro_batches)[held] == setting.micro_batches)
-    assert [one.config["seed"] for one in trained.values()] == [0, 0, 1, 1]
-    assert rows[0]["train_loss"] == 4.0  # of the last quarter
-    np.testing.assert_array_equal(rows[0]["simulated_time_s"], [1.0, 2.0, 3.0, 4.0])
-    np.testing.assert_array_equal(rows[0]["score"], [np.nan, 3.0, np.nan, 7.0])
-    assert rows[0]["last_score"] == 7.0
+        assert np.all(np.asarray(decision.micro_batches)[held] == label["micro_batches"])
+        assert experiment.config["seed"] == label["seed"]
+
+
+def test_the_outcome_of_a_run():
+    values = np.arange(1.0, 5.0)
+    names = ("divergence", "erased_fraction", "latency_s", "train_loss", "simulated_time_s")
+    score = np.array([np.nan, 3.0, np.nan, 7.0])
+    row = convergence.outcome(dict.fromkeys(names, values) | {"score": score})
+    assert row["train_loss"] == 4.0  # of the last quarter
+    np.testing.assert_array_equal(row["simulated_time_s"], values)
+    np.testing.assert_array_equal(row["score"], score)
+    assert row["last_score"] == 7.0
 
 
 @pytest.mark.parametrize(("name", "value"), [("micro_batch_choices", (1, 2, 4)), ("devices", 3)])

@@ -16,6 +16,7 @@ from collapipe_jax.figures import draw
 from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_race, save_race
+from collapipe_jax.simulation.montecarlo import Shard
 from collapipe_jax.tasks.translation import Translation
 from collapipe_jax.training import race as module
 from collapipe_jax.training.network_ahead import round_latencies_s
@@ -31,6 +32,9 @@ def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkey
     names = ("static_pipeline", "vanilla_fl")
     arguments = [f"--workdir={tmp_path}", f"--policies={','.join(names)}", "--seeds=2"]
     arguments += [f"--config={tiny_run.__file__}", "--equal=time", *overrides]
+    study.main([*arguments, "--shard=1/3"])
+    assert {path.parent.name for path in tmp_path.glob("*/summary.json")} == {"vanilla_fl"}
+    assert "others lack 3" in capsys.readouterr().out
     study.main(arguments)
 
     runs = load_race(tmp_path)
@@ -113,6 +117,18 @@ def test_every_policy_races_with_the_best_of_its_rates(tmp_path, monkeypatch):
     ]
     told = next(line for line in out.getvalue().splitlines() if "learning rates" in line)
     assert {"1", "0.5"} <= set(told.split())
+
+
+def test_rates_are_chosen_when_all_shards_are_done(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(module._Course, "_entrants", lambda *given: asked.append(given) or [])
+    monkeypatch.setattr(module, "train_shard", lambda *given: 5)
+    config, out = tiny_run.get_config(), io.StringIO()
+    options = {"rates": (1.0, 2.0), "seeds": 2, "shard": Shard(0, 2)}
+    is_over = race(config, ("dssra", "titanic"), tmp_path, Console(file=out), **options)
+    assert not is_over
+    assert len(asked) == 1  # of the first seed
+    assert "shard 0/2 has trained its runs; others lack 5" in " ".join(out.getvalue().split())
 
 
 def test_a_corpus_is_read_once_for_all_rates(tmp_path, monkeypatch):
