@@ -15,7 +15,7 @@ from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.federated.optimizers import OPTIMIZERS, SCHEDULES
-from collapipe_jax.models.config import DTYPES
+from collapipe_jax.models.config import ATTENTIONS, DTYPES
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
 from collapipe_jax.network.mobility import MobilityParams
@@ -301,6 +301,19 @@ KEYS: dict[str, Any] = {
         encoder_blocks=key(6, "encoder blocks", "> 0", symbol="L"),
         decoder_blocks=key(2, "decoder blocks of translation", "> 0", why="few lose little"),
         dropout_rate=key(0.1, "share of activations that training drops", _RATE),
+        attention_dropout_rate=key(
+            -1.0,
+            "share of attention weights that training drops; -1 takes `dropout_rate`",
+            ">= -1 and < 1",
+            why="BERT's is that of activations (Devlin et al. 2019)",
+        ),
+        attention=key(
+            "einsum",
+            "`einsum`, or `cudnn`: the fused kernel of NVIDIA's GPUs, which needs bfloat16 and no "
+            "dropout of attention weights",
+            choices=ATTENTIONS,
+            why="the kernel was not measured yet",
+        ),
         label_smoothing=key(0.1, "share of a target that is spread over the other labels", _RATE),
         rematerialise=key(
             False,

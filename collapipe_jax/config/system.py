@@ -19,6 +19,7 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload, encoder_workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import OPTIMIZERS
+from collapipe_jax.models.config import attention_rate
 from collapipe_jax.network.channel import RADIO_LAWS
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
@@ -200,6 +201,7 @@ def _build_workload(config: Config) -> Workload:
     plain = encoder_workload(
         **{name: model[name] for name in sizes},
         dropout=model.dropout_rate > 0,
+        attention_dropout=attention_rate(model.dropout_rate, model.attention_dropout_rate) > 0,
         schedule=config.pipeline.schedule,
         capacity=config.pipeline.capacity or None,
         batch=training.batch,

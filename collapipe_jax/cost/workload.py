@@ -88,6 +88,7 @@ def encoder_workload(
     feed_forward_width: int,
     encoder_blocks: int,
     dropout: bool,
+    attention_dropout: bool,
     rematerialise: bool,
     activation_number_bits: int,
     parameter_number_bits: int,
@@ -102,6 +103,7 @@ def encoder_workload(
     """The workload, in plain numbers, of any model whose encoder is a stack of our blocks.
 
     Args:
+      dropout, attention_dropout: whether activations or attention weights are dropped.
       rematerialise: recompute a block's activations in the backward pass: only its input
         is kept, and backward costs a forward pass more.
       activation_number_bits, parameter_number_bits: precision on the links.
@@ -114,7 +116,7 @@ def encoder_workload(
     """
     number_bytes = 4  # the devices compute in single precision
     sizes = sequence, width, feed_forward_width
-    everything = activation_bytes(*sizes, heads, number_bytes, dropout)
+    everything = activation_bytes(*sizes, heads, number_bytes, dropout, attention_dropout)
     block_input = float(number_bytes * sequence * width)
     parameters = block_parameters(width, feed_forward_width)
 
@@ -147,7 +149,13 @@ def encoder_workload(
 
 
 def activation_bytes(
-    sequence: int, width: int, feed_forward_width: int, heads: int, number_bytes: int, dropout: bool
+    sequence: int,
+    width: int,
+    feed_forward_width: int,
+    heads: int,
+    number_bytes: int,
+    dropout: bool,
+    attention_dropout: bool,
 ) -> float:
     """Bytes that one block keeps of one sequence for its backward pass.
 
@@ -157,6 +165,8 @@ def activation_bytes(
     """
     numbers = sequence * (8 * width + 2 * feed_forward_width) + heads * sequence**2
     kept = number_bytes * numbers
-    if dropout:  # two masks of a layer, and mask and dropped copy of the attention
-        kept += 2 * sequence * width + (1 + number_bytes) * heads * sequence**2
+    if dropout:  # two masks of a layer
+        kept += 2 * sequence * width
+    if attention_dropout:  # mask and dropped copy of the weights
+        kept += (1 + number_bytes) * heads * sequence**2
     return float(kept)

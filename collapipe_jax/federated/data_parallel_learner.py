@@ -149,7 +149,7 @@ class DataParallelLearner:
         Leaves of the batch are ``[max_samples, ...]``; padding is not ``counted``. Dropout goes
         by the numbers of the examples, so it does not depend on how clients share a mini-batch.
         """
-        key = dropout_key if self.model.sizes.dropout_rate > 0.0 else None
+        key = dropout_key if self.model.sizes.drops else None
         losses, tokens = example_losses(self.model, params, batch, key, ids)
         tokens = jnp.where(counted, tokens, 0.0)
         loss = loss_per_token(losses, tokens, jnp.where(counted, survival, 0.0))

@@ -114,7 +114,7 @@ class PipelineLearner:
         clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
         ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
         erasure_key, key = jax.random.split(step_key)
-        key = key if model.sizes.dropout_rate > 0.0 else None
+        key = key if model.sizes.drops else None
         drawn = outcome.micro_batches, outcome.loss_probability, shares
         example_weights = cluster_example_weights(
             self.erasure_law, erasure_key, round_key, batch_size, *drawn

@@ -14,10 +14,13 @@ PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
 
 DTYPES = ("float32", "bfloat16")
 """Types of products."""
+ATTENTIONS = ("einsum", "cudnn")
+"""Implementations of attention."""
 _KNOWN = {
     "norm": ("pre", "post"),
     "activation": ("gelu", "gelu_tanh", "relu"),
     "compute_dtype": DTYPES,
+    "attention": ATTENTIONS,
 }
 
 
@@ -39,8 +42,11 @@ class EncoderConfig:
     norm: str = "pre"
     norm_epsilon: float = 1e-6  # added to a variance
     activation: str = "gelu_tanh"  # "gelu" (exact), "gelu_tanh" (its usual approximation) or "relu"
-    # Probability in [0, 1) that an activation or an attention weight is dropped
-    dropout_rate: float = 0.0
+    dropout_rate: float = 0.0  # probability in [0, 1) that an activation is dropped
+    # The same of an attention weight; -1 takes ``dropout_rate``
+    attention_dropout_rate: float = -1.0
+    # "einsum", or "cudnn" for cuDNN's fused kernel on a GPU, which keeps no attention weights
+    attention: str = "einsum"
     rematerialise: bool = False  # recompute a block's activations in the backward pass
     # "float32", or "bfloat16" for matrix products of 16-bit numbers that are summed in 32;
     # parameters, norms, softmax and losses keep float32 either way
@@ -53,6 +59,8 @@ class EncoderConfig:
             value = getattr(self, field.name)
             if field.type is int and not (type(value) is int and value >= 1):
                 _reject(field.name, value, "is no positive integer", "Give at least 1")
+            if field.name == "attention_dropout_rate" and value == -1.0:
+                continue
             if field.type is float and not (isinstance(value, Real) and 0.0 <= float(value) < 1.0):
                 _reject(field.name, value, "is no number in [0, 1)", "Give a share below 1")
         for name, known in _KNOWN.items():
@@ -61,6 +69,30 @@ class EncoderConfig:
         if self.width % self.heads:
             problem = f"does not divide width {self.width}"
             _reject("heads", self.heads, problem, "Choose a divisor of model.width")
+        if self.attention == "cudnn":
+            self._check_kernel()
+
+    def _check_kernel(self) -> None:
+        """Refuse sizes that cuDNN's kernel of attention does not take."""
+        remedy = "Set model.attention to 'einsum', or change that"
+        for is_wrong, problem in (
+            (self.attention_rate > 0.0, "drops no attention weights (attention_dropout_rate)"),
+            (self.compute_dtype != "bfloat16", "computes in 16 bits (compute_dtype)"),
+            (self.width // self.heads % 8 != 0, "takes heads of a multiple of 8 (width, heads)"),
+            (self.width // self.heads > 128, "takes heads of at most 128 (width, heads)"),
+        ):
+            if is_wrong:
+                _reject("attention", self.attention, problem, remedy)
+
+    @property
+    def attention_rate(self) -> float:
+        """Probability that an attention weight is dropped."""
+        return attention_rate(self.dropout_rate, self.attention_dropout_rate)
+
+    @property
+    def drops(self) -> bool:
+        """Whether training needs random keys."""
+        return max(self.dropout_rate, self.attention_rate) > 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,6 +132,11 @@ class BertConfig(EncoderConfig):
     norm_epsilon: float = 1e-12
     activation: str = "gelu"
     initial_deviation: float = 0.02
+
+
+def attention_rate(dropout_rate: float, attention_dropout_rate: float) -> float:
+    """Probability that an attention weight is dropped; negative takes that of activations."""
+    return dropout_rate if attention_dropout_rate < 0.0 else attention_dropout_rate
 
 
 def encoder_sizes(model: Mapping[str, Any]) -> dict[str, Any]:

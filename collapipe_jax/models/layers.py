@@ -10,6 +10,7 @@ from flax import nnx
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
+from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 
 Params = dict[str, Any]
@@ -195,21 +196,38 @@ class Attention(nnx.Module):
         site: int = 0,
     ) -> Array:
         """Attend from ``x [B, Q, h]`` to keys and values where ``allowed [B, 1 | Q, S]``."""
-        config = self.config
-        query = self._heads(self.query(x)) * (x.shape[-1] // config.heads) ** -0.5
+        config, query = self.config, self.query(x)
+        if config.attention == "cudnn":
+            query, key, value = (self._split(each) for each in (query, key, value))
+            mixed = _fused_attention(query, key, value, allowed)
+            return self.out(checkpoint_name(mixed, PRODUCT).reshape(x.shape))
+        query = self._heads(query) * (x.shape[-1] // config.heads) ** -0.5
         scores = _einsum("bnqd,bnsd->bnqs", query, self._heads(key))
         bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
-        weights = dropout(jax.nn.softmax(scores + bias), keys, site, config.dropout_rate)
+        weights = dropout(jax.nn.softmax(scores + bias), keys, site, config.attention_rate)
         mixed = _einsum("bnqs,bnsd->bnqd", narrowed(weights, config), self._heads(value))
         mixed = checkpoint_name(narrowed(mixed, config), PRODUCT)
         return self.out(jnp.swapaxes(mixed, 1, 2).reshape(x.shape))
+
+    def _split(self, x: Array) -> Array:
+        """``[B, S, h]`` as ``[B, S, heads, h / heads]``."""
+        return x.reshape(*x.shape[:-1], self.config.heads, -1)
 
     def _heads(self, x: Array) -> Array:
         """``[B, S, h]`` as ``[B, heads, S, h / heads]``.
 
         With examples and heads first, XLA's CPU backend takes products as they are.
         """
-        return jnp.swapaxes(x.reshape(*x.shape[:-1], self.config.heads, -1), 1, 2)
+        return jnp.swapaxes(self._split(x), 1, 2)
+
+
+def _fused_attention(query: Array, key: Array, value: Array, allowed: Array) -> Array:
+    """CuDNN's kernel on ``[B, S, heads, h / heads]``, with the mask of :class:`Attention`."""
+    if jax.default_backend() != "gpu":
+        remedy = "Set model.attention to 'einsum'"
+        raise InputError("model.attention", "cudnn", "needs a GPU of NVIDIA", remedy)
+    mask = jnp.broadcast_to(allowed[:, None], (len(query), 1, query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
 
 
 def _einsum(axes: str, a: Array, b: Array) -> Array:

@@ -50,6 +50,7 @@ _SIZES = {
     "positions": ("max_position_embeddings", None),
     "token_types": ("type_vocab_size", None),
     "dropout_rate": ("hidden_dropout_prob", 0.1),
+    "attention_dropout_rate": ("attention_probs_dropout_prob", 0.1),
     "norm_epsilon": ("layer_norm_eps", 1e-12),
     "initial_deviation": ("initializer_range", 0.02),
 }
@@ -285,11 +286,6 @@ def _read_config(path: Path) -> tuple[BertConfig, dict[str, Any]]:
     sizes: dict[str, Any] = {o: document.get(key, absent) for o, (key, absent) in _SIZES.items()}
     with under_keys({f"model.{ours}": f"{path}: {key}" for ours, (key, _) in _SIZES.items()}):
         config = BertConfig(**sizes, activation=_ACTIVATIONS[document.get("hidden_act", "gelu")])
-    attention_rate = document.get("attention_probs_dropout_prob", 0.1)
-    if attention_rate != config.dropout_rate:
-        key = f"{path}: attention_probs_dropout_prob"
-        problem = f"differs from hidden_dropout_prob {config.dropout_rate}"
-        raise InputError(key, attention_rate, problem, "Give both the same rate")
     return config, document
 
 
@@ -307,6 +303,6 @@ def _config_document(config: BertConfig) -> dict[str, Any]:
         "model_type": "bert",
         "dtype": "float32",
         "hidden_act": names[0],
-        "attention_probs_dropout_prob": config.dropout_rate,
         **{theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()},
+        "attention_probs_dropout_prob": config.attention_rate,
     }

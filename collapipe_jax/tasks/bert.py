@@ -206,5 +206,6 @@ def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Pa
         problem = f"the model in {directory} has {found.positions} positions"
         remedy = f"Lower it to {found.positions} or less"
         raise InputError("task.source_length", wanted.positions, problem, remedy)
-    chosen = ("dropout_rate", "rematerialise", "compute_dtype")
+    chosen = ("dropout_rate", "attention_dropout_rate", "attention")
+    chosen += ("rematerialise", "compute_dtype")
     return dataclasses.replace(found, **{key: getattr(wanted, key) for key in chosen}), params

@@ -116,6 +116,7 @@ def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:
         feed_forward_width=config.feed_forward_width,
         encoder_blocks=config.encoder_blocks,
         dropout=config.dropout_rate > 0,
+        attention_dropout=config.attention_rate > 0,
         rematerialise=config.rematerialise,
         batch=shape.batch,
         local_steps=1,

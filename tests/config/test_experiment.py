@@ -90,7 +90,9 @@ def test_near_types_are_reported_apart(name):
 def test_numbers_out_of_range_are_named(name):
     is_level = name.endswith(("_db", "_dbm", "_dbm_per_hz"))
     kind = type(KEYS[name])
-    follows = name.endswith((".seed", ".downlink_interference_w"))  # another key, at -1
+    follows = name.endswith(
+        (".seed", ".downlink_interference_w", ".attention_dropout_rate")
+    )  # another key, at -1
     least = -301.0 if is_level else kind(-2 if follows else -1)
     wrong = [least]
     wrong += [2**31, 2**80] if kind is int else [float("nan"), float("inf"), 1e300]

@@ -34,6 +34,7 @@ OTHER = {
     "propagation.d2d_path_loss": "winner_b1_sight",
     "model.rematerialise": True,
     "model.dropout_rate": 0.0,
+    "model.attention_dropout_rate": 0.0,
     "training.micro_batch_choices": (1, 2),
     "training.client_optimizer": "sgd",
     "training.decoder_optimizer": "sgd",
@@ -64,6 +65,7 @@ IN_SYSTEM = [
     *(name for name in KEYS if name.startswith("control.")),
     *("model." + key for key in ("width", "heads", "feed_forward_width", "encoder_blocks")),
     *("model." + key for key in ("decoder_blocks", "dropout_rate", "rematerialise")),
+    "model.attention_dropout_rate",
     *("task." + key for key in ("vocabulary_size", "source_length", "target_length")),
     *("training." + key for key in ("local_steps", "batch", "micro_batch_choices")),
     "training.client_optimizer",
@@ -90,12 +92,19 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in KEYS if name.startswith("model.") and name not in OWN]
+    "name",
+    [name for name in KEYS if name.startswith("model.") and name not in (*OWN, "model.attention")],
 )
 def test_every_key_of_the_model_changes_it(name):
     value = {"model.heads": 4, "model.width": 18, "model.label_smoothing": 0.3}.get(name)
     value = other(name) if value is None else value
     assert make_sizes(changed(name, value)) != make_sizes(TINY)
+
+
+def test_the_kernel_of_attention_is_chosen():
+    config = changed("model.compute_dtype", "bfloat16")
+    config.model.update({"attention": "cudnn", "dropout_rate": 0.0})
+    assert make_sizes(config).attention == "cudnn"
 
 
 def updates(config):

@@ -22,6 +22,7 @@ SIZES = {
     "source_length": 20,
     "target_length": 14,
     "dropout": False,
+    "attention_dropout": False,
     "rematerialise": False,
     "batch": 24,
     "local_steps": 3,
@@ -67,6 +68,7 @@ def test_activations_of_korthikanti(number_bytes):
         heads=a,
         number_bytes=number_bytes,
         dropout=True,
+        attention_dropout=True,
     )
     linear, square = {2: (34, 5), 4: (66, 9)}[number_bytes]
     assert got == pytest.approx(s * h * (linear + square * a * s / h))
@@ -74,18 +76,19 @@ def test_activations_of_korthikanti(number_bytes):
 
 def test_without_dropout_no_masks_are_kept():
     sizes = {"sequence": 8, "width": 16, "feed_forward_width": 24, "heads": 2, "number_bytes": 2}
-    with_masks = activation_bytes(dropout=True, **sizes)
-    without = activation_bytes(dropout=False, **sizes)
+    with_masks = activation_bytes(dropout=True, attention_dropout=False, **sizes)
+    with_weights = activation_bytes(dropout=False, attention_dropout=True, **sizes)
+    without = activation_bytes(dropout=False, attention_dropout=False, **sizes)
     assert without == 2 * (8 * (8 * 16 + 2 * 24) + 2 * 8**2)
-    assert with_masks - without == 2 * 8 * 16 + (1 + 2) * 2 * 8**2
+    assert with_masks - without == 2 * 8 * 16
+    assert with_weights - without == (1 + 2) * 2 * 8**2
 
 
 def test_a_bert_base_block():
     s, h, b = 128, 768, 8
     assert 3 * b * block_flops(s, h, 4 * h) == pytest.approx(44.7e9, rel=2e-3)
-    kept = activation_bytes(
-        sequence=s, width=h, feed_forward_width=4 * h, heads=12, number_bytes=2, dropout=True
-    )
+    sizes = {"sequence": s, "width": h, "feed_forward_width": 4 * h, "heads": 12}
+    kept = activation_bytes(number_bytes=2, dropout=True, attention_dropout=True, **sizes)
     assert b * kept == pytest.approx(34.6e6, rel=1e-3)
     assert 32 * block_parameters(h, 4 * h) == pytest.approx(227e6, rel=2e-3)
     assert 32 * b * s * h == pytest.approx(25e6, rel=1e-2)

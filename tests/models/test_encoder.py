@@ -1,10 +1,12 @@
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import TransformerConfig
 from collapipe_jax.models.encoder import encode, encoder_block, init_encoder
 from collapipe_jax.models.layers import dropout, example_keys, layer_keys
@@ -190,3 +192,44 @@ def test_dropout_has_the_right_rate_mean_and_no_visible_correlation():
         (centred[0], centred[1]),
     ):
         assert abs((a * b).mean()) < 5 / np.sqrt(count)
+
+
+def test_attention_weights_have_a_rate_of_their_own(params, inputs):
+    keys = example_keys(jax.random.key(7), jnp.arange(BATCH))
+
+    def outputs(**rates):
+        return np.asarray(encode(params, dataclasses.replace(CONFIG, **rates), *inputs, keys))
+
+    both = outputs(dropout_rate=0.3)
+    np.testing.assert_array_equal(both, outputs(dropout_rate=0.3, attention_dropout_rate=0.3))
+    weights, activations = (
+        outputs(dropout_rate=0.0, attention_dropout_rate=0.3),
+        outputs(dropout_rate=0.3, attention_dropout_rate=0.0),
+    )
+    none = outputs(dropout_rate=0.0)
+    for one, other in itertools.combinations((both, weights, activations, none), 2):
+        assert not np.allclose(one, other, atol=1e-2)
+
+
+def test_the_fused_kernel_gets_the_same_attention(params, inputs, monkeypatch):
+    """By XLA's implementation in the kernel's place: there is no GPU in tests."""
+    config = dataclasses.replace(
+        CONFIG, width=16, heads=2, dropout_rate=0.0, compute_dtype="bfloat16"
+    )
+    params = init_encoder(jax.random.key(3), config)
+    x, mask = jnp.pad(inputs[0], [(0, 0), (0, 0), (0, 16)])[..., :16], inputs[1]
+    fused = dataclasses.replace(config, attention="cudnn")
+    with pytest.raises(InputError, match="needs a GPU"):
+        encode(params, fused, x, mask)
+    plain, kernel = encode(params, config, x, mask), jax.nn.dot_product_attention
+
+    def on_cpu(*given, implementation, **options):
+        assert implementation == "cudnn"
+        return kernel(*given, **options, implementation="xla")
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax.nn, "dot_product_attention", on_cpu)
+    np.testing.assert_allclose(encode(params, fused, x, mask), plain, atol=0.1)
+    for wrong in ({"compute_dtype": "float32"}, {"heads": 4}, {"attention_dropout_rate": 0.1}):
+        with pytest.raises(InputError, match=r"model\.attention"):
+            dataclasses.replace(fused, **wrong)

@@ -135,6 +135,7 @@ def test_the_stored_checkpoint_gives_what_pytorch_computed():
         vocabulary_size=len(TOKENS),
         positions=12,
         dropout_rate=0.1,
+        attention_dropout_rate=0.1,
         initial_deviation=0.3,
     )
     assert config == expected
@@ -294,7 +295,7 @@ def test_wrong_tensors_are_named(copy, change, message):
         ("add_cross_attention", True),
         ("pruned_heads", {"0": [1]}),
         ("quantization_config", {"load_in_8bit": True}),
-        ("attention_probs_dropout_prob", 0.2),
+        ("attention_probs_dropout_prob", 1.2),
         ("hidden_dropout_prob", 1.5),
         ("layer_norm_eps", "small"),
         ("num_hidden_layers", 0),
