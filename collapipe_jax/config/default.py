@@ -400,6 +400,13 @@ KEYS: dict[str, Any] = {
         rounds=key(150, "rounds of a run", "> 0"),
         local_steps=key(4),
         batch=key(16),
+        length_buckets=key(
+            1,
+            "lengths that mini-batches are padded to; above 1 a round's texts are of similar "
+            "length, and short ones compute less. The price of a round stays that of whole rows",
+            ">= 1 and <= 16",
+            why="1: rows are whole; each length is compiled",
+        ),
         micro_batch_choices=key((1, 2, 4, 8, 16)),
         client_optimizer=key(
             "adam", "optimiser of the clusters", choices=OPTIMIZERS, why="Transformers want it"

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from collapipe_jax.federated.optimizers import Transformations
 from collapipe_jax.federated.placement import spread
 from collapipe_jax.models.layers import Params
-from collapipe_jax.models.split_model import Batch
+from collapipe_jax.models.split_model import Batch, SplitModel
 
 
 class LearningReport(NamedTuple):
@@ -32,6 +32,11 @@ class Learner(Protocol):
 
     ``params`` of a state are those of the whole model, ``{"embedding", "encoder", "decoder"}``.
     """
+
+    @property
+    def model(self) -> SplitModel:
+        """The model that is trained."""
+        ...
 
     @property
     def copies(self) -> int:

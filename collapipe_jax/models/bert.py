@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -27,6 +28,7 @@ from collapipe_jax.models.layers import (
     init_norm,
     layer_keys,
 )
+from collapipe_jax.models.padding import filled_share, shortened
 from collapipe_jax.models.split_model import SplitModel
 
 UNLABELLED = -1
@@ -167,6 +169,15 @@ class BertWithHead(SplitModel):
         targets = jnp.where(scored, batch.labels, 0)
         scores = self.scores(decoder_params, encoded, keys)
         return summed_cross_entropy(scores, targets, scored, self.label_smoothing)
+
+    def filled(self, batch: LabelledBatch) -> np.ndarray:
+        """Share of the row that a text fills."""
+        return filled_share(batch.token_ids)
+
+    def shortened(self, batch: LabelledBatch, share: float) -> LabelledBatch:
+        """The same texts in shorter rows."""
+        labels = batch.labels if self.pools else shortened(batch.labels, share)
+        return LabelledBatch(shortened(batch.token_ids, share), labels)
 
 
 def logits(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:

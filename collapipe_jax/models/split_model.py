@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from collapipe_jax.models.config import EncoderConfig
@@ -48,6 +49,18 @@ class SplitModel(abc.ABC):
           ``(loss_sum [B], count [B])``: an example's loss in nats summed over its predictions,
           and their number; 0 and 0 where there is none.
         """
+
+    def filled(self, batch: Batch) -> np.ndarray:
+        """Share of its row that each example's tokens fill, ``[...]``; all 1 if rows stay whole.
+
+        Leaves are ``[..., S]`` or ``[...]``, of NumPy.
+        """
+        return np.ones(jax.tree.leaves(batch)[0].shape[:1])
+
+    def shortened(self, batch: Batch, share: float) -> Batch:
+        """The same examples in shorter rows, which hold all that fill at most this share."""
+        del share
+        return batch
 
 
 def example_losses(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -30,6 +31,7 @@ from collapipe_jax.models.layers import (
     narrowed,
     run_stack,
 )
+from collapipe_jax.models.padding import filled_share, shortened
 from collapipe_jax.models.split_model import SplitModel
 
 
@@ -189,3 +191,11 @@ class Translator(SplitModel):
         hidden = decode(decoder_params, self.sizes, target_in, encoded, mask, keys)
         scores, scored = logits(decoder_params, hidden), target_out != PAD_ID
         return summed_cross_entropy(scores, target_out, scored, self.sizes.label_smoothing)
+
+    def filled(self, batch: TranslationBatch) -> np.ndarray:
+        """Share of the row that the longer of source and target fills."""
+        return np.maximum(filled_share(batch.source_ids), filled_share(batch.target_ids))
+
+    def shortened(self, batch: TranslationBatch, share: float) -> TranslationBatch:
+        """The same pairs in shorter rows."""
+        return TranslationBatch(*(shortened(rows, share) for rows in batch))

@@ -8,6 +8,9 @@ from collapipe_jax.errors import InputError
 
 SCHEMES = ("iid", "dirichlet", "natural")
 
+_ROUNDS_BY_LENGTH = 32
+"""Most rounds whose samples are sorted by length."""
+
 
 def seeded_generator(seed: int | Sequence[int]) -> np.random.Generator:
     """Counter-based generator of one or several seeds from 0."""
@@ -166,6 +169,37 @@ def sample_round(
         own = indices[np.concatenate(order)[offset : offset + count]]
         drawn.append(own.reshape(local_steps, batch))
     return np.stack(drawn, axis=1).astype(np.int32)
+
+
+def sample_round_by_length(
+    seed: int,
+    cluster_indices: Sequence[np.ndarray],
+    lengths: np.ndarray,
+    round_index: int,
+    local_steps: int,
+    batch: int,
+) -> np.ndarray:
+    """:func:`sample_round` with samples of similar length in a round, the same in all clusters.
+
+    Each cluster sorts what :func:`sample_round` gives it for some rounds, at most one pass. The
+    shortest samples make one of these rounds, and so on. Rounds come in random order.
+
+    Args:
+      seed, cluster_indices, round_index, local_steps, batch: as there.
+      lengths: of every sample.
+
+    Returns:
+      int32 ``[H, N, B]``.
+    """
+    least = min(len(indices) for indices in cluster_indices)
+    rounds = int(np.clip(least // (local_steps * batch), 1, _ROUNDS_BY_LENGTH))
+    window, place = divmod(round_index, rounds)
+    drawn = sample_round(seed, cluster_indices, window, rounds * local_steps, batch)
+    own = np.moveaxis(drawn, 1, 0).reshape(len(cluster_indices), -1)
+    order = np.argsort(lengths[own], axis=1, kind="stable")
+    by_length = np.take_along_axis(own, order, axis=1).reshape(len(own), rounds, local_steps, batch)
+    turn = seeded_generator((seed, window, rounds)).permutation(rounds)[place]
+    return np.moveaxis(by_length[:, turn], 0, 1)
 
 
 def permutation_of_epoch(seed: int, cluster: int, epoch: int, count: int) -> np.ndarray:

@@ -59,6 +59,11 @@ class Objective(abc.ABC):
         del seed
         return jax.tree.map(lambda leaf: leaf[rows], self.data.train)
 
+    @functools.cached_property
+    def filled(self) -> np.ndarray:
+        """Share of its row that each training sample fills, ``[n]``."""
+        return self.model.filled(self.data.train)
+
     def starting_params(self, fresh: Params) -> Params:
         """Parameters to train from, given fresh ones."""
         return fresh

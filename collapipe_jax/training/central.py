@@ -37,8 +37,9 @@ def train_centrally(experiments: Sequence[Experiment], console: Console) -> list
         learner.init(initial_run_state(experiment).learning.params)
         for learner, experiment in zip(learners, experiments, strict=True)
     ]
-    learning = LearningRounds(learners, states, learning_place(experiments[0]))
-    rounds = experiments[0].config["training"]["rounds"]
+    training = experiments[0].config["training"]
+    place, rounds = learning_place(experiments[0]), training["rounds"]
+    learning = LearningRounds(learners, states, place, training["length_buckets"])
     starts = range(0, rounds, ROUNDS_PER_CALL)
     for start in track(starts, description="central", console=console):
         numbers = range(start, min(start + ROUNDS_PER_CALL, rounds))

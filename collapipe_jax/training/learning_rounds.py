@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -45,9 +45,17 @@ class LearningRounds:
       learners: ways of learning, of one structure but for their values.
       states: of the learners before their next round.
       place: where they learn. A single run may have a mesh that ``placement.RULES`` know.
+      length_buckets: number of lengths that mini-batches are padded to.
     """
 
-    def __init__(self, learners: Sequence[Learner], states: Sequence[Any], place: Sharding):
+    def __init__(
+        self,
+        learners: Sequence[Learner],
+        states: Sequence[Any],
+        place: Sharding,
+        length_buckets: int = 1,
+    ):
+        self._model, self._length_buckets = learners[0].model, length_buckets
         self._mesh: Any = place.mesh if isinstance(place, NamedSharding) else None
         self._alone = len(learners) == 1
         if self._alone:
@@ -72,7 +80,7 @@ class LearningRounds:
         """
         arguments = self._arguments(rounds)
         with self._mesh_in_use():
-            self._states, reports = learn(*arguments, alone=self._alone)
+            self._states, reports = learn(*arguments, **self._static())
         # Another placement would compile the next call anew.
         self._states = jax.device_put(self._states, self._states_place)
         reports = jax.device_get(reports)
@@ -86,7 +94,10 @@ class LearningRounds:
         """The program of :meth:`advance`, to compile it and to measure its memory."""
         arguments = self._arguments(rounds)
         with self._mesh_in_use():
-            return learn.lower(*arguments, alone=self._alone)
+            return learn.lower(*arguments, **self._static())
+
+    def _static(self) -> dict[str, Any]:
+        return {"alone": self._alone, "length_buckets": self._length_buckets}
 
     def _mesh_in_use(self) -> contextlib.AbstractContextManager:
         return jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext()
@@ -104,10 +115,21 @@ class LearningRounds:
             inputs = padded[0], keys[0], first[0], count[0]
         else:
             inputs = stack(padded), np.stack(keys), np.stack(first), np.stack(count)
+        inputs = *inputs, self._buckets(rounds)
         return self._learners, self._states, *jax.device_put(inputs, self._place)
 
+    def _buckets(self, rounds: Sequence[Rounds]) -> np.ndarray:
+        """Numbers of the shortest lengths that hold the mini-batches of every turn, ``[T]``."""
+        buckets = np.zeros(ROUNDS_PER_CALL, np.int32)
+        for own in rounds if self._length_buckets > 1 else ():
+            for turn, batch in enumerate(own.batches):
+                share = self._model.filled(batch).max()
+                bucket = int(np.ceil(share * self._length_buckets - 1e-9)) - 1
+                buckets[turn] = max(buckets[turn], bucket)
+        return buckets
 
-@functools.partial(jax.jit, donate_argnames="states", static_argnames="alone")
+
+@functools.partial(jax.jit, donate_argnames="states", static_argnames=("alone", "length_buckets"))
 def learn(
     learners: Learner,
     states: Any,
@@ -115,8 +137,10 @@ def learn(
     keys: Array,
     first: Array,
     count: Array,
+    buckets: Array,
     *,
     alone: bool,
+    length_buckets: int,
 ) -> tuple[Any, LearningReport]:
     """Rounds ``first`` to ``first + count - 1`` of every run.
 
@@ -125,26 +149,47 @@ def learn(
       data: batches and outcomes, leaves ``[T, ...]``.
       keys: data of the rounds' keys, ``[T, ...]``.
       first, count: array values.
-      alone: whether there is one run; else all leaves above have a leading axis of runs.
+      buckets: number of the length that every round's mini-batches have, ``[T]``, of all runs.
+      alone: whether there is one run; else all leaves but ``buckets`` have a leading axis of runs.
+      length_buckets: how many lengths there are. Each is compiled.
 
     Returns:
       States, and reports ``[T]``; NaN after ``count`` rounds.
     """
+    run = functools.partial(_learn_one, buckets, length_buckets)
     arguments = learners, states, data, keys, first, count
-    return _learn_one(*arguments) if alone else jax.vmap(_learn_one)(*arguments)
+    return run(*arguments) if alone else jax.vmap(run)(*arguments)
 
 
 def _learn_one(
-    learner: Learner, state: Any, data: tuple[Batch, Any], keys: Array, first: Array, count: Array
+    buckets: Array,
+    length_buckets: int,
+    learner: Learner,
+    state: Any,
+    data: tuple[Batch, Any],
+    keys: Array,
+    first: Array,
+    count: Array,
 ) -> tuple[Any, LearningReport]:
     """The rounds of one run."""
+
+    def at_length(number: int) -> Callable[..., tuple[Any, LearningReport]]:
+        share = (number + 1) / length_buckets
+
+        def learn_round(state: Any, batch: Batch, *rest: Any) -> tuple[Any, LearningReport]:
+            return learner.round(state, learner.model.shortened(batch, share), *rest)
+
+        return learn_round
+
+    lengths = [at_length(number) for number in range(length_buckets)]
 
     def one(turn: Array, carry: tuple[Any, LearningReport]) -> tuple[Any, LearningReport]:
         state, reports = carry
         batch, outcome = pick(data, turn)
         batch = spread(batch, (None, COPY, EXAMPLE))
         key = jax.random.wrap_key_data(keys[turn])
-        state, report = learner.round(state, batch, outcome, key, first + turn)
+        arguments = state, batch, outcome, key, first + turn
+        state, report = jax.lax.switch(buckets[turn], lengths, *arguments)
         reports = jax.tree.map(lambda rows, new: rows.at[turn].set(new), reports, report)
         return spread_state((state, reports))
 

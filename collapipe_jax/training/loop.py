@@ -205,7 +205,9 @@ class _Part:
         self.runs, self._networks = runs, [state.system for state in states]
         self._ahead = NetworkAhead(experiments, self._networks, [run.done for run in runs], cpu)
         self._learners = learners
-        self._learning = LearningRounds(self._learners, [state.learning for state in states], place)
+        buckets = experiments[0].config["training"]["length_buckets"]
+        learning = [state.learning for state in states]
+        self._learning = LearningRounds(self._learners, learning, place, buckets)
         self._new: list[tuple[list[NetworkRound], list[LearningReport], int]] = []
         self._seconds = 0.0
 
@@ -290,7 +292,8 @@ def _program(experiment: Experiment) -> Hashable:
     shapes = tuple(np.shape(leaf) for leaf in leaves), tuple(leaf.shape[1:] for leaf in samples)
     problem = experiment.system.mean_problem
     network = problem.clusters, problem.devices
-    return structure, shapes, network, config["local_steps"], config["batch"]
+    sizes = tuple(config[key] for key in ("local_steps", "batch", "length_buckets"))
+    return structure, shapes, network, sizes
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.seeds import seed_of
-from collapipe_jax.tasks.sampling import sample_round
+from collapipe_jax.tasks.sampling import sample_round, sample_round_by_length
 
 _ESTIMATE_BATCHES = 8  # of every cluster
 
@@ -52,7 +52,12 @@ _split = jax.jit(jax.vmap(jax.random.split))
 
 def round_batches(experiment: Experiment, index: int) -> Batch:
     """Mini-batches of a round, leaves ``[H, N, B, ...]``: a function of seed and round."""
-    rows = _sample(experiment, index, experiment.config["training"]["local_steps"])
+    training, indices = experiment.config["training"], experiment.cluster_indices
+    seed, sizes = experiment.config["seed"], (training["local_steps"], training["batch"])
+    if training["length_buckets"] > 1:
+        rows = sample_round_by_length(seed, indices, experiment.objective.filled, index, *sizes)
+    else:
+        rows = sample_round(seed, indices, index, *sizes)
     return experiment.objective.draw(rows, (experiment.config["seed"], index))
 
 
@@ -63,11 +68,6 @@ def estimate_batches(experiment: Experiment, index: int) -> Batch:
     """
     training = experiment.config["training"]
     after_training = training["rounds"] * training["local_steps"]
-    rows = _sample(experiment, after_training + index, _ESTIMATE_BATCHES)
+    sizes = after_training + index, _ESTIMATE_BATCHES, training["batch"]
+    rows = sample_round(experiment.config["seed"], experiment.cluster_indices, *sizes)
     return jax.tree.map(lambda leaf: leaf[rows], experiment.objective.data.train)
-
-
-def _sample(experiment: Experiment, index: int, steps: int) -> np.ndarray:
-    """Training samples of a round, ``[steps, N, B]``."""
-    seed, batch = experiment.config["seed"], experiment.config["training"]["batch"]
-    return sample_round(seed, experiment.cluster_indices, index, steps, batch)

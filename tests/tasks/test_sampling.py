@@ -9,6 +9,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.tasks.sampling import (
     permutation_of_epoch,
     sample_round,
+    sample_round_by_length,
     split_dirichlet,
     split_iid,
     split_natural,
@@ -213,3 +214,36 @@ def test_orders_are_uniform():
 def test_a_cluster_keeps_its_stream_when_others_change():
     alone = sample_round(2, CLUSTERS[:1], 1, 2, 3)
     assert np.array_equal(sample_round(2, CLUSTERS, 1, 2, 3)[:, :1], alone)
+
+
+def test_samples_by_length_are_those_of_the_stream_sorted():
+    """Windows of whole passes: every sample once, and rounds of similar length everywhere."""
+    sizes, steps, batch = (48, 60), 2, 4
+    clusters = [np.arange(size) + 100 * n for n, size in enumerate(sizes)]
+    lengths = np.random.default_rng(5).integers(1, 40, 200)
+    rounds = 6  # of 8 samples each, one pass of the smaller cluster
+    drawn = np.stack(
+        [sample_round_by_length(3, clusters, lengths, t, steps, batch) for t in range(2 * rounds)]
+    )
+    assert drawn.shape == (2 * rounds, steps, 2, batch)
+    assert drawn.dtype == np.int32
+    plain = stream(3, clusters, 2 * rounds, steps, batch)
+    for window in range(2):
+        own = drawn[window * rounds : (window + 1) * rounds]
+        for n in range(2):
+            part = plain[n, window * rounds * 8 : (window + 1) * rounds * 8]
+            np.testing.assert_array_equal(np.sort(own[:, :, n], axis=None), np.sort(part))
+        spans = lengths[own]  # [rounds, H, N, B]
+        means = spans.mean(axis=(1, 3))
+        np.testing.assert_array_equal(np.argsort(means[:, 0]), np.argsort(means[:, 1]))
+        ordered = spans[np.argsort(means[:, 0])]
+        assert np.all(ordered[1:].min(axis=(1, 3)) >= ordered[:-1].max(axis=(1, 3)))
+    orders = [lengths[drawn[w * rounds : (w + 1) * rounds]].mean(axis=(1, 2, 3)) for w in (0, 1)]
+    assert not np.array_equal(*map(np.argsort, orders))
+
+
+def test_a_round_by_length_takes_no_sample_twice_from_one_pass():
+    clusters, lengths = [np.arange(10), np.arange(100)], np.arange(100)
+    for t in range(5):
+        first = sample_round_by_length(0, clusters, lengths, t, 1, 5)[:, 0]
+        assert len(np.unique(first)) == 5
