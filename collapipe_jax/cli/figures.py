@@ -6,7 +6,8 @@
 Training runs, drawn together: progress, latency, queues, constants where they were estimated, and
 a gantt or gantt_clients a run. A race: these of its runs with the first seed and, with several
 seeds, race. Several races: race alone. A comparison: policies, memory, constraints, and reduction
-where it has dssra. A sweep: sweep and sweep_mean. A map: map.
+where it has dssra. A sweep: sweep and sweep_mean. A map: map. A sweep of training runs:
+training_sweep.
 """
 
 from collections.abc import Mapping, Sequence

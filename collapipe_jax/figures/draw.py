@@ -22,8 +22,10 @@ from collapipe_jax.figures import (
     reduction,
     style,
     sweep,
+    training_sweep,
 )
 from collapipe_jax.files.checkpoints import RunRecord, load_run
+from collapipe_jax.files.datasets import open_results
 from collapipe_jax.files.realisations import load_map, load_realisations, load_sweep
 from collapipe_jax.files.results import read_settings
 from collapipe_jax.files.studies import Run, load_race
@@ -50,6 +52,7 @@ KINDS: dict[str, Kind] = {
     "race": Kind(load_race, (race,), several=True),
     "sweep": Kind(load_sweep, (sweep,)),
     "map": Kind(load_map, (map,)),
+    "train": Kind(open_results, (training_sweep,)),
 }
 """Kinds of folders by the experiment that writes them; ``run`` is a training run."""
 

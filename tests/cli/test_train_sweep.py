@@ -9,11 +9,14 @@ from support import tiny_run
 import collapipe_jax as cp
 from collapipe_jax.cli.train import main
 from collapipe_jax.errors import InputError
+from collapipe_jax.figures import training_sweep
+from collapipe_jax.figures.draw import draw_folders
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 RATES = "--sweep=training.client_learning_rate=1e-3,4e-3"
 COMMON = [f"--config={tiny_run.__file__}", RATES, "--seeds=2"]
+COMMON += ["--config.evaluation.every_rounds=1"]
 COMMON += ["--config.training.rounds=2", "--config.training.warmup_steps=2"]
 
 
@@ -50,6 +53,21 @@ def test_shards_make_the_same_results(swept, tmp_path, capsys):
     expected = cp.open_results(swept)
     for name, values in cp.open_results(tmp_path).items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-4, err_msg=str(name))
+
+
+def test_scores_of_all_points_are_drawn(swept, tmp_path):
+    paths = draw_folders([str(swept)], tmp_path)
+    assert {path.name for path in paths} == {"training_sweep.pdf", "training_sweep.png"}
+    figure = training_sweep.draw(cp.open_results(swept))
+    rows, curves = figure.axes
+    assert [text.get_text() for text in rows.get_yticklabels()] == ["0.001", "0.004"]
+    assert rows.get_ylabel() == "client_learning_rate"
+    assert [line.get_label() for line in curves.lines]
+
+
+def test_the_last_score_is_the_last_one_known():
+    values = np.array([[1.0, np.nan, 3.0, np.nan], [np.nan, np.nan, np.nan, np.nan]])
+    np.testing.assert_array_equal(training_sweep._last_known(values), [3.0, np.nan])
 
 
 def test_a_finished_sweep_trains_nothing_anew(swept, monkeypatch):
