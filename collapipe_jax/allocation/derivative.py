@@ -183,15 +183,6 @@ def slope(
     )
 
 
-def _steepness(elasticity: Array) -> Array:
-    """Size of a time's elasticity to a share, at least 1.
-
-    A wider band shortens a message by itself, and lengthens it by the elasticity to its SINR.
-    Attempts may make that more than 2.
-    """
-    return jnp.maximum(jnp.abs(elasticity - 1.0), 1.0)
-
-
 def curvature(
     fixed: FixedPartition,
     terms: RoundTerms,
@@ -203,73 +194,128 @@ def curvature(
 ) -> Allocation:
     """Diagonal preconditioner: how fast the slope changes along each variable; no bound.
 
-    That of a bottleneck grows with the sharpness of its mean, that of a loss with its size.
-    docs/dssra.md derives the terms.
+    docs/dssra.md says which second derivatives it takes.
     """
-    active, nodes, sharpness = fixed.active, fixed.active.shape[0], 1.0 / temperature
-    time, stage, energy, sinr = times.total, times.stage, times.energy, terms.links.sinr
-    reliable = fixed.radio.retransmissions == "reliable"
-    forward_stiffness = sharpness * (1.0 - terms.flows.forward.part)
-    backward_stiffness = sharpness * (1.0 - terms.flows.backward.part)
-    hop_stiffness = jnp.stack(
-        [
-            _hop_stiffness(fixed, forward_stiffness, terms.flows.forward.part),
-            _hop_stiffness(fixed, backward_stiffness, terms.flows.backward.part),
-        ]
-    )
-    hop_time = time.hop + stage.hop * hop_stiffness
-    up_time = time.uplink + stage.uplink * forward_stiffness[nodes]
-    down_time = times.downlink + times.downlink_stage * backward_stiffness[nodes]
-
-    # Where losses dominate, steps follow the logarithm of the cost, which is less curved.
-    attempts = fixed.radio.harq_attempts
-    excess = excess_inverse_survival(terms.links.hazard)
-    damping = 1.0 - loss_cost_per_excess(fixed) * excess / marginals.objective
-    damping = jnp.clip(damping, 0.0, 1.0)
-
-    def loss(fall, time, sinr):
-        if reliable:  # nothing is lost; attempts lengthen a time by e^z, whose slope changes by z
-            return time * threshold_over(fixed.radio, sinr)
-        return sinrs.cost_per_hazard * fall * (attempts + damping * fall)
-
-    def ceiling(part, elasticity):
-        return part * (1.0 - part) * elasticity**2 * sharpness
-
-    parts = terms.bit_time
-    hop_ceiling = ceiling(parts.hop.part, sinrs.efficiency.hop) * time.hop
-    up_ceiling = ceiling(parts.uplink.part, sinrs.efficiency.uplink) * time.uplink
-    move_ceiling = ceiling(parts.move.part, sinrs.efficiency.move)
-    if reliable:
-        steep = sinrs.time.move
-        move_ceiling = move_ceiling + threshold_over(fixed.radio, sinr.move) + steep * (steep - 1.0)
-    hop_time, hop_loss, hop_ceiling = fusion_barrier(
-        (hop_time, loss(sinrs.hazard.hop, time.hop, sinr.hop), hop_ceiling)
-    )
-    up_loss = loss(sinrs.hazard.uplink, time.uplink, sinr.uplink)
-    share = hop_time * _steepness(sinrs.time.hop) ** 2 if reliable else hop_time
+    active, sharpness = fixed.active, 1.0 / temperature
+    energy, is_reliable = times.energy, fixed.radio.retransmissions == "reliable"
+    time, down_time = _time_curvatures(fixed, terms, times, sharpness)
+    loss = _loss_curvatures(fixed, terms, marginals, times, sinrs)
+    ceiling = _ceiling_curvatures(fixed, terms, times, sinrs, sharpness)
+    hop_time, hop_loss, hop_ceiling = fusion_barrier((time.hop, loss.hop, ceiling.hop))
+    share = hop_time * _steepness(sinrs.time.hop) ** 2 if is_reliable else hop_time
     share = sum_nodes(share + hop_ceiling + hop_loss)
     hop = sinrs.time.hop**2 * hop_time + hop_ceiling + hop_loss + energy.hop
-    move = (sinrs.time.move + move_ceiling) * time.move + energy.move
+    move = (sinrs.time.move + ceiling.move) * times.total.move + energy.move
     hop, move = fusion_barrier((hop, move))
-    uplink = sinrs.time.uplink**2 * up_time + up_ceiling + up_loss + energy.uplink
+    uplink = sinrs.time.uplink**2 * time.uplink + ceiling.uplink + loss.uplink + energy.uplink
 
     # The maximum of the latencies curves with the square of a variable's part in it.
     latency_cost = marginals.cost_per_s * terms.cluster_latency_s
     spread = sharpness * (1.0 - marginals.latency_part)
     spread = spread / jnp.where(latency_cost > 0, latency_cost, 1.0)
-    hop_part, up_part = time.hop - energy.hop, time.uplink - energy.uplink
-    down_part = times.downlink
+    hop_part, up_part = times.total.hop - energy.hop, times.total.uplink - energy.uplink
+    down_part, up_time = times.downlink, time.uplink
     if times.received is not None:
         hop_part, down_part = hop_part - times.received.hop, down_part - times.received.uplink
     power_part = sinrs.time.hop * hop_part
     power_part = power_part[0] + from_previous_active(power_part[1], active)
-    if reliable:
+    if is_reliable:
         steep = _steepness(sinrs.time.uplink)
         hop_part, up_part = hop_part * _steepness(sinrs.time.hop), up_part * steep
         up_time = up_time * steep**2
     return Allocation(
         d2d_share=share + spread * sum_nodes(hop_part) ** 2,
         d2d_power=sum_by_sender(hop, move, active) + interference_cost + spread * power_part**2,
-        d2e_share=up_time + up_loss + down_time + spread * (up_part + down_part) ** 2,
+        d2e_share=up_time + loss.uplink + down_time + spread * (up_part + down_part) ** 2,
         d2e_power=uplink + spread * (sinrs.time.uplink * up_part) ** 2,
+    )
+
+
+def _steepness(elasticity: Array) -> Array:
+    """Size of a time's elasticity to a share, at least 1.
+
+    A wider band shortens a message by itself, and lengthens it by the elasticity to its SINR.
+    Attempts may make that more than 2.
+    """
+    return jnp.maximum(jnp.abs(elasticity - 1.0), 1.0)
+
+
+def _time_curvatures(
+    fixed: FixedPartition, terms: RoundTerms, times: TimeSlopes, sharpness: float
+) -> tuple[Messages, PerCluster]:
+    """Curvature by the logarithms of times on air, moves left out, and by the downlink's.
+
+    A bottleneck adds the sharpness of its mean.
+    """
+    nodes, total, stage = fixed.active.shape[0], times.total, times.stage
+    flows = terms.flows.forward, terms.flows.backward
+    forward, backward = (sharpness * (1.0 - flow.part) for flow in flows)
+    hop = jnp.stack(
+        [
+            _hop_stiffness(fixed, stiffness, flow.part)
+            for stiffness, flow in zip((forward, backward), flows, strict=True)
+        ]
+    )
+    time = Messages(
+        hop=total.hop + stage.hop * hop,
+        move=jnp.zeros(()),
+        uplink=total.uplink + stage.uplink * forward[nodes],
+    )
+    return time, times.downlink + times.downlink_stage * backward[nodes]
+
+
+def _loss_curvatures(
+    fixed: FixedPartition,
+    terms: RoundTerms,
+    marginals: Marginals,
+    times: TimeSlopes,
+    sinrs: SinrSlopes,
+) -> Messages:
+    """Curvature of losses by the logarithms of SINRs, moves left out.
+
+    Where losses dominate, steps follow the logarithm of the cost, which is less curved. Reliable
+    links lose nothing: attempts lengthen a time by ``e^z``, whose slope changes by ``z``.
+    """
+    excess = excess_inverse_survival(terms.links.hazard)
+    damping = 1.0 - loss_cost_per_excess(fixed) * excess / marginals.objective
+    damping = jnp.clip(damping, 0.0, 1.0)
+
+    def loss(fall, time, sinr):
+        if fixed.radio.retransmissions == "reliable":
+            return time * threshold_over(fixed.radio, sinr)
+        return sinrs.cost_per_hazard * fall * (fixed.radio.harq_attempts + damping * fall)
+
+    fall, time, sinr = sinrs.hazard, times.total, terms.links.sinr
+    return Messages(
+        hop=loss(fall.hop, time.hop, sinr.hop),
+        move=jnp.zeros(()),
+        uplink=loss(fall.uplink, time.uplink, sinr.uplink),
+    )
+
+
+def _ceiling_curvatures(
+    fixed: FixedPartition,
+    terms: RoundTerms,
+    times: TimeSlopes,
+    sinrs: SinrSlopes,
+    sharpness: float,
+) -> Messages:
+    """Curvature of the smooth ceiling of the spectral efficiency, that of moves over their time.
+
+    Attempts on a move are part of the latter.
+    """
+
+    def ceiling(part, elasticity):
+        return part * (1.0 - part) * elasticity**2 * sharpness
+
+    parts, efficiency = terms.bit_time, sinrs.efficiency
+    move = ceiling(parts.move.part, efficiency.move)
+    if fixed.radio.retransmissions == "reliable":
+        steep = sinrs.time.move
+        attempts = threshold_over(fixed.radio, terms.links.sinr.move)
+        move = move + attempts + steep * (steep - 1.0)
+    return Messages(
+        hop=ceiling(parts.hop.part, efficiency.hop) * times.total.hop,
+        move=move,
+        uplink=ceiling(parts.uplink.part, efficiency.uplink) * times.total.uplink,
     )
