@@ -314,8 +314,8 @@ KEYS: dict[str, Any] = {
         Workload,
         backend=key(
             "sequential",
-            "`sequential` scans the encoder, others run its segments, `sharded` on a device a "
-            "stage; the result is the same (docs/pipeline.md)",
+            "`sequential` scans the encoder, others run its segments, `sharded` on a mesh of "
+            "devices; the result is the same (docs/pipeline.md)",
             choices=BACKENDS,
         ),
         micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),

@@ -2,7 +2,7 @@
 
 The gradient of a synchronous pipeline does not depend on the partition, so training
 may use ``sequential``; ``vmapped`` and ``sharded`` run the partition as a pipeline, on one
-device and on one device per stage.
+device and on a mesh of them.
 """
 
 from typing import NamedTuple
@@ -15,11 +15,13 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, encoder_block
 from collapipe_jax.models.layers import Params, layer_keys, narrowed, rematerialised
+from collapipe_jax.pipeline.mesh import STAGE, make_pipeline_mesh
 from collapipe_jax.pipeline.sharded import forward_sharded
 from collapipe_jax.pipeline.slots import (
     check_micro_batches,
     check_partition,
     cut,
+    fold_stages,
     gather_slots,
     holds,
     segment_layout,
@@ -32,7 +34,7 @@ class Execution(NamedTuple):
     """How the encoder is executed; it changes neither values nor gradients. Static."""
 
     # ``sequential``, one scan over the stack; ``vmapped``, all stages at once under ``jax.vmap``;
-    # or ``sharded``, a device per stage
+    # or ``sharded``, on a mesh of devices
     backend: str = "sequential"
     micro_batches: int = 1  # number of micro-batches of a pipeline, a divisor of ``B``
     capacity: int = 0  # most blocks of a device of a pipeline, for which it has room; 0: all
@@ -60,7 +62,7 @@ def encode_clusters(
       mask: ``[N, B, S]``.
       segments: ``[N, K]``; ``sequential`` does not read them.
       keys: ``[N, B]``.
-      execution: ``sharded`` needs ``N K`` devices.
+      execution: ``sharded`` runs on the mesh of ``mesh.make_pipeline_mesh``.
 
     Returns:
       Activations ``[N, B, S, h]`` of x's type. Under ``jax.jit`` a partition that does not fit
@@ -68,7 +70,7 @@ def encode_clusters(
 
     Raises:
       InputError: on an unknown backend; for a pipeline, on a partition that is missing or
-        does not fit, micro-batches that do not divide B, or too few devices.
+        does not fit, micro-batches that do not divide B, or too few devices of several hosts.
     """
     if execution.backend == "sequential":
         # One batched product for all clusters instead of a loop over them.
@@ -76,9 +78,15 @@ def encode_clusters(
         return run(encoder_params, x, mask, keys)
     if segments is None:
         raise InputError("segments", None, "is missing", "Give the blocks of every device")
-    capacity = min(execution.capacity or config.encoder_blocks, config.encoder_blocks)
-    slots = gather_slots(encoder_params, segments, capacity)
-    return run_slots(slots, config, x, mask, segments, keys, execution)
+    blocks = config.encoder_blocks
+    capacity = min(execution.capacity or blocks, blocks)
+    fits = check_pipeline(segments, blocks, capacity, x.shape[1], execution.micro_batches)
+    if execution.backend == "sharded":
+        columns = make_pipeline_mesh(*segments.shape).shape[STAGE]
+        segments, capacity = fold_stages(segments, capacity, columns)
+    slots = gather_slots(encoder_params, segments, min(capacity, blocks))
+    y = run_slots(slots, config, x, mask, segments, keys, execution)
+    return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
 
 def run_slots(
@@ -90,18 +98,18 @@ def run_slots(
     keys: Array | None,
     execution: Execution,
 ) -> Array:
-    """``encode_clusters`` as a pipeline, from slots ``[N, K, capacity, ...]`` already gathered."""
-    fits = check_pipeline(slots, config, x, segments, execution.micro_batches)
+    """``encode_clusters`` as a pipeline, from slots that hold a partition that fits.
+
+    ``sharded`` needs a mesh with a column for every stage.
+    """
     inputs = slots, x, mask, segments, keys
     if execution.backend == "sharded":
-        y = forward_sharded(config, execution.micro_batches, *inputs)
-    elif execution.backend == "vmapped":
+        return forward_sharded(config, execution.micro_batches, *inputs)
+    if execution.backend == "vmapped":
         run = jax.vmap(lambda *own: _forward_vmapped(config, execution.micro_batches, *own))
-        y = run(*inputs)
-    else:
-        remedy = f"Choose one of {', '.join(BACKENDS[1:])}"
-        raise InputError("pipeline.backend", execution.backend, "is no pipeline", remedy)
-    return jnp.where(fits[:, None, None, None], y, jnp.nan)
+        return run(*inputs)
+    remedy = f"Choose one of {', '.join(BACKENDS[1:])}"
+    raise InputError("pipeline.backend", execution.backend, "is no pipeline", remedy)
 
 
 def _forward_vmapped(
@@ -149,14 +157,13 @@ def _forward_vmapped(
 
 
 def check_pipeline(
-    slots: Params, config: EncoderConfig, x: Array, segments: Array, micro_batches: int
+    segments: Array, blocks: int, capacity: int, batch: int, micro_batches: int
 ) -> Array:
     """Whether each cluster's partition fits, ``[N]`` bool; for use under ``jax.jit``.
 
     Raises:
       InputError: on micro-batches, or a partition of known values, that do not fit.
     """
-    capacity = jax.tree.leaves(slots)[0].shape[2]
-    check_partition(segments, config.encoder_blocks, capacity)
-    check_micro_batches(x.shape[1], micro_batches)
-    return jnp.asarray(holds(segments, config.encoder_blocks, capacity))
+    check_partition(segments, blocks, capacity)
+    check_micro_batches(batch, micro_batches)
+    return jnp.asarray(holds(segments, blocks, capacity))

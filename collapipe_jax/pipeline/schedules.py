@@ -10,12 +10,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import PartitionSpec
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import Params, narrowed
 from collapipe_jax.pipeline.execution import Execution, check_pipeline, run_slots
-from collapipe_jax.pipeline.mesh import ON_CLUSTER, ON_DEVICE, STAGE, from_stage, hop, shard
+from collapipe_jax.pipeline.mesh import (
+    EVERYWHERE,
+    ON_CLUSTER,
+    ON_DEVICE,
+    STAGE,
+    from_stage,
+    hop,
+    shard,
+)
 from collapipe_jax.pipeline.passes import Kept
 from collapipe_jax.pipeline.sharded import own_stage
 from collapipe_jax.pipeline.slots import cut
@@ -54,10 +61,12 @@ def gpipe(step: Step) -> tuple[Array, Gradients]:
     Results and errors are those of ``one_f_one_b``. A stage keeps the arrays of all M
     micro-batches, and the loss runs once over the whole mini-batch.
     """
+    fits = _check(step)
 
     def run(slots: Params, x: Array) -> Array:
         rest = step.mask, step.segments, step.keys, Execution("sharded", step.micro_batches)
-        return run_slots(slots, step.config, x, *rest)
+        encoded = run_slots(slots, step.config, x, *rest)
+        return jnp.where(fits[:, None, None, None], encoded, jnp.nan)
 
     encoded, pull_back = jax.vjp(run, step.slots, step.x)
     by_head = jax.vmap(jax.value_and_grad(step.loss, argnums=(0, 1)), in_axes=(None, 0, 0))
@@ -126,15 +135,22 @@ def one_f_one_b(step: Step) -> tuple[Array, Gradients]:
       InputError: on a partition or micro-batches that do not fit, or too few devices.
     """
     static, rest = (step.config, step.micro_batches), (step.mask, step.segments, step.keys)
-    fits = check_pipeline(step.slots, step.config, step.x, step.segments, step.micro_batches)
-    in_specs = ON_DEVICE, PartitionSpec(), ON_CLUSTER, ON_CLUSTER, ON_CLUSTER, ON_CLUSTER
+    fits = _check(step)
+    in_specs = ON_DEVICE, EVERYWHERE, ON_CLUSTER, ON_CLUSTER, ON_CLUSTER, ON_CLUSTER
     out_specs = ON_CLUSTER, Gradients._make((ON_DEVICE, ON_CLUSTER, ON_CLUSTER))
-    on_device = partial(_on_device, static, step.loss)
-    run = shard(on_device, step.segments.shape, in_specs, out_specs)
+    on_stage = partial(_on_stage, static, step.loss)
+    run = shard(on_stage, step.segments.shape, in_specs, out_specs)
     return run(step.slots, step.head, step.x, rest, step.data, fits)
 
 
-def _on_device(
+def _check(step: Step) -> Array:
+    """Whether each cluster's partition fits, ``[N]`` bool."""
+    capacity, batch = jax.tree.leaves(step.slots)[0].shape[2], step.x.shape[1]
+    blocks = step.config.encoder_blocks
+    return check_pipeline(step.segments, blocks, capacity, batch, step.micro_batches)
+
+
+def _on_stage(
     static: tuple[EncoderConfig, int],
     loss: Loss,
     slots: Params,
@@ -144,9 +160,9 @@ def _on_device(
     data: Any,
     fits: Array,
 ) -> tuple[Array, Gradients]:
-    """Inside ``shard``: all ticks of a device; ``static``, slots, rest as in ``own_stage``."""
+    """Inside ``shard``: all ticks of a stage; ``static``, slots, rest as in ``own_stage``."""
     (config, micro_batches), stage = static, own_stage(static, slots, rest)
-    inputs, data = cut(jax.tree.map(lambda leaf: leaf[0], (x, data)), micro_batches)
+    inputs, data = cut((x, data), micro_batches)
     index, stages = jax.lax.axis_index(STAGE), jax.lax.axis_size(STAGE)
     is_first, is_last = index == 0, index == stages - 1
     blank = jnp.full_like(narrowed(inputs[0], config), jnp.nan)
@@ -191,9 +207,9 @@ def _on_device(
     before = _Carry._make((blank, blank, blank, kept, *sums, jnp.zeros(())))
     after, _ = jax.lax.scan(tick, before, jnp.arange(ticks(stages, micro_batches)))
     total, by_head = from_stage(stages - 1, (after.loss, after.head))
-    by_x = from_stage(0, after.x).reshape(x.shape[1:])
-    found = total, Gradients(jax.tree.map(lambda g: g[None], after.slots), by_head, by_x)
-    return jax.tree.map(lambda leaf: jnp.where(fits[0], leaf, jnp.nan)[None], found)
+    by_x = from_stage(0, after.x).reshape(x.shape)
+    found = total, Gradients(after.slots, by_head, by_x)
+    return jax.tree.map(lambda leaf: jnp.where(fits, leaf, jnp.nan), found)
 
 
 def _add_loss(

@@ -1,6 +1,6 @@
-"""The pipeline on a device per stage: ``jax.shard_map`` over clusters by stages, as GPipe.
+"""The pipeline on a mesh of devices: ``jax.shard_map`` over clusters by stages, as GPipe.
 
-Every device holds its own segment's slots and runs those blocks only; activations and
+Every device holds its own stage's slots and runs those blocks only; activations and
 gradients hop to the next stage by ``ppermute``. The forward flow ends before the backward flow
 starts, so a device keeps all ``M`` micro-batches (docs/system-model.md (15)).
 """
@@ -28,7 +28,7 @@ def forward_sharded(
     segments: Array,
     keys: Array | None,
 ) -> Array:
-    """The outputs of all clusters' encoders, each on its own row of a mesh; differentiable.
+    """The outputs of all clusters' encoders, each on a row of a mesh; differentiable.
 
     Args and result are those of ``execution.run_slots``.
     """
@@ -50,19 +50,18 @@ def _pipeline_backward(static: tuple, residual: tuple, cotangent: Array) -> tupl
     """Gradients from the last stage to the first."""
     slots, rest, kept = residual
 
-    def on_device(slots: Params, rest: tuple, kept: Kept, cotangent: Array) -> tuple[Params, Array]:
-        stage, kept = own_stage(static, slots, rest), [rows[0, 0] for rows in kept]
+    def on_stage(slots: Params, rest: tuple, kept: Kept, cotangent: Array) -> tuple[Params, Array]:
+        stage = own_stage(static, slots, rest)
 
         def run(x: Array, number: Array, busy: Array, sums: Params) -> tuple[Array, Params]:
             return stage.backward(x, number, busy, kept, sums)
 
-        sums = jax.tree.map(jnp.zeros_like, stage.slots)
-        outputs, gradients = _flow(run, cut(cotangent[0], static[1]), sums, -1)
-        gradients = jax.tree.map(lambda leaf: leaf[None, None], gradients)
+        sums = jax.tree.map(jnp.zeros_like, slots)
+        outputs, gradients = _flow(run, cut(cotangent, static[1]), sums, -1)
         return gradients, outputs.reshape(cotangent.shape)
 
     specs = ON_DEVICE, ON_CLUSTER, ON_DEVICE, ON_CLUSTER
-    run = shard(on_device, rest[1].shape, specs, (ON_DEVICE, ON_CLUSTER))
+    run = shard(on_stage, rest[1].shape, specs, (ON_DEVICE, ON_CLUSTER))
     return *run(slots, rest, kept, cotangent), None
 
 
@@ -75,14 +74,14 @@ def _flow_forward(
 ) -> tuple[Array, Kept]:
     """Activations from the first stage to the last, with the kept arrays if asked for."""
 
-    def on_device(slots: Params, x: Array, rest: tuple) -> tuple[Array, Kept]:
-        stage, inputs = own_stage(static, slots, rest), cut(x[0], static[1])
+    def on_stage(slots: Params, x: Array, rest: tuple) -> tuple[Array, Kept]:
+        stage, inputs = own_stage(static, slots, rest), cut(x, static[1])
         kept = stage.empty_kept(inputs[0], len(inputs)) if keeps else []
         outputs, kept = _flow(stage.forward, inputs, kept, 1)
-        return outputs.reshape(x.shape), [rows[None, None] for rows in kept]
+        return outputs.reshape(x.shape), kept
 
     specs = ON_DEVICE, ON_CLUSTER, ON_CLUSTER
-    return shard(on_device, rest[1].shape, specs, (ON_CLUSTER, ON_DEVICE))(slots, x, rest)
+    return shard(on_stage, rest[1].shape, specs, (ON_CLUSTER, ON_DEVICE))(slots, x, rest)
 
 
 def own_stage(static: tuple[EncoderConfig, int], slots: Params, rest: tuple) -> Stage:
@@ -90,14 +89,14 @@ def own_stage(static: tuple[EncoderConfig, int], slots: Params, rest: tuple) -> 
 
     Args:
       static: sizes, and ``M``.
-      slots: of the device, every leaf ``[1, 1, capacity, ...]``.
-      rest: its cluster's mask ``[1, B, S]``, segments ``[1, K]`` and keys ``[1, B]`` or None.
+      slots: of the stage, every leaf ``[capacity, ...]``.
+      rest: its cluster's mask ``[B, S]``, segments ``[K]`` and keys ``[B]`` or None.
     """
     (config, count), index = static, jax.lax.axis_index(STAGE)
-    mask, sizes, keys = jax.tree.map(lambda leaf: leaf[0], rest)
-    own = jax.tree.map(lambda leaf: leaf[0, 0], slots)
-    size = jnp.minimum(sizes[index], len(jax.tree.leaves(own)[0]))
-    return Stage(config, own, (jnp.cumsum(sizes) - sizes)[index], size, *cut((mask, keys), count))
+    mask, sizes, keys = rest
+    size = jnp.minimum(sizes[index], len(jax.tree.leaves(slots)[0]))
+    first = (jnp.cumsum(sizes) - sizes)[index]
+    return Stage(config, slots, first, size, *cut((mask, keys), count))
 
 
 def _flow(

@@ -40,6 +40,22 @@ def gather_slots(encoder_params: Params, segments: Array, capacity: int) -> Para
     return jax.vmap(gather)(encoder_params, segments)
 
 
+def fold_stages(segments: Array, capacity: int, stages: int) -> tuple[Array, int]:
+    """Consecutive devices as one stage each.
+
+    Args:
+      segments: ``[N, K]``.
+      capacity: most blocks of one of the devices.
+      stages: a divisor of ``K`` (static).
+
+    Returns:
+      Blocks of the stages ``[N, stages]``, and the most blocks of one.
+    """
+    clusters, devices = segments.shape
+    folded = segments.reshape(clusters, stages, devices // stages).sum(-1)
+    return folded, capacity * (devices // stages)
+
+
 def holds(segments: Array | np.ndarray, blocks: int, capacity: int) -> Array | np.ndarray:
     """Whether the devices can run a partition, ``[...]`` bool.
 

@@ -342,7 +342,8 @@ def test_a_pipeline_that_cannot_run_is_refused(changes, key, remedy):
     assert remedy in error.remedy
 
 
-def test_too_few_devices_for_the_stages_are_reported_before_any_work(no_work):
+def test_too_few_devices_of_several_hosts_are_reported_before_any_work(no_work, monkeypatch):
+    monkeypatch.setattr(build.jax, "process_count", lambda: 2)
     config = changed("pipeline.backend", "sharded")
     config.network.update({"clusters": 3, "devices": 3})
     with pytest.raises(InputError, match="fit the 8 devices"):

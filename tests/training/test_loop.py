@@ -29,7 +29,7 @@ from collapipe_jax.training import history, network_ahead, ongoing_run
 from collapipe_jax.training import loop as train
 from collapipe_jax.training.history import run_constants
 from collapipe_jax.training.learning_rounds import LearningRounds, learn
-from collapipe_jax.training.ongoing_run import initial_run_state
+from collapipe_jax.training.ongoing_run import OngoingRun, initial_run_state
 
 ROUNDS = 6
 
@@ -328,6 +328,18 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
                     state, _ = checkpoints.load(1, initial_run_state(piped))
     _, record, _ = undisturbed
     np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"),
+    [(8, "2 x 2 devices run 2 clusters x 2 stages; 4 are idle"), (2, "2 x 1 devices run 2")],
+)
+def test_a_run_says_how_stages_share_devices(devices, told, tmp_path, monkeypatch):
+    config, first, out = tiny_run.get_config(), jax.devices()[:devices], io.StringIO()
+    config.pipeline.backend = "sharded"
+    monkeypatch.setattr(jax, "devices", lambda: first)
+    with OngoingRun(build_experiment(config), tmp_path, False, Console(file=out, width=200)):
+        assert told in out.getvalue()
 
 
 @pytest.mark.slow
