@@ -318,7 +318,14 @@ KEYS: dict[str, Any] = {
             "devices; the result is the same (docs/pipeline.md)",
             choices=BACKENDS,
         ),
-        micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),
+        micro_batches=key(
+            1,
+            "micro-batches of a pipeline that runs, while the clock has the decided number; 0 runs "
+            "that one, with the backend `sharded`",
+            ">= 0",
+            why="1: the number changes no result, and products of whole mini-batches are fastest "
+            "(docs/pipeline.md)",
+        ),
         capacity=key(
             0,
             "most blocks that a device of a pipeline may take, and its room on the mesh of "

@@ -127,7 +127,7 @@ class PipelineLearner:
 
         def encode(clients: Params) -> Array:
             x, mask = jax.vmap(model.embed)(clients["embedding"], batch, keys)
-            rest = x, mask, outcome.segments, keys, self.execution
+            rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
             return encode_clusters(clients["encoder"], model.sizes, *rest)
 
         def server_loss(encoded: Array, decoder: Params) -> tuple[Array, tuple[Array, Array]]:

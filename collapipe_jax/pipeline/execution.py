@@ -36,8 +36,12 @@ class Execution(NamedTuple):
     # ``sequential``, one scan over the stack; ``vmapped``, all stages at once under ``jax.vmap``;
     # or ``sharded``, on a mesh of devices
     backend: str = "sequential"
-    micro_batches: int = 1  # number of micro-batches of a pipeline, a divisor of ``B``
+    # Number of micro-batches of a pipeline, a divisor of ``B``; where it is decided, the most
+    # that it may be
+    micro_batches: int = 1
     capacity: int = 0  # most blocks of a device of a pipeline, for which it has room; 0: all
+    # Whether ``sharded`` runs the number of micro-batches that is decided for every cluster
+    decided: bool = False
 
 
 SEQUENTIAL = Execution()
@@ -52,6 +56,7 @@ def encode_clusters(
     segments: Array | None = None,
     keys: Array | None = None,
     execution: Execution = SEQUENTIAL,
+    micro_batches: Array | None = None,
 ) -> Array:
     """The outputs of all clusters' encoders.
 
@@ -63,6 +68,8 @@ def encode_clusters(
       segments: ``[N, K]``; ``sequential`` does not read them.
       keys: ``[N, B]``.
       execution: ``sharded`` runs on the mesh of ``mesh.make_pipeline_mesh``.
+      micro_batches: ``M_n [N]``, divisors of that of the execution, which reads them where they
+        are decided. Another number gives the same values at another time.
 
     Returns:
       Activations ``[N, B, S, h]`` of x's type. Under ``jax.jit`` a partition that does not fit
@@ -85,7 +92,7 @@ def encode_clusters(
         columns = make_pipeline_mesh(*segments.shape).shape[STAGE]
         segments, capacity = fold_stages(segments, capacity, columns)
     slots = gather_slots(encoder_params, segments, min(capacity, blocks))
-    y = run_slots(slots, config, x, mask, segments, keys, execution)
+    y = run_slots(slots, config, x, mask, segments, keys, execution, micro_batches)
     return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
 
@@ -97,16 +104,20 @@ def run_slots(
     segments: Array,
     keys: Array | None,
     execution: Execution,
+    micro_batches: Array | None = None,
 ) -> Array:
     """``encode_clusters`` as a pipeline, from slots that hold a partition that fits.
 
     ``sharded`` needs a mesh with a column for every stage.
     """
-    inputs = slots, x, mask, segments, keys
+    inputs, most = (slots, x, mask, segments, keys), execution.micro_batches
     if execution.backend == "sharded":
-        return forward_sharded(config, execution.micro_batches, *inputs)
+        lag = None
+        if execution.decided and micro_batches is not None:
+            lag = -(-most // micro_batches)
+        return forward_sharded(config, most, *inputs, lag)
     if execution.backend == "vmapped":
-        run = jax.vmap(lambda *own: _forward_vmapped(config, execution.micro_batches, *own))
+        run = jax.vmap(lambda *own: _forward_vmapped(config, most, *own))
         return run(*inputs)
     remedy = f"Choose one of {', '.join(BACKENDS[1:])}"
     raise InputError("pipeline.backend", execution.backend, "is no pipeline", remedy)

@@ -330,6 +330,8 @@ def test_every_shipped_configuration_passes_the_checks(monkeypatch):
         ({"backend": "threads"}, "pipeline.backend", "vmapped"),
         ({"backend": "vmapped", "micro_batches": 3}, "pipeline.micro_batches", "divisor"),
         ({"micro_batches": 2}, "pipeline.micro_batches", "another backend"),
+        ({"micro_batches": 0}, "pipeline.micro_batches", "another backend"),
+        ({"backend": "vmapped", "micro_batches": 0}, "pipeline.micro_batches", "sharded"),
         ({"backend": "vmapped", "schedule": "1f1b"}, "pipeline.schedule", "sequential"),
         ({"capacity": 1}, "pipeline.capacity", "network.devices"),
     ],

@@ -1,5 +1,6 @@
 """Clusters side by side on a mesh: each its own encoder, and their mean as one sum."""
 
+import collections
 import functools
 import itertools
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
+from support.compilations import compiles
 from support.leaves_close import assert_close
 
 from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
@@ -18,6 +20,7 @@ from collapipe_jax.federated.learner import aggregate, participant_shares
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import example_keys
+from collapipe_jax.pipeline import sharded
 from collapipe_jax.pipeline.execution import Execution, encode_clusters, run_slots
 from collapipe_jax.pipeline.mesh import largest_shape, make_pipeline_mesh
 from collapipe_jax.pipeline.slots import gather_slots
@@ -170,6 +173,55 @@ def test_fewer_devices_give_the_same(problem, monkeypatch, devices):
     np.testing.assert_array_equal(found[1], expected[1])
     # The compiler fuses what a pass back through a block adds up in its own way on every mesh.
     assert_close(found[0], expected[0], 1e-5)
+
+
+DECIDED = ([1, 1], [4, 1], [2, 4], [4, 4])
+
+
+@pytest.mark.parametrize("devices", [8, pytest.param(3, marks=pytest.mark.slow)])
+def test_decided_micro_batches_change_no_bit_and_cost_one_compilation(
+    problem, monkeypatch, devices
+):
+    """Each cluster has a number of its own, on rows of their own and on one row."""
+    first = jax.devices()[:devices]
+    monkeypatch.setattr(jax, "devices", lambda: first)
+    params, x, mask = problem
+    rest, decided = (SEGMENTS, KEYS), Execution("sharded", 4, decided=True)
+
+    @functools.partial(jax.jit, compiler_options=QUICK, static_argnames="execution")
+    def gradient(params, x, micro_batches, execution):
+        def loss(params, x):
+            y = encode_clusters(params, CONFIG, x, mask, *rest, execution, micro_batches)
+            return jnp.sin(3.0 * y).sum(), y
+
+        return jax.grad(loss, argnums=(0, 1), has_aux=True)(params, x)
+
+    expected, outputs = gradient(params, x, None, Execution("sharded", 4))
+    with compiles(gradient, 1):
+        for counts in DECIDED:
+            found = gradient(params, x, jnp.array(counts), decided)
+            np.testing.assert_array_equal(found[1], outputs)
+            assert_close(found[0], expected, 1e-5)
+
+
+@pytest.mark.parametrize("counts", DECIDED)
+def test_a_pipeline_takes_the_turns_of_its_micro_batches(problem, monkeypatch, counts):
+    """A hop a turn: ``(M + K - 1) G / M`` of them, for the slowest of the clusters."""
+    turns, hop = collections.Counter(), sharded.hop
+
+    def count_hop(message, direction):
+        place = jax.lax.axis_index("cluster"), jax.lax.axis_index("stage")
+        jax.debug.callback(lambda *place: turns.update([tuple(map(int, place))]), *place)
+        return hop(message, direction)
+
+    monkeypatch.setattr(sharded, "hop", count_hop)
+    params, x, mask = problem
+    execution = Execution("sharded", 4, decided=True)
+    inputs = SEGMENTS, None, execution, jnp.array(counts)
+    jax.block_until_ready(encode_clusters(params, CONFIG, x, mask, *inputs))
+    jax.effects_barrier()
+    slowest = max((count + 3 - 1) * 4 // count for count in counts)
+    assert turns == {(row, column): slowest for row in range(2) for column in range(3)}
 
 
 def test_a_device_of_two_stages_refuses_what_one_of_them_does_not_hold(problem, monkeypatch):
