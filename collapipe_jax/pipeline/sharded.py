@@ -138,11 +138,11 @@ def _flow(
     stages, stage = jax.lax.axis_size(STAGE), jax.lax.axis_index(STAGE)
     behind, begin = (stage, 0) if direction == 1 else (stages - 1 - stage, stages - 1)
     # All devices run as many turns as the slowest of the clusters that run at a time.
-    lag, most = (1, 1) if lag is None else (lag, jax.lax.pmax(lag, CLUSTER))
+    turns, most = (1, 1) if lag is None else (lag, jax.lax.pmax(lag, CLUSTER))
     count = len(inputs)
 
     def granule(turn: Array, behind: Array) -> tuple[Array, Array]:
-        number = turn - behind * lag
+        number = turn - behind * turns
         return jnp.clip(number, 0, count - 1), (number >= 0) & (number < count)
 
     def run_turn(turn: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
