@@ -188,10 +188,13 @@ def _check_pipeline(config: Known, step: Step) -> None:
             problem = f"the devices of a cluster then hold {room} of {blocks} blocks"
             remedy = "Raise it or network.devices, or give 0 for all blocks"
             raise InputError("pipeline.capacity", capacity, problem, remedy)
-    schedule = config["pipeline.schedule"]
-    if schedule != "gpipe" and backend != "sequential":
-        problem = f"the backend {backend} executes gpipe"
-        raise InputError("pipeline.schedule", schedule, problem, "Give gpipe, or sequential")
+    if config["pipeline.schedule"] == "1f1b":
+        if backend == "vmapped":
+            problem, remedy = "the backend vmapped executes gpipe", "Give gpipe, or another backend"
+            raise InputError("pipeline.schedule", "1f1b", problem, remedy)
+        if not count:
+            problem = "the buffers of 1f1b are those of one number"
+            raise InputError("pipeline.micro_batches", count, problem, "Give 1 or more, or gpipe")
 
 
 def _check_cut(config: Known, step: Step) -> None:

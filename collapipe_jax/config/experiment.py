@@ -147,7 +147,7 @@ def _build_execution(config: Config) -> Execution:
         return SEQUENTIAL
     most = pipeline.micro_batches or math.lcm(*config.training.micro_batch_choices)
     decided = not pipeline.micro_batches
-    return Execution(pipeline.backend, most, pipeline.capacity, decided)
+    return Execution(pipeline.backend, most, pipeline.capacity, pipeline.schedule, decided)
 
 
 def _has_same_samples(found: Mapping[str, Any], config: Config) -> bool:

@@ -40,6 +40,8 @@ class Execution(NamedTuple):
     # that it may be
     micro_batches: int = 1
     capacity: int = 0  # most blocks of a device of a pipeline, for which it has room; 0: all
+    # ``1f1b`` for gradients by ``schedules.one_f_one_b``; backends run ``gpipe``
+    schedule: str = "gpipe"
     # Whether ``sharded`` runs the number of micro-batches that is decided for every cluster
     decided: bool = False
 
@@ -83,17 +85,33 @@ def encode_clusters(
         # One batched product for all clusters instead of a loop over them.
         run = jax.vmap(lambda params, *rest: encode(params, config, *rest))
         return run(encoder_params, x, mask, keys)
+    slots, stages = stage_slots(encoder_params, config, segments, execution)
+    return run_slots(slots, config, x, mask, stages, keys, execution, micro_batches)
+
+
+def stage_slots(
+    encoder_params: Params, config: EncoderConfig, segments: Array | None, execution: Execution
+) -> tuple[Params, Array]:
+    """Slots of the stages that execute a partition, and the blocks of each.
+
+    The arguments are those of ``encode_clusters``. A stage is a device of the network, or several
+    that share one of the mesh.
+
+    Returns:
+      Leaves ``[N, stages, capacity, ...]``, and ``[N, stages]``.
+
+    Raises:
+      InputError: on a partition that is missing or does not fit.
+    """
     if segments is None:
         raise InputError("segments", None, "is missing", "Give the blocks of every device")
     blocks = config.encoder_blocks
     capacity = min(execution.capacity or blocks, blocks)
-    fits = check_pipeline(segments, blocks, capacity, x.shape[1], execution.micro_batches)
+    check_partition(segments, blocks, capacity)
     if execution.backend == "sharded":
         columns = make_pipeline_mesh(*segments.shape).shape[STAGE]
-        segments, capacity = fold_stages(segments, capacity, columns)
-    slots = gather_slots(encoder_params, segments, min(capacity, blocks))
-    y = run_slots(slots, config, x, mask, segments, keys, execution, micro_batches)
-    return jnp.where(fits[:, None, None, None], y, jnp.nan)
+        segments, capacity = fold_stages(segments, blocks, capacity, columns)
+    return gather_slots(encoder_params, segments, capacity), segments
 
 
 def run_slots(
@@ -106,21 +124,23 @@ def run_slots(
     execution: Execution,
     micro_batches: Array | None = None,
 ) -> Array:
-    """``encode_clusters`` as a pipeline, from slots that hold a partition that fits.
+    """``encode_clusters`` as a pipeline, from slots ``[N, K, capacity, ...]`` already gathered.
 
     ``sharded`` needs a mesh with a column for every stage.
     """
+    fits = check_pipeline(slots, config, x, segments, execution.micro_batches)
     inputs, most = (slots, x, mask, segments, keys), execution.micro_batches
     if execution.backend == "sharded":
         lag = None
         if execution.decided and micro_batches is not None:
             lag = -(-most // micro_batches)
-        return forward_sharded(config, most, *inputs, lag)
-    if execution.backend == "vmapped":
-        run = jax.vmap(lambda *own: _forward_vmapped(config, most, *own))
-        return run(*inputs)
-    remedy = f"Choose one of {', '.join(BACKENDS[1:])}"
-    raise InputError("pipeline.backend", execution.backend, "is no pipeline", remedy)
+        y = forward_sharded(config, most, *inputs, lag)
+    elif execution.backend == "vmapped":
+        y = jax.vmap(lambda *own: _forward_vmapped(config, most, *own))(*inputs)
+    else:
+        remedy = f"Choose one of {', '.join(BACKENDS[1:])}"
+        raise InputError("pipeline.backend", execution.backend, "is no pipeline", remedy)
+    return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
 
 def _forward_vmapped(
@@ -168,13 +188,14 @@ def _forward_vmapped(
 
 
 def check_pipeline(
-    segments: Array, blocks: int, capacity: int, batch: int, micro_batches: int
+    slots: Params, config: EncoderConfig, x: Array, segments: Array, micro_batches: int
 ) -> Array:
     """Whether each cluster's partition fits, ``[N]`` bool; for use under ``jax.jit``.
 
     Raises:
       InputError: on micro-batches, or a partition of known values, that do not fit.
     """
-    check_partition(segments, blocks, capacity)
-    check_micro_batches(batch, micro_batches)
-    return jnp.asarray(holds(segments, blocks, capacity))
+    capacity = jax.tree.leaves(slots)[0].shape[2]
+    check_partition(segments, config.encoder_blocks, capacity)
+    check_micro_batches(x.shape[1], micro_batches)
+    return jnp.asarray(holds(segments, config.encoder_blocks, capacity))

@@ -40,22 +40,6 @@ def gather_slots(encoder_params: Params, segments: Array, capacity: int) -> Para
     return jax.vmap(gather)(encoder_params, segments)
 
 
-def fold_stages(segments: Array, capacity: int, stages: int) -> tuple[Array, int]:
-    """Consecutive devices as one stage each.
-
-    Args:
-      segments: ``[N, K]``.
-      capacity: most blocks of one of the devices.
-      stages: a divisor of ``K`` (static).
-
-    Returns:
-      Blocks of the stages ``[N, stages]``, and the most blocks of one.
-    """
-    clusters, devices = segments.shape
-    folded = segments.reshape(clusters, stages, devices // stages).sum(-1)
-    return folded, capacity * (devices // stages)
-
-
 def holds(segments: Array | np.ndarray, blocks: int, capacity: int) -> Array | np.ndarray:
     """Whether the devices can run a partition, ``[...]`` bool.
 
@@ -64,6 +48,25 @@ def holds(segments: Array | np.ndarray, blocks: int, capacity: int) -> Array | n
     total = segments.sum(-1)
     sizes_fit = ((segments >= 0) & (segments <= capacity)).all(-1)
     return sizes_fit & ((total == blocks) | (total == 0))
+
+
+def fold_stages(segments: Array, blocks: int, capacity: int, stages: int) -> tuple[Array, int]:
+    """Consecutive devices as one stage each.
+
+    Args:
+      segments: ``[N, K]``.
+      blocks: ``L``.
+      capacity: most blocks of one of the devices.
+      stages: a divisor of ``K`` (static).
+
+    Returns:
+      Blocks of the stages ``[N, stages]``, -1 throughout where the devices do not hold them, and
+      the most blocks of a stage.
+    """
+    clusters, devices = segments.shape
+    folded = segments.reshape(clusters, stages, devices // stages).sum(-1)
+    fits = jnp.asarray(holds(segments, blocks, capacity))[:, None]
+    return jnp.where(fits, folded, -1), min(capacity * (devices // stages), blocks)
 
 
 def check_partition(segments: Array, blocks: int, capacity: int) -> None:

@@ -332,7 +332,12 @@ def test_every_shipped_configuration_passes_the_checks(monkeypatch):
         ({"micro_batches": 2}, "pipeline.micro_batches", "another backend"),
         ({"micro_batches": 0}, "pipeline.micro_batches", "another backend"),
         ({"backend": "vmapped", "micro_batches": 0}, "pipeline.micro_batches", "sharded"),
-        ({"backend": "vmapped", "schedule": "1f1b"}, "pipeline.schedule", "sequential"),
+        ({"backend": "vmapped", "schedule": "1f1b"}, "pipeline.schedule", "another backend"),
+        (
+            {"backend": "sharded", "schedule": "1f1b", "micro_batches": 0},
+            "pipeline.micro_batches",
+            "gpipe",
+        ),
         ({"capacity": 1}, "pipeline.capacity", "network.devices"),
     ],
 )

@@ -124,13 +124,13 @@ def test_a_round_equals_the_loop_written_out(state, present):
     assert np.abs(second.decoder["norm"]["scale"] - 1.0).max() > 1e-3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "execution",
     [
-        Execution(backend="vmapped", micro_batches=2),
-        Execution(backend="sharded", micro_batches=2),
-        Execution(backend="sharded", micro_batches=4, decided=True),
+        pytest.param(Execution("vmapped", 2), marks=pytest.mark.slow),
+        pytest.param(Execution("sharded", 2), marks=pytest.mark.slow),
+        pytest.param(Execution("sharded", 4, decided=True), marks=pytest.mark.slow),
+        Execution("sharded", 2, schedule="1f1b"),
     ],
 )
 def test_a_round_run_as_a_pipeline_is_the_same_round(state, execution):

@@ -306,11 +306,17 @@ def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, quick_c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
-def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undisturbed, tmp_path):
+@pytest.mark.parametrize(
+    ("backend", "micro_batches", "schedule"),
+    [("vmapped", 2, "gpipe"), ("sharded", 0, "gpipe"), ("sharded", 2, "1f1b")],
+)
+def test_a_run_on_a_pipeline_is_the_run_on_one_scan(
+    backend, micro_batches, schedule, experiment, undisturbed, tmp_path
+):
     """Segments as decided in every round, interrupted once; the same losses up to rounding."""
     config = tiny_run.get_config()
-    config.pipeline.update({"backend": backend, "micro_batches": 2})
+    config.pipeline.update({"backend": backend, "micro_batches": micro_batches})
+    config.pipeline.schedule = schedule
     config.training.rounds = 3
     piped = build_experiment(config)
     # Three rounds of the schedule of six, like the run they are held against.
