@@ -131,7 +131,7 @@ def one_f_one_b(step: Step) -> tuple[tuple[Array, Any], Gradients]:
       ``jax.jit`` for a cluster whose partition does not fit.
 
     Raises:
-      InputError: on a partition or micro-batches that do not fit, or too few devices.
+      InputError: on a partition or micro-batches that do not fit, or a mesh of too few columns.
     """
     static, rest = (step.config, step.micro_batches), (step.mask, step.segments, step.keys)
     fits = check_pipeline(step.slots, step.config, step.x, step.segments, step.micro_batches)
