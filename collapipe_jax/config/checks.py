@@ -170,13 +170,17 @@ def _check_pipeline(config: Known, step: Step) -> None:
         with step():
             batch, values = config["training.batch"], config[name]
             for value in values if isinstance(values, tuple) else (values,):
-                if batch % value:
+                if value and batch % value:
                     problem = f"it does not divide the batch of {batch}"
                     raise InputError(name, value, problem, "Give a divisor of training.batch")
-    count = config["pipeline.micro_batches"]
-    if count > 1 and config["pipeline.backend"] == "sequential":
-        problem = "the sequential backend does not read it"
-        raise InputError("pipeline.micro_batches", count, problem, "Give 1, or another backend")
+    count, backend = config["pipeline.micro_batches"], config["pipeline.backend"]
+    with step():
+        if count != 1 and backend == "sequential":
+            problem = "the sequential backend does not read it"
+            raise InputError("pipeline.micro_batches", count, problem, "Give 1, or another backend")
+        if not count and backend == "vmapped":
+            problem = "the backend vmapped has one number for all rounds"
+            raise InputError("pipeline.micro_batches", count, problem, "Give 1 or more, or sharded")
     capacity, blocks = config["pipeline.capacity"], config["model.encoder_blocks"]
     with step():
         room = capacity * config["network.devices"]
@@ -184,10 +188,13 @@ def _check_pipeline(config: Known, step: Step) -> None:
             problem = f"the devices of a cluster then hold {room} of {blocks} blocks"
             remedy = "Raise it or network.devices, or give 0 for all blocks"
             raise InputError("pipeline.capacity", capacity, problem, remedy)
-    schedule = config["pipeline.schedule"]
-    if schedule != "gpipe" and config["pipeline.backend"] != "sequential":
-        problem = f"the backend {config['pipeline.backend']} executes gpipe"
-        raise InputError("pipeline.schedule", schedule, problem, "Give gpipe, or sequential")
+    if config["pipeline.schedule"] == "1f1b":
+        if backend == "vmapped":
+            problem, remedy = "the backend vmapped executes gpipe", "Give gpipe, or another backend"
+            raise InputError("pipeline.schedule", "1f1b", problem, remedy)
+        if not count:
+            problem = "the buffers of 1f1b are those of one number"
+            raise InputError("pipeline.micro_batches", count, problem, "Give 1 or more, or gpipe")
 
 
 def _check_cut(config: Known, step: Step) -> None:

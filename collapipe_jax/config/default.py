@@ -327,11 +327,17 @@ KEYS: dict[str, Any] = {
         Workload,
         backend=key(
             "sequential",
-            "`sequential` scans the encoder, others run its segments, `sharded` on a device a "
-            "stage; the result is the same (docs/pipeline.md)",
+            "`sequential` scans the encoder, others run its segments, `sharded` on a mesh of "
+            "devices; the result is the same (docs/pipeline.md)",
             choices=BACKENDS,
         ),
-        micro_batches=key(1, "micro-batches of a pipeline that runs; the clock has its own", "> 0"),
+        micro_batches=key(
+            1,
+            "micro-batches of a pipeline that runs, while the clock has the decided number; 0 runs "
+            "that one, with the backend `sharded`",
+            ">= 0",
+            why="1: the number changes no result (docs/pipeline.md)",
+        ),
         capacity=key(
             0,
             "most blocks that a device of a pipeline may take, and its room on the mesh of "
@@ -342,8 +348,8 @@ KEYS: dict[str, Any] = {
         ),
         schedule=key(
             "gpipe",
-            why="Huang et al. 2019; `1f1b` (Narayanan et al. 2019, 2021, with a flush) keeps fewer "
-            "and is evaluated, while backends execute GPipe (docs/pipeline.md)",
+            why="Huang et al. 2019; `1f1b` (Narayanan et al. 2019, 2021, with a flush) keeps "
+            "fewer, and `sharded` executes both (docs/pipeline.md)",
         ),
     ),
     "task": section(

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -126,7 +127,7 @@ def build_experiment(
         cluster_indices=cluster_indices,
         cluster_weight=weight,
         optimizers=optimizers,
-        execution=_build_execution(config.pipeline),
+        execution=_build_execution(config),
         erasure_law=ErasureLaw(
             per_round=training.erased_together == "round",
             pooled=training.survivor_weight == "pooled",
@@ -136,11 +137,17 @@ def build_experiment(
     )
 
 
-def _build_execution(pipeline: Config) -> Execution:
-    """How the encoder is executed; keys that a scan does not read do not compile it anew."""
+def _build_execution(config: Config) -> Execution:
+    """How the encoder is executed; keys that a scan does not read do not compile it anew.
+
+    Of decided micro-batches, the least common multiple of the choices is the finest cut.
+    """
+    pipeline = config.pipeline
     if pipeline.backend == SEQUENTIAL.backend:
         return SEQUENTIAL
-    return Execution(pipeline.backend, pipeline.micro_batches, pipeline.capacity)
+    most = pipeline.micro_batches or math.lcm(*config.training.micro_batch_choices)
+    decided = not pipeline.micro_batches
+    return Execution(pipeline.backend, most, pipeline.capacity, pipeline.schedule, decided)
 
 
 def _has_same_samples(found: Mapping[str, Any], config: Config) -> bool:

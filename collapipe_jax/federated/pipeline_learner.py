@@ -13,6 +13,7 @@ from collapipe_jax.federated.learner import (
     LearningReport,
     LearningState,
     StepGradients,
+    aggregate,
     learn_round,
     participant_shares,
 )
@@ -20,7 +21,8 @@ from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.federated.placement import COPY, EXAMPLE, spread
 from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.split_model import Batch, SplitModel
-from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution, encode_clusters
+from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution, encode_clusters, stage_slots
+from collapipe_jax.pipeline.schedules import Step, one_f_one_b
 
 
 class PipelineOutcome(NamedTuple):
@@ -104,43 +106,84 @@ class PipelineLearner:
         batch: Batch,
         step_key: Array,
     ) -> StepGradients:
-        """Gradients of all clients and the decoder, which runs once over all ``N B`` examples.
+        """Gradients of all clients and the decoder."""
+        clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
+        ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
+        erasure_key, key = jax.random.split(step_key)
+        key = key if self.model.sizes.drops else None
+        drawn = outcome.micro_batches, outcome.loss_probability, shares
+        example_weights = cluster_example_weights(
+            self.erasure_law, erasure_key, round_key, batch_size, *drawn
+        )
+        keys = jax.vmap(example_keys, in_axes=(None, 0))(key, ids)
+        interleaved = self.execution.schedule == "1f1b"
+        gradients_of = self._by_micro_batch if interleaved else self._by_mini_batch
+        found = gradients_of(outcome, shares, clients, decoder, (batch, keys, example_weights))
+        counted = shares > 0.0
+        erased = (counted * (example_weights == 0.0).mean(1)).sum() / jnp.maximum(counted.sum(), 1)
+        return StepGradients(*found, erased)
+
+    def _by_mini_batch(
+        self, outcome: PipelineOutcome, shares: Array, clients: Params, decoder: Params, data: tuple
+    ) -> tuple[Params, Params, Array, Array]:
+        """Gradients of clients and decoder, which runs once over all ``N B`` examples.
 
         The edge server's loss is ``sum_n shares_n loss_n``, so its gradient by the decoder is the
         weighted mean of the clusters' gradients. What it sends back to a cluster is divided by
         the share, which leaves cluster n the gradient of its own ``loss_n``.
         """
-        model, counted = self.model, shares > 0.0
-        clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
-        ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
-        erasure_key, key = jax.random.split(step_key)
-        key = key if model.sizes.drops else None
-        drawn = outcome.micro_batches, outcome.loss_probability, shares
-        example_weights = cluster_example_weights(
-            self.erasure_law, erasure_key, round_key, batch_size, *drawn
-        )
+        model, (batch, keys, example_weights) = self.model, data
 
         def flat(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
 
-        keys = jax.vmap(example_keys, in_axes=(None, 0))(key, ids)
-
         def encode(clients: Params) -> Array:
             x, mask = jax.vmap(model.embed)(clients["embedding"], batch, keys)
-            rest = x, mask, outcome.segments, keys, self.execution
+            rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
             return encode_clusters(clients["encoder"], model.sizes, *rest)
 
         def server_loss(encoded: Array, decoder: Params) -> tuple[Array, tuple[Array, Array]]:
             encoded = spread(encoded, (COPY, EXAMPLE))
-            losses, tokens = model.losses(decoder, flat(encoded), flat(batch), flat(keys))
-            losses, tokens = losses.reshape(ids.shape), tokens.reshape(ids.shape)
+            found = model.losses(decoder, flat(encoded), flat(batch), flat(keys))
+            losses, tokens = (leaf.reshape(example_weights.shape) for leaf in found)
             cluster_loss = loss_per_token(losses, tokens, example_weights)
             return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))
 
         encoded, send_back = jax.vjp(encode, clients)
         server_gradients = jax.grad(server_loss, argnums=(0, 1), has_aux=True)
-        (sent, decoder_gradient), (loss_sum, token_count) = server_gradients(encoded, decoder)
-        scale = 1.0 / jnp.where(counted, shares, 1.0)
+        (sent, decoder_gradient), sums = server_gradients(encoded, decoder)
+        scale = 1.0 / jnp.where(shares > 0.0, shares, 1.0)
         (client_gradient,) = send_back(sent * scale[:, None, None, None])
-        erased = (counted * (example_weights == 0.0).mean(1)).sum() / jnp.maximum(counted.sum(), 1)
-        return StepGradients(client_gradient, decoder_gradient, loss_sum, token_count, erased)
+        return client_gradient, decoder_gradient, *sums
+
+    def _by_micro_batch(
+        self, outcome: PipelineOutcome, shares: Array, clients: Params, decoder: Params, data: tuple
+    ) -> tuple[Params, Params, Array, Array]:
+        """As ``_by_mini_batch``, with the decoder in the last stage of every cluster, by 1F1B.
+
+        The tokens that divide a cluster's loss are known after its last micro-batch; they
+        divide the gradient of the sum.
+        """
+        model, (batch, keys, _) = self.model, data
+
+        def fill(clients: Params) -> tuple[tuple[Params, Array], tuple[Array, Array]]:
+            x, mask = jax.vmap(model.embed)(clients["embedding"], batch, keys)
+            rest = model.sizes, outcome.segments, self.execution
+            slots, stages = stage_slots(clients["encoder"], *rest)
+            return (slots, x), (mask, stages)
+
+        def loss(decoder: Params, encoded: Array, data: tuple) -> tuple[Array, tuple[Array, Array]]:
+            batch, keys, example_weights = data
+            losses, tokens = model.losses(decoder, encoded, batch, keys)
+            return (example_weights * losses).sum(), (losses.sum(), tokens.sum())
+
+        (slots, x), pull_back, (mask, stages) = jax.vjp(fill, clients, has_aux=True)
+        inputs = x, mask, stages, data, self.execution.micro_batches, keys
+        (_, (loss_sum, tokens)), found = one_f_one_b(
+            Step(slots, decoder, model.sizes, loss, *inputs)
+        )
+        found = jax.vmap(lambda tree, count: jax.tree.map(lambda leaf: leaf / count, tree))(
+            found, jnp.maximum(tokens, 1.0)
+        )
+        (client_gradient,) = pull_back((found.slots, found.x))
+        return client_gradient, aggregate(found.head, shares), loss_sum, tokens

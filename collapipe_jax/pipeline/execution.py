@@ -2,7 +2,7 @@
 
 The gradient of a synchronous pipeline does not depend on the partition, so training
 may use ``sequential``; ``vmapped`` and ``sharded`` run the partition as a pipeline, on one
-device and on one device per stage.
+device and on a mesh of them.
 """
 
 from typing import NamedTuple
@@ -15,11 +15,13 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, encoder_block
 from collapipe_jax.models.layers import Params, layer_keys, narrowed, rematerialised
+from collapipe_jax.pipeline.mesh import STAGE, make_pipeline_mesh
 from collapipe_jax.pipeline.sharded import forward_sharded
 from collapipe_jax.pipeline.slots import (
     check_micro_batches,
     check_partition,
     cut,
+    fold_stages,
     gather_slots,
     holds,
     segment_layout,
@@ -32,10 +34,16 @@ class Execution(NamedTuple):
     """How the encoder is executed; it changes neither values nor gradients. Static."""
 
     # ``sequential``, one scan over the stack; ``vmapped``, all stages at once under ``jax.vmap``;
-    # or ``sharded``, a device per stage
+    # or ``sharded``, on a mesh of devices
     backend: str = "sequential"
-    micro_batches: int = 1  # number of micro-batches of a pipeline, a divisor of ``B``
+    # Number of micro-batches of a pipeline, a divisor of ``B``; where it is decided, the most
+    # that it may be
+    micro_batches: int = 1
     capacity: int = 0  # most blocks of a device of a pipeline, for which it has room; 0: all
+    # ``1f1b`` for gradients by ``schedules.one_f_one_b``; backends run ``gpipe``
+    schedule: str = "gpipe"
+    # Whether ``sharded`` runs the number of micro-batches that is decided for every cluster
+    decided: bool = False
 
 
 SEQUENTIAL = Execution()
@@ -50,6 +58,7 @@ def encode_clusters(
     segments: Array | None = None,
     keys: Array | None = None,
     execution: Execution = SEQUENTIAL,
+    micro_batches: Array | None = None,
 ) -> Array:
     """The outputs of all clusters' encoders.
 
@@ -60,7 +69,9 @@ def encode_clusters(
       mask: ``[N, B, S]``.
       segments: ``[N, K]``; ``sequential`` does not read them.
       keys: ``[N, B]``.
-      execution: ``sharded`` needs ``N K`` devices.
+      execution: ``sharded`` runs on the mesh of ``mesh.make_pipeline_mesh``.
+      micro_batches: ``M_n [N]``, divisors of that of the execution, which reads them where they
+        are decided. Another number gives the same values at another time.
 
     Returns:
       Activations ``[N, B, S, h]`` of x's type. Under ``jax.jit`` a partition that does not fit
@@ -68,17 +79,39 @@ def encode_clusters(
 
     Raises:
       InputError: on an unknown backend; for a pipeline, on a partition that is missing or
-        does not fit, micro-batches that do not divide B, or too few devices.
+        does not fit, micro-batches that do not divide B, or too few devices of several hosts.
     """
     if execution.backend == "sequential":
         # One batched product for all clusters instead of a loop over them.
         run = jax.vmap(lambda params, *rest: encode(params, config, *rest))
         return run(encoder_params, x, mask, keys)
+    slots, stages = stage_slots(encoder_params, config, segments, execution)
+    return run_slots(slots, config, x, mask, stages, keys, execution, micro_batches)
+
+
+def stage_slots(
+    encoder_params: Params, config: EncoderConfig, segments: Array | None, execution: Execution
+) -> tuple[Params, Array]:
+    """Slots of the stages that execute a partition, and the blocks of each.
+
+    The arguments are those of ``encode_clusters``. A stage is a device of the network, or several
+    that share one of the mesh.
+
+    Returns:
+      Leaves ``[N, stages, capacity, ...]``, and ``[N, stages]``.
+
+    Raises:
+      InputError: on a partition that is missing or does not fit.
+    """
     if segments is None:
         raise InputError("segments", None, "is missing", "Give the blocks of every device")
-    capacity = min(execution.capacity or config.encoder_blocks, config.encoder_blocks)
-    slots = gather_slots(encoder_params, segments, capacity)
-    return run_slots(slots, config, x, mask, segments, keys, execution)
+    blocks = config.encoder_blocks
+    capacity = min(execution.capacity or blocks, blocks)
+    check_partition(segments, blocks, capacity)
+    if execution.backend == "sharded":
+        columns = make_pipeline_mesh(*segments.shape).shape[STAGE]
+        segments, capacity = fold_stages(segments, blocks, capacity, columns)
+    return gather_slots(encoder_params, segments, capacity), segments
 
 
 def run_slots(
@@ -89,15 +122,21 @@ def run_slots(
     segments: Array,
     keys: Array | None,
     execution: Execution,
+    micro_batches: Array | None = None,
 ) -> Array:
-    """``encode_clusters`` as a pipeline, from slots ``[N, K, capacity, ...]`` already gathered."""
+    """``encode_clusters`` as a pipeline, from slots ``[N, K, capacity, ...]`` already gathered.
+
+    ``sharded`` needs a mesh with a column for every stage.
+    """
     fits = check_pipeline(slots, config, x, segments, execution.micro_batches)
-    inputs = slots, x, mask, segments, keys
+    inputs, most = (slots, x, mask, segments, keys), execution.micro_batches
     if execution.backend == "sharded":
-        y = forward_sharded(config, execution.micro_batches, *inputs)
+        lag = None
+        if execution.decided and micro_batches is not None:
+            lag = -(-most // micro_batches)
+        y = forward_sharded(config, most, *inputs, lag)
     elif execution.backend == "vmapped":
-        run = jax.vmap(lambda *own: _forward_vmapped(config, execution.micro_batches, *own))
-        y = run(*inputs)
+        y = jax.vmap(lambda *own: _forward_vmapped(config, most, *own))(*inputs)
     else:
         remedy = f"Choose one of {', '.join(BACKENDS[1:])}"
         raise InputError("pipeline.backend", execution.backend, "is no pipeline", remedy)

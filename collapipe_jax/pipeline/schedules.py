@@ -1,26 +1,33 @@
 """Training steps by schedule: loss and gradients of all clusters, GPipe beside 1F1B.
 
-For tests and benchmarks: ``collapipe train`` runs GPipe, in ``execution.py``.
+Training runs 1F1B from here and GPipe from ``execution.py``; ``gpipe`` is for comparisons.
 """
 
+import functools
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import PartitionSpec
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import Params, narrowed
 from collapipe_jax.pipeline.execution import Execution, check_pipeline, run_slots
-from collapipe_jax.pipeline.mesh import ON_CLUSTER, ON_DEVICE, STAGE, from_stage, hop, shard
+from collapipe_jax.pipeline.mesh import (
+    EVERYWHERE,
+    ON_CLUSTER,
+    ON_DEVICE,
+    STAGE,
+    from_stage,
+    hop,
+    shard,
+)
 from collapipe_jax.pipeline.passes import Kept
 from collapipe_jax.pipeline.sharded import own_stage
 from collapipe_jax.pipeline.slots import cut
 
-Loss = Callable[[Params, Array, Any], Array]
+Loss = Callable[[Params, Array, Any], tuple[Array, Any]]
 
 
 class Step(NamedTuple):
@@ -30,7 +37,7 @@ class Step(NamedTuple):
     head: Params  # one for all clusters, leaves [...]
     config: EncoderConfig
     # ``loss(head, encoded [b, S, h], data of a micro-batch)``, a scalar sum over examples whose
-    # weights are part of the data
+    # weights are part of the data, and a tree of other sums or ``()``
     loss: Loss
     x: Array  # embedded tokens, [N, B, S, h]
     mask: Array  # [N, B, S]
@@ -48,7 +55,7 @@ class Gradients(NamedTuple):
     x: Array  # by the embedded tokens, [N, B, S, h]
 
 
-def gpipe(step: Step) -> tuple[Array, Gradients]:
+def gpipe(step: Step) -> tuple[tuple[Array, Any], Gradients]:
     """Loss and gradients of all clusters, all forward passes before all backward ones.
 
     Results and errors are those of ``one_f_one_b``. A stage keeps the arrays of all M
@@ -60,8 +67,9 @@ def gpipe(step: Step) -> tuple[Array, Gradients]:
         return run_slots(slots, step.config, x, *rest)
 
     encoded, pull_back = jax.vjp(run, step.slots, step.x)
-    by_head = jax.vmap(jax.value_and_grad(step.loss, argnums=(0, 1)), in_axes=(None, 0, 0))
-    losses, (head, cotangent) = by_head(step.head, encoded, step.data)
+    by_head = jax.value_and_grad(step.loss, argnums=(0, 1), has_aux=True)
+    inputs = step.head, encoded, step.data
+    losses, (head, cotangent) = jax.vmap(by_head, in_axes=(None, 0, 0))(*inputs)
     by_slots, by_x = pull_back(cotangent)
     return losses, Gradients(by_slots, head, by_x)
 
@@ -107,10 +115,10 @@ class _Carry(NamedTuple):
     slots: Params  # sums of gradients, [capacity, ...]
     head: Params
     x: Array  # [M, b, S, h], gradients
-    loss: Array  # []
+    loss: tuple[Array, Any]  # the loss [] and the other sums
 
 
-def one_f_one_b(step: Step) -> tuple[Array, Gradients]:
+def one_f_one_b(step: Step) -> tuple[tuple[Array, Any], Gradients]:
     """Loss and gradients of all clusters, forward and backward passes in turn.
 
     A stage keeps the arrays of its blocks (``pipeline/passes.py``) for the micro-batches in
@@ -119,22 +127,22 @@ def one_f_one_b(step: Step) -> tuple[Array, Gradients]:
     The last stage computes the loss as the first part of its backward passes.
 
     Returns:
-      ``(losses [N], Gradients)``, sums over the micro-batches; NaN under ``jax.jit`` for a cluster
-      whose partition does not fit.
+      ``((losses [N], other sums), Gradients)``, all summed over the micro-batches; NaN under
+      ``jax.jit`` for a cluster whose partition does not fit.
 
     Raises:
-      InputError: on a partition or micro-batches that do not fit, or too few devices.
+      InputError: on a partition or micro-batches that do not fit, or a mesh of too few columns.
     """
     static, rest = (step.config, step.micro_batches), (step.mask, step.segments, step.keys)
     fits = check_pipeline(step.slots, step.config, step.x, step.segments, step.micro_batches)
-    in_specs = ON_DEVICE, PartitionSpec(), ON_CLUSTER, ON_CLUSTER, ON_CLUSTER, ON_CLUSTER
+    in_specs = ON_DEVICE, EVERYWHERE, ON_CLUSTER, ON_CLUSTER, ON_CLUSTER, ON_CLUSTER
     out_specs = ON_CLUSTER, Gradients._make((ON_DEVICE, ON_CLUSTER, ON_CLUSTER))
-    on_device = partial(_on_device, static, step.loss)
-    run = shard(on_device, step.segments.shape, in_specs, out_specs)
+    on_stage = functools.partial(_on_stage, static, step.loss)
+    run = shard(on_stage, step.segments.shape, in_specs, out_specs)
     return run(step.slots, step.head, step.x, rest, step.data, fits)
 
 
-def _on_device(
+def _on_stage(
     static: tuple[EncoderConfig, int],
     loss: Loss,
     slots: Params,
@@ -143,15 +151,15 @@ def _on_device(
     rest: tuple,
     data: Any,
     fits: Array,
-) -> tuple[Array, Gradients]:
-    """Inside ``shard``: all ticks of a device; ``static``, slots, rest as in ``own_stage``."""
+) -> tuple[tuple[Array, Any], Gradients]:
+    """Inside ``shard``: all ticks of a stage; ``static``, slots, rest as in ``own_stage``."""
     (config, micro_batches), stage = static, own_stage(static, slots, rest)
-    inputs, data = cut(jax.tree.map(lambda leaf: leaf[0], (x, data)), micro_batches)
+    inputs, data = cut((x, data), micro_batches)
     index, stages = jax.lax.axis_index(STAGE), jax.lax.axis_size(STAGE)
     is_first, is_last = index == 0, index == stages - 1
     blank = jnp.full_like(narrowed(inputs[0], config), jnp.nan)
 
-    def loss_of(head: Params, encoded: Array, number: Array) -> Array:
+    def loss_of(head: Params, encoded: Array, number: Array) -> tuple[Array, Any]:
         own_data = jax.tree.map(lambda leaf: leaf[number], data)
         return loss(head, encoded.astype(inputs.dtype), own_data)
 
@@ -167,7 +175,7 @@ def _on_device(
         number = does.backward_number
         total, by_head, cotangent = jax.lax.cond(
             does.backward & is_last,
-            partial(_add_loss, loss_of, head),
+            functools.partial(_add_loss, loss_of, head),
             lambda number, encoded, total, by_head: (total, by_head, carry.returned),
             *(number, carry.finished, carry.loss, carry.head),
         )
@@ -188,26 +196,28 @@ def _on_device(
 
     kept = stage.empty_kept(blank, min(micro_batches, stages))
     sums = jax.tree.map(jnp.zeros_like, (stage.slots, head, inputs))
-    before = _Carry._make((blank, blank, blank, kept, *sums, jnp.zeros(())))
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(loss_of, head, blank, 0))
+    before = _Carry._make((blank, blank, blank, kept, *sums, nothing))
     after, _ = jax.lax.scan(tick, before, jnp.arange(ticks(stages, micro_batches)))
     total, by_head = from_stage(stages - 1, (after.loss, after.head))
-    by_x = from_stage(0, after.x).reshape(x.shape[1:])
-    found = total, Gradients(jax.tree.map(lambda g: g[None], after.slots), by_head, by_x)
-    return jax.tree.map(lambda leaf: jnp.where(fits[0], leaf, jnp.nan)[None], found)
+    by_x = from_stage(0, after.x).reshape(x.shape)
+    found = total, Gradients(after.slots, by_head, by_x)
+    return jax.tree.map(lambda leaf: jnp.where(fits, leaf, jnp.nan), found)
 
 
 def _add_loss(
-    loss_of: Callable[[Params, Array, Array], Array],
+    loss_of: Callable[[Params, Array, Array], tuple[Array, Any]],
     head: Params,
     number: Array,
     encoded: Array,
-    total: Array,
+    total: tuple[Array, Any],
     sums: Params,
-) -> tuple[Array, Params, Array]:
+) -> tuple[tuple[Array, Any], Params, Array]:
     """Loss of a micro-batch and gradient by the head, added to sums; gradient by ``encoded``."""
-    by_both = jax.value_and_grad(loss_of, argnums=(0, 1))
+    by_both = jax.value_and_grad(loss_of, argnums=(0, 1), has_aux=True)
     value, (by_head, cotangent) = by_both(head, encoded, number)
-    return total + value, jax.tree.map(jnp.add, sums, by_head), cotangent
+    add = functools.partial(jax.tree.map, jnp.add)
+    return add(total, value), add(sums, by_head), cotangent
 
 
 SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b}

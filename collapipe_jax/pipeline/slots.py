@@ -50,6 +50,25 @@ def holds(segments: Array | np.ndarray, blocks: int, capacity: int) -> Array | n
     return sizes_fit & ((total == blocks) | (total == 0))
 
 
+def fold_stages(segments: Array, blocks: int, capacity: int, stages: int) -> tuple[Array, int]:
+    """Consecutive devices as one stage each.
+
+    Args:
+      segments: ``[N, K]``.
+      blocks: ``L``.
+      capacity: most blocks of one of the devices.
+      stages: a divisor of ``K`` (static).
+
+    Returns:
+      Blocks of the stages ``[N, stages]``, -1 throughout where the devices do not hold them, and
+      the most blocks of a stage.
+    """
+    clusters, devices = segments.shape
+    folded = segments.reshape(clusters, stages, devices // stages).sum(-1)
+    fits = jnp.asarray(holds(segments, blocks, capacity))[:, None]
+    return jnp.where(fits, folded, -1), min(capacity * (devices // stages), blocks)
+
+
 def check_partition(segments: Array, blocks: int, capacity: int) -> None:
     """Refuse a partition that the devices cannot run, where its values are known.
 

@@ -82,16 +82,24 @@ _fresh_learning = quick_jit(lambda learner, params: learner.init(params))
 
 
 def learning_place(experiment: Experiment) -> Sharding:
-    """One device, or all of a mesh whose stages run the encoder."""
+    """One device, or all of a mesh that runs the encoder."""
     if experiment.execution.backend != "sharded":
         return SingleDeviceSharding(jax.local_devices()[0])
     return NamedSharding(stage_mesh(experiment), PartitionSpec())
 
 
 def stage_mesh(experiment: Experiment) -> Mesh:
-    """A device of the mesh for every device of the network."""
+    """The mesh for clusters and devices of the network."""
     problem = experiment.system.mean_problem
     return make_pipeline_mesh(problem.clusters, problem.devices)
+
+
+def _mesh_note(experiment: Experiment) -> str:
+    """How the stages of the clusters share the devices of the mesh."""
+    problem, mesh = experiment.system.mean_problem, stage_mesh(experiment)
+    (rows, columns), there = mesh.devices.shape, len(jax.devices())
+    note = f"{rows} x {columns} devices run {problem.clusters} clusters x {problem.devices} stages"
+    return note if mesh.size == there else f"{note}; {there - mesh.size} are idle"
 
 
 class OngoingRun:
@@ -101,7 +109,7 @@ class OngoingRun:
       experiment: the run.
       workdir: of metrics and checkpoints.
       resume: whether to go on with the run in it.
-      console: for a note where the run gets more rounds.
+      console: for notes where a mesh runs it, or where it gets more rounds.
 
     Raises:
       InputError: if the workdir is not this configuration's, or its checkpoint is damaged.
@@ -116,6 +124,8 @@ class OngoingRun:
         if more and hosts.is_first():
             note = _EXTENDED[experiment.config["training"]["schedule"]]
             console.print(f"{more} rounds more than before; {note}")
+        if experiment.execution.backend == "sharded" and hosts.is_first():
+            console.print(_mesh_note(experiment))
         self.experiment, self.rounds = experiment, int(experiment.config["training"]["rounds"])
         self.constants = run_constants(experiment)
         self._checkpoints = Checkpoints(self.folder)

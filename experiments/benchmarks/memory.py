@@ -22,6 +22,7 @@ from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.workload import encoder_workload
 from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.pipeline.schedules import SCHEDULES
 from collapipe_jax.tables import make_table
 from collapipe_jax.training.learning_rounds import LearningRounds
 from collapipe_jax.training.loop import round_inputs
@@ -69,16 +70,17 @@ def main(argv: Sequence[str]) -> None:
     blocks, rows = 2 * shape.stages, []
     counts = [count for count in range(1, shape.stages + 1) if blocks % count == 0]
     for count in track(counts, description="compiling", console=console):
-        sizes = training_sizes(blocks, options.width, shape._replace(stages=count))
-        parts = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
+        each = shape._replace(stages=count)
+        gpipe, other = (training_sizes(blocks, options.width, each, name) for name in SCHEDULES)
+        parts = gpipe.argument_size_in_bytes, gpipe.temp_size_in_bytes, other.temp_size_in_bytes
         mib = (f"{bytes_to_mib(part):.1f}" for part in parts)
         rows.append((str(count), str(blocks // count), *mib))
-    headings = "stages", "blocks on a device", "arguments", "temporaries"
-    title = f"MiB of one device, training {blocks} blocks"
+    headings = "stages", "blocks on a device", "arguments", *SCHEDULES
+    title = f"MiB of one device, training {blocks} blocks; temporaries by schedule"
     console.print(make_table(headings, rows, left=0, title=title))
 
 
-def training_sizes(blocks: int, width: int, shape: Shape) -> Any:
+def training_sizes(blocks: int, width: int, shape: Shape, schedule: str) -> Any:
     """What XLA lays out on a device for rounds of training of one cluster, compiled only.
 
     The task is synthetic translation; sequences have at most the tokens of the shape.
@@ -90,8 +92,8 @@ def training_sizes(blocks: int, width: int, shape: Shape) -> Any:
     config.training.update({"batch": shape.batch, "micro_batch_choices": (shape.micro_batches,)})
     config.task.update({"source_length": shape.sequence, "pairs": 1000})
     config.policy.update({"name": "static_pipeline", "micro_batches": shape.micro_batches})
-    pipeline = {"backend": "sharded", "micro_batches": shape.micro_batches}
-    config.pipeline.update(pipeline | {"capacity": blocks // shape.stages})
+    pipeline = {"backend": "sharded", "schedule": schedule, "capacity": blocks // shape.stages}
+    config.pipeline.update(pipeline | {"micro_batches": shape.micro_batches})
     # Every network can do the work: only the program matters.
     config.devices.memory_share = 1.0
     config.control.update({"control_unit_budget_j": 1e6, "device_budget_j": 1e6})

@@ -105,10 +105,12 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def weighted_sum(head: Params, encoded: jax.Array, weights: jax.Array) -> jax.Array:
+def weighted_sum(
+    head: Params, encoded: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, tuple[()]]:
     """A loss without parameters, so that the encoder alone is measured."""
     del head
-    return jnp.vdot(encoded, weights)
+    return jnp.vdot(encoded, weights), ()
 
 
 def make_step(config: EncoderConfig, shape: Shape, schedule: str | None) -> Callable:
@@ -124,7 +126,7 @@ def make_step(config: EncoderConfig, shape: Shape, schedule: str | None) -> Call
         x, mask, weights, _ = (leaf[0] for leaf in batch)
 
         def loss(params: Params, x: jax.Array) -> jax.Array:
-            return weighted_sum({}, encode(params, config, x, mask), weights)
+            return weighted_sum({}, encode(params, config, x, mask), weights)[0]
 
         return jax.grad(loss, argnums=(0, 1))(params, x)
 

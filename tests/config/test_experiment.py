@@ -332,7 +332,14 @@ def test_every_shipped_configuration_passes_the_checks(monkeypatch):
         ({"backend": "threads"}, "pipeline.backend", "vmapped"),
         ({"backend": "vmapped", "micro_batches": 3}, "pipeline.micro_batches", "divisor"),
         ({"micro_batches": 2}, "pipeline.micro_batches", "another backend"),
-        ({"backend": "vmapped", "schedule": "1f1b"}, "pipeline.schedule", "sequential"),
+        ({"micro_batches": 0}, "pipeline.micro_batches", "another backend"),
+        ({"backend": "vmapped", "micro_batches": 0}, "pipeline.micro_batches", "sharded"),
+        ({"backend": "vmapped", "schedule": "1f1b"}, "pipeline.schedule", "another backend"),
+        (
+            {"backend": "sharded", "schedule": "1f1b", "micro_batches": 0},
+            "pipeline.micro_batches",
+            "gpipe",
+        ),
         ({"capacity": 1}, "pipeline.capacity", "network.devices"),
     ],
 )
@@ -344,7 +351,8 @@ def test_a_pipeline_that_cannot_run_is_refused(changes, key, remedy):
     assert remedy in error.remedy
 
 
-def test_too_few_devices_for_the_stages_are_reported_before_any_work(no_work):
+def test_too_few_devices_of_several_hosts_are_reported_before_any_work(no_work, monkeypatch):
+    monkeypatch.setattr(build.jax, "process_count", lambda: 2)
     config = changed("pipeline.backend", "sharded")
     config.network.update({"clusters": 3, "devices": 3})
     with pytest.raises(InputError, match="fit the 8 devices"):

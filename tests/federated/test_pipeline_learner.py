@@ -124,19 +124,28 @@ def test_a_round_equals_the_loop_written_out(state, present):
     assert np.abs(second.decoder["norm"]["scale"] - 1.0).max() > 1e-3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
-def test_a_round_run_as_a_pipeline_is_the_same_round(state, backend):
-    """Every cluster cut in its own way, one of them absent; losses and partition are values."""
-    execution = Execution(backend=backend, micro_batches=2)
-    if backend == "sharded":
+@pytest.mark.parametrize(
+    "execution",
+    [
+        pytest.param(Execution("vmapped", 2), marks=pytest.mark.slow),
+        pytest.param(Execution("sharded", 2), marks=pytest.mark.slow),
+        pytest.param(Execution("sharded", 4, decided=True), marks=pytest.mark.slow),
+        Execution("sharded", 2, schedule="1f1b"),
+    ],
+)
+def test_a_round_run_as_a_pipeline_is_the_same_round(state, execution):
+    """Every cluster cut in its own way, one of them absent; the decision is array values."""
+    if execution.backend == "sharded":
         everywhere = NamedSharding(make_pipeline_mesh(CLUSTERS, 2), PartitionSpec())
         state = jax.device_put(state, everywhere)
     batches, present = make_batches(5), (True, False, True)
     learner = LEARNER.replace(execution=execution)
     with compiles(PipelineLearner.round, 1):
-        for sizes in ([[1, 1], [0, 0], [2, 0]], [[0, 2], [0, 0], [1, 1]]):
-            outcome = make_outcome(0.3, present, segments=jnp.array(sizes))
+        for sizes, counts in (
+            ([[1, 1], [0, 0], [2, 0]], [4, 1, 1]),
+            ([[0, 2], [0, 0], [1, 1]], [1, 2, 4]),
+        ):
+            outcome = make_outcome(0.3, present, jnp.array(counts), jnp.array(sizes))
             piped, report = learner.round(state, batches, outcome, KEY, 0)
     expected, expected_report = LEARNER.round(state, batches, outcome, KEY, 0)
     assert_close(piped, expected)

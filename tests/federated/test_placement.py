@@ -84,6 +84,19 @@ def test_four_stages_share_the_temporaries_of_a_round():
     assert_same(four, learnt(scan, learning_place(scan)))
 
 
+@pytest.mark.slow
+def test_one_f_one_b_shares_a_round_in_less_memory_than_gpipe():
+    """Two stages keep two micro-batches of eight; the decoder runs by micro-batch, too."""
+    shape = {"backend": "sharded", "micro_batches": 8, "capacity": BLOCKS // 2}
+    gpipe, interleaved = (
+        learnt(experiment, learning_place(experiment))
+        for schedule in ("gpipe", "1f1b")
+        for experiment in [make_experiment("static_pipeline", 1, 2, 16, **shape, schedule=schedule)]
+    )
+    assert interleaved[2].temp_size_in_bytes <= 0.6 * gpipe[2].temp_size_in_bytes
+    assert_same(interleaved, gpipe)
+
+
 def test_copies_lie_by_cluster_and_their_blocks_by_stage():
     experiment = make_experiment("static_pipeline", 2, 4, 4)
     params = jax.eval_shape(experiment.objective.model.init, jax.random.key(0))

@@ -33,8 +33,8 @@ KEYS = example_keys(jax.random.key(5), jnp.arange(CLUSTERS * BATCH)).reshape(CLU
 
 
 def head_loss(head, encoded, weights):
-    """Weighted sum over examples."""
-    return (weights * jnp.sin(encoded @ head["w"]).sum((1, 2))).sum()
+    """Weighted sum over examples, and the sum of their weights."""
+    return (weights * jnp.sin(encoded @ head["w"]).sum((1, 2))).sum(), weights.sum()
 
 
 @functools.partial(
@@ -55,7 +55,8 @@ def by_grad(params, head, x, mask, weights, name):
     def one(params, head, x, mask, weights, keys):
         return head_loss(head, encode(params, CONFIGS[name], x, mask, keys), weights)
 
-    each = jax.vmap(jax.value_and_grad(one, argnums=(0, 1, 2)), in_axes=(0, None, 0, 0, 0, 0))
+    by_all = jax.value_and_grad(one, argnums=(0, 1, 2), has_aux=True)
+    each = jax.vmap(by_all, in_axes=(0, None, 0, 0, 0, 0))
     return each(params, head, x, mask, weights, KEYS)
 
 
@@ -89,7 +90,8 @@ def assert_equal_up_to(tolerance, name, batch, schedule="1f1b"):
     rest = segments, name, schedule, micro_batches
     losses, gradients = by_schedule(*parameters(name), *inputs, *rest)
     expected_losses, expected = by_grad(*parameters(name), *inputs, name)
-    np.testing.assert_allclose(losses, expected_losses, rtol=tolerance, atol=10 * tolerance)
+    for found, sums in zip(losses, expected_losses, strict=True):
+        np.testing.assert_allclose(found, sums, rtol=tolerance, atol=10 * tolerance)
     assert_close(gradients, expected, tolerance)
 
 

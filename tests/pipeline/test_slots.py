@@ -15,7 +15,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import init_encoder
 from collapipe_jax.pipeline import passes
-from collapipe_jax.pipeline.execution import Execution, encode_clusters, run_slots
+from collapipe_jax.pipeline.execution import Execution, encode_clusters
 from collapipe_jax.pipeline.mesh import STAGE
 from collapipe_jax.pipeline.slots import gather_slots, segment_layout
 
@@ -119,8 +119,7 @@ def test_a_partition_that_does_not_fit_is_refused_or_gives_nan(backend):
     x, mask, params = jnp.ones((1, 2, 2, 8)), jnp.ones((1, 2, 2), bool), parameters()
 
     def run(sizes):
-        slots = gather_slots(params, sizes, 3)
-        return run_slots(slots, CONFIG, x, mask, sizes, None, Execution(backend, 2))
+        return encode_clusters(params, CONFIG, x, mask, sizes, None, Execution(backend, 2, 3))
 
     for sizes, problem in (([4, 0, 1], "capacity of 3"), ([3, 0, 1], "no partition of 5")):
         with pytest.raises(InputError, match=problem):

@@ -29,7 +29,7 @@ from collapipe_jax.training import history, network_ahead, ongoing_run
 from collapipe_jax.training import loop as train
 from collapipe_jax.training.history import run_constants
 from collapipe_jax.training.learning_rounds import LearningRounds, learn
-from collapipe_jax.training.ongoing_run import initial_run_state
+from collapipe_jax.training.ongoing_run import OngoingRun, initial_run_state
 
 pytestmark = pytest.mark.usefixtures("shared_compilation")
 
@@ -297,11 +297,17 @@ def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, shared_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["vmapped", "sharded"])
-def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undisturbed, tmp_path):
+@pytest.mark.parametrize(
+    ("backend", "micro_batches", "schedule"),
+    [("vmapped", 2, "gpipe"), ("sharded", 0, "gpipe"), ("sharded", 2, "1f1b")],
+)
+def test_a_run_on_a_pipeline_is_the_run_on_one_scan(
+    backend, micro_batches, schedule, experiment, undisturbed, tmp_path
+):
     """Segments as decided in every round, interrupted once; the same losses up to rounding."""
     config = tiny_run.get_config()
-    config.pipeline.update({"backend": backend, "micro_batches": 2})
+    config.pipeline.update({"backend": backend, "micro_batches": micro_batches})
+    config.pipeline.schedule = schedule
     config.training.rounds = 3
     piped = build_experiment(config)
     # Three rounds of the schedule of six, like the run they are held against.
@@ -319,6 +325,18 @@ def test_a_run_on_a_pipeline_is_the_run_on_one_scan(backend, experiment, undistu
                     state, _ = checkpoints.load(1, initial_run_state(piped))
     _, record, _ = undisturbed
     np.testing.assert_allclose(losses, record.history["train_loss"][:3], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"),
+    [(8, "2 x 2 devices run 2 clusters x 2 stages; 4 are idle"), (2, "2 x 1 devices run 2")],
+)
+def test_a_run_says_how_stages_share_devices(devices, told, tmp_path, monkeypatch):
+    config, first, out = tiny_run.get_config(), jax.devices()[:devices], io.StringIO()
+    config.pipeline.backend = "sharded"
+    monkeypatch.setattr(jax, "devices", lambda: first)
+    with OngoingRun(build_experiment(config), tmp_path, False, Console(file=out, width=200)):
+        assert told in out.getvalue()
 
 
 @pytest.mark.slow
