@@ -2,8 +2,8 @@
 
 With the partition fixed the problem is jointly convex in them (docs/system-model.md,
 section 5). Steps are scaled by an estimate of the curvature along each variable, carry
-momentum that restarts where it leads uphill, and return to the simplices and boxes by
-projection in the same scale. The weights of the maxima follow in small steps.
+momentum that restarts where it leads uphill or overshoots, and return to the simplices and
+boxes by projection in the same scale. The weights of the maxima follow in small steps.
 """
 
 from collections.abc import Callable
@@ -23,6 +23,9 @@ from collapipe_jax.cost.shapes import ActiveNodes, PerCluster, PerRound
 _WEIGHT_STEP = 0.2
 _MOMENTUM = 0.9
 _LEAST_STEP, _SHORTER, _LONGER = 0.05, 0.8, 1.05
+_LARGEST_RISE, _MUCH_SHORTER = 0.1, 0.25
+"""Relative rise of the smooth objective above which momentum restarts, and the factor on the step
+size then. Chosen on random networks."""
 _LARGEST_MOVE = 2.0
 _LEAST_CURVATURE = 1e-5
 _NEWTON_STEPS = 2
@@ -127,12 +130,14 @@ def _step(
     metric = _metric(found.curvature, slope, logs, state.step, total)
     moved = _projected_step(logs, slope, metric, active, joint)
     uphill = total(_along(slope, moved, state.reached)) > 0
-    age = jnp.where(uphill, 0.0, state.age + 1.0)
+    overshot = found.smooth > state.last + _LARGEST_RISE * jnp.abs(state.last)
+    age = jnp.where(uphill | overshot, 0.0, state.age + 1.0)
     momentum = jnp.minimum(age / (age + 3.0), _MOMENTUM)
     ahead = jax.tree.map(lambda new, old: new + momentum * (new - old), moved, state.reached)
+    shorter = state.step * jnp.where(overshot, _MUCH_SHORTER, _SHORTER)
     step = jnp.where(
         found.smooth > state.last,
-        jnp.maximum(state.step * _SHORTER, _LEAST_STEP),
+        jnp.maximum(shorter, _LEAST_STEP),
         jnp.minimum(state.step * _LONGER, 1.0),
     )
     return state._replace(
