@@ -131,6 +131,8 @@ def _step(
     moved = _projected_step(logs, slope, metric, active, joint)
     uphill = total(_along(slope, moved, state.reached)) > 0
     overshot = found.smooth > state.last + _LARGEST_RISE * jnp.abs(state.last)
+    if weights.caps is not None:  # their multipliers grow, and the objective with them
+        overshot = jnp.zeros_like(overshot)
     age = jnp.where(uphill | overshot, 0.0, state.age + 1.0)
     momentum = jnp.minimum(age / (age + 3.0), _MOMENTUM)
     ahead = jax.tree.map(lambda new, old: new + momentum * (new - old), moved, state.reached)
