@@ -32,7 +32,12 @@ from collapipe_jax.partition.candidates import (
     take,
     with_candidate_axis,
 )
-from collapipe_jax.partition.cluster_search import ClusterCandidates, cheapest, search_clusters
+from collapipe_jax.partition.cluster_search import (
+    ClusterCandidates,
+    cheapest,
+    search_clusters,
+    varied,
+)
 from collapipe_jax.partition.fixed_allocation import SAME, cheapest_within, nan_to_inf
 from collapipe_jax.partition.neighbours import neighbour_candidates
 
@@ -117,7 +122,8 @@ def propose_partitions(
     coupling = coupling_at(fixed, allocation, evaluation)
 
     def search():
-        return search_clusters(problem, allocation, coupling)
+        found = search_clusters(problem, allocation, coupling)
+        return varied(found, config.cluster_candidates)
 
     def look_nearby():
         return neighbour_candidates(problem, own, coupling, fix)
