@@ -156,7 +156,8 @@ def test_no_active_set_takes_all_places():
     segments = 2 * (sets[:, None] >> np.arange(DEVICES)[:, None, None] & 1)
     place = np.broadcast_to(np.arange(number)[:, None, None], sets.shape)
     node = np.zeros((number, DEVICES, clusters, batch))
-    found = varied(ClusterCandidates(segments, place, node, node, cost), KEPT)
+    given = map(jnp.asarray, (segments, place, node, node, cost))
+    found = varied(ClusterCandidates(*given), KEPT)
     assert found.cost.shape[0] == 3 * KEPT
     found = cheapest(found, KEPT)
     for n, r in itertools.product(range(clusters), range(batch)):
