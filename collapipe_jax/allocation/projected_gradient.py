@@ -3,7 +3,8 @@
 With the partition fixed the problem is jointly convex in them (docs/system-model.md,
 section 5). Steps are scaled by an estimate of the curvature along each variable, carry
 momentum that restarts where it leads uphill, and return to the simplices and boxes by
-projection in the same scale. The weights of the maxima follow in small steps.
+projection in the same scale. A step that overshoots is taken back. The weights of the
+maxima follow in small steps.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,9 @@ from collapipe_jax.cost.shapes import ActiveNodes, PerCluster, PerRound
 _WEIGHT_STEP = 0.2
 _MOMENTUM = 0.9
 _LEAST_STEP, _SHORTER, _LONGER = 0.05, 0.8, 1.05
+_LARGEST_RISE, _MUCH_SHORTER, _RECOVERING = 0.1, 0.25, 1.2
+"""Relative rise of the smooth objective above which a descent goes back to its best point, the
+factor on the step size then, and its growth until the next rise. Chosen on random networks."""
 _LARGEST_MOVE = 2.0
 _LEAST_CURVATURE = 1e-5
 _NEWTON_STEPS = 2
@@ -50,7 +54,8 @@ class _State(NamedTuple):
     best: Descent  # best point so far
     step: PerRound  # common step size
     age: PerRound  # steps since momentum restarted
-    last: PerRound  # smooth objective of the step before
+    last: PerRound  # smooth objective of the step before; infinite after going back
+    recovers: PerRound  # whether no step rose since the last one that was taken back
     evaluation: Evaluation | None  # of the last point, if asked for
 
 
@@ -97,7 +102,7 @@ def descend(
     logs = to_limits(logs, active, joint)
     highest, one = jnp.full(shape, jnp.inf), jnp.ones(shape)
     start = Descent(logs, weights, highest, jnp.full(active.shape[1:], jnp.inf))
-    state = _State(logs, logs, weights, start, one, jnp.zeros(shape), highest, None)
+    state = _State(logs, logs, weights, start, one, jnp.zeros(shape), highest, one < 0, None)
     if not with_evaluation:
         return jax.lax.fori_loop(0, steps, body, state).best
     unknown = Evaluation(
@@ -121,28 +126,42 @@ def _step(
     active: ActiveNodes,
     joint: bool,
 ) -> _State:
-    """One accelerated step from an evaluated point."""
+    """One accelerated step from an evaluated point, or back to the best one."""
     total = sum_nodes if joint else lambda by_cluster: by_cluster
     slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), found.slope)
     metric = _metric(found.curvature, slope, logs, state.step, total)
     moved = _projected_step(logs, slope, metric, active, joint)
     uphill = total(_along(slope, moved, state.reached)) > 0
-    age = jnp.where(uphill, 0.0, state.age + 1.0)
+    back = _overshot(state, found, capped=weights.caps is not None)
+    age = jnp.where(uphill | back, 0.0, state.age + 1.0)
     momentum = jnp.minimum(age / (age + 3.0), _MOMENTUM)
     ahead = jax.tree.map(lambda new, old: new + momentum * (new - old), moved, state.reached)
-    step = jnp.where(
-        found.smooth > state.last,
-        jnp.maximum(state.step * _SHORTER, _LEAST_STEP),
-        jnp.minimum(state.step * _LONGER, 1.0),
+    reached, ahead = jax.tree.map(
+        lambda best, new: jnp.where(back, best, new),
+        (state.best.logs, state.best.logs),
+        (moved, to_limits(ahead, active, joint)),
     )
+    rose = found.smooth > state.last
+    recovers = back | (state.recovers & ~rose)
+    shorter = state.step * jnp.where(back, _MUCH_SHORTER, _SHORTER)
+    longer = state.step * jnp.where(recovers, _RECOVERING, _LONGER)
     return state._replace(
-        reached=moved,
-        ahead=to_limits(ahead, active, joint),
+        reached=reached,
+        ahead=ahead,
         weights=jax.tree.map(lambda a, b: a + _WEIGHT_STEP * (b - a), weights, found.weights),
-        step=step,
+        step=jnp.where(rose | back, jnp.maximum(shorter, _LEAST_STEP), jnp.minimum(longer, 1.0)),
         age=age,
-        last=found.smooth,
+        last=jnp.where(back, jnp.inf, found.smooth),
+        recovers=recovers,
     )
+
+
+def _overshot(state: _State, found: Evaluation, capped: bool) -> Array:
+    """Whether the smooth objective rose by much, or to infinity from a finite best point."""
+    if capped:  # multipliers of caps grow, and the objective with them
+        return jnp.zeros(found.smooth.shape, bool)
+    rose = found.smooth > state.last + _LARGEST_RISE * jnp.abs(state.last)
+    return rose | (~jnp.isfinite(found.smooth) & jnp.isfinite(state.best.objective))
 
 
 def _better(new: Descent, old: Descent) -> Descent:

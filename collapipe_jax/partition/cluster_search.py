@@ -40,6 +40,9 @@ from collapipe_jax.partition.fill import LinearCosts, cost_at, fill_sets, linear
 
 _FILLED_SETS = 12
 """Sets that get shares and blocks, for each number of micro-batches: the first by rank."""
+_OF_A_SET = 3
+"""Candidates of an active set that rank with those of others; its further ones come last. Chosen on
+random networks."""
 _EXPECTED_ELASTICITY = 0.6
 """Of the spectral efficiency by the SINR, where losses begin to matter."""
 _TARGET_HAZARD = (1e-4, 10.0)
@@ -87,6 +90,22 @@ def search_clusters(
 
     found = jax.lax.map(of_choice, choices)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+
+
+def varied(found: ClusterCandidates, count: int) -> ClusterCandidates:
+    """The cheapest candidates, a few of each active set before any others, ``3 count`` at most.
+
+    Sets differ more than numbers of micro-batches: against a coupling that is not final, a list
+    of one set with all its numbers would miss the best set.
+    """
+    found = cheapest(found, 3 * count)
+    bits = 2.0 ** jnp.arange(found.segments.shape[1])
+    active_set = jnp.sum(jnp.where(found.segments > 0, bits[:, None, None], 0.0), axis=1)
+    place = jnp.arange(active_set.shape[0])
+    is_cheaper = (place[:, None] > place)[..., None, None]
+    cheaper = jnp.sum(is_cheaper & (active_set[:, None] == active_set[None]), axis=1)
+    behind = jnp.maximum(found.cost, _LARGEST_COST)  # infinite where there is no candidate
+    return found._replace(cost=jnp.where(cheaper < _OF_A_SET, found.cost, behind))
 
 
 def cheapest(found: ClusterCandidates, count: int) -> ClusterCandidates:

@@ -32,7 +32,12 @@ from collapipe_jax.partition.candidates import (
     take,
     with_candidate_axis,
 )
-from collapipe_jax.partition.cluster_search import ClusterCandidates, cheapest, search_clusters
+from collapipe_jax.partition.cluster_search import (
+    ClusterCandidates,
+    cheapest,
+    search_clusters,
+    varied,
+)
 from collapipe_jax.partition.fixed_allocation import SAME, cheapest_within, nan_to_inf
 from collapipe_jax.partition.neighbours import neighbour_candidates
 
@@ -117,7 +122,8 @@ def propose_partitions(
     coupling = coupling_at(fixed, allocation, evaluation)
 
     def search():
-        return search_clusters(problem, allocation, coupling)
+        found = search_clusters(problem, allocation, coupling)
+        return varied(found, config.cluster_candidates)
 
     def look_nearby():
         return neighbour_candidates(problem, own, coupling, fix)
@@ -130,7 +136,9 @@ def propose_partitions(
     start, steps = candidates.logs, config.cluster_steps
     refined = descend_clusters(wide, start, wide_coupling, steps)
     candidates = candidates._replace(logs=refined.logs, weights=refined.weights)
-    choices = _best_choices(wide, wide_coupling, refined, config.candidates - 1)
+    are_own = _are_own(candidates)
+    refined = refined._replace(objective=_own_once(refined.objective, are_own))
+    choices = _best_choices(wide, wide_coupling, refined, are_own, config.candidates - 1)
     weight = with_candidate_axis(own.weights.cluster)
     others = mix(candidates, choices, 0.5 * weight + 0.5 / weight.shape[0])
     return join(with_candidate_axis(own), others)
@@ -176,27 +184,52 @@ def _with_own(found: ClusterCandidates, incumbent: Candidates) -> Candidates:
     return Candidates(segments, micro_batches, logs, incumbent.weights)
 
 
-def _best_choices(fixed: FixedPartition, coupling: Coupling, refined: Descent, count: int) -> Array:
+def _are_own(candidates: Candidates) -> Array:
+    """Candidates of every cluster with the partition of its last one, ``[N, C, R]``."""
+    segments, micro_batches = candidates.segments, candidates.micro_batches
+    same_segments = jnp.all(segments == segments[:, :, -1:], axis=1)
+    return same_segments & (micro_batches == micro_batches[:, -1:])
+
+
+def _own_once(objective: Array, are_own: Array) -> Array:
+    """Objectives, infinite for all copies of the own partition but the best."""
+    best = jnp.argmin(jnp.where(are_own, nan_to_inf(objective), jnp.inf), axis=1, keepdims=True)
+    is_best = jnp.arange(objective.shape[1])[:, None] == best
+    return jnp.where(are_own & ~is_best, jnp.inf, objective)
+
+
+def _best_choices(
+    fixed: FixedPartition, coupling: Coupling, refined: Descent, are_own: Array, count: int
+) -> Array:
     """Candidates of every cluster in each of the best combinations, ``[N, count, R]``.
 
     With the others as a background, a combination costs its latency, the largest of its
     clusters', and the sum of their other costs. So for every latency that some candidate
-    has, every cluster takes the cheapest that keeps to it. One more combination takes each
-    cluster's best by its own objective.
+    has, every cluster takes the cheapest that keeps to it. The incumbent's partition is left
+    out. The last combination takes each cluster's best by its own objective, if that is new.
     """
     per_s, latency_s = fixed.costs.latency_per_s, refined.cluster_latency_s  # [N, C, R]
-    other_costs = refined.objective - coupled_latency_cost(coupling, fixed.costs, latency_s)
-    participates = fixed.active[0]
+    participates, objective = fixed.active[0], nan_to_inf(refined.objective)
+    other_costs = objective - coupled_latency_cost(coupling, fixed.costs, latency_s)
     latency_s = jnp.where(participates, nan_to_inf(latency_s), 0.0)
     other_costs = jnp.where(participates, nan_to_inf(other_costs), 0.0)
     limit_s, choice, least = cheapest_within(latency_s, other_costs, axis=2)
     reached_s = jnp.take_along_axis(latency_s[None], choice[:, :, None], axis=2)[:, :, 0]
     # The same choice comes up under every limit until the next; its own is the least.
     own_limit = jnp.max(reached_s, axis=1) >= limit_s * (1.0 - SAME)
-    total = jnp.where(own_limit, per_s * limit_s + jnp.sum(least, axis=1), jnp.inf)
-    best = jax.lax.top_k(-nan_to_inf(total).T, count)[1].T  # [count, R]
+
+    def is_incumbent(choice):
+        """Whether all clusters keep their own, by combination, ``[B, R]``."""
+        kept = jnp.take_along_axis(are_own[None], choice[:, :, None], axis=2)
+        return jnp.all(kept, axis=(1, 2))
+
+    total = nan_to_inf(per_s * limit_s + jnp.sum(least, axis=1))
+    total = jnp.where(own_limit & ~is_incumbent(choice), total, jnp.inf)
+    best = jax.lax.top_k(-total.T, count)[1].T  # [count, R]
     found = jnp.take_along_axis(choice, best[:, None], axis=0)
-    by_objective = jnp.argmin(nan_to_inf(refined.objective), axis=1)[None]
     if count > 1:
-        found = jnp.concatenate([found[: count - 1], by_objective])
+        alone = jnp.argmin(jnp.where(participates, objective, 0.0), axis=1)[None]
+        known = jnp.all(alone == found[:1], axis=1) | is_incumbent(alone)
+        last = jnp.where(known[:, None], found[-1:], alone)
+        found = jnp.concatenate([found[:-1], last])
     return jnp.moveaxis(found, 0, 1)

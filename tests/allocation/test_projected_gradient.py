@@ -9,11 +9,14 @@ import pytest
 from support.descents import BATCH, CLUSTERS, LONG, NODES, anywhere, descend_together, draw
 from support.random_allocations import with_first_cluster_moved
 
+from collapipe_jax.allocation import projected_gradient
 from collapipe_jax.allocation.allocate import descend_jointly
 from collapipe_jax.allocation.projected_gradient import descend
-from collapipe_jax.allocation.smooth_objective import Coupling, evaluate_allocation
+from collapipe_jax.allocation.smooth_maximum import Weights
+from collapipe_jax.allocation.smooth_objective import Coupling, Evaluation, evaluate_allocation
 from collapipe_jax.allocation.variables import LEAST_LOG_POWER, to_limits
 from collapipe_jax.compilation import quick_jit
+from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import fix_partition
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -148,3 +151,35 @@ def test_by_itself_a_cluster_does_not_care_where_another_starts(some):
         assert np.any(a.take(0, axis) != b.take(0, axis))
     start = alone(problem, decision, logs, own, coupling, 1)
     assert np.all(one.objective <= start.objective)
+
+
+def parabola_after(steps, understated):
+    """End of a descent on ``x^2`` in every D2D power, its curvature understated by a factor."""
+
+    def evaluate(logs, weights):
+        away = logs.d2d_power + 5.0
+        value, nothing = jnp.sum(away**2, axis=(0, 1)), jnp.zeros_like(logs.d2e_power)
+        none = Allocation(jnp.zeros_like(away), jnp.zeros_like(away), nothing, nothing)
+        return Evaluation(
+            smooth=value,
+            objective=value,
+            cluster_latency_s=nothing,
+            slope=none._replace(d2d_power=2.0 * away),
+            curvature=none._replace(d2d_power=jnp.full_like(away, 2.0 / understated)),
+            interference_cost_per_w=away,
+            weights=weights,
+        )
+
+    start = jnp.linspace(-5.5, -4.5, 6).reshape(3, 2, 1)
+    logs = Allocation(jnp.log(jnp.full_like(start, 0.3)), start, *jnp.full((2, 2, 1), -1.0))
+    weights = Weights(*[jnp.ones((2, 1))] * 6)
+    end = descend(evaluate, jnp.ones((3, 2, 1), bool), logs, weights, steps)
+    return float(end.objective[0])
+
+
+@pytest.mark.parametrize("understated", [3.0, 6.0, 12.0])
+def test_a_descent_comes_back_from_steps_that_are_too_long(understated, monkeypatch):
+    start, end = parabola_after(1, understated), parabola_after(20, understated)
+    assert end < 1e-2 * start
+    monkeypatch.setattr(projected_gradient, "_LARGEST_RISE", np.inf)
+    assert end <= parabola_after(20, understated)

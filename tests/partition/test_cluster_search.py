@@ -17,7 +17,12 @@ from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.partition import cluster_search
-from collapipe_jax.partition.cluster_search import cheapest, search_clusters
+from collapipe_jax.partition.cluster_search import (
+    ClusterCandidates,
+    cheapest,
+    search_clusters,
+    varied,
+)
 from collapipe_jax.partition.fill import fill_in_order, fill_order
 
 pytestmark = pytest.mark.usefixtures("batch_axis_last")
@@ -140,6 +145,29 @@ def test_a_device_behind_a_dead_link_spoils_only_sets_that_use_it():
     found = search_pairs(to_batch_last(random_problems(64, 2, DEVICES, BLOCKS, dead)))
     assert np.all(np.asarray(found.segments)[0, 1] == 0)
     assert np.all(np.asarray(found.cost)[0] < 1e30)
+
+
+def test_no_active_set_takes_all_places():
+    rng = np.random.default_rng(0)
+    number, most, clusters, batch = 40, cluster_search._OF_A_SET, 2, 30
+    sets = rng.integers(1, 6, (number, clusters, batch))  # as bits
+    cost = rng.exponential(size=sets.shape)
+    cost = np.where(rng.uniform(size=sets.shape) < 0.3, np.inf, cost)
+    segments = 2 * (sets[:, None] >> np.arange(DEVICES)[:, None, None] & 1)
+    place = np.broadcast_to(np.arange(number)[:, None, None], sets.shape)
+    node = np.zeros((number, DEVICES, clusters, batch))
+    given = map(jnp.asarray, (segments, place, node, node, cost))
+    found = varied(ClusterCandidates(*given), KEPT)
+    assert found.cost.shape[0] == 3 * KEPT
+    found = cheapest(found, KEPT)
+    for n, r in itertools.product(range(clusters), range(batch)):
+        considered = [i for i in np.argsort(cost[:, n, r])[: 3 * KEPT] if cost[i, n, r] < np.inf]
+        of_set = [considered[: k + 1] for k in range(len(considered))]
+        nth = [sum(sets[i, n, r] == sets[b[-1], n, r] for i in b) for b in of_set]
+        wanted = [i for i, k in zip(considered, nth, strict=True) if k <= most][:KEPT]
+        kept = np.asarray(found.micro_batches[: len(wanted), n, r])
+        np.testing.assert_array_equal(kept, wanted)
+        np.testing.assert_allclose(found.cost[: len(wanted), n, r], cost[wanted, n, r], rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -43,7 +43,9 @@ def test_the_best_combinations_are_those_of_all(clusters):
     own = others + np.asarray(coupled_latency_cost(coupling, costs, jnp.asarray(latency_s)))
     fixed = SimpleNamespace(costs=costs, active=jnp.asarray(runs)[None])
     refined = SimpleNamespace(cluster_latency_s=jnp.asarray(latency_s), objective=jnp.asarray(own))
-    found = np.asarray(joint_search._best_choices(fixed, coupling, refined, count))
+    are_own = np.broadcast_to(np.arange(kept)[:, None] == kept - 1, own.shape) | ~runs
+    choices = joint_search._best_choices(fixed, coupling, refined, jnp.asarray(are_own), count)
+    found = np.asarray(choices)
     assert found.shape == (clusters, count, batch)
     for case in range(batch):
 
@@ -52,19 +54,34 @@ def test_the_best_combinations_are_those_of_all(clusters):
             slowest = max(latency_s[n, j, case] for n, j in used)
             return slowest, sum(others[n, j, case] for n, j in used)
 
-        every = sorted(terms(choice) for choice in itertools.product(range(kept), repeat=clusters))
+        def is_incumbent(choice, case=case):
+            return all(are_own[n, j, case] for n, j in enumerate(choice))
+
+        every = itertools.product(range(kept), repeat=clusters)
         pareto, least = [], np.inf  # none is as fast and cheaper otherwise
-        for slowest, rest in every:
+        for (slowest, rest), incumbent in sorted(
+            (terms(each), is_incumbent(each)) for each in every
+        ):
             if rest < least and np.isfinite(slowest):
-                pareto.append(1.3 * slowest + rest)
                 least = rest
-        got = [np.dot([1.3, 1.0], terms(choice)) for choice in found[:, :, case].T]
-        wanted = sorted(pareto)[: count - 1]
-        np.testing.assert_allclose(got[: len(wanted)], wanted, rtol=1e-5)
-        assert got[0] == pytest.approx(min(1.3 * slowest + rest for slowest, rest in every))
-        for n in range(clusters):
-            if runs[n, 0, case]:
-                assert found[n, -1, case] == np.argmin(own[n, :, case])
+                if not incumbent:
+                    pareto.append(1.3 * slowest + rest)
+        combinations = found[:, :, case].T
+        got = [np.dot([1.3, 1.0], terms(choice)) for choice in combinations]
+        wanted = sorted(pareto)[:count]
+        alone = np.argmin(np.where(runs[..., case], own[..., case], 0.0), axis=1)
+        if is_incumbent(alone) or np.array_equal(alone, combinations[0]):
+            np.testing.assert_allclose(got[: len(wanted)], wanted, rtol=1e-5)
+        else:
+            np.testing.assert_allclose(got[: len(wanted[:-1])], wanted[:-1], rtol=1e-5)
+            np.testing.assert_array_equal(combinations[-1], alone)
+
+
+def test_copies_of_the_own_partition_count_once():
+    objective = jnp.array([[3.0, 2.0, 1.0, 4.0], [jnp.nan, 5.0, 6.0, 7.0]])[..., None]
+    are_own = jnp.array([[True, False, True, True], [True, True, False, True]])[..., None]
+    got = joint_search._own_once(objective, are_own)[..., 0]
+    np.testing.assert_array_equal(got, [[np.inf, 2, 1, np.inf], [np.inf, 5, 6, np.inf]])
 
 
 @pytest.fixture(scope="module")
