@@ -13,7 +13,7 @@ with ``collapipe figures --workdir=runs/default``.
 With --sweep or --seeds every combination is a run in ``runs/`` of the workdir, as ``collapipe
 sweep`` writes axes. Runs that differ in values alone train together in one program, spread over
 all devices. The same command goes on with what is missing. Several processes share the runs with
---shard=i/n, or with --cluster, which starts them.
+--shard=i/n, or with --cluster, which starts them. For a single run --cluster starts its --hosts.
 """
 
 import argparse
@@ -33,9 +33,10 @@ from collapipe_jax.config.files import parse_overrides, read_values
 from collapipe_jax.config.sweeps import file_axes, read_axis, read_sweep
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
+from collapipe_jax.files.workdir import open_workdir, read_summary
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.tables import console_for_tables, make_table
-from collapipe_jax.training.loop import train
+from collapipe_jax.training.loop import check_shared, train
 
 _SWEEP: dict[str, Any] = {
     "seeds": (1, "number of seeds"),
@@ -58,10 +59,13 @@ def main(argv: Sequence[str]) -> None:
     if options.sweep or options.seeds != 1:
         _train_sweep(argv, options, overrides)
         return
-    for name in ("shard", "cluster", "at_once"):
+    for name in ("shard", "shards", "workers", "at_once"):
         if (value := getattr(options, name)) != parser.get_default(name):
             remedy = "Add --sweep or --seeds, or leave it out"
             raise InputError(f"--{name.replace('_', '-')}", value, "of a single run", remedy)
+    if options.cluster is not None:
+        _train_on_hosts(argv, options, overrides)
+        return
     _join(options)
 
     console, path = Console(), Path(options.workdir) / "summary.json"
@@ -74,8 +78,39 @@ def main(argv: Sequence[str]) -> None:
     summary = run.summary | linear
     if linear:
         write_json(path, summary)
+    _print_summary(summary)
+
+
+def _print_summary(summary: Mapping[str, Any]) -> None:
+    console = Console()
     for name, value in summary.items():
         console.print(f"{name:32} {value}")
+
+
+def _train_on_hosts(
+    argv: Sequence[str], options: argparse.Namespace, overrides: Sequence[str]
+) -> None:
+    """Start the hosts of one run, and wait for its end."""
+    from collapipe_jax.cli.cluster import read_hosts  # brings submitit
+
+    for name in ("coordinator", "host"):
+        if (value := getattr(options, name)) is not None:
+            problem = "--cluster tells the hosts where they are"
+            raise InputError(f"--{name}", value, problem, "Leave it out")
+    run = read_hosts(options)
+    experiment = _build(options, overrides)
+    check_shared(experiment, options.hosts)
+    folder = open_workdir(options.workdir, experiment.config, resume=True)
+
+    def missing() -> int:
+        """Rounds after the newest checkpoint; one more for the test of the trained model."""
+        if (folder / "summary.json").exists():
+            return 0
+        done = [int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdecimal()]
+        return experiment.config["training"]["rounds"] + 1 - max(done, default=0)
+
+    run(folder, argv, missing)
+    _print_summary(read_summary(folder, "training"))
 
 
 def _train_sweep(
@@ -84,7 +119,7 @@ def _train_sweep(
     """Train at every point, and write one summary."""
     from collapipe_jax.training import sweep as sweeps  # brings the store
 
-    for name in ("linear_baseline", "coordinator"):
+    for name in ("linear_baseline", "coordinator", "hosts"):
         if value := getattr(options, name):
             remedy = "Leave it out, or train one run at a time"
             raise InputError(f"--{name.replace('_', '-')}", value, "not with a sweep", remedy)

@@ -23,7 +23,7 @@ from collapipe_jax.federated.learner import (
     participant_shares,
 )
 from collapipe_jax.federated.optimizers import Optimizers, Transformations
-from collapipe_jax.federated.placement import spread
+from collapipe_jax.federated.placement import COPY, EXAMPLE, spread
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
@@ -108,7 +108,7 @@ class DataParallelLearner:
                 jax.random.split(erasure_key, shares.size), 1, 1, loss_probability
             )[:, 0]
             own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
-            own = spread(own)
+            own = spread(own, (COPY, EXAMPLE))
             gradient = jax.grad(self._loss, has_aux=True)
             gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=(0, 0, 0, 0, 0, None))(
                 clients, own, ids, counted, survival, dropout_key

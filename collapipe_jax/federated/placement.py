@@ -1,11 +1,13 @@
 """Where arrays of training lie on several devices, by the names of their leading axes.
 
-Copies of the model and their optimisers lie by cluster or client. Stacked blocks of the one
-global model lie by block (fully sharded data parallelism); the rest is on every device. On the
-mesh of a pipeline the copies' blocks lie by stage as well, and so do the examples of a cluster
-outside of its encoder. An axis that the devices do not divide is on all of them.
+Copies of the model and their optimisers lie by cluster or client. Where there are more devices,
+several share the examples of each (data parallelism) and the blocks of its copy. Stacked blocks
+of the one global model lie on all devices (fully sharded data parallelism); the rest is on every
+device. On the mesh of a pipeline the copies' blocks lie by stage as well, and so do the examples
+of a cluster outside of its encoder. An axis that the devices do not divide is on all of them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +15,16 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from collapipe_jax.pipeline.mesh import CLUSTER, STAGE
+from collapipe_jax.pipeline.mesh import CLUSTER, STAGE, largest_shape
 
-DEVICE = "device"
-"""Axis of the mesh without a pipeline."""
+DEVICE, DATA = "device", "data"
+"""Axes of the mesh without a pipeline."""
 COPY, BLOCK, EXAMPLE = "copy", "block", "example"
-"""Axes of arrays: clusters or clients, stacked encoder blocks, and examples of a cluster."""
-RULES = ({COPY: DEVICE, BLOCK: DEVICE}, {COPY: CLUSTER, BLOCK: STAGE, EXAMPLE: STAGE})
+"""Axes of arrays: clusters or clients, stacked encoder blocks, and examples of a copy."""
+RULES: tuple[Mapping[str, tuple[str, ...]], ...] = (
+    {COPY: (DEVICE,), BLOCK: (DEVICE, DATA), EXAMPLE: (DATA,)},
+    {COPY: (CLUSTER,), BLOCK: (STAGE,), EXAMPLE: (STAGE,)},
+)
 """Axes of a mesh by those of arrays, without a pipeline and with one."""
 BY_COPY = "client_optimizer"
 """Part of a state with a leading axis of clusters or clients."""
@@ -27,10 +32,15 @@ BY_BLOCK = "encoder"
 """Part of a model with an axis of blocks, after that of the copies."""
 
 
-def device_mesh(devices: Any, copies: int) -> Mesh:
-    """As many of the devices as divide the clusters or clients, that hold a copy each."""
-    count = max(size for size in range(1, len(devices) + 1) if copies % size == 0)
-    return Mesh(np.asarray(devices[:count]), (DEVICE,), axis_types=(AxisType.Auto,))
+def device_mesh(devices: Sequence[Any], copies: int, examples: int) -> Mesh:
+    """The largest mesh that the devices fill, of axes ``device`` and ``data``.
+
+    Rows divide the clusters or clients, which hold a copy each, and columns their examples. Of
+    equal meshes that with more rows is taken, which has fewer messages.
+    """
+    shape = largest_shape(copies, examples, len(devices))
+    chosen = np.asarray(devices[: math.prod(shape)]).reshape(shape)
+    return Mesh(chosen, (DEVICE, DATA), axis_types=(AxisType.Auto,) * 2)
 
 
 def spread(tree: Any, axes: Sequence[str | None] = (COPY,)) -> Any:
@@ -76,10 +86,15 @@ def _names(path: Any) -> set[str]:
 
 def _spec(leaf: Any, axes: Sequence[str | None], sizes: Mapping[str, int]) -> PartitionSpec:
     """Axes of a mesh of these sizes on a leaf's axes, each once and where it divides the leaf."""
-    (rule,) = (rule for rule in RULES if rule[COPY] in sizes)
-    names: list[str | None] = []
+    (rule,) = (rule for rule in RULES if rule[COPY][0] in sizes)
+    used: list[str] = []
+    names: list[tuple[str, ...] | None] = []
     for length, axis in zip(leaf.shape, axes, strict=False):
-        name = rule.get(axis) if axis else None
-        fits = name is not None and name not in names and length % sizes[name] == 0
-        names.append(name if fits else None)
+        chosen: tuple[str, ...] = ()
+        for name in rule.get(axis, ()) if axis else ():
+            part = math.prod(sizes[one] for one in (*chosen, name))
+            if name not in used and length % part == 0:
+                chosen = (*chosen, name)
+        used += chosen
+        names.append(chosen or None)
     return PartitionSpec(*names)

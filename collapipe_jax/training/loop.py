@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import Sharding
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -21,9 +21,9 @@ from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.federated.learner import Learner, LearningReport
-from collapipe_jax.federated.placement import device_mesh
 from collapipe_jax.models.layers import Params
 from collapipe_jax.simulation.environment import SystemRound
+from collapipe_jax.training.device_shares import share_devices, workers
 from collapipe_jax.training.learning_rounds import ROUNDS_PER_CALL, LearningRounds, Rounds
 from collapipe_jax.training.network_ahead import NetworkAhead, NetworkRound, cpus
 from collapipe_jax.training.ongoing_run import (
@@ -86,8 +86,9 @@ def train_together(
       workdirs: folder of each.
       resume: whether to continue the runs that are there.
       console: of the progress; None is the terminal.
-      devices: among which the runs of a program are spread, as many as divide them, and the
-        clusters or clients of a run that is alone; None is all of this host.
+      devices: among which the runs of a program are spread. Where there are several for a run,
+        they share its clusters or clients and the examples of each, as far as their number
+        divides these; ``console`` tells how, and which are idle. None is all of this host.
     """
     for experiment in experiments:
         _check_hosts(experiment)
@@ -101,7 +102,7 @@ def train_together(
                 stack.enter_context(OngoingRun(experiments[one], workdirs[one], resume, console))
                 for one in places
             ]
-            trained |= zip(places, _train_group(runs, console, devices or _workers()), strict=True)
+            trained |= zip(places, _train_group(runs, console, devices or workers()), strict=True)
     return [trained[place] for place in range(len(experiments))]
 
 
@@ -110,7 +111,11 @@ def _train_group(
 ) -> list[TrainedRun]:
     """Train runs of one program."""
     learners = _learners([run.experiment for run in runs])
-    parts = _spread(runs, learners, devices)
+    shares = share_devices([run.experiment for run in runs], learners, devices, console)
+    parts = [
+        _Part(runs[own], learners[own], place, index % len(cpus()))
+        for index, (own, place) in enumerate(shares)
+    ]
     columns = BarColumn(bar_width=10), MofNCompleteColumn(), TimeRemainingColumn()
     columns += (TextColumn("{task.fields[status]}"),)
     total = sum(run.rounds for run in runs)
@@ -138,51 +143,6 @@ def _train_group(
             if stops:
                 raise KeyboardInterrupt(_saved(runs, total))
     return [run.finish(part.params(run)) for part in parts for run in part.runs]
-
-
-def _workers() -> list[Any]:
-    """Devices of this host; a CPU as often as it has cores, of which a run uses about one."""
-    devices = jax.local_devices()
-    if len(devices) == 1 and devices[0].platform == "cpu":
-        return devices * len(os.sched_getaffinity(0))
-    return devices
-
-
-def _spread(
-    runs: Sequence[OngoingRun], learners: Sequence[Learner], devices: Sequence[Any]
-) -> list["_Part"]:
-    """Runs in equal parts on as many devices as divide them; on a CPU one by one."""
-    if len(runs) == 1:
-        return [_Part(runs, learners, _place_of_one(runs[0].experiment, devices), 0)]
-    count = max(size for size in range(1, len(devices) + 1) if len(runs) % size == 0)
-    if _takes_turns(devices):
-        count = len(runs)
-    size = len(runs) // count
-    return [
-        _Part(
-            runs[start : start + size],
-            learners[start : start + size],
-            SingleDeviceSharding(devices[index % len(devices)]),
-            index % len(cpus()),
-        )
-        for index, start in enumerate(range(0, len(runs), size))
-    ]
-
-
-def _takes_turns(devices: Sequence[Any]) -> bool:
-    """Whether runs take turns in threads, as on CPUs; they are batches on accelerators."""
-    return devices[0].platform == "cpu"
-
-
-def _place_of_one(experiment: Experiment, devices: Sequence[Any]) -> Sharding:
-    """The devices of a run that has them to itself."""
-    if experiment.execution.backend == "sharded":
-        return learning_place(experiment)
-    devices = list(dict.fromkeys(devices))
-    mesh = device_mesh(devices, experiment.learner.copies)
-    return (
-        SingleDeviceSharding(devices[0]) if mesh.size == 1 else NamedSharding(mesh, PartitionSpec())
-    )
 
 
 class _Part:
@@ -323,18 +283,24 @@ def stop_between_rounds() -> Iterator[Callable[[], bool]]:
 
 def _check_hosts(experiment: Experiment) -> None:
     """Refuse several hosts that would not share the work."""
-    count, backend = jax.process_count(), experiment.execution.backend
+    count = jax.process_count()
     if count == 1:
         return
-    if backend != "sharded":
-        problem = f"{count} hosts would all do the same work"
-        raise InputError("pipeline.backend", backend, problem, "Choose sharded, or one host")
+    check_shared(experiment, count)
     devices = stage_mesh(experiment).devices
     working = {device.process_index for device in devices.flat}
     if len(working) < count:
         problem = f"the {devices.size} devices of the network are all on {len(working)}"
         remedy = "Take fewer hosts, or fewer devices on each"
         raise InputError("--hosts", count, problem, remedy)
+
+
+def check_shared(experiment: Experiment, count: int) -> None:
+    """Refuse an encoder that several hosts cannot share."""
+    backend = experiment.execution.backend
+    if count > 1 and backend != "sharded":
+        problem = f"{count} hosts would all do the same work"
+        raise InputError("pipeline.backend", backend, problem, "Choose sharded, or one host")
 
 
 def _status(runs: Sequence[OngoingRun]) -> str:

@@ -11,6 +11,7 @@ from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataPa
 from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
+from collapipe_jax.federated.placement import COPY, EXAMPLE, device_mesh, spread
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import TranslationBatch, Translator
 from collapipe_jax.pipeline.execution import Execution
@@ -151,6 +152,21 @@ def test_a_round_run_as_a_pipeline_is_the_same_round(state, execution):
     assert_close(piped, expected)
     assert_close(report, expected_report)
     assert 0.0 < report.erased_fraction < 1.0
+
+
+def test_devices_that_share_clusters_and_examples_learn_the_same_round(state):
+    """Three rows for three clusters, two columns for the examples of each."""
+    mesh = device_mesh(jax.devices(), CLUSTERS, BATCH)
+    batches, outcome = make_batches(5), make_outcome(0.3)
+    expected = LEARNER.round(state, batches, outcome, KEY, 0)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    given, own, now, key = jax.device_put((state, batches, outcome, KEY), everywhere)
+    with jax.set_mesh(mesh):
+        own = jax.jit(spread, static_argnums=1)(own, (None, COPY, EXAMPLE))
+        got = LEARNER.round(given, own, now, key, 0)
+    assert jax.tree.leaves(own)[0].sharding.spec == PartitionSpec(None, "device", "data")
+    assert dict(mesh.shape) == {"device": 3, "data": 2}
+    assert_close(got, expected)
 
 
 def test_when_all_is_erased_nobody_moves_and_the_loss_is_still_told(state):

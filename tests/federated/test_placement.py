@@ -56,11 +56,24 @@ def assert_same(got, expected):
 @pytest.mark.parametrize("policy", ["static_pipeline", "vanilla_fl"])
 def test_eight_devices_share_a_round_of_eight_clusters(policy):
     experiment = make_experiment(policy, CLUSTERS, 2, 4)
-    mesh = device_mesh(jax.devices(), experiment.learner.copies)
+    mesh = device_mesh(jax.devices(), experiment.learner.copies, 1)
     one = learnt(experiment, SingleDeviceSharding(jax.devices()[0]))
     eight = learnt(experiment, NamedSharding(mesh, PartitionSpec()))
     assert_same(eight, one)
     assert held_bytes(eight[2]) <= 0.2 * held_bytes(one[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["static_pipeline", "vanilla_fl"])
+def test_devices_share_the_examples_of_few_clusters(policy):
+    """Two clusters of one client each, on eight devices."""
+    experiment = make_experiment(policy, 2, 1, 8)
+    mesh = device_mesh(jax.devices(), 2, 8)
+    assert dict(mesh.shape) == {"device": 2, "data": 4}
+    one = learnt(experiment, SingleDeviceSharding(jax.devices()[0]))
+    eight = learnt(experiment, NamedSharding(mesh, PartitionSpec()))
+    assert_same(eight, one)
+    assert held_bytes(eight[2]) <= 0.5 * held_bytes(one[2])
 
 
 def held_bytes(sizes):
@@ -109,7 +122,20 @@ def test_copies_lie_by_cluster_and_their_blocks_by_stage():
 
 
 @pytest.mark.parametrize(
-    ("devices", "copies", "used"), [(8, 8, 8), (8, 6, 6), (4, 6, 3), (3, 4, 2), (2, 3, 1)]
+    ("devices", "copies", "examples", "shape"),
+    [(8, 8, 4, (8, 1)), (8, 2, 4, (2, 4)), (8, 6, 5, (6, 1)), (4, 6, 2, (2, 2)), (3, 5, 1, (1, 1))],
 )
-def test_as_many_devices_as_divide_the_copies(devices, copies, used):
-    assert device_mesh(jax.devices()[:devices], copies).size == used
+def test_the_largest_mesh_that_divides_copies_and_examples(devices, copies, examples, shape):
+    assert device_mesh(jax.devices()[:devices], copies, examples).devices.shape == shape
+
+
+def test_blocks_lie_on_all_devices_and_those_of_copies_on_the_rest():
+    experiment = make_experiment("static_pipeline", 2, 1, 4)
+    params = jax.eval_shape(experiment.objective.model.init, jax.random.key(0))
+    state = jax.eval_shape(experiment.learner.init, params)
+    places = state_shardings(state, device_mesh(jax.devices(), 2, 4))
+    for path, place in jax.tree.leaves_with_path(places):
+        name = jax.tree_util.keystr(path)
+        own, block = "client_optimizer" in name, "'encoder'" in name
+        axes = [["device"]] * own + [["data"] if own else ["device", "data"]] * block
+        assert place.spec == PartitionSpec(*map(tuple, axes)), name

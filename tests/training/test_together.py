@@ -12,7 +12,7 @@ from support.compilations import compiles
 from support.metrics import read_metrics
 
 from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.training import loop
+from collapipe_jax.training import device_shares
 from collapipe_jax.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.training.loop import round_inputs, train, train_together
 from collapipe_jax.training.network_ahead import NetworkAhead, initial_network
@@ -127,7 +127,7 @@ def test_data_parallel_policies_share_a_program_by_their_clients(tmp_path):
 @pytest.mark.slow
 def test_one_batch_of_an_accelerator_learns_the_same(experiments, alone, tmp_path, monkeypatch):
     """``jax.vmap`` over runs, as on a GPU, up to rounding."""
-    monkeypatch.setattr(loop, "_takes_turns", lambda devices: False)
+    monkeypatch.setattr(device_shares, "_takes_turns", lambda devices: False)
     together(experiments, tmp_path)
     assert_alike(tmp_path, alone, 1e-4)
 
