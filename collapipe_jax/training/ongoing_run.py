@@ -183,7 +183,7 @@ class OngoingRun:
         return self.history.done
 
     def until_due(self) -> int:
-        """Rounds to the next evaluation, estimate or checkpoint; 0 after the last or a breakdown."""
+        """Rounds to the next evaluation, estimate or checkpoint; 0 after the last."""
         if self.breakdown:
             return 0
         evaluation = self.experiment.config["evaluation"]
