@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collapipe_jax.cost.feasibility import is_feasible, violations
     from collapipe_jax.cost.problem import RoundProblem
     from collapipe_jax.cost.round_cost import RoundCost
-    from collapipe_jax.errors import InputError
+    from collapipe_jax.errors import InputError, TrainingError
     from collapipe_jax.files.datasets import open_results
     from collapipe_jax.files.documents import (
         read_decision,
@@ -83,6 +83,7 @@ _PUBLIC = {
     "reset": "simulation.environment",
     "simulate": "simulation.environment",
     "step": "simulation.environment",
+    "TrainingError": "errors",
     "TrainedRun": "training.ongoing_run",
     "train": "training.run",
     "system_params": "config.system:build_system_params",

@@ -22,7 +22,8 @@ class InputError(ValueError):
 
     def __init__(self, key: str, value: object, problem: str, remedy: str):
         self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
-        super().__init__(f"{key} = {value!r}: {problem}. {remedy}.")
+        shown = f"{key} = {shortened(repr(value))}: {shortened(problem)}. {shortened(remedy)}."
+        super().__init__(shown)
 
     def __reduce__(self):
         """So that other processes can raise it too."""
@@ -32,6 +33,15 @@ class InputError(ValueError):
     def errors(self) -> tuple["InputError", ...]:
         """All that is wrong, one error each."""
         return (self,)
+
+
+def shortened(text: str, longest: int = 400) -> str:
+    """A text on one line; the middle of a long one is cut out."""
+    text = " ".join(text.splitlines())
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]} ... [{len(text) - 2 * half} characters] ... {text[-half:]}"
 
 
 class InputErrors(InputError):
@@ -56,6 +66,13 @@ class InputErrors(InputError):
 
 class InputWarning(UserWarning):
     """Input that a run accepts, but that its user should know of."""
+
+
+class TrainingError(RuntimeError):
+    """Training that broke down; its last good checkpoint is kept.
+
+    The command-line programs print it as a single message and exit with status 1.
+    """
 
 
 class AlreadyReported(Exception):

@@ -37,7 +37,10 @@ is "off"."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 0, 2 after wrong input, 130 after Ctrl-C."""
+    """Run a command and return its exit status.
+
+    It is 0, 1 after training that broke down, 2 after wrong input, or 130 after Ctrl-C.
+    """
     name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         width = max(map(len, COMMANDS))

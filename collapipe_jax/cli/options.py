@@ -1,6 +1,7 @@
 """Options of all commands, and one message for wrong input."""
 
 import argparse
+import errno
 import inspect
 import math
 import os
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 
 from collapipe_jax.compilation import keep_freed_memory
 from collapipe_jax.config.named import NAMED
-from collapipe_jax.errors import InputError, InputWarning
+from collapipe_jax.errors import InputError, InputWarning, TrainingError
 
 _HELP = {
     "config": "NAME, FILE.py or package.module, with :VARIANT where it has some; names: "
@@ -41,6 +42,12 @@ _EXTRAS = {
     "submitit": "cluster",
 }
 """Extras of the package by the modules that they bring."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MAKE_ROOM = (
+    ". Nothing on file is lost. Make room, or raise the limit; the same command goes on then, "
+    "train with --resume."
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -79,7 +86,7 @@ def run_reporting_errors(
     Several wrong inputs take a line each in it. A warning of input takes a line of its own.
 
     Returns:
-      The exit status: 0, 2 after an error, 130 after Ctrl-C.
+      The exit status: 0, 1 after training that broke down, 2 after an error, 130 after Ctrl-C.
     """
     try:
         with warnings.catch_warnings():
@@ -88,8 +95,12 @@ def run_reporting_errors(
             main(sys.argv[1:] if argv is None else argv)
     except BrokenPipeError:  # who reads the output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (InputError, OSError) as error:
+    except (InputError, TrainingError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1 if isinstance(error, TrainingError) else 2
+    except OSError as error:
+        remedy = _MAKE_ROOM if error.errno in _FULL else ""
+        print(f"error: {error}{remedy}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from collapipe_jax import hosts
 from collapipe_jax.cli.options import add_sweep, make_parser
-from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
+from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, own_share, read_shards
 from collapipe_jax.config.experiment import Experiment, build_experiment, check_experiment
 from collapipe_jax.config.files import parse_overrides, read_values
 from collapipe_jax.config.sweeps import file_axes, read_axis, read_sweep
@@ -130,7 +130,8 @@ def _train_sweep(
     results = sweeps.open_training(options.workdir, sweep)
     start(results, sweeps.part_names(sweep))
     console = console_for_tables(_WIDTH)
-    missing = sweeps.train_points(results, sweep, console, shard, options.at_once)
+    with own_share(results, shard):
+        missing = sweeps.train_points(results, sweep, console, shard, options.at_once)
     if not is_done(missing, shard, console.print):
         return
     summary = sweeps.summarise_points(results, sweep)

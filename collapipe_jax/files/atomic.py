@@ -1,10 +1,11 @@
 """Writing files that are whole or not there."""
 
+import contextlib
 import json
 import math
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ PARTIAL = ".partial"
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file at once or not at all, its folder made, also when the program is killed."""
-    partial = _write_partial(path, content)
-    partial.replace(path)
+    with naming(path):
+        partial = _write_partial(path, content)
+        partial.replace(path)
+        sync_folder(path.parent)
 
 
 def write_new_text(path: Path, text: str) -> bool:
@@ -23,26 +26,67 @@ def write_new_text(path: Path, text: str) -> bool:
 
     Of several processes that call it at once, one writes.
     """
-    partial = _write_partial(path, text.encode())
-    try:
-        os.link(partial, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without links
-        partial.replace(path)
-        return True
-    finally:
-        partial.unlink(missing_ok=True)
+    with naming(path):
+        partial = _write_partial(path, text.encode())
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        sync_folder(path.parent)
     return True
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, whole or not at all where the disk is full."""
+    with naming(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            end, left = os.fstat(descriptor).st_size, line.encode()
+            try:
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            except OSError:
+                os.ftruncate(descriptor, end)
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have what was renamed in a folder outlast a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an ``OSError`` without a file's name that of the file that is written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _write_partial(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
-    with partial.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
+    try:
+        with partial.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
     return partial
 
 

@@ -6,9 +6,13 @@ carries the state and the constants of the figures. The newest checkpoint is the
 writes the metrics file again from the history of its rounds.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import resource
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +22,14 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from collapipe_jax import hosts
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import read_object, write_text
+from collapipe_jax.errors import InputError, shortened
+from collapipe_jax.files.atomic import read_object, sync_folder, write_text
 from collapipe_jax.files.history import read_rounds, write_rounds
 from collapipe_jax.files.workdir import read_config, wrong_workdir
 
 _KEPT = 2
+_OVERHEAD_BYTES = 1 << 20  # what Orbax writes beside arrays, at most
+_ROUNDS = "rounds"  # done, in the record: folders can be renamed
 
 
 class RunRecord(NamedTuple):
@@ -79,8 +85,10 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._orbax.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After an error Orbax may raise that of its last checkpoint once more.
+        with contextlib.suppress(*([Exception] if kind else [])):
+            self._orbax.close()
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
         """Save the state after so many rounds, and arrays for the figures, or nothing at all.
@@ -88,13 +96,20 @@ class Checkpoints:
         The ``history`` of the record may start with the first round that is not on file yet.
         """
         rest = {name: value for name, value in record.items() if name != "history"}
+        rest[_ROUNDS] = np.asarray(step, np.int32)
         hosts.on_first(lambda: write_rounds(self._history, step, record.get("history", {})))
         # Forget deleted checkpoints: this one may take the place of one.
         hosts.on_first(lambda: self._keep_digests({}))
         # Arrays of NumPy are written by the first host, whatever the others have.
         state = hosts.fetch(state)
-        self._orbax.save_checkpointables(step, {"state": state, "record": rest})
+        hosts.on_first(lambda: _check_room(self._directory, state))
         folder = self._directory / str(step)
+        try:
+            self._orbax.save_checkpointables(step, {"state": state, "record": rest})
+        except Exception as error:  # Orbax tells what a disk refuses by errors of many kinds
+            problem = f"no checkpoint was written ({type(error).__name__}: {error})"
+            raise OSError(errno.EIO, shortened(problem), str(folder)) from error
+        sync_folder(self._directory)
         hosts.on_first(lambda: self._keep_digests({str(step): _file_digests(folder)}))
 
     def latest(self) -> int | None:
@@ -113,9 +128,12 @@ class Checkpoints:
         try:
             found = self._orbax.load_checkpointables(step, wanted)
         except Exception as error:  # Orbax tells damage by errors of many kinds
-            raise self._damaged(step, f"cannot be read ({type(error).__name__})") from error
+            raise self.damaged(step, f"cannot be read ({type(error).__name__})") from error
+        record = dict(found["record"] or {})
+        if (rounds := int(record.pop(_ROUNDS, step))) != step:
+            raise self.damaged(step, f"is that of {rounds} rounds")
         places = jax.tree.map(lambda leaf: leaf.sharding, state_like)
-        record = dict(found["record"] or {}) | {"history": read_rounds(self._history, step)}
+        record["history"] = read_rounds(self._history, step)
         return jax.device_put(found.get("state"), places), record
 
     def _check_newest(self) -> None:
@@ -131,7 +149,7 @@ class Checkpoints:
         found = _file_digests(self._directory / str(step))
         for name in sorted(set(found) | set(expected)):
             if found.get(name) != expected.get(name):
-                raise self._damaged(step, f"its file {name} is damaged")
+                raise self.damaged(step, f"its file {name} is damaged")
 
     def _keep_digests(self, new: Mapping[str, dict[str, str]]) -> None:
         """Write the digests of the existing checkpoints, with new ones."""
@@ -150,10 +168,21 @@ class Checkpoints:
             raise InputError("checkpoint", str(self._checksums), "is damaged", remedy)
         return digests
 
-    def _damaged(self, step: int, problem: str) -> InputError:
+    def damaged(self, step: int, problem: str) -> InputError:
+        """The error of a checkpoint that no run can go on from."""
         folder = str(self._directory / str(step))
         remedy = "Delete this folder to go on from the checkpoint before it"
         return InputError("checkpoint", folder, problem, remedy)
+
+
+def _check_room(directory: Path, state: Any) -> None:
+    """Refuse to start a checkpoint that has no room; Orbax would fail in the middle, verbosely."""
+    needed = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(state)) + _OVERHEAD_BYTES
+    free, (limit, _) = shutil.disk_usage(directory).free, resource.getrlimit(resource.RLIMIT_FSIZE)
+    for code, room in ((errno.ENOSPC, free), (errno.EFBIG, limit)):
+        if 0 <= room < needed:  # no limit is -1
+            problem = f"{os.strerror(code)}: a checkpoint takes {needed} bytes, of {room}"
+            raise OSError(code, problem, str(directory))
 
 
 def _newest_step(directory: Path) -> int | None:

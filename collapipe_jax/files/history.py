@@ -48,7 +48,7 @@ def read_rounds(folder: Path, end: int) -> Arrays:
         parts.append(part)
         done = stop
     if done != end:
-        raise _damaged(folder, f"lacks rounds from {done} on")
+        raise _damaged(folder, f"lacks rounds from {done} on", done)
     if not parts:
         return {}
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -59,9 +59,13 @@ def _read(path: Path) -> Arrays:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise _damaged(path, f"is damaged ({type(error).__name__})") from error
+        raise _damaged(path, f"is damaged ({type(error).__name__})", int(path.stem)) from error
 
 
-def _damaged(path: Path, problem: str) -> InputError:
-    remedy = "Restore it from a copy, or start anew in another workdir"
+def _damaged(path: Path, problem: str, first: int) -> InputError:
+    """The error of a history whose rounds before the ``first`` are whole."""
+    remedy = (
+        f"Restore it from a copy; or delete it and all checkpoints above {first}, and --resume "
+        "computes the same rounds again"
+    )
     return InputError("history", str(path), problem, remedy)

@@ -10,6 +10,10 @@ from flax.traverse_util import flatten_dict
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import PARTIAL, read_object, write_new_text, write_text
+from collapipe_jax.files.lock import LOCK
+
+_CONFIG = "config.json"
+_RESTORE = "Restore it from a copy, or start anew in another workdir"
 
 
 def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
@@ -21,19 +25,10 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
       InputError: if foreign files or another configuration's results are there, or results of
         this one and ``resume`` is not set, or if no such folder can be made.
     """
-    path = Path(workdir).absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"no folder ({error.strerror})"
-        raise wrong_workdir(path, problem, "Choose a path for a folder") from None
-    saved = path / "config.json"
+    path = make_workdir(workdir)
+    saved = path / _CONFIG
     config = json.loads(json.dumps(config))
-    text = json.dumps(config, indent=1, sort_keys=True) + "\n"
-    # Another process may be taking possession too: its first file is this one.
-    foreign = any(not entry.name.endswith(PARTIAL) for entry in path.iterdir())
-    if foreign and not saved.exists():
-        raise wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
+    text = json.dumps(config, indent=1, sort_keys=True, allow_nan=False) + "\n"
     if saved.exists() or not write_new_text(saved, text):
         found = read_config(path)
         if found != config and not (resume and added_rounds(found, config)):
@@ -50,6 +45,25 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
     return path
 
 
+def make_workdir(workdir: str | os.PathLike) -> Path:
+    """A folder for a workdir, made if it does not exist.
+
+    Raises:
+      InputError: if foreign files are there, or no such folder can be made.
+    """
+    path = Path(workdir).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"no folder ({error.strerror})"
+        raise wrong_workdir(path, problem, "Choose a path for a folder") from None
+    # Another process may be taking possession too: its first files are these.
+    foreign = any(not entry.name.endswith((PARTIAL, LOCK)) for entry in path.iterdir())
+    if foreign and not (path / _CONFIG).exists():
+        raise wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
+    return path
+
+
 def added_rounds(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> int:
     """Rounds that one configuration of a run has more, where nothing else differs; else 0."""
     if "training" not in found or "training" not in wanted:
@@ -62,12 +76,12 @@ def added_rounds(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> int:
 
 def read_config(workdir: Path) -> dict[str, Any]:
     """The configuration of a run; an ``InputError`` where there is none."""
-    saved = workdir / "config.json"
+    saved = workdir / _CONFIG
     if not saved.is_file():
         raise wrong_workdir(workdir, "holds no run", "Name the workdir of a training run")
     found = read_object(saved)
     if found is None:
-        raise wrong_workdir(workdir, "its config.json is damaged", "Start anew in another workdir")
+        raise wrong_workdir(workdir, "its config.json is damaged", _RESTORE)
     return found
 
 

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from collapipe_jax import hosts
 from collapipe_jax.config.experiment import Experiment
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, TrainingError
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.federated.learner import Learner, LearningReport
 from collapipe_jax.models.layers import Params
@@ -36,6 +36,7 @@ from collapipe_jax.training.ongoing_run import (
 from collapipe_jax.training.samples import learning_keys, round_batches
 from collapipe_jax.training.tracking import count_tokens, log_speed
 
+_REMEDY = "Lower the learning rates or training.clip_norm, in another workdir"
 _CALL_S = 2.0  # longest call of several rounds, so that progress and interrupts are not late
 
 
@@ -63,6 +64,7 @@ def train(
       InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged, or
         if one of several hosts would have no work of its own.
       KeyboardInterrupt: after an interrupt; its message says what is saved.
+      TrainingError: if a loss or a parameter is not finite. The last checkpoint before is kept.
     """
     return train_together([experiment], [workdir], resume=resume, console=console)[0]
 
@@ -80,6 +82,7 @@ def train_together(
     Seeds, learning rates, numbers of rounds, policies of one way of learning, and all that sets
     decisions and prices of a network may differ within a program. Each run has a workdir of its
     own and equals, up to rounding, the run of :func:`train`. Errors are those of :func:`train` too.
+    A run that breaks down lets the others end first.
 
     Args:
       experiments: the runs.
@@ -96,20 +99,25 @@ def train_together(
     for place, experiment in enumerate(experiments):
         groups.setdefault(_program(experiment), []).append(place)
     trained: dict[int, TrainedRun] = {}
+    broken: list[str] = []
     for places in groups.values():
         with contextlib.ExitStack() as stack:
             runs = [
                 stack.enter_context(OngoingRun(experiments[one], workdirs[one], resume, console))
                 for one in places
             ]
-            trained |= zip(places, _train_group(runs, console, devices or workers()), strict=True)
+            own = _train_group(runs, console, devices or workers())
+            trained |= {places[runs.index(run)]: found for run, found in own}
+            broken += [run.breakdown for run in runs if run.breakdown]
+    if broken:
+        raise TrainingError(f"training broke down: {'; '.join(broken)}. {_REMEDY}.")
     return [trained[place] for place in range(len(experiments))]
 
 
 def _train_group(
     runs: Sequence[OngoingRun], console: Console, devices: Sequence[Any]
-) -> list[TrainedRun]:
-    """Train runs of one program."""
+) -> list[tuple[OngoingRun, TrainedRun]]:
+    """Train runs of one program; those that end come back."""
     learners = _learners([run.experiment for run in runs])
     shares = share_devices([run.experiment for run in runs], learners, devices, console)
     parts = [
@@ -142,7 +150,8 @@ def _train_group(
             progress.update(bar, advance=done, status=_status(runs))
             if stops:
                 raise KeyboardInterrupt(_saved(runs, total))
-    return [run.finish(part.params(run)) for part in parts for run in part.runs]
+    ended = [(part, run) for part in parts for run in part.runs if not run.breakdown]
+    return [(run, run.finish(part.params(run))) for part, run in ended]
 
 
 class _Part:

@@ -1,8 +1,10 @@
 """One training run: where it starts, what is due when, and what it leaves on file."""
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -16,13 +18,15 @@ from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.federated.bound_constants import BoundConstants, estimate_constants
 from collapipe_jax.federated.learner import LearningReport
-from collapipe_jax.files.atomic import read_object, write_json, write_text
+from collapipe_jax.files.atomic import append_line, read_object, write_json, write_text
 from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run
+from collapipe_jax.files.lock import alone
 from collapipe_jax.files.results import read_settings
-from collapipe_jax.files.workdir import added_rounds, open_workdir
+from collapipe_jax.files.workdir import added_rounds, make_workdir, open_workdir
 from collapipe_jax.models.layers import Params
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.simulation.environment import SystemState
+from collapipe_jax.training.breakdown import BREAKDOWN, broken_array, broken_number
 from collapipe_jax.training.history import (
     History,
     Metrics,
@@ -105,6 +109,9 @@ def _mesh_note(experiment: Experiment) -> str:
 class OngoingRun:
     """A training run in its workdir.
 
+    Attributes:
+      breakdown: why it cannot go on; empty if it can.
+
     Args:
       experiment: the run.
       workdir: of metrics and checkpoints.
@@ -118,32 +125,42 @@ class OngoingRun:
     def __init__(
         self, experiment: Experiment, workdir: str | os.PathLike, resume: bool, console: Console
     ):
-        # The other hosts may not look before the first has taken the folder.
-        more = hosts.on_first(lambda: added_rounds(read_settings(workdir), experiment.config))
-        self.folder = hosts.on_first(lambda: open_workdir(workdir, experiment.config, resume))
-        if more and hosts.is_first():
-            note = _EXTENDED[experiment.config["training"]["schedule"]]
-            console.print(f"{more} rounds more than before; {note}")
-        if experiment.execution.backend == "sharded" and hosts.is_first():
-            console.print(_mesh_note(experiment))
         self.experiment, self.rounds = experiment, int(experiment.config["training"]["rounds"])
-        self.constants = run_constants(experiment)
-        self._checkpoints = Checkpoints(self.folder)
+        with contextlib.ExitStack() as opened:
+
+            def take() -> tuple[str, int]:
+                folder = make_workdir(workdir)
+                opened.enter_context(alone(folder))
+                more = added_rounds(read_settings(folder), experiment.config)
+                return str(open_workdir(folder, experiment.config, resume)), more
+
+            # The other hosts may not look before the first has taken the folder.
+            folder, more = hosts.on_first(take)
+            self.folder = Path(folder)
+            if more and hosts.is_first():
+                note = _EXTENDED[experiment.config["training"]["schedule"]]
+                console.print(f"{more} rounds more than before; {note}")
+            if experiment.execution.backend == "sharded" and hosts.is_first():
+                console.print(_mesh_note(experiment))
+            self.constants = run_constants(experiment)
+            self._checkpoints = opened.enter_context(Checkpoints(self.folder))
+            self._opened = opened.pop_all()
         self._board: TensorBoard | None = None
+        self.breakdown = ""
 
     def __enter__(self) -> "OngoingRun":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._checkpoints.__exit__(*error)
-        if self._board is not None:
-            self._board.close()
+    def __exit__(self, *error: Any) -> None:
+        self._opened.__exit__(*error)
 
     def start(self) -> RunState:
         """A fresh state, or that of the newest checkpoint; its history is taken over."""
         state, self.history = initial_run_state(self.experiment), History({})
         if (done := self._checkpoints.latest()) is not None:
             state, record = self._checkpoints.load(done, state)
+            if array := broken_array(state.learning):
+                raise self._checkpoints.damaged(done, f"has numbers that are not finite in {array}")
             self.history = History(record["history"])
         kept = self.history.pop()
 
@@ -151,11 +168,13 @@ class OngoingRun:
             # Rounds after the newest checkpoint will be written again.
             rows = (dict(zip(kept, row, strict=True)) for row in zip(*kept.values(), strict=True))
             write_text(self.folder / _METRICS, "".join(map(metrics_line, rows)))
+            (self.folder / BREAKDOWN).unlink(missing_ok=True)
             self.experiment.objective.save(self.folder)
 
         hosts.on_first(write)
         if self.experiment.config["tensorboard"] and hosts.is_first():
             self._board = TensorBoard(self.folder, self.done)
+            self._opened.callback(self._board.close)
         return state
 
     @property
@@ -164,7 +183,9 @@ class OngoingRun:
         return self.history.done
 
     def until_due(self) -> int:
-        """Rounds to the next evaluation, estimate or checkpoint; 0 after the last round."""
+        """Rounds to the next evaluation, estimate or checkpoint; 0 after the last."""
+        if self.breakdown:
+            return 0
         evaluation = self.experiment.config["evaluation"]
         periods = [evaluation["every_rounds"], evaluation["estimate_every_rounds"]]
         periods.append(self.experiment.config["checkpoint_every_rounds"])
@@ -179,6 +200,8 @@ class OngoingRun:
     ) -> None:
         """Take up the next rounds, and evaluate where the last of them is due.
 
+        The first round that broke down is the last one that is taken up.
+
         Args:
           rounds: of the network.
           reports: of the learning in these rounds.
@@ -186,6 +209,9 @@ class OngoingRun:
         """
         for (_, happened), report in zip(rounds, reports, strict=True):
             index, is_last = self.done, report is reports[-1]
+            if number := broken_number(report):
+                self._break_down(index, f"the {number} is not finite")
+                is_last = False
             metrics = round_metrics(index, happened, report)
             metrics |= self._evaluate(index, params if is_last else None)
             metrics |= self._estimate(index, params if is_last else None)
@@ -196,20 +222,26 @@ class OngoingRun:
             hosts.on_first(functools.partial(self._log, metrics))
             if self._board is not None:
                 self._board.add(metrics)
+            if self.breakdown:
+                return
 
     def saves_now(self) -> bool:
         """Whether a checkpoint is due after the rounds that are done."""
         return self._is_due(self.done - 1, self.experiment.config["checkpoint_every_rounds"])
 
     def save(self, state: RunState) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, unless the run broke down."""
+        if not self.breakdown and (array := broken_array(state.learning)):
+            self._break_down(self.done - 1, f"it left numbers that are not finite in {array}")
+        if self.breakdown:
+            return
         record = {"history": self.history.pop(), "constants": self.constants}
         self._checkpoints.save(self.done, state, record)
 
     def finish(self, params: Params) -> TrainedRun:
         """Test and export the trained model, unless that is done."""
         path = self.folder / "summary.json"
-        if hosts.on_first(lambda: not path.exists()):
+        if hosts.on_first(lambda: read_object(path) is None):
             summary = summarise(self.experiment, params, load_run(self.folder).history)
             objective = self.experiment.objective
             hosts.on_first(lambda: objective.export(params, self.folder / "model"))
@@ -217,13 +249,19 @@ class OngoingRun:
         record = load_run(self.folder)
         return TrainedRun(params, record.history, read_object(path) or {}, record)
 
+    def _break_down(self, index: int, problem: str) -> None:
+        """Stop here; the last checkpoint stays."""
+        kept = self._checkpoints.latest() or 0
+        self.breakdown = f"{self.folder} in round {index} ({problem}), {kept} rounds are kept"
+        told = {"round": index, "problem": problem}
+        hosts.on_first(lambda: write_json(self.folder / BREAKDOWN, told))
+
     def energy_over_budget(self) -> float:
         """Mean energy of a round over its budget, that of the worst node."""
         return float((self.history.energy_j / self.done / self.constants["energy_budget_j"]).max())
 
     def _log(self, metrics: Metrics) -> None:
-        with (self.folder / _METRICS).open("a", encoding="utf-8") as stream:
-            stream.write(metrics_line(metrics))
+        append_line(self.folder / _METRICS, metrics_line(metrics))
 
     def _evaluate(self, index: int, params: Callable[[], Params] | None) -> Metrics:
         """Loss and score on the validation set; not a number in rounds without."""

@@ -14,13 +14,14 @@ from rich.table import Table
 
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.experiment import Experiment, build_experiment, build_optimizers
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, TrainingError
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_entry, save_race
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.simulation.montecarlo import WHOLE, Shard
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.tables import make_table
+from collapipe_jax.training.breakdown import BREAKDOWN
 from collapipe_jax.training.network_ahead import round_latencies_s
 from collapipe_jax.training.shards import train_shard
 from collapipe_jax.units import bytes_to_mib
@@ -68,6 +69,7 @@ def race(
     Raises:
       InputError: if the configuration is wrong, or ``root`` holds another race. More policies,
         rates and seeds than before are the same race.
+      TrainingError: if a run breaks down, and no other rate takes its place.
     """
     if len(set(policies)) < len(policies):
         raise InputError("--policies", list(policies), "has one twice", "Name every policy once")
@@ -79,14 +81,12 @@ def race(
     course = _Course(config, root, console, clock, shard)
     pairs = [(name, rate) for rate in rates for name in policies]
     every = range(config.seed, config.seed + seeds)
-    tried = course.train(pairs, every if len(rates) == 1 else every[:1])
+    several = len(rates) > 1
+    tried = course.train(pairs, every[:1] if several else every, may_break=several)
     if tried is None:
         return False
-    if len(rates) > 1:
-        runs = [
-            max((run for run in tried if run.policy == name), key=lambda run: run.last_score)
-            for name in policies
-        ]
+    if several:
+        runs = [_best(tried, name) for name in policies]
         others = course.train([(run.policy, run.rate) for run in runs], every[1:])
         if others is None:
             return False
@@ -94,6 +94,14 @@ def race(
     save_race(tried, results)
     console.print(race_table(tried, with_rates=len(rates) > 1))
     return True
+
+
+def _best(runs: Sequence[Run], policy: str) -> Run:
+    """The run of a policy with the best last score; those that broke down are not among them."""
+    own = [run for run in runs if run.policy == policy]
+    if not own:
+        raise TrainingError(f"training broke down with {policy} at all rates. Give lower ones.")
+    return max(own, key=lambda run: run.last_score)
 
 
 @dataclasses.dataclass
@@ -107,11 +115,13 @@ class _Course:
     clock: str | None
     shard: Shard = WHOLE
 
-    def train(self, pairs: Sequence[tuple[str, float]], seeds: Sequence[int]) -> list[Run] | None:
+    def train(
+        self, pairs: Sequence[tuple[str, float]], seeds: Sequence[int], may_break: bool = False
+    ) -> list[Run] | None:
         """Train on every seed, for pairs of a policy and a multiple of the rates.
 
         Returns:
-          All runs, or None if other shards lack some.
+          All runs that ended, or None if other shards lack some.
         """
         entries, experiments = [], []
         for seed in seeds:
@@ -123,7 +133,7 @@ class _Course:
                 entries.append(entry | {"folder": folder, "headline": headline})
                 experiments.append(experiment)
         folders = [self.root / entry["folder"] for entry in entries]
-        missing = train_shard(experiments, folders, self.console, self.shard)
+        missing = train_shard(experiments, folders, self.console, self.shard, may_break)
         if missing:
             own = f"shard {self.shard.index}/{self.shard.count} has trained its runs; "
             self.console.print(f"{own}others lack {missing}. Run it again when they are done.")
@@ -131,6 +141,7 @@ class _Course:
         return [
             load_entry(**entry, workdir=folder)
             for entry, folder in zip(entries, folders, strict=True)
+            if not (folder / BREAKDOWN).exists()
         ]
 
     def _entrants(

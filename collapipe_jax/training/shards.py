@@ -1,12 +1,15 @@
 """Training runs that several processes share, every run in a workdir of its own."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from collapipe_jax.config.experiment import Experiment
+from collapipe_jax.errors import TrainingError
 from collapipe_jax.simulation.montecarlo import WHOLE, Shard
+from collapipe_jax.training.breakdown import BREAKDOWN
 from collapipe_jax.training.loop import train_together
 
 
@@ -15,6 +18,7 @@ def train_shard(
     workdirs: Sequence[Path],
     console: Console,
     shard: Shard = WHOLE,
+    may_break: bool = False,
 ) -> int:
     """Train the runs of a shard that are not finished.
 
@@ -23,11 +27,14 @@ def train_shard(
       workdirs: folder of each.
       console: for progress.
       shard: which of them are trained here.
+      may_break: whether a run that breaks down is done, too.
 
     Returns:
       The number of runs that all shards lack.
     """
     own = shard.of(range(len(experiments)))
     folders = [workdirs[place] for place in own]
-    train_together([experiments[place] for place in own], folders, resume=True, console=console)
-    return sum(not (workdir / "summary.json").exists() for workdir in workdirs)
+    with contextlib.suppress(*([TrainingError] if may_break else [])):
+        train_together([experiments[place] for place in own], folders, resume=True, console=console)
+    ends = ("summary.json", BREAKDOWN) if may_break else ("summary.json",)
+    return sum(not any((workdir / end).exists() for end in ends) for workdir in workdirs)

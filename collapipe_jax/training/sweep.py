@@ -10,6 +10,7 @@ from rich.console import Console
 
 from collapipe_jax.config.experiment import Experiment, build_experiment
 from collapipe_jax.config.sweeps import SEED, Sweep
+from collapipe_jax.errors import TrainingError
 from collapipe_jax.files.checkpoints import load_run
 from collapipe_jax.files.datasets import label_run
 from collapipe_jax.files.realisations import sweep_settings, swept_coordinates
@@ -17,6 +18,7 @@ from collapipe_jax.files.results import Results, Variable
 from collapipe_jax.files.store import Place
 from collapipe_jax.files.workdir import read_summary
 from collapipe_jax.simulation.montecarlo import WHOLE, Shard
+from collapipe_jax.training.breakdown import BREAKDOWN
 from collapipe_jax.training.loop import train_together
 
 EXPERIMENT = "train"
@@ -64,21 +66,32 @@ def train_points(
 
     Returns:
       The number of runs that all shards lack.
+
+    Raises:
+      TrainingError: if runs broke down, after all others.
     """
     parts = part_names(sweep)
     missing = results.missing(shard.of(parts))
     points = dict(zip(parts, range(len(parts)), strict=True))
     size = at_once or max(len(missing), 1)
     experiment: Experiment | None = None
+    broken: list[str] = []
     for start in range(0, len(missing), size):
         batch, experiments = missing[start : start + size], []
         for part in batch:
             experiment = build_experiment(sweep.points[points[part]].config, like=experiment)
             experiments.append(experiment)
         folders = [run_folder(results, part) for part in batch]
-        train_together(experiments, folders, resume=True, console=console)
+        try:
+            train_together(experiments, folders, resume=True, console=console)
+        except TrainingError as error:
+            broken.append(str(error))
         for part in batch:
+            if (run_folder(results, part) / BREAKDOWN).exists():
+                continue
             _write_run(results, part, _place(sweep, points[part], results.options["sizes"]))
+    if broken:
+        raise TrainingError("\n".join(broken))
     return len(results.missing(parts))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from collapipe_jax.files.atomic import append_line
 from collapipe_jax.models.config import PAD_ID
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.training.history import Metrics
@@ -36,8 +37,7 @@ def log_speed(folder: Path, done: int, rounds: int, seconds: float, tokens: int)
         "tokens_per_s": round(tokens / seconds, 1),
         "device": jax.devices()[0].device_kind,
     }
-    with (folder / _SPEED).open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(row) + "\n")
+    append_line(folder / _SPEED, json.dumps(row, allow_nan=False) + "\n")
 
 
 class TensorBoard:

@@ -3,6 +3,7 @@ import io
 import itertools
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -20,10 +21,12 @@ from support.metrics import read_metrics
 from support.rounds import run_round
 
 import collapipe_jax as cp
+from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.config.experiment import build_experiment, build_optimizers
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, TrainingError
 from collapipe_jax.files import checkpoints as checkpoint
 from collapipe_jax.files.checkpoints import Checkpoints, load_run
+from collapipe_jax.files.lock import alone
 from collapipe_jax.policies.registry import make_policy
 from collapipe_jax.training import history, network_ahead, ongoing_run
 from collapipe_jax.training import loop as train
@@ -478,3 +481,127 @@ def test_a_run_from_python_needs_no_folder_and_may_be_repeated(tmp_path):
         jax.tree.map(np.testing.assert_array_equal, kept.params, other.params)
         assert other.summary == kept.summary
         assert len(other.history["train_loss"]) == 2
+
+
+@pytest.fixture
+def copied(undisturbed, tmp_path):
+    return Path(shutil.copytree(undisturbed[0], tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "file"), [(9_000, "tokenizer.json"), (10**5, "checkpoints")]
+)
+def test_a_disk_without_room_is_named_and_nothing_is_lost(
+    limit_bytes, file, experiment, undisturbed, tmp_path, capsys
+):
+    workdir, (_, most) = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, most))
+    try:
+        status = run_reporting_errors(lambda _: run(experiment, workdir), [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    message = capsys.readouterr().err
+    assert (status, message.count("\n")) == (2, 1)
+    for part in ("error: ", str(workdir / file), "--resume"):
+        assert part in message
+    assert not list(workdir.rglob("*.partial"))
+    run(experiment, workdir, resume=True)
+    assert_same_run(experiment, workdir, undisturbed[0])
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00"])
+def test_resuming_mends_damaged_files(content, experiment, undisturbed, copied):
+    for name in ("summary.json", "metrics.jsonl"):
+        (copied / name).write_bytes(content)
+    run(experiment, copied, resume=True)
+    assert results(copied) == results(undisturbed[0])
+
+
+def test_a_damaged_history_is_named_and_its_remedy_helps(experiment, undisturbed, copied):
+    part = copied / "history" / "00000004.npz"
+    part.write_bytes(part.read_bytes()[:-40])
+    with pytest.raises(InputError, match=rf"{part.name}.*all checkpoints above 4"):
+        run(experiment, copied, resume=True)
+    part.unlink()
+    shutil.rmtree(copied / "checkpoints" / "6")
+    (copied / "summary.json").unlink()
+    run(experiment, copied, resume=True)
+    assert_same_run(experiment, copied, undisturbed[0])
+
+
+@pytest.mark.parametrize("name", ["5", "8"])
+def test_a_checkpoint_of_another_number_is_refused(name, experiment, copied):
+    shutil.rmtree(copied / "checkpoints" / "4")
+    (copied / "checkpoints" / "6").rename(copied / "checkpoints" / name)
+    with pytest.raises(InputError, match="is that of 6 rounds"):
+        load_run(copied)
+    with pytest.raises(InputError, match="is that of 6 rounds"):
+        run(experiment, copied, resume=True)
+
+
+def test_a_workdir_has_one_process_at_a_time(experiment, copied):
+    with alone(copied):
+        with pytest.raises(InputError, match=r"process \d+ on .* writes to it"):
+            run(experiment, copied, resume=True)
+        load_run(copied)  # reading is free
+    run(experiment, copied, resume=True)  # the refused call left no lock
+
+
+def break_loss(monkeypatch, name, index):
+    """Let the loss of a round become nan in the run of this folder."""
+    whole = OngoingRun.append
+
+    def append(run, rounds, reports, params):
+        if run.folder.name == name and run.done <= index < run.done + len(reports):
+            place = index - run.done
+            reports[place] = reports[place]._replace(loss=np.float32(np.nan))
+        whole(run, rounds, reports, params)
+
+    monkeypatch.setattr(OngoingRun, "append", append)
+
+
+def test_a_run_that_breaks_down_leaves_the_others_and_its_last_checkpoint(
+    experiment, undisturbed, tmp_path, monkeypatch, capsys
+):
+    good, bad = folders = [tmp_path / "good", tmp_path / "bad"]
+    console = Console(file=io.StringIO())
+    with monkeypatch.context() as patch:
+        break_loss(patch, "bad", 3)
+        status = run_reporting_errors(
+            lambda _: train.train_together([experiment] * 2, folders, console=console), []
+        )
+    message = capsys.readouterr().err
+    assert (status, message.count("\n")) == (1, 1)
+    assert message.startswith(f"error: training broke down: {bad} in round 3 (the loss is not")
+    assert "2 rounds are kept" in message
+    assert results(good) == results(undisturbed[0])
+    assert read_metrics(bad)[-1]["train_loss"] is None
+    assert json.loads((bad / "breakdown.json").read_text())["round"] == 3
+    assert not (bad / "summary.json").exists()
+    assert not (bad / "model").exists()
+    assert [path.name for path in (bad / "checkpoints").iterdir()] == ["2"]
+    run(experiment, bad, resume=True)  # what broke it is gone
+    assert_same_run(experiment, bad, undisturbed[0])
+    assert not (bad / "breakdown.json").exists()
+
+
+def test_parameters_that_are_not_finite_are_neither_saved_nor_exported(
+    experiment, tmp_path, monkeypatch
+):
+    whole, calls = ongoing_run.broken_array, itertools.count(1)
+    monkeypatch.setattr(
+        ongoing_run, "broken_array", lambda state: "encoder" if next(calls) == 3 else whole(state)
+    )
+    with pytest.raises(TrainingError, match=r"round 5 .*in encoder\), 4 rounds are kept"):
+        run(experiment, tmp_path)
+    assert not (tmp_path / "model").exists()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4"]
+
+
+def test_a_missing_number_is_null_in_lines_and_nan_in_arrays(undisturbed):
+    workdir, record, _ = undisturbed
+    scores = [row["score"] for row in read_metrics(workdir)]
+    assert None in scores
+    is_null = [score is None for score in scores]
+    np.testing.assert_array_equal(np.isnan(record.history["score"]), is_null)
+    assert "NaN" not in (workdir / "metrics.jsonl").read_text()

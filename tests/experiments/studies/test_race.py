@@ -11,7 +11,7 @@ from support import tiny_run
 
 from collapipe_jax.config.experiment import build_experiment, build_optimizers
 from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.errors import InputError
+from collapipe_jax.errors import InputError, TrainingError
 from collapipe_jax.figures import draw
 from collapipe_jax.files.checkpoints import RunRecord
 from collapipe_jax.files.results import Results
@@ -92,8 +92,9 @@ def test_every_policy_races_with_the_best_of_its_rates(tmp_path, monkeypatch):
     scores |= {("titanic", 0.5): 1.0, ("titanic", 1.0): np.nan, ("titanic", 2.0): 1.0}
     asked = []
 
-    def train(course, pairs, seeds):
+    def train(course, pairs, seeds, may_break=False):
         asked.append((list(seeds), pairs))
+        assert may_break is (len(asked) == 1)
         return [
             made_up_run(name, seed, 1.0, [scores[name, rate]], [1.0])._replace(rate=rate)
             for seed in seeds
@@ -117,6 +118,15 @@ def test_every_policy_races_with_the_best_of_its_rates(tmp_path, monkeypatch):
     ]
     told = next(line for line in out.getvalue().splitlines() if "learning rates" in line)
     assert {"1", "0.5"} <= set(told.split())
+
+
+def test_a_policy_that_breaks_down_at_all_rates_is_named(tmp_path, monkeypatch):
+    def train(course, pairs, seeds, may_break):
+        return [made_up_run("dssra", seeds[0], 1.0, [1.0], [1.0])]
+
+    monkeypatch.setattr(module._Course, "train", train)
+    with pytest.raises(TrainingError, match="titanic at all rates"):
+        race(tiny_run.get_config(), ("dssra", "titanic"), tmp_path, Console(), rates=(1.0, 2.0))
 
 
 def test_rates_are_chosen_when_all_shards_are_done(tmp_path, monkeypatch):
