@@ -235,6 +235,13 @@ KEYS: dict[str, Any] = {
         unavoidable_arrival_weight=key(0.5, why="half of the arrival is its mean over the round"),
         switching_cost=key(0.0, why="off, as in the paper; more keeps partitions for longer"),
         hysteresis=key(0.0, why="off, as in the paper; more keeps partitions for longer"),
+        moments_move=key(
+            False,
+            "count the optimiser state of a block that changes its device: time and energy of its "
+            "way to the new one, of pipelines whose optimiser has any",
+            why="off, as in the paper, whose devices get weights alone; docs/system-model.md, "
+            "section 12",
+        ),
     ),
     "policy": section(
         name=key("dssra", "policy that decides (docs/policies.md)", choices=POLICIES, own=True),

@@ -16,7 +16,7 @@ from collapipe_jax.cost.divergence import Learning, local_steps_drift
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.switching import SwitchingParams
-from collapipe_jax.cost.workload import Workload, encoder_workload
+from collapipe_jax.cost.workload import Workload, block_moment_bits, encoder_workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import OPTIMIZERS
 from collapipe_jax.models.config import attention_rate
@@ -128,8 +128,6 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
         cluster_weight = np.full(config.network.clusters, 1.0 / config.network.clusters)
     weight = jnp.asarray(cluster_weight, jnp.float32)
     geometry = quantities(TopologyParams)
-    # Without either nothing is carried from round to round, nor computed.
-    is_free = control.switching_cost == control.hysteresis == 0.0
     return SystemParams(
         topology=TopologyParams(**{name: config.network[name] for name in geometry}),
         networks=None if networks is None else _check_networks(networks, config, recorded),
@@ -144,7 +142,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
             ControlParams,
             control,
             queue_params=_fill(EffectiveQueueParams, control),
-            switching=None if is_free else _fill(SwitchingParams, control),
+            switching=_build_switching(config),
             reference_micro_batches=config.policy.micro_batches,
         ),
     )
@@ -175,6 +173,19 @@ def _build_devices(devices: Config) -> DeviceParams:
     """Parameters of devices; without power to receive its energy is not even computed."""
     numbers: dict[str, Any] = dict(devices) | {"receive_power_w": devices.receive_power_w or None}
     return DeviceParams(**numbers)
+
+
+def _build_switching(config: Config) -> SwitchingParams | None:
+    """What changing partitions costs; without that nothing is carried from round to round."""
+    control, model = config.control, config.model
+    state_bytes, bits = OPTIMIZERS[config.training.client_optimizer], None
+    if control.moments_move and state_bytes > OPTIMIZERS["sgd"]:
+        sizes = model.width, model.feed_forward_width
+        moment_bits = block_moment_bits(*sizes, state_bytes, config.payload.trained_fraction)
+        bits = jnp.asarray(moment_bits)
+    if bits is None and control.switching_cost == control.hysteresis == 0.0:
+        return None
+    return _fill(SwitchingParams, control, block_moment_bits=bits)
 
 
 def _build_radio(radio: Config) -> RadioParams:

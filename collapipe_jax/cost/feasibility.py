@@ -8,7 +8,11 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from collapipe_jax.cost.client_links import sends
 from collapipe_jax.cost.client_round import client_memory_bytes
 from collapipe_jax.cost.decision import ClientDecision, Decision, active_nodes
-from collapipe_jax.cost.memory import block_capacity, device_memory_bytes
+from collapipe_jax.cost.memory import (
+    block_capacity,
+    device_memory_bytes,
+    embedding_memory_bytes,
+)
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.shapes import Broadcast
 
@@ -116,6 +120,8 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
     participates = active[:, 0]
     allowed = decision.micro_batches[:, None] == work.micro_batch_choices[None, :]
     memory_bytes = device_memory_bytes(work, segments, decision.micro_batches)
+    own_bytes, own_limit_bytes = embedding_memory_bytes(work, segments), _own_limit_bytes(problem)
+    lacks_memory = jnp.any(_outside(memory_bytes, problem.compute.memory_bytes))
     return {
         "segments": jnp.any(_wrong_rows(problem, segments)),
         "micro_batches": jnp.any(participates & ~jnp.any(allowed, axis=1)),
@@ -124,8 +130,14 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
         "d2d_power": jnp.any(active & _outside(decision.d2d_power_w, radio.d2d_power_max_w)),
         "d2e_share": _outside_simplex(decision.d2e_share[None]),
         "d2e_power": jnp.any(participates & _outside(decision.d2e_power_w, radio.d2e_power_max_w)),
-        "memory": jnp.any(_outside(memory_bytes, problem.compute.memory_bytes)),
+        "memory": lacks_memory | jnp.any(_outside(own_bytes, own_limit_bytes)),
     }
+
+
+def _own_limit_bytes(problem: RoundProblem) -> Float[Array, " N"]:
+    """Memory of every control unit, infinite where the network names none."""
+    limit_bytes = problem.compute.control_unit_memory_bytes
+    return jnp.full(problem.clusters, jnp.inf) if limit_bytes is None else limit_bytes
 
 
 def _client_violations(problem: RoundProblem, decision: ClientDecision) -> _Flags:
@@ -133,9 +145,7 @@ def _client_violations(problem: RoundProblem, decision: ClientDecision) -> _Flag
     compute, radio, trains = problem.compute, problem.radio, decision.samples > 0
     limit_bytes, there = compute.memory_bytes, compute.memory_bytes > 0
     if decision.tier == "control_units":
-        limit_bytes, there = jnp.full(trains.shape, jnp.inf), jnp.ones_like(trains)
-        if compute.control_unit_memory_bytes is not None:
-            limit_bytes = compute.control_unit_memory_bytes[:, None]
+        limit_bytes, there = _own_limit_bytes(problem)[:, None], jnp.ones_like(trains)
     held = jnp.sum(decision.samples, axis=1)
     whole = (held == problem.workload.batch) | ((held == 0) & ~jnp.any(there, axis=1))
     power_limit_w = radio.d2e_power_max_w[:, None]

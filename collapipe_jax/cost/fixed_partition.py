@@ -17,6 +17,7 @@ from collapipe_jax.cost.divergence import (
     cluster_divergence,
     participating_weight,
 )
+from collapipe_jax.cost.moments import Moments, leaving_cost, moved_moments
 from collapipe_jax.cost.objective import UnitCosts, unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.shapes import (
@@ -31,7 +32,6 @@ from collapipe_jax.cost.shapes import (
     PerRound,
     Segments,
 )
-from collapipe_jax.cost.switching import switching_cost
 from collapipe_jax.network.channel import Radio, downlink_sinr, transport_block_hazard
 from collapipe_jax.quantity import Struct, part
 
@@ -70,7 +70,7 @@ class FixedPartition(Struct):
     hop_bits: PerNode = part("of a micro-batch on a hop")
     uplink_bits: PerCluster = part("of a micro-batch")
     downlink_bits: PerCluster = part("of a micro-batch")
-    move_bits: PerDevice = part("parameters that a device receives and returns")
+    move_bits: PerDevice | PerMove = part("parameters that a device returns and receives")
     model_bits: PerCluster = part("encoder and embedding")
     hop_overhead_s: PerNode = part("of a D2D message")
     d2e_overhead_s: PerCluster = part("of a D2E message")
@@ -83,9 +83,17 @@ class FixedPartition(Struct):
     downlink_hazard: PerCluster = part("of a micro-batch")
     divergence: ClusterDivergence = part("of every cluster, by its losses")
     costs: UnitCosts = part("unit costs of the objective")
-    switching_cost: PerCluster = part("of leaving the partition of the round before")
+    leaving_cost: PerCluster = part("of leaving the partition of the round before")
     receiving: Receiving | None = part("power of nodes that receive, if they draw any")
+    moments: Moments | None = part("optimiser state that changes its device, if it counts")
     caps: EnergyCaps | None = part("on the energy of its nodes, if there are any", default=None)
+
+    @property
+    def constant_j(self) -> PerNode:
+        """Energy of nodes that shares and powers do not change."""
+        return (
+            self.computing_j if self.moments is None else self.computing_j + self.moments.return_j
+        )
 
 
 def fix_partition(
@@ -112,6 +120,9 @@ def fix_partition(
     costs = unit_costs(problem)
     computing_j = node_computing_energy_j(problem, segments, participates)
     d2e_overhead_s = per_cluster(problem.compute.link_overhead_s)
+    move_bits, moments = segments * work.block_param_bits, moved_moments(problem, segments)
+    if moments is not None:
+        move_bits = jnp.stack([move_bits, move_bits + moments.taken_bits])
     receiving, receive_power_w = None, problem.compute.receive_power_w
     if receive_power_w is not None:
         receiving = Receiving(receive_power_w, of_receivers(costs.energy_per_j, active))
@@ -129,7 +140,7 @@ def fix_partition(
         hop_bits=jnp.where(active, step_bits, 0.0),
         uplink_bits=uplink_bits,
         downlink_bits=step_bits,
-        move_bits=segments * work.block_param_bits,
+        move_bits=move_bits,
         model_bits=per_cluster(work.model_bits),
         hop_overhead_s=jnp.where(active, d2e_overhead_s, 0.0),
         d2e_overhead_s=d2e_overhead_s,
@@ -142,8 +153,9 @@ def fix_partition(
         downlink_hazard=step_bits / radio.transport_block_bits * down_hazard,
         divergence=cluster_divergence(learning, weight, work.batch, micro_batches),
         costs=costs,
-        switching_cost=switching_cost(problem.switching, segments, work.blocks),
+        leaving_cost=leaving_cost(problem, segments, moments),
         receiving=receiving,
+        moments=moments,
     )
 
 

@@ -103,10 +103,13 @@ def iteration_time_s(flows: FlowTimes, micro_batches: PerCluster) -> PerCluster:
 
 
 def latency_parts(fixed: FixedPartition, air: AirTimes, flows: FlowTimes) -> LatencyParts:
-    """Latency of every cluster by part. Source: docs/system-model.md (13)."""
+    """Latency of every cluster by part, moments included. Source: docs/system-model.md (13)."""
+    distribute_s = sum_nodes(air.move_s[1])
+    if fixed.moments is not None:
+        distribute_s = distribute_s + fixed.moments.return_s
     return LatencyParts(
         download_s=air.model_downlink_s,
-        distribute_s=sum_nodes(air.move_s[1]),
+        distribute_s=distribute_s,
         iterations_s=fixed.local_steps * iteration_time_s(flows, fixed.micro_batches),
         collect_s=sum_nodes(air.move_s[0]),
         upload_s=air.model_uplink_s,

@@ -1,4 +1,4 @@
-"""Memory of the devices, docs/system-model.md (15)."""
+"""Memory of devices and control units, docs/system-model.md (15)."""
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,16 @@ def device_memory_bytes(
     memory = segments * block_bytes(workload, kept)
     memory = memory + workload.batch / count * workload.block_working_bytes
     return jnp.where(active, memory, 0.0)
+
+
+def embedding_memory_bytes(workload: Workload, segments: Num[Array, "N K"]) -> Float[Array, " N"]:
+    """Memory that a pipeline's control units need for the embedding that they train.
+
+    It is 0 where a cluster sits out, or where the workload names no sizes.
+    """
+    trains = jnp.any(segments > 0, axis=1)
+    ends = workload.ends
+    return jnp.where(trains, 0.0 if ends is None else ends.embedding_static_bytes, 0.0)
 
 
 def block_capacity(

@@ -35,7 +35,7 @@ class RoundTerms(NamedTuple):
     message_j: Messages  # energy on air
     received_j: Messages | None  # of who receives, the downlink last; none without power for it
     divergence: PerCluster
-    cluster_cost: PerCluster  # drift of the queues and cost of switching
+    cluster_cost: PerCluster  # drift of the queues and cost of leaving a partition
 
 
 def round_terms(
@@ -59,9 +59,7 @@ def round_terms(
     drift = energy_cost(fixed, message_j) + fixed.costs.divergence * divergence
     if fixed.receiving is not None and received_j is not None:
         drift = drift + sum_messages(fixed.receiving.cost_per_j, received_j)
-    latency_s, cluster_cost = fusion_barrier(
-        (cluster_latency_s(parts), drift + fixed.switching_cost)
-    )
+    latency_s, cluster_cost = fusion_barrier((cluster_latency_s(parts), drift + fixed.leaving_cost))
     return RoundTerms(
         links=links,
         bit_time=bit_time,
@@ -128,7 +126,7 @@ def node_energy_j(
     fixed: FixedPartition, message_j: Messages, received_j: Messages | None = None
 ) -> PerNode:
     """Energy of every node in the round. Source: docs/system-model.md (16)."""
-    energy_j = fixed.computing_j + air_energy_j(fixed, message_j)
+    energy_j = fixed.constant_j + air_energy_j(fixed, message_j)
     if received_j is None:
         return energy_j
     by_node = sum_by_receiver(received_j.hop, received_j.move, fixed.active)

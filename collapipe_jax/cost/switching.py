@@ -1,7 +1,8 @@
-"""Moving weights between devices when segments change, docs/system-model.md, section 5.
+"""Changing partitions from round to round, docs/system-model.md, section 5.
 
-Every round hands out parameters anyway (13). A device that takes over blocks must also get
-their optimiser state, make room and warm up; what that is worth is a cost, off by default.
+Every round hands out parameters anyway (13). A device that takes over blocks must also make room
+and warm up; what that is worth is a cost, off by default. Their optimiser state is in
+:mod:`.moments`.
 """
 
 import jax.numpy as jnp
@@ -20,6 +21,12 @@ class SwitchingParams(Struct):
     )
     hysteresis: Array = quantity(
         "relative fall of (P2) under which `dssra` keeps the partition", bounds=">= 0 and <= 1"
+    )
+    block_moment_bits: Array | None = quantity(
+        "optimiser state of a block that changes its device; not counted without it",
+        "D_M",
+        optional=True,
+        default=None,
     )
 
 

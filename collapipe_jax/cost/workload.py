@@ -11,6 +11,10 @@ SCHEDULES = ("gpipe", "1f1b")
 """Orders of the passes of a local step, docs/system-model.md, section 7."""
 
 
+_NUMBER_BYTES = 4
+"""Of a number on a device, in single precision."""
+
+
 class ModelEnds(Struct):
     """Sizes of embedding and decoder, where devices hold them besides encoder blocks."""
 
@@ -114,18 +118,17 @@ def encoder_workload(
         state, and travels; below 1 with adapters (Hu et al. 2106.09685).
       **others: the other fields of :class:`Workload`.
     """
-    number_bytes = 4  # the devices compute in single precision
     sizes = sequence, width, feed_forward_width
-    everything = activation_bytes(*sizes, heads, number_bytes, dropout, attention_dropout)
-    block_input = float(number_bytes * sequence * width)
+    everything = activation_bytes(*sizes, heads, _NUMBER_BYTES, dropout, attention_dropout)
+    block_input = float(_NUMBER_BYTES * sequence * width)
     parameters = block_parameters(width, feed_forward_width)
 
     def param_bits(parameters: int) -> Any:
         return float(parameter_number_bits * trained_fraction * parameters)
 
     def static_bytes(parameters: int) -> Any:
-        training = trained_fraction * (state_bytes_per_parameter - number_bytes)
-        return float((number_bytes + training) * parameters)
+        training = trained_fraction * (state_bytes_per_parameter - _NUMBER_BYTES)
+        return float((_NUMBER_BYTES + training) * parameters)
 
     # Plain numbers, which a pytree of arrays may hold.
     numbers: dict[str, Any] = {
@@ -146,6 +149,18 @@ def encoder_workload(
         decoder_static_bytes=static_bytes(decoder_parameters),
     )
     return Workload(**numbers, **others, ends=ends)
+
+
+def block_moment_bits(
+    width: int, feed_forward_width: int, state_bytes_per_parameter: int, trained_fraction: float
+) -> float:
+    """Optimiser state of a block on a link, in the precision in which devices compute.
+
+    It is what :func:`encoder_workload` counts as state beside weights and gradients.
+    """
+    moments_bytes = state_bytes_per_parameter - 2 * _NUMBER_BYTES
+    parameters = block_parameters(width, feed_forward_width)
+    return float(8 * moments_bytes * trained_fraction * parameters)
 
 
 def activation_bytes(

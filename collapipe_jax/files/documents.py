@@ -144,7 +144,7 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
         remedy = "Set it to 'one_step'"
         raise InputError("learning.bound", "local_steps", "not written on file", remedy)
     if problem.switching is not None:
-        remedy = "Set it and control.hysteresis to 0"
+        remedy = "Set it, control.hysteresis and control.moments_move to 0"
         cost = problem.switching.switching_cost
         raise InputError("control.switching_cost", cost, "not written on file", remedy)
     for name in RADIO_LAWS:

@@ -50,10 +50,11 @@ def relax_infeasible_budgets(problem: RoundProblem) -> RoundProblem:
 def _least_device_j(problem: RoundProblem) -> tuple[Array, Array]:
     """Least energy of a block, and of an active device without blocks, ``[N, K, R]``.
 
-    On air at vanishing power, without interference and to the best receiver.
+    On air at vanishing power, without interference and to the best other node.
     """
     work, radio = problem.workload, problem.radio
-    gain = radio.d2d_gain[:, 1:]
+    is_own = jnp.eye(problem.compute.memory_bytes.shape[1] + 1, dtype=bool)[1:, :, None]
+    gain = jnp.where(is_own, 0.0, radio.d2d_gain[:, 1:])
     bit_j = IN_REACH * least_bit_energy_j(radio, radio.node_noise_w_per_hz, gain)
     block_j = jax.vmap(block_energy_j, -1, -1)(problem)
     bits = 2.0 * work.local_steps * work.batch * work.activation_bits

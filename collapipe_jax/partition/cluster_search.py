@@ -163,7 +163,8 @@ def _linear_costs(
     max_power_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1)
     power_w = jnp.where(active, sets.power * max_power_w, 0.0)
     segments = jnp.swapaxes(active[1:], 0, 1).astype(step.block_s.dtype)
-    fixed = fix_partition(problem, segments, jnp.broadcast_to(step.micro_batches, active.shape[1:]))
+    micro_batches = jnp.broadcast_to(step.micro_batches, active.shape[1:])
+    fixed = fix_partition(problem.replace(switching=None), segments, micro_batches)
     allocation = tentative._replace(d2d_share=share, d2d_power=power_w)
     sinr = link_sinrs(fixed, allocation, coupling.interference_w)
     hop_sinr = full_sinr / share  # as known already

@@ -16,9 +16,9 @@ from jax import Array
 
 from collapipe_jax.batch_axis import fusion_barrier, max_nodes, sum_nodes
 from collapipe_jax.cost.fixed_partition import FixedPartition
+from collapipe_jax.cost.moments import leaving_cost, moved_moments
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_terms import RoundTerms
-from collapipe_jax.cost.switching import switching_cost
 
 _CEILINGS = (1.0, 1.2, 1.6, 2.5, np.inf)
 """Ceilings on a device's time, over the time of all if blocks could be split at will."""
@@ -33,6 +33,8 @@ class LinearCosts(NamedTuple):
     rest_cost: Array  # likewise of the other costs
     block_s: Array  # latency of a block on a device, ``[K, N, A, R]``
     block_cost: Array  # its other costs, likewise
+    given_s: Array  # part of the latency of a block that its way to the device takes, likewise
+    given_cost: Array  # its other costs, likewise
     stage_s: Array  # forward pass of a block on a device, ``[K, N, 1, R]``
     waits: Array  # how often a round waits for the longest stages
 
@@ -44,7 +46,7 @@ def linear_costs(
 
     Args:
       problem: one round.
-      fixed: its partition with one block on every device of the sets.
+      fixed: its partition with one block on every device of the sets, and none before it.
       terms: of the sets' shares and powers.
       stage_s: forward pass of a block on a device, ``[K, N, 1, R]``.
       waits: how often a round waits for the longest stages, ``[1, R]`` or ``[N, 1, R]``.
@@ -55,16 +57,19 @@ def linear_costs(
     block_s = passes * fixed.compute.forward_s[1:] + collect_s + distribute_s
     moved = fixed.sender_cost_per_j.move * terms.message_j.move
     computed = fixed.costs.energy_per_j[1:] * fixed.computing_j[1:]
-    block_cost = computed + moved[0] + moved[1]
+    block_cost, given_cost = computed + moved[0] + moved[1], moved[1]
     if fixed.receiving is not None and terms.received_j is not None:
-        block_cost = block_cost + sum_nodes(fixed.receiving.cost_per_j.move * terms.received_j.move)
+        received = fixed.receiving.cost_per_j.move * terms.received_j.move
+        block_cost, given_cost = block_cost + sum_nodes(received), given_cost + received[1]
     return LinearCosts(
         forward_s=forward_s,
         backward_s=backward_s,
         rest_s=terms.cluster_latency_s - waits * (forward_s + backward_s) - sum_nodes(block_s),
-        rest_cost=terms.cluster_cost - fixed.switching_cost - sum_nodes(block_cost),
+        rest_cost=terms.cluster_cost - sum_nodes(block_cost),
         block_s=block_s,
         block_cost=block_cost,
+        given_s=distribute_s,
+        given_cost=given_cost,
         stage_s=stage_s,
         waits=waits,
     )
@@ -89,8 +94,12 @@ def cost_at(problem: RoundProblem, linear: LinearCosts, segments: Array) -> tupl
     block_s = sum_nodes(jnp.where(held, segments * linear.block_s, 0.0))
     block_cost = sum_nodes(jnp.where(held, segments * linear.block_cost, 0.0))
     latency_s = linear.rest_s + block_s + linear.waits * longest_s
-    cost = linear.rest_cost + block_cost
-    return latency_s, cost + switching_cost(problem.switching, segments, problem.workload.blocks)
+    cost, moments = linear.rest_cost + block_cost, moved_moments(problem, segments)
+    if moments is not None:
+        taken = jnp.where(held, moments.taken_bits / problem.workload.block_param_bits, 0.0)
+        latency_s = latency_s + moments.return_s + sum_nodes(taken * linear.given_s)
+        cost = cost + sum_nodes(taken * linear.given_cost)
+    return latency_s, cost + leaving_cost(problem, segments, moments)
 
 
 def fill_sets(

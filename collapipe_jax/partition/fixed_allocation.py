@@ -93,7 +93,8 @@ def _subsets(
         (problem, allocation, received_w, micro_batches)
     )
     one_each = jnp.swapaxes(subsets, 0, 1).astype(own.hop_bits.dtype)
-    fixed = fix_partition(wide, one_each, jnp.broadcast_to(count, subsets.shape[1:]))
+    count_each = jnp.broadcast_to(count, subsets.shape[1:])
+    fixed = fix_partition(wide.replace(switching=None), one_each, count_each)
     terms = round_terms(fixed, given, links=round_links(fixed, given, received_w))
     stage_s = pass_times(wide, count).block_s
     waits = problem.workload.local_steps * (count - 1.0)

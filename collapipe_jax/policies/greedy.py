@@ -172,7 +172,7 @@ def _scale_to_caps(problem: RoundProblem, relaxed: RoundProblem, candidates: Can
     fixed = fix_capped_partition(relaxed, candidates.segments, candidates.micro_batches)
     logs = scale_powers_to_caps(fixed, candidates.logs, weights)
     air_j, _ = air_energy_and_slope(fixed, logs, weights)
-    excess = jnp.where(fixed.active, (air_j + fixed.computing_j) / budget_j - 1.0, 0.0)
+    excess = jnp.where(fixed.active, (air_j + fixed.constant_j) / budget_j - 1.0, 0.0)
     exceeds = jnp.max(excess, axis=(0, 1)) > _TOLERANCE
     total = jnp.sum(jnp.maximum(excess, 0.0), axis=(0, 1))
     objective = evaluate_allocation(fixed.replace(caps=None), logs, weights).objective

@@ -70,9 +70,9 @@ def main(argv: Sequence[str]) -> None:
             raise InputError(f"--{name}", value, "under 2", "Give 2 or more")
     config = read_config(given.config, parse_overrides(overrides))
     console = console_for_tables(_WIDTH)
-    if config.control.hysteresis or config.control.switching_cost:
-        value = [config.control.hysteresis, config.control.switching_cost]
-        raise InputError("control", value, "not part of the theorem", "Set both to 0")
+    couplings = ("hysteresis", "switching_cost", "moments_move")
+    if any(value := [config.control[name] for name in couplings]):
+        raise InputError("control", value, "not part of the theorem", f"Set {couplings} to 0")
     params = build_system_params(config)  # refuses a wrong one before there is a workdir
     results = Results.create(
         given.workdir, "stability", sizes, config.to_dict(), {"loop": ("loop", loop_names())}

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from support.random_networks import random_decision, random_network
+from support.random_problems import ENDS, with_ends
 from support.reference_cost import reference_cost, reference_violations
 from support.structs import as_decision, as_problem
 
@@ -146,3 +147,17 @@ def test_any_number_of_micro_batches_may_make_a_cluster_run(count):
     memory = per_block * (np.array([2, 2, 2, 1]) + work["batch"] / 6 * 1.001)
     network["compute"]["memory_bytes"][1] = memory
     assert bool(can_run(as_problem(network))[1]) == (count >= 6)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "room", "expected"), [(0, 0.9, True), (0, 1, False), (1, 0, False)]
+)
+def test_control_units_need_memory_for_their_embedding(cluster, room, expected):
+    """Those of clusters that take part; cluster 1 sits out."""
+    network, decision = base_case()
+    own_bytes = np.full(3, 2 * ENDS["embedding_static_bytes"])
+    own_bytes[cluster] *= room / 2
+    network["compute"]["control_unit_memory_bytes"] = own_bytes
+    problem = as_problem(network)
+    assert not judged(problem, as_decision(decision))["memory"]  # no sizes of the embedding
+    assert judged(with_ends(problem), as_decision(decision))["memory"] == expected

@@ -10,10 +10,12 @@ import pytest
 from support.random_problems import pick, random_problems
 
 from collapipe_jax.allocation.allocate import allocate
+from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, is_feasible, usable_blocks
 from collapipe_jax.cost.static_pipeline import with_equal_allocation
 from collapipe_jax.errors import InputError
+from collapipe_jax.policies.alternating import alternating
 from collapipe_jax.policies.dssra import dssra
 from collapipe_jax.policies.exhaustive import (
     bound_clusters,
@@ -119,10 +121,10 @@ def test_clusters_by_themselves_bound_every_partition(plain):
             assert 0.3 * objective < bound <= objective * (1 + 2e-5)
 
 
-@pytest.mark.slow
-def test_dssra_is_between():
+@pytest.mark.parametrize("policy", [pytest.param(dssra, marks=pytest.mark.slow), alternating])
+def test_no_policy_is_below_the_bound_or_better_than_the_best(policy):
     problem = roomy()
-    decided = jax.jit(dssra)(problem)
+    decided = quick_jit(policy)(problem)
     found = exhaustive(problem)
     assert decided.objective >= found.lower_bound
     assert decided.objective >= found.objective * (1 - 2e-5)

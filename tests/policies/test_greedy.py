@@ -244,3 +244,16 @@ def test_budgets_are_raised_by_the_least_factor_that_pays_for_the_blocks():
             np.testing.assert_array_equal(
                 relaxed.compute.memory_bytes, problem.compute.memory_bytes
             )
+
+
+def test_a_device_is_no_receiver_of_its_own():
+    """Its gain to itself, of a link that there is not, changes no budget and no memory."""
+    problem = to_batch_last(plain_problems(4, CLUSTERS, DEVICES, BLOCKS))
+    problem = with_control(problem, energy_budget_j=1e-3 * problem.control.energy_budget_j)
+    own, gain = jnp.arange(DEVICES + 1), problem.radio.d2d_gain
+    near = problem.replace(radio=problem.radio.replace(d2d_gain=gain.at[:, own, own].set(1.0)))
+    relax = quick_jit(relax_infeasible_budgets)
+    with jax.numpy_rank_promotion("allow"):
+        far, close = relax(problem), relax(near)
+    np.testing.assert_array_equal(close.control.energy_budget_j, far.control.energy_budget_j)
+    np.testing.assert_array_equal(close.compute.memory_bytes, far.compute.memory_bytes)

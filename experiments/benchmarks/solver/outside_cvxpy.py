@@ -283,7 +283,7 @@ def _solve(
     ]
     latency_cost = float(fixed.costs.latency_per_s * unit_s / unit) * latency
     value = _dual_value(cp.Problem(cp.Minimize(latency_cost + energy + loss), limits))
-    constant = fixed.costs.divergence * fixed.divergence.lossless + fixed.switching_cost
+    constant = fixed.costs.divergence * fixed.divergence.lossless + fixed.leaving_cost
     bound = float(jnp.sum(constant) + np.sum(offset[row.energy_cost])) + unit * value
     if log_sinr.value is None:
         return bound, None, points

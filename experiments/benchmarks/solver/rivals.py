@@ -1,6 +1,6 @@
 """What each knob of ``dssra`` is worth, against pipelines at their best, in closed loops.
 
-    python -m experiments.benchmarks.solver.rivals --config=paper --networks=64 --rounds=20
+    python -m experiments.benchmarks.solver.rivals --config=paper --networks=128 --rounds=300
 
 Rows are ``dssra``, ``alternating`` with all knobs and with each alone, and the static pipeline and
 Titanic with the configured number of micro-batches and with the best. All meet the same networks
@@ -111,11 +111,12 @@ def _decision_times_s(
 
 def _row(name: str, numbers: Mapping[str, Mapping[str, np.ndarray]], time_s: float) -> tuple:
     own, ours = numbers[name], numbers["dssra"]["latency_s"]
-    median, low, high = median_estimate(own["latency_s"])
+    latency_s = median_estimate(own["latency_s"])
+    excess = median_estimate(100 * (own["latency_s"] / ours - 1))
     return (
         name,
-        f"{median:.0f} [{low:.0f}, {high:.0f}]",
-        f"{100 * np.median(own['latency_s'] / ours - 1):+.1f} %",
+        "{:.0f} [{:.0f}, {:.0f}]".format(*latency_s),
+        "{:+.1f} [{:+.1f}, {:+.1f}] %".format(*excess),
         f"{100 * np.mean(own['energy'] > ENERGY_LIMIT):.0f} %",
         f"{100 * np.mean(own['divergence'] > DIVERGENCE_LIMIT):.0f} %",
         f"{1e3 * time_s:.2f}",
