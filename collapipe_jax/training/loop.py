@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import threading
@@ -137,7 +138,7 @@ def _train_group(
             progress.update(bar, advance=done, status=_status(runs))
             if stops:
                 raise KeyboardInterrupt(_saved(runs, total))
-    return [run.finish(part.params(run)) for part in parts for run in part.runs]
+    return [run.finish(part.params(run, scored=True)) for part in parts for run in part.runs]
 
 
 def _workers() -> list[Any]:
@@ -236,15 +237,16 @@ class _Part:
             if not rounds:
                 continue
             self._networks[index] = rounds[-1][0]
-            run.append(rounds, reports, lambda run=run: self.params(run))
+            run.append(rounds, reports, functools.partial(self.params, run))
             if hosts.is_first():
                 log_speed(run.folder, run.done, len(rounds), self._seconds, tokens)
             if always or run.saves_now():
                 run.save(RunState(self._learning.state(index), self._networks[index]))
 
-    def params(self, run: OngoingRun) -> Params:
-        """Parameters of a run's model, where all models are evaluated."""
-        params = self._learning.state(self.runs.index(run)).params
+    def params(self, run: OngoingRun, *, scored: bool) -> Params:
+        """Parameters of a run's model, those to score or the newest, where all are evaluated."""
+        state = self._learning.state(self.runs.index(run))
+        params = state.scored_params if scored else state.params
         # One place compiles the evaluation once.
         return jax.device_put(params, learning_place(run.experiment))
 
