@@ -58,7 +58,8 @@ def check_values(
     fine = _fine_values(found, step)
     with step():
         follow_networks(fine)
-    for check in (_check_lengths, _check_task, _check_pipeline, _check_steps, _check_cut):
+    checks = _check_lengths, _check_task, _check_pipeline, _check_steps, _check_cut, _check_rules
+    for check in checks:
         with step():
             check(fine, step)
     return fine
@@ -200,6 +201,27 @@ def _check_pipeline(config: Known, step: Step) -> None:
 def _check_cut(config: Known, step: Step) -> None:
     del step
     find_cut(config["policy.cut"], config["model.encoder_blocks"])
+
+
+def _check_rules(config: Known, step: Step) -> None:
+    """Refuse rules of training that nothing reads, or that contradict each other."""
+    with step():
+        readers = config["training.client_optimizer"], config["training.decoder_optimizer"]
+        if (decay := config["training.weight_decay"]) and "adamw" not in readers:
+            problem, remedy = "neither clients nor decoder have adamw, which reads it", "Give 0"
+            remedy += ", or set training.client_optimizer to adamw"
+            raise InputError("training.weight_decay", decay, problem, remedy)
+    with step():
+        weight, variates = config["training.proximal_weight"], config["training.control_variates"]
+        if weight and variates:
+            problem = "control variates correct the drift already that it holds back"
+            remedy = "Give 0, or set training.control_variates to False"
+            raise InputError("training.proximal_weight", weight, problem, remedy)
+    with step():
+        kind = config["task.kind"]
+        if config["evaluation.by_cluster"] and not find_task(kind).scores_samples:
+            problem = f"the score of {kind} is no mean over samples, which have shares by cluster"
+            raise InputError("evaluation.by_cluster", True, problem, "Give False")
 
 
 def _check_steps(config: Known, step: Step) -> None:

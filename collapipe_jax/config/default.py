@@ -14,7 +14,8 @@ from collapipe_jax.control.queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
-from collapipe_jax.federated.optimizers import OPTIMIZERS, SCHEDULES
+from collapipe_jax.federated.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
+from collapipe_jax.federated.rules import CLIENT_MOMENTS
 from collapipe_jax.models.config import ATTENTIONS, DTYPES
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
@@ -428,11 +429,37 @@ KEYS: dict[str, Any] = {
         client_learning_rate=key(2e-3, "learning rate of the clusters", "> 0"),
         embedding_rate_factor=key(
             0.0,
-            "factor of the embedding's steps; 0 is the number of copies that are averaged",
+            "factor on the averaged step of a token's row in the embedding; 0 averages it over "
+            "the clients that met the token in the round, 1 over all",
             why="few clusters meet a rare token, and averaging divides its step by all of them "
-            "(Ding et al. 2020)",
+            "(Ding et al. 2021)",
         ),
         decoder_learning_rate=key(2e-3, "learning rate of the decoder", "> 0"),
+        weight_decay=key(
+            0.0,
+            "decoupled weight decay of `adamw`, at clients and decoder; biases and scales of norms "
+            "have none",
+            why="Loshchilov and Hutter 2019; BERT has 0.01",
+        ),
+        proximal_weight=key(
+            0.0,
+            "weight of FedProx, which draws clients to the global parameters; 0 is off",
+            symbol=r"\mu",
+            why="off: Li et al. 2020 try 0.001 to 1",
+        ),
+        control_variates=key(
+            False,
+            "correct the clients' gradients by control variates (SCAFFOLD), which travel and are "
+            "priced as parameters are",
+            why="off: twice the parameters on the links (Karimireddy et al. 2020)",
+        ),
+        client_moments=key(
+            "keep",
+            "moments of the clients' optimisers after a round: `keep` them, `average` them with "
+            "the parameters, priced alike, or `reset` them",
+            choices=CLIENT_MOMENTS,
+            why="kept ones need no messages",
+        ),
         erased_together=key(
             "micro_batch",
             "what one draw erases; (17) has the first",
@@ -451,9 +478,16 @@ KEYS: dict[str, Any] = {
             "sgd",
             "optimiser of the edge server: `sgd` is federated averaging, others are FedOpt (Reddi "
             "et al. 2021)",
-            choices=OPTIMIZERS,
+            choices=SERVER_OPTIMIZERS,
         ),
         server_learning_rate=key(1.0, "learning rate of the edge server", "> 0"),
+        server_average=key(
+            0.0,
+            "decay by rounds of an average of the parameters, which is scored and exported; 0 is "
+            "off, and takes those of the last round",
+            _RATE,
+            why="off; 0.9 averages some 10 rounds",
+        ),
     ),
     "evaluation": section(
         every_rounds=key(30, "rounds from score to score", "> 0"),
@@ -461,6 +495,17 @@ KEYS: dict[str, Any] = {
             0,
             "rounds from one estimate of the bound's constants to the next; 0 is never",
             why="one is as much work as about 10 rounds of 4 local steps",
+        ),
+        keep_best=key(
+            False,
+            "test and export the parameters with the best validation score instead of the last",
+            why="off: a cosine schedule ends with small steps",
+        ),
+        by_cluster=key(
+            False,
+            "score the validation set for every cluster by the mix of its own samples, of "
+            "classification",
+            why="off: predicts the validation set a second time",
         ),
         beams=key(4, "beams of a second final score; 1 leaves it at the greedy one", "> 0"),
         length_penalty=key(0.6, "length penalty of beam search", why="Wu et al. 2016"),

@@ -23,6 +23,7 @@ from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.learner import Learner
 from collapipe_jax.federated.optimizers import Optimizer, Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner
+from collapipe_jax.federated.rules import Rules
 from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.policies.registry import Policy, make_policy, policy_entry
@@ -47,6 +48,7 @@ class Experiment:
     cluster_indices: list[np.ndarray]
     cluster_weight: np.ndarray
     optimizers: Optimizers
+    rules: Rules
     execution: Execution
     erasure_law: ErasureLaw
     system: EdgeSystem
@@ -64,6 +66,7 @@ class Experiment:
             "cluster_weight": jnp.asarray(self.cluster_weight, jnp.float32),
             "model": self.objective.model,
             "optimizers": self.optimizers,
+            "rules": self.rules,
         }
         if not policy_entry(self.config["policy"]["name"]).by_clients:
             return PipelineLearner(execution=self.execution, erasure_law=self.erasure_law, **shared)
@@ -127,6 +130,7 @@ def build_experiment(
         cluster_indices=cluster_indices,
         cluster_weight=weight,
         optimizers=optimizers,
+        rules=build_rules(config),
         execution=_build_execution(config),
         erasure_law=ErasureLaw(
             per_round=training.erased_together == "round",
@@ -234,23 +238,31 @@ def _check_trainable(config: Known, step: Step) -> None:
 
 def build_optimizers(config: Config) -> Optimizers:
     """Optimisers of clients, decoder and server."""
-    training, network = config.training, config.network
+    training = config.training
     local = {
         "schedule": training.schedule,
         "warmup_steps": training.warmup_steps,
         "total_steps": training.rounds * training.local_steps,
         "clip_norm": training.clip_norm,
+        "weight_decay": training.weight_decay,
     }
 
     def make(owner: str, **options: Any) -> Optimizer:
         name, rate = training[f"{owner}_optimizer"], training[f"{owner}_learning_rate"]
         return make_optimizer(name, rate, **options)
 
-    # A round averages the embeddings of all clusters, or of all clients.
-    copies = network.clusters * _clients(config.policy.name, network.devices)
-    factor = training.embedding_rate_factor or float(copies)
     return Optimizers(
-        client=make("client", **local, factors={"embedding": factor}),
-        decoder=make("decoder", **local),
-        server=make("server"),
+        client=make("client", **local), decoder=make("decoder", **local), server=make("server")
+    )
+
+
+def build_rules(config: Config) -> Rules:
+    """Rules of clients and server besides their optimisers."""
+    training = config.training
+    return Rules(
+        proximal_weight=training.proximal_weight or None,
+        embedding_rate_factor=training.embedding_rate_factor,
+        server_average=training.server_average or None,
+        control_variates=training.control_variates,
+        client_moments=training.client_moments,
     )

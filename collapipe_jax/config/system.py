@@ -18,7 +18,7 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload, block_moment_bits, encoder_workload
 from collapipe_jax.errors import InputError
-from collapipe_jax.federated.optimizers import OPTIMIZERS
+from collapipe_jax.federated.rules import bytes_held, numbers_sent
 from collapipe_jax.models.config import attention_rate
 from collapipe_jax.network.channel import RADIO_LAWS
 from collapipe_jax.network.devices import DeviceParams
@@ -209,6 +209,9 @@ def _build_workload(config: Config) -> Workload:
     """Work of a round, from the sizes of the model that is trained."""
     model, training = config.model, config.training
     sizes = ("width", "heads", "feed_forward_width", "encoder_blocks", "rematerialise")
+    payload = dict(config.payload)
+    # What travels with every parameter is priced as more bits of it.
+    payload["parameter_number_bits"] *= numbers_sent(training)
     plain = encoder_workload(
         **{name: model[name] for name in sizes},
         dropout=model.dropout_rate > 0,
@@ -218,8 +221,8 @@ def _build_workload(config: Config) -> Workload:
         batch=training.batch,
         local_steps=training.local_steps,
         micro_batch_choices=jnp.array(training.micro_batch_choices),
-        state_bytes_per_parameter=OPTIMIZERS[training.client_optimizer],
-        **config.payload,
+        state_bytes_per_parameter=bytes_held(training),
+        **payload,
         **find_task(config.task.kind).count_work(config)._asdict(),
     )
     return jax.tree.map(jnp.asarray, plain)

@@ -14,16 +14,22 @@ import optax
 from flax import struct
 from jaxtyping import Array, Int, Key
 
+from collapipe_jax.federated.control_variates import ControlVariates
 from collapipe_jax.federated.erasures import loss_per_token, sample_example_weights
 from collapipe_jax.federated.learner import (
     LearningReport,
     LearningState,
+    Method,
     StepGradients,
+    initial_state,
     learn_round,
     participant_shares,
+    participation_of,
 )
 from collapipe_jax.federated.optimizers import Optimizers, Transformations
 from collapipe_jax.federated.placement import COPY, EXAMPLE, spread
+from collapipe_jax.federated.rules import Rules
+from collapipe_jax.federated.token_rows import meetings
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
@@ -36,6 +42,13 @@ class ClientsState(NamedTuple):
     # by side
     client_optimizer: optax.OptState
     server_optimizer: optax.OptState  # state of the server's optimiser
+    variates: ControlVariates | None = None  # as in ``LearningState``
+    average: Params | None = None
+
+    @property
+    def scored_params(self) -> Params:
+        """Parameters to score and to export: the average, where there is one."""
+        return self.params if self.average is None else self.average
 
 
 class ClientsOutcome(NamedTuple):
@@ -68,6 +81,7 @@ class DataParallelLearner:
     # Most samples of a client; time and memory grow with it, values do not depend on it. Parts
     # beyond it, or beyond B in all, give NaN parameters and report.
     max_samples: int = struct.field(pytree_node=False)
+    rules: Rules = Rules()  # of the clients, over the whole model
 
     @property
     def copies(self) -> int:
@@ -76,9 +90,7 @@ class DataParallelLearner:
 
     def init(self, params: Params) -> ClientsState:
         """State before the first round, with fresh optimisers."""
-        optimizers = self._optimizers
-        own_states = jax.vmap(optimizers.client.init, None, axis_size=self.copies)(params)
-        return ClientsState(params, own_states, optimizers.server.init(params))
+        return _clients_state(initial_state(params, None, self._method, self.copies))
 
     def outcome(self, decision: Any, cost: Any) -> ClientsOutcome:
         """Effect on learning of a data-parallel decision and of its cost."""
@@ -117,15 +129,23 @@ class DataParallelLearner:
             erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
             return StepGradients(gradients, decoder, loss_sum, token_count, erased_fraction)
 
-        before = LearningState(*state[:2], None, None, state.server_optimizer)
+        before = LearningState(*state[:2], None, None, *state[2:])
+        token_ids = self.model.token_ids(batches)
+        token_ids = token_ids.reshape(len(token_ids), -1, *token_ids.shape[3:])[:, ids]
+        met = meetings(self.rules, self.model, state.params, token_ids)
+        present = participation_of(self.cluster_weight, samples.sum(1) > 0, shares, met)
         after, report = learn_round(
-            gradients_of, before, shares, self._optimizers, batches, key, index
+            gradients_of, before, present, self._method, batches, key, index
         )
         fits = (samples <= self.max_samples).all() & (samples.sum(1) <= batch_size).all()
-        params, report = jax.tree.map(
-            lambda number: jnp.where(fits, number, jnp.nan), (after.client, report)
+        params, average, report = jax.tree.map(
+            lambda number: jnp.where(fits, number, jnp.nan), (after.client, after.average, report)
         )
-        return ClientsState(params, after.client_optimizer, after.server_optimizer), report
+        return _clients_state(after._replace(client=params, average=average)), report
+
+    @property
+    def _method(self) -> Method:
+        return Method(self._optimizers, self.rules, self.model)
 
     @property
     def _optimizers(self) -> Transformations:
@@ -154,6 +174,12 @@ class DataParallelLearner:
         tokens = jnp.where(counted, tokens, 0.0)
         loss = loss_per_token(losses, tokens, jnp.where(counted, survival, 0.0))
         return loss, (jnp.where(counted, losses, 0.0).sum(), tokens.sum())
+
+
+def _clients_state(state: LearningState) -> ClientsState:
+    """The state without the server's decoder, which there is none of."""
+    rest = state.server_optimizer, state.variates, state.average
+    return ClientsState(state.client, state.client_optimizer, *rest)
 
 
 def _client_shares(weights: Array, samples: Array) -> Array:

@@ -9,8 +9,21 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from collapipe_jax.federated.control_variates import (
+    ControlVariates,
+    corrected_gradient,
+    initial_variates,
+    updated_variates,
+)
 from collapipe_jax.federated.optimizers import Transformations
 from collapipe_jax.federated.placement import spread
+from collapipe_jax.federated.rules import (
+    Rules,
+    averaged_moments,
+    proximal_gradient,
+    updated_average,
+)
+from collapipe_jax.federated.token_rows import row_factors, scale_rows
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel
 
@@ -30,7 +43,8 @@ class LearningReport(NamedTuple):
 class Learner(Protocol):
     """A way of learning: pure functions of a state, an outcome of the network, and a key.
 
-    ``params`` of a state are those of the whole model, ``{"embedding", "encoder", "decoder"}``.
+    ``params`` of a state are those of the whole model, ``{"embedding", "encoder", "decoder"}``, and
+    ``scored_params`` those that stand for it in scores and on file.
     """
 
     @property
@@ -72,11 +86,35 @@ class LearningState(NamedTuple):
     decoder: Params | None  # that of the edge server; None where every client has its own
     decoder_optimizer: optax.OptState | None  # state of the decoder's optimiser
     server_optimizer: optax.OptState  # state of the server's optimiser
+    variates: ControlVariates | None = None  # of SCAFFOLD
+    average: Params | None = None  # of ``params`` over the rounds, see ``Rules.server_average``
 
     @property
     def params(self) -> Params:
         """Parameters of the whole model."""
         return self.client if self.decoder is None else {**self.client, "decoder": self.decoder}
+
+    @property
+    def scored_params(self) -> Params:
+        """Parameters to score and to export: the average, where there is one."""
+        return self.params if self.average is None else self.average
+
+
+class Participation(NamedTuple):
+    """Who takes part in a round, and in what."""
+
+    shares: Array  # as in ``federated``
+    presence: Array  # share of the weight of all clients that participates, ``[]``
+    # Tokens that every client meets ``[N, V]``; None where no row has a factor of its own
+    met: Array | None = None
+
+
+class Method(NamedTuple):
+    """How a round is computed."""
+
+    optimizers: Transformations  # of every copy, of the one decoder, and of the server
+    rules: Rules  # what else clients and server do
+    model: SplitModel  # that is trained
 
 
 class StepGradients(NamedTuple):
@@ -90,41 +128,112 @@ class StepGradients(NamedTuple):
     erased_fraction: Array  # share of the participants' examples that were erased
 
 
+def initial_state(
+    client: Params, decoder: Params | None, method: Method, clients: int
+) -> LearningState:
+    """State before the first round, with fresh optimisers."""
+    optimizers, rules = method.optimizers, method.rules
+    state = LearningState(
+        client=client,
+        client_optimizer=_fresh_moments(optimizers, client, clients),
+        decoder=decoder,
+        decoder_optimizer=None if decoder is None else optimizers.decoder.init(decoder),
+        server_optimizer=optimizers.server.init(client),
+        variates=initial_variates(client, clients) if rules.control_variates else None,
+    )
+    return state if rules.server_average is None else state._replace(average=state.params)
+
+
+def _fresh_moments(optimizers: Transformations, client: Params, clients: int) -> optax.OptState:
+    return jax.vmap(optimizers.client.init, None, axis_size=clients)(client)
+
+
+GradientsOf = Callable[[Params, Any, Batch, Array], StepGradients]
+"""Gradients of a step from the clients' copies, the decoder, a batch, and a random key."""
+
+
 def learn_round(
-    gradients_of: Callable[[Params, Any, Batch, Array], StepGradients],
+    gradients_of: GradientsOf,
     state: LearningState,
-    shares: Float[Array, " N"],
-    optimizers: Transformations,
+    participation: Participation,
+    method: Method,
     batches: Batch,
     key: Key[Array, ""],
     index: Int[Array, ""] | int,
 ) -> tuple[LearningState, LearningReport]:
-    """One round; without a share, a client contributes nothing and keeps its optimiser's state.
+    """One round; without a share, a client contributes nothing and keeps its own state.
 
     The server's step is on the pseudo-gradient "before less mean" (Reddi et al. 2003.00295);
     ``optax.sgd(1.0)`` is plain averaging.
 
     Args:
-      gradients_of: function of the clients' copies, the decoder, a batch, and a random key.
+      gradients_of: of all clients.
       state: before the round.
-      shares, batches: as in ``federated``.
-      optimizers: of every copy, of the one decoder, and of the server.
+      participation: who takes part.
+      method: how.
+      batches: as in ``federated``.
       key, index: as in ``Learner``.
     """
-    participates = shares > 0.0
-    anyone = participates.any()
+    optimizers, rules, _ = method
+    shares = participation.shares
+    anyone = (shares > 0.0).any()
+    local, gradient_sum, report = _local_steps(
+        gradients_of, state, shares, method, batches, key, index
+    )
+    (copies, moments), (decoder, decoder_optimizer) = local
+    step = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares))
+    if participation.met is not None:
+        factors = row_factors(participation.met, shares, rules.embedding_rate_factor)
+        step = scale_rows(step, method.model.token_table, factors)
+    before = state.client, state.server_optimizer
+    client, server_optimizer = apply_gradient(optimizers.server, step, before, index, anyone)
+    if rules.client_moments == "average":
+        moments = averaged_moments(moments, shares, anyone)
+    elif rules.client_moments == "reset":
+        moments = _fresh_moments(optimizers, state.client, shares.size)
+    after = LearningState(client, moments, decoder, decoder_optimizer, server_optimizer)
+    steps = jax.tree.leaves(batches)[0].shape[0]
+    mean = jax.tree.map(lambda leaf: leaf / steps, gradient_sum)
+    return after._replace(
+        variates=updated_variates(state.variates, mean, shares, participation.presence),
+        average=updated_average(state.average, after.params, rules.server_average, index),
+    ), report
 
-    def step(local: tuple, inputs: tuple[Batch, Array, Array]) -> tuple[tuple, tuple]:
-        client, server = local
+
+def _local_steps(
+    gradients_of: GradientsOf,
+    state: LearningState,
+    shares: Array,
+    method: Method,
+    batches: Batch,
+    key: Array,
+    index: Array | int,
+) -> tuple[tuple, Params | None, LearningReport]:
+    """The local steps of a round.
+
+    Returns:
+      ``((copies, their optimisers' states), (decoder, its optimiser's state))``; the sum of every
+      copy's gradients, None without control variates; and the report.
+    """
+    optimizers, rules, _ = method
+    participates = shares > 0.0
+    anyone, count = participates.any(), shares.size
+
+    def step(carry: tuple, inputs: tuple[Batch, Array, Array]) -> tuple[tuple, tuple]:
+        (client, server), gradient_sum = carry
         (copies, _), (decoder, _), (batch, step_key, number) = client, server, inputs
         found = gradients_of(copies, decoder, batch, step_key)
         found = found._replace(clients=spread(found.clients))
+        descended = proximal_gradient(found.clients, copies, state.client, rules.proximal_weight)
+        descended = corrected_gradient(descended, state.variates)
         client_step = partial(apply_gradient, optimizers.client)
         client = jax.vmap(client_step, in_axes=(0, 0, None, 0))(
-            found.clients, client, number, participates
+            descended, client, number, participates
         )
         if found.decoder is not None:
             server = apply_gradient(optimizers.decoder, found.decoder, server, number, anyone)
+        if gradient_sum is not None:
+            gradient_sum = jax.tree.map(jnp.add, gradient_sum, found.clients)
         gradient = aggregate(found.clients, shares), found.decoder
         sums = (
             jnp.where(participates, found.loss_sum, 0.0).sum(),
@@ -132,25 +241,19 @@ def learn_round(
             found.erased_fraction,
             jnp.sqrt(optax.tree.vdot(gradient, gradient)),
         )
-        return (client, server), sums
+        return ((client, server), gradient_sum), sums
 
-    count = shares.size
     copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), state.client)
     copies = spread(copies)
-    clients, server = (copies, state.client_optimizer), (state.decoder, state.decoder_optimizer)
+    local = (copies, state.client_optimizer), (state.decoder, state.decoder_optimizer)
+    gradient_sum = None if state.variates is None else jax.tree.map(jnp.zeros_like, copies)
     steps = jax.tree.leaves(batches)[0].shape[0]
     inputs = batches, jax.random.split(key, steps), index * steps + jnp.arange(steps)
-    ((copies, client_optimizer), server), (loss_sum, token_count, erased, norm) = jax.lax.scan(
-        step, (clients, server), inputs
-    )
-    pseudo_gradient = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares))
-    before = state.client, state.server_optimizer
-    client, server_optimizer = apply_gradient(
-        optimizers.server, pseudo_gradient, before, index, anyone
-    )
+    (local, gradient_sum), sums = jax.lax.scan(step, (local, gradient_sum), inputs)
+    loss_sum, token_count, erased, norm = sums
     report = LearningReport(loss_sum.sum() / token_count.sum(), erased.mean(), norm.mean())
     report = jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), report)
-    return LearningState(client, client_optimizer, *server, server_optimizer), report
+    return local, gradient_sum, report
 
 
 def apply_gradient(
@@ -165,6 +268,24 @@ def apply_gradient(
     update = optax.with_extra_args_support(optimizer).update
     updates, stepped = update(gradient, state, params, step=number)
     return optax.tree.where(counts, (optax.apply_updates(params, updates), stepped), held)
+
+
+def participation_of(
+    weights: Float[Array, " N"],
+    participates: Bool[Array, " N"],
+    shares: Array,
+    met: Array | None,
+) -> Participation:
+    """Who takes part in a round.
+
+    Args:
+      weights, participates: of the clusters.
+      shares: of the clusters or their clients.
+      met: tokens that each of these meets, or None.
+    """
+    total = weights.sum()
+    presence = jnp.where(participates, weights, 0.0).sum() / jnp.where(total > 0.0, total, 1.0)
+    return Participation(shares, presence, met)
 
 
 def participant_shares(

@@ -1,6 +1,5 @@
 """Optimisers by name, with the schedules that Transformers need, and their memory."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -12,9 +11,15 @@ from jax.typing import ArrayLike
 
 _MOMENTUM = 0.9  # of "momentum", and of the first moment of "adam"
 
-OPTIMIZERS = {"sgd": 8, "momentum": 12, "adam": 16}
+OPTIMIZERS = {"sgd": 8, "momentum": 12, "adam": 16, "adamw": 16}
 """Bytes in float32 of weight, gradient and the optimiser's own numbers, a parameter."""
+SERVER_OPTIMIZERS = tuple(name for name in OPTIMIZERS if name != "adamw")
+"""Those of the server, whose gradient has the weight decay of the clients already."""
+UNDECAYED = ("bias", "scale")
+"""Names of parameters without weight decay: biases, and scales of norms."""
 SCHEDULES = ("constant", "cosine", "inverse_sqrt")
+
+_ADAM = optax.scale_by_adam(b1=_MOMENTUM, b2=0.98, eps=1e-9)
 
 
 @struct.dataclass(kw_only=True)
@@ -27,7 +32,7 @@ class Optimizer:
     learning_rate: Any  # peak step size
     warmup_steps: Any
     total_steps: Any
-    factors: Mapping[str, Any]  # on the steps of groups of parameters; 1 for the others
+    weight_decay: Any  # of "adamw"; others do not read it
 
     def step_size(self, step: ArrayLike) -> Array:
         """Learning rate of a step, which counts from 0."""
@@ -54,7 +59,8 @@ class Optimizer:
         direction = {
             "sgd": optax.identity(),
             "momentum": optax.trace(decay=_MOMENTUM),
-            "adam": optax.scale_by_adam(b1=_MOMENTUM, b2=0.98, eps=1e-9),
+            "adam": _ADAM,
+            "adamw": optax.chain(_ADAM, optax.add_decayed_weights(self.weight_decay, decayed)),
         }[self.name]
         clipping = [optax.clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
         scale: Any = self._scale  # optax types no update with further arguments
@@ -62,17 +68,22 @@ class Optimizer:
         return optax.with_extra_args_support(optax.chain(*clipping, direction, scaling))
 
     def _scale(self, updates: Any, state: Any, params: Any = None, *, step: ArrayLike) -> tuple:
-        """Multiply by the negative step size, and groups by their factors."""
+        """Multiply by the negative step size."""
         del params
         size = -self.step_size(step)
+        return jax.tree.map(lambda leaf: size.astype(leaf.dtype) * leaf, updates), state
 
-        def scale(group: Any, factor: ArrayLike = 1.0) -> Any:
-            return jax.tree.map(lambda leaf: (size * factor).astype(leaf.dtype) * leaf, group)
 
-        if not self.factors:
-            return scale(updates), state
-        factors = dict.fromkeys(updates, 1.0) | dict(self.factors)
-        return {name: scale(group, factors[name]) for name, group in updates.items()}, state
+def decayed(params: Any) -> Any:
+    """Which parameters weight decay shrinks: all but those named in :data:`UNDECAYED`.
+
+    These are the parameters that have a single axis in a block.
+    """
+
+    def is_decayed(path: Any, _: Any) -> bool:
+        return not any(getattr(step, "key", None) in UNDECAYED for step in path[-1:])
+
+    return jax.tree.map_with_path(is_decayed, params)
 
 
 class Transformations(NamedTuple):
@@ -106,7 +117,7 @@ def make_optimizer(
     warmup_steps: int = 0,
     total_steps: int = 0,
     clip_norm: float = 0.0,
-    factors: Mapping[str, float] | None = None,
+    weight_decay: float = 0.0,
 ) -> Optimizer:
     """An optimiser by name.
 
@@ -118,10 +129,8 @@ def make_optimizer(
       warmup_steps: 0 starts at the peak; "inverse_sqrt" then decays as if it were 1.
       total_steps: end of "cosine", beyond the warm-up; others do not read it.
       clip_norm: largest global norm of a gradient; 0 is off.
-      factors: on the steps of groups of parameters, by the name of the group. Averaging over
-        clusters divides the step of a token's embedding by N where a single cluster met the
-        token, while all of them step an encoder's parameter (Ding et al., 2020, federated
-        submodel averaging). A factor up to N on the embedding compensates.
+      weight_decay: of "adamw": a step of size ``r`` takes ``r weight_decay w`` off a weight ``w``,
+        beside Adam's step (Loshchilov and Hutter 1711.05101). :func:`decayed` says which weights.
     """
     return Optimizer(
         name=name,
@@ -130,5 +139,5 @@ def make_optimizer(
         learning_rate=float(learning_rate),
         warmup_steps=int(warmup_steps),
         total_steps=int(total_steps),
-        factors={group: float(factor) for group, factor in (factors or {}).items()},
+        weight_decay=float(weight_decay),
     )

@@ -12,13 +12,18 @@ from collapipe_jax.federated.erasures import ErasureLaw, cluster_example_weights
 from collapipe_jax.federated.learner import (
     LearningReport,
     LearningState,
+    Method,
     StepGradients,
     aggregate,
+    initial_state,
     learn_round,
     participant_shares,
+    participation_of,
 )
 from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.federated.placement import COPY, EXAMPLE, spread
+from collapipe_jax.federated.rules import Rules
+from collapipe_jax.federated.token_rows import meetings
 from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.split_model import Batch, SplitModel
 from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution, encode_clusters, stage_slots
@@ -55,6 +60,7 @@ class PipelineLearner:
     execution: Execution = struct.field(pytree_node=False, default=SEQUENTIAL)
     # Law of the erasures
     erasure_law: ErasureLaw = struct.field(pytree_node=False, default=ErasureLaw())
+    rules: Rules = Rules()  # of the clusters; the one decoder has neither drift nor copies
 
     @property
     def copies(self) -> int:
@@ -64,14 +70,11 @@ class PipelineLearner:
     def init(self, params: Params) -> LearningState:
         """State before the first round, with fresh optimisers."""
         client = {name: params[name] for name in ("embedding", "encoder")}
-        clients, optimizers = self.copies, self.optimizers.transformations
-        return LearningState(
-            client=client,
-            client_optimizer=jax.vmap(optimizers.client.init, None, axis_size=clients)(client),
-            decoder=params["decoder"],
-            decoder_optimizer=optimizers.decoder.init(params["decoder"]),
-            server_optimizer=optimizers.server.init(client),
-        )
+        return initial_state(client, params["decoder"], self._method, self.copies)
+
+    @property
+    def _method(self) -> Method:
+        return Method(self.optimizers.transformations, self.rules, self.model)
 
     def outcome(self, decision: Any, cost: Any) -> PipelineOutcome:
         """Effect on learning of a pipeline decision and of its cost."""
@@ -93,8 +96,9 @@ class PipelineLearner:
         shares = participant_shares(self.cluster_weight, outcome.participates)
         round_key = jax.random.fold_in(key, jax.tree.leaves(batches)[0].shape[0])
         gradients_of = partial(self._gradients, outcome, shares, round_key)
-        optimizers = self.optimizers.transformations
-        return learn_round(gradients_of, state, shares, optimizers, batches, key, index)
+        met = meetings(self.rules, self.model, state.client, self.model.token_ids(batches))
+        present = participation_of(self.cluster_weight, outcome.participates, shares, met)
+        return learn_round(gradients_of, state, present, self._method, batches, key, index)
 
     def _gradients(
         self,

@@ -26,8 +26,8 @@ RULES: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {COPY: (CLUSTER,), BLOCK: (STAGE,), EXAMPLE: (STAGE,)},
 )
 """Axes of a mesh by those of arrays, without a pipeline and with one."""
-BY_COPY = "client_optimizer"
-"""Part of a state with a leading axis of clusters or clients."""
+BY_COPY = {"client_optimizer", "client_variates"}
+"""Parts of a state with a leading axis of clusters or clients."""
 BY_BLOCK = "encoder"
 """Part of a model with an axis of blocks, after that of the copies."""
 
@@ -75,7 +75,7 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
 def _state_specs(state: Any, sizes: Mapping[str, int]) -> Any:
     def spec(path: Any, leaf: Any) -> PartitionSpec:
         names = _names(path)
-        return _spec(leaf, [COPY] * (BY_COPY in names) + [BLOCK] * (BY_BLOCK in names), sizes)
+        return _spec(leaf, [COPY] * bool(BY_COPY & names) + [BLOCK] * (BY_BLOCK in names), sizes)
 
     return jax.tree.map_with_path(spec, state)
 

@@ -6,7 +6,7 @@ for tagging or classification on the edge server.
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -128,6 +128,8 @@ def bert_encode(
 class BertWithHead(SplitModel):
     """BERT, dropout and a linear map; batches are ``LabelledBatch``."""
 
+    token_table: ClassVar[str] = "word"
+
     sizes: BertConfig
     labels: int
     pools: bool  # whether the head labels the pooled text instead of every token
@@ -169,6 +171,10 @@ class BertWithHead(SplitModel):
         targets = jnp.where(scored, batch.labels, 0)
         scores = self.scores(decoder_params, encoded, keys)
         return summed_cross_entropy(scores, targets, scored, self.label_smoothing)
+
+    def token_ids(self, batch: LabelledBatch) -> Array:
+        """Token numbers of the texts."""
+        return batch.token_ids
 
     def filled(self, batch: LabelledBatch) -> np.ndarray:
         """Share of the row that a text fills."""

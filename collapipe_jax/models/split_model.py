@@ -1,7 +1,7 @@
 """The interface of all models that the network trains: their cut and their loss."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,10 @@ Batch = Any
 
 class SplitModel(abc.ABC):
     """A model in three parts; hashable, hence static under jit."""
+
+    # Leaf of the embedding whose row t is that of token t. An embedding without it has no rows
+    # that few clients train: all of it is averaged plainly.
+    token_table: ClassVar[str] = "embedding"
 
     sizes: EncoderConfig
 
@@ -49,6 +53,10 @@ class SplitModel(abc.ABC):
           ``(loss_sum [B], count [B])``: an example's loss in nats summed over its predictions,
           and their number; 0 and 0 where there is none.
         """
+
+    def token_ids(self, batch: Batch) -> Array:
+        """Tokens that the embedding looks up, integers ``[..., S]``: by default the first leaf."""
+        return jax.tree.leaves(batch)[0]
 
     def filled(self, batch: Batch) -> np.ndarray:
         """Share of its row that each example's tokens fill, ``[...]``; all 1 if rows stay whole.

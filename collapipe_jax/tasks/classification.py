@@ -281,6 +281,14 @@ class Classification(bert.BertObjective):
         arrays = self.data.validation
         return accuracy(arrays.labels, self.predict(params, arrays)).value
 
+    def sample_scores(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
+        """Whether a text is labelled rightly; its domain, or its class without domains."""
+        arrays = self.data.validation
+        right = self.predict(params, arrays) == arrays.labels
+        keys = np.full(len(self.data.labels), -1)  # of classes that no sample to train on has
+        keys[self.data.train.labels] = self.data.split_keys
+        return 100.0 * right, keys[arrays.labels]
+
     def baseline_score(self) -> float:
         """Accuracy of always naming the most frequent class."""
         return self._majority(self.data.validation)
@@ -319,4 +327,5 @@ CLASSIFICATION = Task(
     linear_scores=functools.partial(bert.linear_scores, pools=True),
     reads=bert.READS | {"task.domains", *COLUMN_KEYS},
     needs=bert.NEEDS,
+    scores_samples=True,
 )

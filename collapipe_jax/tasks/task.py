@@ -77,6 +77,13 @@ class Objective(abc.ABC):
     def validation_score(self, params: Params) -> float:
         """Score on the validation set, in percent."""
 
+    def sample_scores(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
+        """Of every validation sample the score in percent and the split key, ``[n]`` each.
+
+        Of tasks whose ``validation_score`` is the mean of these scores.
+        """
+        raise NotImplementedError
+
     @abc.abstractmethod
     def baseline_score(self) -> float:
         """Score of a trivial answer on the validation set, in percent."""
@@ -146,6 +153,8 @@ class Task:
     read_corpus: Callable[[Config], Any] | None = None
     # Test scores by name of a linear model, from what was read; None where there is no such model
     linear_scores: Callable[[Any], dict[str, Any]] | None = None
+    # Whether the validation score is a mean over samples: ``Objective.sample_scores``
+    scores_samples: bool = False
     # Keys that must not be empty in training, each with the remedy
     needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

@@ -33,12 +33,14 @@ class History:
       energy_j: of every node, sum over the rounds, ``[N, K + 1]``.
       simulated_time_s: at the end of the last round.
       last_score: the newest validation score; not a number before the first.
+      best_score: the highest one, minus infinity before the first.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]):
         self.done, self.last = 0, Metrics()
         self._rounds: list[Metrics] = []
-        self.energy_j, self.simulated_time_s, self.last_score = 0.0, np.float64(0.0), np.nan
+        self.energy_j, self.simulated_time_s = 0.0, np.float64(0.0)
+        self.last_score, self.best_score = np.nan, -np.inf
         for values in zip(*arrays.values(), strict=True):
             self.append(dict(zip(arrays, values, strict=True)))
 
@@ -50,6 +52,7 @@ class History:
         self.simulated_time_s = metrics["simulated_time_s"]
         if np.isfinite(metrics["score"]):
             self.last_score = float(metrics["score"])
+            self.best_score = max(self.best_score, self.last_score)
 
     def pop(self) -> dict[str, np.ndarray]:
         """Metrics of the rounds since the last call by name, first axis the rounds."""
@@ -129,8 +132,20 @@ def summarise(
             if name.startswith(_VIOLATED)
         },
         "rounds_with_absent_clusters": int(history["absent"].any(axis=1).sum()),
+        **_scored_round(experiment, history),
         **last_constants(history, experiment.config["training"]["client_learning_rate"]),
     }
+
+
+def _scored_round(experiment: Experiment, history: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What the configuration adds: the round of the best score, and the clusters' scores then."""
+    scores, found = history["score"], dict[str, Any]()
+    scored = len(scores) - 1
+    if experiment.config["evaluation"]["keep_best"] and np.isfinite(scores).any():
+        scored = found["best_round"] = int(np.nanargmax(scores))
+    if "cluster_scores" in history:
+        found["cluster_scores"] = history["cluster_scores"][scored].tolist()
+    return found
 
 
 def _left_out(history: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import threading
@@ -151,7 +152,7 @@ def _train_group(
             if stops:
                 raise KeyboardInterrupt(_saved(runs, total))
     ended = [(part, run) for part in parts for run in part.runs if not run.breakdown]
-    return [(run, run.finish(part.params(run))) for part, run in ended]
+    return [(run, run.finish(part.params(run, scored=True))) for part, run in ended]
 
 
 class _Part:
@@ -205,15 +206,16 @@ class _Part:
             if not rounds:
                 continue
             self._networks[index] = rounds[-1][0]
-            run.append(rounds, reports, lambda run=run: self.params(run))
+            run.append(rounds, reports, functools.partial(self.params, run))
             if hosts.is_first():
                 log_speed(run.folder, run.done, len(rounds), self._seconds, tokens)
             if always or run.saves_now():
                 run.save(RunState(self._learning.state(index), self._networks[index]))
 
-    def params(self, run: OngoingRun) -> Params:
-        """Parameters of a run's model, where all models are evaluated."""
-        params = self._learning.state(self.runs.index(run)).params
+    def params(self, run: OngoingRun, *, scored: bool) -> Params:
+        """Parameters of a run's model, those to score or the newest, where all are evaluated."""
+        state = self._learning.state(self.runs.index(run))
+        params = state.scored_params if scored else state.params
         # One place compiles the evaluation once.
         return jax.device_put(params, learning_place(run.experiment))
 

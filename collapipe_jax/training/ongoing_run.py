@@ -69,6 +69,7 @@ class RunState(NamedTuple):
 
     learning: Any
     system: SystemState
+    best: Params | None = None  # those of the best score so far, where a run keeps them
 
 
 def initial_run_state(experiment: Experiment) -> RunState:
@@ -78,7 +79,8 @@ def initial_run_state(experiment: Experiment) -> RunState:
     params = objective.starting_params(_fresh_params(learning_key, model=objective.model))
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
     learning = jax.device_put(_fresh_learning(learner, params), learning_place(experiment))
-    return RunState(learning, initial_network(experiment))
+    best = learning.scored_params if experiment.config["evaluation"]["keep_best"] else None
+    return RunState(learning, initial_network(experiment), best)
 
 
 _fresh_params = quick_jit(lambda key, model: model.init(key), static_argnames="model")
@@ -162,7 +164,7 @@ class OngoingRun:
             if array := broken_array(state.learning):
                 raise self._checkpoints.damaged(done, f"has numbers that are not finite in {array}")
             self.history = History(record["history"])
-        kept = self.history.pop()
+        kept, self._best = self.history.pop(), _copied(state.best)
 
         def write() -> None:
             # Rounds after the newest checkpoint will be written again.
@@ -196,7 +198,7 @@ class OngoingRun:
         self,
         rounds: Sequence[NetworkRound],
         reports: Sequence[LearningReport],
-        params: Callable[[], Params],
+        params: Callable[..., Params],
     ) -> None:
         """Take up the next rounds, and evaluate where the last of them is due.
 
@@ -205,7 +207,7 @@ class OngoingRun:
         Args:
           rounds: of the network.
           reports: of the learning in these rounds.
-          params: of the model after them.
+          params: of the model after them; ``scored`` asks for those to score.
         """
         for (_, happened), report in zip(rounds, reports, strict=True):
             index, is_last = self.done, report is reports[-1]
@@ -236,10 +238,15 @@ class OngoingRun:
         if self.breakdown:
             return
         record = {"history": self.history.pop(), "constants": self.constants}
-        self._checkpoints.save(self.done, state, record)
+        self._checkpoints.save(self.done, state._replace(best=self._best), record)
 
     def finish(self, params: Params) -> TrainedRun:
-        """Test and export the trained model, unless that is done."""
+        """Test and export the trained model, unless that is done.
+
+        It has these parameters, or those of the best score where the run keeps them.
+        """
+        if self._best is not None and np.isfinite(self.history.best_score):
+            params = jax.device_put(self._best, learning_place(self.experiment))
         path = self.folder / "summary.json"
         if hosts.on_first(lambda: read_object(path) is None):
             summary = summarise(self.experiment, params, load_run(self.folder).history)
@@ -263,25 +270,56 @@ class OngoingRun:
     def _log(self, metrics: Metrics) -> None:
         append_line(self.folder / _METRICS, metrics_line(metrics))
 
-    def _evaluate(self, index: int, params: Callable[[], Params] | None) -> Metrics:
-        """Loss and score on the validation set; not a number in rounds without."""
-        loss, score = np.nan, np.nan
-        if params and self._is_due(index, self.experiment.config["evaluation"]["every_rounds"]):
-            loss, score = self.experiment.objective.validate(params())
-        return {"validation_loss": np.float32(loss), "score": np.float32(score)}
+    def _evaluate(self, index: int, params: Callable[..., Params] | None) -> Metrics:
+        """Loss and scores on the validation set; not a number in rounds without."""
+        loss, score, evaluation = np.nan, np.float32(np.nan), self.experiment.config["evaluation"]
+        clusters = np.full(len(self.experiment.cluster_weight), np.nan, np.float32)
+        if params and self._is_due(index, evaluation["every_rounds"]):
+            scored = params(scored=True)
+            loss, score = map(np.float32, self.experiment.objective.validate(scored))
+            if self._best is not None and score > self.history.best_score:
+                self._best = _copied(scored)
+            if evaluation["by_cluster"]:
+                clusters = cluster_scores(self.experiment, scored)
+        found = {"validation_loss": np.float32(loss), "score": score}
+        return found | ({"cluster_scores": clusters} if evaluation["by_cluster"] else {})
 
-    def _estimate(self, index: int, params: Callable[[], Params] | None) -> Metrics:
+    def _estimate(self, index: int, params: Callable[..., Params] | None) -> Metrics:
         """Constants of the bound; not a number in rounds without, empty in runs without."""
         every = self.experiment.config["evaluation"]["estimate_every_rounds"]
         if not every:
             return {}
         if not (params and self._is_due(index, every)):
             return dict.fromkeys(BoundConstants._fields, np.float32(np.nan))
-        return estimate_bound(self.experiment, params(), index)
+        return estimate_bound(self.experiment, params(scored=False), index)
 
     def _is_due(self, index: int, every: int) -> bool:
         """Whether something due every so many rounds, and in the last one, is due in a round."""
         return (index + 1) % every == 0 or index + 1 == self.rounds
+
+
+def _copied(params: Params | None) -> Params | None:
+    """Arrays of NumPy of their own: learning gives up what they are taken from."""
+    return jax.tree.map(np.array, hosts.fetch(params))
+
+
+def cluster_scores(experiment: Experiment, params: Params) -> np.ndarray:
+    """Validation score of every cluster by the mix of its own training samples, ``[N]``.
+
+    A cluster weighs validation samples such that each split key has the share that it has among
+    the cluster's samples. Keys that validation lacks count nowhere; a cluster that has no others
+    has no score.
+    """
+    scores, keys = experiment.objective.sample_scores(params)
+    own = experiment.objective.data.split_keys
+    names, place, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    means = np.bincount(place, scores) / counts
+    found = []
+    for indices in experiment.cluster_indices:
+        shares = (own[indices][:, None] == names).mean(axis=0)
+        total = shares.sum()
+        found.append(shares @ means / total if total > 0.0 else np.nan)
+    return np.array(found, np.float32)
 
 
 def estimate_bound(experiment: Experiment, params: Params, index: int) -> Metrics:

@@ -154,6 +154,7 @@ def test_integers_become_floats_and_lists_tuples():
         ("training.client_optimizer", "adagrad", "adam"),
         ("training.decoder_optimizer", "adagrad", "adam"),
         ("training.server_optimizer", "adagrad", "adam"),
+        ("training.server_optimizer", "adamw", "adam"),
         ("training.schedule", "linear", "cosine"),
         ("training.erased_together", "step", "micro_batch, round"),
         ("training.survivor_weight", "none", "survival, pooled"),
@@ -162,6 +163,10 @@ def test_integers_become_floats_and_lists_tuples():
         ("training.warmup_steps", 12, "below 12"),
         ("training.client_learning_rate", 0.0, ""),
         ("training.decoder_learning_rate", 0.0, ""),
+        ("training.weight_decay", 0.1, "adamw"),
+        ("training.client_moments", "mean", "keep, average, reset"),
+        ("training.server_average", 1.0, "< 1"),
+        ("evaluation.by_cluster", True, "Give False"),
         ("evaluation.every_rounds", 0, ""),
         ("evaluation.beams", 0, ""),
         ("evaluation.length_penalty", -1.0, ">= 0"),
@@ -190,6 +195,13 @@ def test_what_translation_does_not_read_is_refused(name, value):
     error = refusal(changed(name, value))
     assert (error.key, error.value) == (name, value)
     assert "translation does not read it" in error.problem
+
+
+@pytest.mark.usefixtures("no_work")
+def test_two_remedies_for_one_drift_are_refused():
+    config = changed("training.control_variates", True)
+    error = refusal(changed("training.proximal_weight", 0.1, config))
+    assert (error.key, error.value) == ("training.proximal_weight", 0.1)
 
 
 @pytest.mark.usefixtures("no_work")

@@ -37,6 +37,8 @@ OTHER = {
     "model.attention_dropout_rate": 0.0,
     "training.micro_batch_choices": (1, 2),
     "training.client_optimizer": "sgd",
+    "training.client_moments": "average",
+    "training.control_variates": True,
     "training.decoder_optimizer": "sgd",
     "training.server_optimizer": "momentum",
     "training.schedule": "constant",
@@ -68,7 +70,8 @@ IN_SYSTEM = [
     "model.attention_dropout_rate",
     *("task." + key for key in ("vocabulary_size", "source_length", "target_length")),
     *("training." + key for key in ("local_steps", "batch", "micro_batch_choices")),
-    "training.client_optimizer",
+    *("training." + key for key in ("client_optimizer", "client_moments")),
+    *("training." + key for key in ("control_variates", "proximal_weight")),
     "policy.micro_batches",
 ]
 
@@ -128,9 +131,9 @@ def updates(config):
         ("training.decoder_optimizer", (False, True, False)),
         ("training.server_optimizer", (False, False, True)),
         ("training.client_learning_rate", (True, False, False)),
-        ("training.embedding_rate_factor", (True, False, False)),
         ("training.decoder_learning_rate", (False, True, False)),
         ("training.server_learning_rate", (False, False, True)),
+        ("training.weight_decay", (False, False, False)),
         ("training.schedule", (True, True, False)),
         ("training.warmup_steps", (True, True, False)),
         ("training.clip_norm", (True, True, False)),
@@ -141,6 +144,30 @@ def updates(config):
 def test_every_key_of_the_optimisers_moves_only_its_own(name, moved):
     base, after = updates(TINY), updates(changed(name, other(name)))
     assert tuple(a != b for a, b in zip(base, after, strict=True)) == moved
+
+
+def test_decay_moves_what_adamw_steps():
+    base = changed("training.client_optimizer", "adamw")
+    found = updates(base), updates(changed("training.weight_decay", 0.1, base))
+    assert [a != b for a, b in zip(*found, strict=True)] == [True, False, False]
+    assert found[0] == updates(TINY)  # without decay it is Adam
+
+
+def test_averaged_moments_and_control_variates_are_sent_as_parameters_are():
+    plain, moments, variates = (
+        build_system.build_system_params(config).workload
+        for config in (
+            TINY,
+            changed("training.client_moments", "average"),  # two of Adam
+            changed("training.control_variates", True),
+        )
+    )
+    for name in ("block_param_bits", "embedding_param_bits"):
+        assert getattr(moments, name) == 3 * getattr(plain, name)
+        assert getattr(variates, name) == 2 * getattr(plain, name)
+    assert moments.block_static_bytes == plain.block_static_bytes
+    assert variates.block_static_bytes == plain.block_static_bytes * 28 / 16
+    assert moments.activation_bits == plain.activation_bits
 
 
 ALL_TEXTS = ("task.seed", "seed", "task.vocabulary_size", "task.source_length")

@@ -10,6 +10,7 @@ from support.compilations import compiles
 from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataParallelLearner
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
+from collapipe_jax.federated.rules import Rules
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.split_model import example_losses
@@ -38,7 +39,7 @@ class BrittleTagger(BertWithHead):
 MODEL = BrittleTagger(sizes=SIZES, labels=5, pools=False, label_smoothing=0.1)
 DROPPING = dataclasses.replace(MODEL, sizes=dataclasses.replace(SIZES, dropout_rate=0.3))
 STEPS, CLUSTERS, DEVICES, BATCH = 2, 3, 2, 4
-CLIENT = make_optimizer("momentum", 0.3, clip_norm=0.5, factors={"embedding": 2.0})
+CLIENT = make_optimizer("momentum", 0.3, clip_norm=0.5)
 DECODER = make_optimizer("momentum", 0.2, clip_norm=1.0)
 SERVER = make_optimizer("momentum", 1.0)
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])
@@ -248,6 +249,24 @@ def test_wider_padding_changes_nothing(warm):
     assert distance(narrow[0].client_optimizer, wide[0].client_optimizer) < 1e-5
     assert 0.0 < narrow[1].erased_fraction < 1.0
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), narrow[1], wide[1])
+
+
+def test_a_token_is_averaged_over_the_clients_that_met_it(plain):
+    """With plain SGD a client leaves the rows of other tokens alone."""
+    batches, samples = make_batches(5, steps=1), np.array([[3, 1], [0, 4], [0, 0]])
+    rules = [Rules(embedding_rate_factor=factor) for factor in (1.0, 0.0)]
+    found = [train(plain, batches, samples, learner=PLAIN, rules=each)[0] for each in rules]
+    mean, scaled = (change(after.params, plain.params) for after in found)
+    first, ids = np.cumsum(samples, 1) - samples, np.asarray(batches.token_ids)[0]
+    shares, met = [], []
+    for n, k in zip(*np.nonzero(samples), strict=True):
+        own = ids[n, first[n, k] : first[n, k] + samples[n, k]]
+        met.append(np.isin(np.arange(SIZES.vocabulary_size), own))
+        shares.append(WEIGHTS[n] / 0.7 * samples[n, k] / samples[n].sum())
+    weight = np.array(shares) @ np.array(met)
+    expected = mean["embedding"].pop("word") / np.where(weight > 0, weight, 1 / 3)[:, None]
+    np.testing.assert_allclose(scaled["embedding"].pop("word"), expected, rtol=1e-3, atol=1e-6)
+    assert_same(scaled, mean)
 
 
 def test_what_nobody_takes_is_never_read(warm):

@@ -3,10 +3,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.tiny_transformer import CONFIG
 
 from collapipe_jax.federated import optimizers
 from collapipe_jax.federated.learner import apply_gradient
 from collapipe_jax.federated.optimizers import OPTIMIZERS
+from collapipe_jax.models.bert import BertWithHead
+from collapipe_jax.models.config import BertConfig
+from collapipe_jax.models.transformer import Translator
+
+SIZES = {"width": 8, "heads": 2, "feed_forward_width": 16, "encoder_blocks": 2}
+BERT = BertWithHead(sizes=BertConfig(vocabulary_size=12, **SIZES), labels=3, pools=True)
 
 
 def make_optimizer(*given, **options):
@@ -23,7 +30,9 @@ def moves(tx, steps, gradient=1.0):
     return np.array(sizes)
 
 
-@pytest.mark.parametrize(("name", "expected"), [("sgd", 8), ("momentum", 12), ("adam", 16)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("sgd", 8), ("momentum", 12), ("adam", 16), ("adamw", 16)]
+)
 def test_bytes_are_those_of_the_real_state(name, expected):
     params = {"w": jnp.zeros(1000)}
     state = make_optimizer(name, 0.1).init(params)
@@ -80,14 +89,32 @@ def test_clipping_bounds_the_whole_gradient():
         np.testing.assert_allclose(norm, expected, rtol=1e-5)
 
 
-def test_a_group_takes_its_factor_of_the_step_and_the_others_none():
-    params = {"embedding": {"embedding": jnp.ones(3)}, "encoder": {"kernel": jnp.ones((2, 2))}}
+def test_adamw_is_optax_own_with_the_schedule_of_its_steps():
+    """Its decay is beside Adam's step, so no moment knows of it."""
+    params = {"kernel": jnp.full((2, 2), 3.0), "bias": jnp.full(2, 3.0)}
     slope = jax.tree.map(lambda leaf: 0.3 * leaf, params)
-    plain = make_optimizer("adam", 0.1, clip_norm=1.0)
-    scaled = make_optimizer("adam", 0.1, clip_norm=1.0, factors={"embedding": 4.0})
-    before, _ = plain.update(slope, plain.init(params), params, step=0)
-    after, _ = scaled.update(slope, scaled.init(params), params, step=0)
-    np.testing.assert_allclose(
-        after["embedding"]["embedding"], 4 * before["embedding"]["embedding"]
-    )
-    np.testing.assert_array_equal(after["encoder"]["kernel"], before["encoder"]["kernel"])
+    ours = make_optimizer("adamw", 0.1, weight_decay=0.5)
+    theirs = optax.adamw(0.1, 0.9, 0.98, 1e-9, weight_decay=0.5, mask=optimizers.decayed)
+    found, expected = params, params
+    states = ours.init(params), theirs.init(params)
+    for step in range(3):
+        found, state = apply_gradient(ours, slope, (found, states[0]), step)
+        update, other = theirs.update(slope, states[1], expected)
+        expected, states = optax.apply_updates(expected, update), (state, other)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+    adam = make_optimizer("adam", 0.1)
+    plain, _ = apply_gradient(adam, slope, (params, adam.init(params)), 0)
+    once, _ = apply_gradient(ours, slope, (params, ours.init(params)), 0)
+    np.testing.assert_array_equal(once["bias"], plain["bias"])
+    np.testing.assert_allclose(plain["kernel"] - once["kernel"], 0.1 * 0.5 * 3.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", [Translator(CONFIG), BERT])
+def test_what_has_one_axis_in_a_block_does_not_decay(model):
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    decays = optimizers.decayed(params)
+    for (path, leaf), decay in zip(
+        jax.tree.leaves_with_path(params), jax.tree.leaves(decays), strict=True
+    ):
+        is_stacked = {"encoder", "blocks"} & {step.key for step in path}
+        assert decay == (leaf.ndim - bool(is_stacked) > 1)

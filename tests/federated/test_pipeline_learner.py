@@ -12,6 +12,7 @@ from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
 from collapipe_jax.federated.placement import COPY, EXAMPLE, device_mesh, spread
+from collapipe_jax.federated.rules import Rules
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import TranslationBatch, Translator
 from collapipe_jax.pipeline.execution import Execution
@@ -167,6 +168,32 @@ def test_devices_that_share_clusters_and_examples_learn_the_same_round(state):
     assert jax.tree.leaves(own)[0].sharding.spec == PartitionSpec(None, "device", "data")
     assert dict(mesh.shape) == {"device": 3, "data": 2}
     assert_close(got, expected)
+
+
+def test_a_token_is_averaged_over_the_clusters_that_met_it(state):
+    """All else, and the clusters' own steps, are those of plain averaging; one program."""
+    batches, present = make_batches(5), (True, False, True)
+    plain, scaled = (
+        LEARNER.replace(rules=Rules(embedding_rate_factor=factor)).round(
+            state, batches, make_outcome(present=present), KEY, 0
+        )[0]
+        for factor in (1.0, 0.0)
+    )
+    ids = np.asarray(batches.source_ids)
+    met = [set(ids[:, n].ravel().tolist()) if here else set() for n, here in enumerate(present)]
+    shares = np.asarray(WEIGHTS * np.array(present)) / 0.8
+    factors = []
+    for token in range(CONFIG.vocabulary_size):
+        weight = sum(share for share, own in zip(shares, met, strict=True) if token in own)
+        factors.append(1.0 / weight if weight else 2.0)
+    assert len(set(np.round(factors, 3))) > 2
+    tables = [after.client["embedding"].pop("embedding") for after in (plain, scaled)]
+    moved, expected = (table - state.client["embedding"]["embedding"] for table in tables[::-1])
+    expected = np.array(factors)[:, None] * expected
+    np.testing.assert_allclose(moved, expected, rtol=1e-3, atol=1e-6)
+    jax.tree.map(
+        np.testing.assert_array_equal, *(x._replace(server_optimizer=()) for x in (plain, scaled))
+    )
 
 
 def test_when_all_is_erased_nobody_moves_and_the_loss_is_still_told(state):
