@@ -58,7 +58,8 @@ def check_values(
     fine = _fine_values(found, step)
     with step():
         follow_networks(fine)
-    for check in (_check_lengths, _check_task, _check_pipeline, _check_steps, _check_cut):
+    checks = _check_lengths, _check_task, _check_pipeline, _check_steps, _check_cut, _check_adapters
+    for check in checks:
         with step():
             check(fine, step)
     return fine
@@ -200,6 +201,14 @@ def _check_pipeline(config: Known, step: Step) -> None:
 def _check_cut(config: Known, step: Step) -> None:
     del step
     find_cut(config["policy.cut"], config["model.encoder_blocks"])
+
+
+def _check_adapters(config: Known, step: Step) -> None:
+    fraction = config["payload.trained_fraction"]
+    with step():
+        if config["model.adapter_rank"] and fraction < 1.0:
+            problem = "the adapters themselves say what is trained"
+            raise InputError("payload.trained_fraction", fraction, problem, "Give 1")
 
 
 def _check_steps(config: Known, step: Step) -> None:

@@ -19,7 +19,7 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload, encoder_workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import OPTIMIZERS
-from collapipe_jax.models.config import attention_rate
+from collapipe_jax.models.config import adapter_sizes, attention_rate
 from collapipe_jax.network.channel import RADIO_LAWS
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
@@ -208,6 +208,7 @@ def _build_workload(config: Config) -> Workload:
         local_steps=training.local_steps,
         micro_batch_choices=jnp.array(training.micro_batch_choices),
         state_bytes_per_parameter=OPTIMIZERS[training.client_optimizer],
+        adapters=adapter_sizes(model),
         **config.payload,
         **find_task(config.task.kind).count_work(config)._asdict(),
     )

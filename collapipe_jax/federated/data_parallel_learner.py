@@ -24,18 +24,9 @@ from collapipe_jax.federated.learner import (
 )
 from collapipe_jax.federated.optimizers import Optimizers, Transformations
 from collapipe_jax.federated.placement import spread
+from collapipe_jax.models.adapters import join, split
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
-
-
-class ClientsState(NamedTuple):
-    """State from round to round."""
-
-    params: Params  # global ``{"embedding", "encoder", "decoder"}``
-    # State of every client's own optimisers, leaves ``[N K, ...]``, the devices of a cluster side
-    # by side
-    client_optimizer: optax.OptState
-    server_optimizer: optax.OptState  # state of the server's optimiser
 
 
 class ClientsOutcome(NamedTuple):
@@ -74,11 +65,15 @@ class DataParallelLearner:
         """Number of clients."""
         return self.cluster_weight.shape[-1] * self.devices
 
-    def init(self, params: Params) -> ClientsState:
-        """State before the first round, with fresh optimisers."""
-        optimizers = self._optimizers
-        own_states = jax.vmap(optimizers.client.init, None, axis_size=self.copies)(params)
-        return ClientsState(params, own_states, optimizers.server.init(params))
+    def init(self, params: Params) -> LearningState:
+        """State before the first round, with fresh optimisers.
+
+        Clients hold decoders too; those of a cluster have their optimisers' states side by side.
+        """
+        optimizers, (trained, base) = self._optimizers, split(params)
+        own_states = jax.vmap(optimizers.client.init, None, axis_size=self.copies)(trained)
+        server_optimizer = optimizers.server.init(trained)
+        return LearningState(trained, own_states, None, None, server_optimizer, base)
 
     def outcome(self, decision: Any, cost: Any) -> ClientsOutcome:
         """Effect on learning of a data-parallel decision and of its cost."""
@@ -87,12 +82,12 @@ class DataParallelLearner:
     @jax.jit
     def round(
         self,
-        state: ClientsState,
+        state: LearningState,
         batches: Batch,
         outcome: ClientsOutcome,
         key: Key[Array, ""],
         index: Int[Array, ""] | int,
-    ) -> tuple[ClientsState, LearningReport]:
+    ) -> tuple[LearningState, LearningReport]:
         """One round; arguments and results as in ``Learner``."""
         batch_size, samples = jax.tree.leaves(batches)[0].shape[2], outcome.samples
         shares = _client_shares(self.cluster_weight, samples)
@@ -100,7 +95,7 @@ class DataParallelLearner:
         loss_probability = outcome.loss_probability.reshape(-1)
 
         def gradients_of(
-            clients: Params, decoder: None, batch: Batch, step_key: Array
+            clients: Params, decoder: None, base: Params, batch: Batch, step_key: Array
         ) -> StepGradients:
             erasure_key, dropout_key = jax.random.split(step_key)
             # One message a step: its examples share one weight, whatever their number.
@@ -110,22 +105,22 @@ class DataParallelLearner:
             own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
             own = spread(own)
             gradient = jax.grad(self._loss, has_aux=True)
-            gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=(0, 0, 0, 0, 0, None))(
-                clients, own, ids, counted, survival, dropout_key
+            axes = 0, None, 0, 0, 0, 0, None
+            gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=axes)(
+                clients, base, own, ids, counted, survival, dropout_key
             )
             count = jnp.where(shares > 0.0, counted.sum(1), 0)
             erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
             return StepGradients(gradients, decoder, loss_sum, token_count, erased_fraction)
 
-        before = LearningState(*state[:2], None, None, state.server_optimizer)
         after, report = learn_round(
-            gradients_of, before, shares, self._optimizers, batches, key, index
+            gradients_of, state, shares, self._optimizers, batches, key, index
         )
         fits = (samples <= self.max_samples).all() & (samples.sum(1) <= batch_size).all()
-        params, report = jax.tree.map(
+        client, report = jax.tree.map(
             lambda number: jnp.where(fits, number, jnp.nan), (after.client, report)
         )
-        return ClientsState(params, after.client_optimizer, after.server_optimizer), report
+        return after._replace(client=client), report
 
     @property
     def _optimizers(self) -> Transformations:
@@ -137,7 +132,8 @@ class DataParallelLearner:
 
     def _loss(
         self,
-        params: Params,
+        own: Params,
+        base: Params,
         batch: Batch,
         ids: Array,
         counted: Array,
@@ -150,7 +146,7 @@ class DataParallelLearner:
         by the numbers of the examples, so it does not depend on how clients share a mini-batch.
         """
         key = dropout_key if self.model.sizes.drops else None
-        losses, tokens = example_losses(self.model, params, batch, key, ids)
+        losses, tokens = example_losses(self.model, join(own, base), batch, key, ids)
         tokens = jnp.where(counted, tokens, 0.0)
         loss = loss_per_token(losses, tokens, jnp.where(counted, survival, 0.0))
         return loss, (jnp.where(counted, losses, 0.0).sum(), tokens.sum())

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from collapipe_jax.federated.optimizers import Transformations
 from collapipe_jax.federated.placement import spread
+from collapipe_jax.models.adapters import join
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel
 
@@ -65,18 +66,24 @@ class Learner(Protocol):
 
 
 class LearningState(NamedTuple):
-    """State from round to round."""
+    """State from round to round.
+
+    Parameters are those that are trained (``adapters.split``), but for the base's, which stand
+    here once and which no client has a copy of.
+    """
 
     client: Params  # global parameters of which every client trains a copy
     client_optimizer: optax.OptState  # state of every client's own optimiser, leaves ``[N, ...]``
     decoder: Params | None  # that of the edge server; None where every client has its own
     decoder_optimizer: optax.OptState | None  # state of the decoder's optimiser
     server_optimizer: optax.OptState  # state of the server's optimiser
+    base: Params  # frozen parameters of embedding and encoder; without leaves where there are none
 
     @property
     def params(self) -> Params:
         """Parameters of the whole model."""
-        return self.client if self.decoder is None else {**self.client, "decoder": self.decoder}
+        whole = join(self.client, self.base)
+        return whole if self.decoder is None else {**whole, "decoder": self.decoder}
 
 
 class StepGradients(NamedTuple):
@@ -91,7 +98,7 @@ class StepGradients(NamedTuple):
 
 
 def learn_round(
-    gradients_of: Callable[[Params, Any, Batch, Array], StepGradients],
+    gradients_of: Callable[[Params, Any, Params, Batch, Array], StepGradients],
     state: LearningState,
     shares: Float[Array, " N"],
     optimizers: Transformations,
@@ -105,7 +112,8 @@ def learn_round(
     ``optax.sgd(1.0)`` is plain averaging.
 
     Args:
-      gradients_of: function of the clients' copies, the decoder, a batch, and a random key.
+      gradients_of: function of the clients' copies, the decoder, the base, a batch, and a random
+        key.
       state: before the round.
       shares, batches: as in ``federated``.
       optimizers: of every copy, of the one decoder, and of the server.
@@ -117,7 +125,7 @@ def learn_round(
     def step(local: tuple, inputs: tuple[Batch, Array, Array]) -> tuple[tuple, tuple]:
         client, server = local
         (copies, _), (decoder, _), (batch, step_key, number) = client, server, inputs
-        found = gradients_of(copies, decoder, batch, step_key)
+        found = gradients_of(copies, decoder, state.base, batch, step_key)
         found = found._replace(clients=spread(found.clients))
         client_step = partial(apply_gradient, optimizers.client)
         client = jax.vmap(client_step, in_axes=(0, 0, None, 0))(
@@ -150,7 +158,7 @@ def learn_round(
     )
     report = LearningReport(loss_sum.sum() / token_count.sum(), erased.mean(), norm.mean())
     report = jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), report)
-    return LearningState(client, client_optimizer, *server, server_optimizer), report
+    return LearningState(client, client_optimizer, *server, server_optimizer, state.base), report
 
 
 def apply_gradient(
