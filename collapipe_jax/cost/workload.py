@@ -138,6 +138,9 @@ def encoder_workload(
         block, trained_embedding = block + own, 0
         forward_flops, backward_flops = adapted_block_flops(*sizes, adapters)
 
+    def param_bits(trained: float) -> Any:
+        return float(parameter_number_bits * trained)
+
     def static_bytes(parameters: int, trained: float) -> Any:
         training = trained * (state_bytes_per_parameter - number_bytes)
         return float(number_bytes * parameters + training)
@@ -149,14 +152,14 @@ def encoder_workload(
         "backward_ratio": backward_flops / forward_flops + float(rematerialise),
         "activation_bits": float(activation_number_bits * sequence * width),
         "target_bits": float(token_bits * target_tokens),
-        "block_param_bits": float(parameter_number_bits * trained_block),
-        "embedding_param_bits": float(parameter_number_bits * trained_embedding),
+        "block_param_bits": param_bits(trained_block),
+        "embedding_param_bits": param_bits(trained_embedding),
         "block_static_bytes": static_bytes(block, trained_block),
         "block_kept_bytes": block_input if rematerialise else everything,
         "block_working_bytes": everything if rematerialise else 0.0,
     }
     ends = ModelEnds(
-        decoder_param_bits=float(parameter_number_bits * trained_decoder),
+        decoder_param_bits=param_bits(trained_decoder),
         embedding_static_bytes=static_bytes(embedding, trained_embedding),
         decoder_static_bytes=static_bytes(decoder_parameters, trained_decoder),
     )

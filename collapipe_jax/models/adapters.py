@@ -6,6 +6,7 @@ nesting with disjoint leaves, so each has a place of its own in a program's memo
 """
 
 import hashlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ def add_adapters(key: Array, params: Params, adapters: AdapterConfig | None) -> 
     """
     if adapters is None:
         return params
-    leaves = flatten_dict(params["encoder"])
+    leaves: dict[tuple, Any] = dict(flatten_dict(params["encoder"]))
     maps = sorted(path[:-1] for path in leaves if path[-1] == "kernel")
     adapted = [path for path in maps if path[-1] in adapters.targets]
     if missing := set(adapters.targets) - {path[-1] for path in adapted}:
@@ -69,7 +70,7 @@ def fuse(params: Params, adapters: AdapterConfig | None) -> Params:
     """The plain model that computes the same, with kernels ``W + s A B``."""
     if adapters is None:
         return params
-    leaves = flatten_dict(params["encoder"])
+    leaves: dict[tuple, Any] = dict(flatten_dict(params["encoder"]))
     for path in [path[:-1] for path in leaves if path[-1] == LORA_A]:
         a, b = leaves.pop((*path, LORA_A)), leaves.pop((*path, LORA_B))
         leaves[*path, "kernel"] = leaves[*path, "kernel"] + adapters.scale * (a @ b)

@@ -114,7 +114,8 @@ def own_stage(static: tuple[EncoderConfig, int], slots: Params, base: Params, re
     mask, sizes, keys, *_ = rest
     size = jnp.minimum(sizes[index], len(jax.tree.leaves(slots)[0]))
     first = (jnp.cumsum(sizes) - sizes)[index]
-    return Stage(config, slots, first, size, *cut((mask, keys), count), base)
+    mask, keys = cut((mask, keys), count)
+    return Stage(config, slots, first, size, mask, keys, base)
 
 
 def _flow(

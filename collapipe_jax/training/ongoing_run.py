@@ -215,7 +215,7 @@ class OngoingRun:
 
     def save(self, state: RunState) -> None:
         """Write a checkpoint."""
-        record = {"history": self.history.pop(), "constants": self.constants}
+        record: dict[str, Any] = {"history": self.history.pop(), "constants": self.constants}
         if self._base_digest is not None:
             record["base_digest"] = self._base_digest
         self._checkpoints.save(self.done, _without_base(state), record)
