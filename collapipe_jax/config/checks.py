@@ -58,8 +58,8 @@ def check_values(
     fine = _fine_values(found, step)
     with step():
         follow_networks(fine)
-    checks = _check_lengths, _check_task, _check_pipeline, _check_steps, _check_cut, _check_rules
-    for check in checks:
+    checks = _check_lengths, _check_task, _check_pipeline, _check_steps, _check_cut
+    for check in (*checks, _check_rules, _check_adapters):
         with step():
             check(fine, step)
     return fine
@@ -222,6 +222,14 @@ def _check_rules(config: Known, step: Step) -> None:
         if config["evaluation.by_cluster"] and not find_task(kind).scores_samples:
             problem = f"the score of {kind} is no mean over samples, which have shares by cluster"
             raise InputError("evaluation.by_cluster", True, problem, "Give False")
+
+
+def _check_adapters(config: Known, step: Step) -> None:
+    fraction = config["payload.trained_fraction"]
+    with step():
+        if config["model.adapter_rank"] and fraction < 1.0:
+            problem = "the adapters themselves say what is trained"
+            raise InputError("payload.trained_fraction", fraction, problem, "Give 1")
 
 
 def _check_steps(config: Known, step: Step) -> None:

@@ -16,7 +16,7 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.federated.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
 from collapipe_jax.federated.rules import CLIENT_MOMENTS
-from collapipe_jax.models.config import ATTENTIONS, DTYPES
+from collapipe_jax.models.config import ALL_LINEAR, ATTENTIONS, DTYPES, LINEAR_LAYERS
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
 from collapipe_jax.network.mobility import MobilityParams
@@ -186,7 +186,7 @@ KEYS: dict[str, Any] = {
         token_bits=key(16, "bits of a target sent", why="targets travel as token numbers"),
         trained_fraction=key(
             1.0,
-            "share of parameters trained and sent; less: adapters, only evaluated",
+            "share of parameters trained and sent, in prices alone; 1 with `adapter_rank`",
             "> 0 and <= 1",
         ),
     ),
@@ -330,6 +330,27 @@ KEYS: dict[str, Any] = {
         ),
         compute_dtype=key("float32", "type of products, summed in 32 bits", choices=DTYPES),
         initial_deviation=key(0.0, "deviation of fresh weights; 0 is LeCun's law", _RATE),
+        adapter_rank=key(
+            0,
+            "rank of the encoder's adapters (LoRA), which are trained with the decoder or head "
+            "while embedding and blocks stay as they are; 0 trains everything",
+            ">= 0",
+            symbol="r",
+            why="off; 8 is usual (Hu et al. 2022)",
+        ),
+        adapter_alpha=key(
+            16.0,
+            "scale of an adapter times its rank",
+            "> 0",
+            symbol=r"\alpha",
+            why="twice the usual rank; read with `adapter_rank` above 0",
+        ),
+        adapter_targets=key(
+            ("query", "value"),
+            "linear maps with an adapter, or `all`",
+            choices=(*LINEAR_LAYERS, ALL_LINEAR),
+            why="those of Hu et al. 2022",
+        ),
     ),
     "pipeline": section(
         Workload,

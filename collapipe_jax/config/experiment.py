@@ -220,8 +220,8 @@ def _check_trainable(config: Known, step: Step) -> None:
     """Refuse what can be evaluated but not trained."""
     with step():
         if (fraction := config["payload.trained_fraction"]) < 1.0:
-            problem = "the cost of adapters is evaluated, but they are not trained"
-            remedy = "Give 1 to train, or compare policies without training"
+            problem = "a share prices a part of the model without saying which"
+            remedy = "Give 1, and train adapters with model.adapter_rank"
             raise InputError("payload.trained_fraction", fraction, problem, remedy)
     only = {"pipeline.backend": "sequential"}
     only |= {"training.erased_together": "micro_batch", "training.survivor_weight": "survival"}

@@ -18,8 +18,9 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload, block_moment_bits, encoder_workload
 from collapipe_jax.errors import InputError
+from collapipe_jax.federated.optimizers import OPTIMIZERS
 from collapipe_jax.federated.rules import bytes_held, numbers_sent
-from collapipe_jax.models.config import attention_rate
+from collapipe_jax.models.config import adapter_sizes, attention_rate
 from collapipe_jax.network.channel import RADIO_LAWS
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
@@ -222,6 +223,7 @@ def _build_workload(config: Config) -> Workload:
         local_steps=training.local_steps,
         micro_batch_choices=jnp.array(training.micro_batch_choices),
         state_bytes_per_parameter=bytes_held(training),
+        adapters=adapter_sizes(model),
         **payload,
         **find_task(config.task.kind).count_work(config)._asdict(),
     )

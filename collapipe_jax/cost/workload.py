@@ -4,7 +4,13 @@ from typing import Any
 
 from jaxtyping import Array
 
-from collapipe_jax.models.counts import block_flops, block_parameters
+from collapipe_jax.models.config import AdapterConfig
+from collapipe_jax.models.counts import (
+    adapted_block_flops,
+    adapter_parameters,
+    block_flops,
+    block_parameters,
+)
 from collapipe_jax.quantity import Struct, part, positive, quantity
 
 SCHEDULES = ("gpipe", "1f1b")
@@ -100,6 +106,7 @@ def encoder_workload(
     target_tokens: int,
     state_bytes_per_parameter: int,
     trained_fraction: float = 1.0,
+    adapters: AdapterConfig | None = None,
     embedding_parameters: int,
     decoder_parameters: int,
     **others: Any,
@@ -115,38 +122,49 @@ def encoder_workload(
       state_bytes_per_parameter: weights, gradient and optimiser state on a device, of a
         parameter that is trained.
       trained_fraction: share of the parameters that is trained, and so has a gradient and a
-        state, and travels; below 1 with adapters (Hu et al. 2106.09685).
+        state, and travels.
+      adapters: those of the blocks. They and the decoder are then all that is trained.
       **others: the other fields of :class:`Workload`.
     """
     sizes = sequence, width, feed_forward_width
-    everything = activation_bytes(*sizes, heads, _NUMBER_BYTES, dropout, attention_dropout)
+    kept = sequence, width, feed_forward_width, heads, _NUMBER_BYTES, dropout, attention_dropout
+    everything = activation_bytes(*kept, adapters)
     block_input = float(_NUMBER_BYTES * sequence * width)
-    parameters = block_parameters(width, feed_forward_width)
+    block, embedding = block_parameters(width, feed_forward_width), embedding_parameters
+    trained_block = trained_fraction * block
+    trained_embedding = trained_fraction * embedding
+    trained_decoder = trained_fraction * decoder_parameters
+    forward_flops = block_flops(*sizes)
+    backward_flops = 2.0 * forward_flops
+    if adapters is not None:
+        trained_block = own = adapter_parameters(width, feed_forward_width, adapters)
+        block, trained_embedding = block + own, 0
+        forward_flops, backward_flops = adapted_block_flops(*sizes, adapters)
 
-    def param_bits(parameters: int) -> Any:
-        return float(parameter_number_bits * trained_fraction * parameters)
+    def param_bits(trained: float) -> Any:
+        return float(parameter_number_bits * trained)
 
-    def static_bytes(parameters: int) -> Any:
-        training = trained_fraction * (state_bytes_per_parameter - _NUMBER_BYTES)
-        return float((_NUMBER_BYTES + training) * parameters)
+    def static_bytes(parameters: int, trained: float) -> Any:
+        training = trained * (state_bytes_per_parameter - _NUMBER_BYTES)
+        return float(_NUMBER_BYTES * parameters + training)
 
     # Plain numbers, which a pytree of arrays may hold.
     numbers: dict[str, Any] = {
         "blocks": encoder_blocks,
-        "block_flops": block_flops(*sizes),
-        "backward_ratio": 3.0 if rematerialise else 2.0,
+        "block_flops": forward_flops,
+        "backward_ratio": backward_flops / forward_flops + float(rematerialise),
         "activation_bits": float(activation_number_bits * sequence * width),
         "target_bits": float(token_bits * target_tokens),
-        "block_param_bits": param_bits(parameters),
-        "embedding_param_bits": param_bits(embedding_parameters),
-        "block_static_bytes": static_bytes(parameters),
+        "block_param_bits": param_bits(trained_block),
+        "embedding_param_bits": param_bits(trained_embedding),
+        "block_static_bytes": static_bytes(block, trained_block),
         "block_kept_bytes": block_input if rematerialise else everything,
         "block_working_bytes": everything if rematerialise else 0.0,
     }
     ends = ModelEnds(
-        decoder_param_bits=param_bits(decoder_parameters),
-        embedding_static_bytes=static_bytes(embedding_parameters),
-        decoder_static_bytes=static_bytes(decoder_parameters),
+        decoder_param_bits=param_bits(trained_decoder),
+        embedding_static_bytes=static_bytes(embedding, trained_embedding),
+        decoder_static_bytes=static_bytes(decoder_parameters, trained_decoder),
     )
     return Workload(**numbers, **others, ends=ends)
 
@@ -171,14 +189,20 @@ def activation_bytes(
     number_bytes: int,
     dropout: bool,
     attention_dropout: bool,
+    adapters: AdapterConfig | None = None,
 ) -> float:
     """Bytes that one block keeps of one sequence for its backward pass.
 
     Source: Korthikanti et al., arXiv:2205.05198, eq. 1, split into numbers of
     ``number_bytes`` and dropout masks of one byte: 16-bit numbers, dropout and
-    ``d_ff = 4 h`` give their ``s h (34 + 5 a s / h)``.
+    ``d_ff = 4 h`` give their ``s h (34 + 5 a s / h)``. Of the inputs of linear maps, a block
+    with adapters keeps those that an adapter reads, and the outputs of ``A``.
     """
     numbers = sequence * (8 * width + 2 * feed_forward_width) + heads * sequence**2
+    if adapters is not None:
+        readers = ("query", "key", "value"), ("out",), ("inner",)
+        unread = sum(not set(maps) & set(adapters.targets) for maps in readers)
+        numbers -= sequence * (unread * width - adapters.rank * len(adapters.targets))
     kept = number_bytes * numbers
     if dropout:  # two masks of a layer
         kept += 2 * sequence * width

@@ -1,8 +1,8 @@
 """Estimates of the constants of the convergence bound at a model.
 
 They are the constants of docs/system-model.md (17) and (19). A cluster's objective ``F_n`` is
-the mean loss of its mini-batches over all parameters, the decoder's included, without dropout
-and erasures.
+the mean loss of its mini-batches over all trained parameters, the decoder's included, without
+dropout and erasures.
 """
 
 import functools
@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from collapipe_jax.federated.erasures import loss_per_token
 from collapipe_jax.federated.learner import aggregate
+from collapipe_jax.models.adapters import join, split
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
@@ -54,12 +55,13 @@ def estimate_constants(
     loss ``l`` and ``c`` predictions counts in the variance, to first order, as
     ``(grad l - c grad F) / mean c``.
     """
+    trained, base = split(params)
 
-    def loss(params: Params, batch: Batch) -> Array:
-        losses, tokens = example_losses(model, params, batch)
+    def loss(trained: Params, batch: Batch) -> Array:
+        losses, tokens = example_losses(model, join(trained, base), batch)
         return loss_per_token(losses, tokens, jnp.ones_like(losses))
 
-    return bound_constants(loss, params, batches, weights, key)
+    return bound_constants(loss, trained, batches, weights, key)
 
 
 def bound_constants(

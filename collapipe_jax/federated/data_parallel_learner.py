@@ -14,7 +14,6 @@ import optax
 from flax import struct
 from jaxtyping import Array, Int, Key
 
-from collapipe_jax.federated.control_variates import ControlVariates
 from collapipe_jax.federated.erasures import loss_per_token, sample_example_weights
 from collapipe_jax.federated.learner import (
     LearningReport,
@@ -30,25 +29,9 @@ from collapipe_jax.federated.optimizers import Optimizers, Transformations
 from collapipe_jax.federated.placement import COPY, EXAMPLE, spread
 from collapipe_jax.federated.rules import Rules
 from collapipe_jax.federated.token_rows import meetings
+from collapipe_jax.models.adapters import join, split
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
-
-
-class ClientsState(NamedTuple):
-    """State from round to round."""
-
-    params: Params  # global ``{"embedding", "encoder", "decoder"}``
-    # State of every client's own optimisers, leaves ``[N K, ...]``, the devices of a cluster side
-    # by side
-    client_optimizer: optax.OptState
-    server_optimizer: optax.OptState  # state of the server's optimiser
-    variates: ControlVariates | None = None  # as in ``LearningState``
-    average: Params | None = None
-
-    @property
-    def scored_params(self) -> Params:
-        """Parameters to score and to export: the average, where there is one."""
-        return self.params if self.average is None else self.average
 
 
 class ClientsOutcome(NamedTuple):
@@ -88,9 +71,13 @@ class DataParallelLearner:
         """Number of clients."""
         return self.cluster_weight.shape[-1] * self.devices
 
-    def init(self, params: Params) -> ClientsState:
-        """State before the first round, with fresh optimisers."""
-        return _clients_state(initial_state(params, None, self._method, self.copies))
+    def init(self, params: Params) -> LearningState:
+        """State before the first round, with fresh optimisers.
+
+        Clients hold decoders too; those of a cluster have their optimisers' states side by side.
+        """
+        trained, base = split(params)
+        return initial_state(trained, None, base, self._method, self.copies)
 
     def outcome(self, decision: Any, cost: Any) -> ClientsOutcome:
         """Effect on learning of a data-parallel decision and of its cost."""
@@ -99,12 +86,12 @@ class DataParallelLearner:
     @jax.jit
     def round(
         self,
-        state: ClientsState,
+        state: LearningState,
         batches: Batch,
         outcome: ClientsOutcome,
         key: Key[Array, ""],
         index: Int[Array, ""] | int,
-    ) -> tuple[ClientsState, LearningReport]:
+    ) -> tuple[LearningState, LearningReport]:
         """One round; arguments and results as in ``Learner``."""
         batch_size, samples = jax.tree.leaves(batches)[0].shape[2], outcome.samples
         shares = _client_shares(self.cluster_weight, samples)
@@ -112,7 +99,7 @@ class DataParallelLearner:
         loss_probability = outcome.loss_probability.reshape(-1)
 
         def gradients_of(
-            clients: Params, decoder: None, batch: Batch, step_key: Array
+            clients: Params, decoder: None, base: Params, batch: Batch, step_key: Array
         ) -> StepGradients:
             erasure_key, dropout_key = jax.random.split(step_key)
             # One message a step: its examples share one weight, whatever their number.
@@ -122,26 +109,24 @@ class DataParallelLearner:
             own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
             own = spread(own, (COPY, EXAMPLE))
             gradient = jax.grad(self._loss, has_aux=True)
-            gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=(0, 0, 0, 0, 0, None))(
-                clients, own, ids, counted, survival, dropout_key
+            axes = 0, None, 0, 0, 0, 0, None
+            gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=axes)(
+                clients, base, own, ids, counted, survival, dropout_key
             )
             count = jnp.where(shares > 0.0, counted.sum(1), 0)
             erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
             return StepGradients(gradients, decoder, loss_sum, token_count, erased_fraction)
 
-        before = LearningState(*state[:2], None, None, *state[2:])
         token_ids = self.model.token_ids(batches)
         token_ids = token_ids.reshape(len(token_ids), -1, *token_ids.shape[3:])[:, ids]
-        met = meetings(self.rules, self.model, state.params, token_ids)
+        met = meetings(self.rules, self.model, state.client, token_ids)
         present = participation_of(self.cluster_weight, samples.sum(1) > 0, shares, met)
-        after, report = learn_round(
-            gradients_of, before, present, self._method, batches, key, index
-        )
+        after, report = learn_round(gradients_of, state, present, self._method, batches, key, index)
         fits = (samples <= self.max_samples).all() & (samples.sum(1) <= batch_size).all()
-        params, average, report = jax.tree.map(
+        client, average, report = jax.tree.map(
             lambda number: jnp.where(fits, number, jnp.nan), (after.client, after.average, report)
         )
-        return _clients_state(after._replace(client=params, average=average)), report
+        return after._replace(client=client, average=average), report
 
     @property
     def _method(self) -> Method:
@@ -157,7 +142,8 @@ class DataParallelLearner:
 
     def _loss(
         self,
-        params: Params,
+        own: Params,
+        base: Params,
         batch: Batch,
         ids: Array,
         counted: Array,
@@ -170,16 +156,10 @@ class DataParallelLearner:
         by the numbers of the examples, so it does not depend on how clients share a mini-batch.
         """
         key = dropout_key if self.model.sizes.drops else None
-        losses, tokens = example_losses(self.model, params, batch, key, ids)
+        losses, tokens = example_losses(self.model, join(own, base), batch, key, ids)
         tokens = jnp.where(counted, tokens, 0.0)
         loss = loss_per_token(losses, tokens, jnp.where(counted, survival, 0.0))
         return loss, (jnp.where(counted, losses, 0.0).sum(), tokens.sum())
-
-
-def _clients_state(state: LearningState) -> ClientsState:
-    """The state without the server's decoder, which there is none of."""
-    rest = state.server_optimizer, state.variates, state.average
-    return ClientsState(state.client, state.client_optimizer, *rest)
 
 
 def _client_shares(weights: Array, samples: Array) -> Array:

@@ -24,6 +24,7 @@ from collapipe_jax.federated.rules import (
     updated_average,
 )
 from collapipe_jax.federated.token_rows import row_factors, scale_rows
+from collapipe_jax.models.adapters import join
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel
 
@@ -79,25 +80,35 @@ class Learner(Protocol):
 
 
 class LearningState(NamedTuple):
-    """State from round to round."""
+    """State from round to round.
+
+    Parameters are those that are trained (``adapters.split``), but for the base's, which stand
+    here once and which no client has a copy of.
+    """
 
     client: Params  # global parameters of which every client trains a copy
     client_optimizer: optax.OptState  # state of every client's own optimiser, leaves ``[N, ...]``
     decoder: Params | None  # that of the edge server; None where every client has its own
     decoder_optimizer: optax.OptState | None  # state of the decoder's optimiser
     server_optimizer: optax.OptState  # state of the server's optimiser
+    base: Params  # frozen parameters of embedding and encoder; without leaves where there are none
     variates: ControlVariates | None = None  # of SCAFFOLD
-    average: Params | None = None  # of ``params`` over the rounds, see ``Rules.server_average``
+    average: Params | None = None  # of ``trained`` over the rounds, see ``Rules.server_average``
+
+    @property
+    def trained(self) -> Params:
+        """Parameters that are trained, the decoder's included."""
+        return self.client if self.decoder is None else {**self.client, "decoder": self.decoder}
 
     @property
     def params(self) -> Params:
         """Parameters of the whole model."""
-        return self.client if self.decoder is None else {**self.client, "decoder": self.decoder}
+        return join(self.trained, self.base)
 
     @property
     def scored_params(self) -> Params:
         """Parameters to score and to export: the average, where there is one."""
-        return self.params if self.average is None else self.average
+        return self.params if self.average is None else join(self.average, self.base)
 
 
 class Participation(NamedTuple):
@@ -129,7 +140,7 @@ class StepGradients(NamedTuple):
 
 
 def initial_state(
-    client: Params, decoder: Params | None, method: Method, clients: int
+    client: Params, decoder: Params | None, base: Params, method: Method, clients: int
 ) -> LearningState:
     """State before the first round, with fresh optimisers."""
     optimizers, rules = method.optimizers, method.rules
@@ -139,17 +150,18 @@ def initial_state(
         decoder=decoder,
         decoder_optimizer=None if decoder is None else optimizers.decoder.init(decoder),
         server_optimizer=optimizers.server.init(client),
+        base=base,
         variates=initial_variates(client, clients) if rules.control_variates else None,
     )
-    return state if rules.server_average is None else state._replace(average=state.params)
+    return state if rules.server_average is None else state._replace(average=state.trained)
 
 
 def _fresh_moments(optimizers: Transformations, client: Params, clients: int) -> optax.OptState:
     return jax.vmap(optimizers.client.init, None, axis_size=clients)(client)
 
 
-GradientsOf = Callable[[Params, Any, Batch, Array], StepGradients]
-"""Gradients of a step from the clients' copies, the decoder, a batch, and a random key."""
+GradientsOf = Callable[[Params, Any, Params, Batch, Array], StepGradients]
+"""Gradients of a step from the clients' copies, the decoder, the base, a batch, and a key."""
 
 
 def learn_round(
@@ -191,12 +203,12 @@ def learn_round(
         moments = averaged_moments(moments, shares, anyone)
     elif rules.client_moments == "reset":
         moments = _fresh_moments(optimizers, state.client, shares.size)
-    after = LearningState(client, moments, decoder, decoder_optimizer, server_optimizer)
+    after = LearningState(client, moments, decoder, decoder_optimizer, server_optimizer, state.base)
     steps = jax.tree.leaves(batches)[0].shape[0]
     mean = jax.tree.map(lambda leaf: leaf / steps, gradient_sum)
     return after._replace(
         variates=updated_variates(state.variates, mean, shares, participation.presence),
-        average=updated_average(state.average, after.params, rules.server_average, index),
+        average=updated_average(state.average, after.trained, rules.server_average, index),
     ), report
 
 
@@ -222,7 +234,7 @@ def _local_steps(
     def step(carry: tuple, inputs: tuple[Batch, Array, Array]) -> tuple[tuple, tuple]:
         (client, server), gradient_sum = carry
         (copies, _), (decoder, _), (batch, step_key, number) = client, server, inputs
-        found = gradients_of(copies, decoder, batch, step_key)
+        found = gradients_of(copies, decoder, state.base, batch, step_key)
         found = found._replace(clients=spread(found.clients))
         descended = proximal_gradient(found.clients, copies, state.client, rules.proximal_weight)
         descended = corrected_gradient(descended, state.variates)

@@ -24,6 +24,7 @@ from collapipe_jax.federated.optimizers import Optimizers
 from collapipe_jax.federated.placement import COPY, EXAMPLE, spread
 from collapipe_jax.federated.rules import Rules
 from collapipe_jax.federated.token_rows import meetings
+from collapipe_jax.models.adapters import CLIENT_PARTS, join, split
 from collapipe_jax.models.layers import Params, example_keys
 from collapipe_jax.models.split_model import Batch, SplitModel
 from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution, encode_clusters, stage_slots
@@ -69,8 +70,9 @@ class PipelineLearner:
 
     def init(self, params: Params) -> LearningState:
         """State before the first round, with fresh optimisers."""
-        client = {name: params[name] for name in ("embedding", "encoder")}
-        return initial_state(client, params["decoder"], self._method, self.copies)
+        trained, base = split(params)
+        client = {name: trained[name] for name in CLIENT_PARTS}
+        return initial_state(client, trained["decoder"], base, self._method, self.copies)
 
     @property
     def _method(self) -> Method:
@@ -107,6 +109,7 @@ class PipelineLearner:
         round_key: Array,
         clients: Params,
         decoder: Params,
+        base: Params,
         batch: Batch,
         step_key: Array,
     ) -> StepGradients:
@@ -122,13 +125,28 @@ class PipelineLearner:
         keys = jax.vmap(example_keys, in_axes=(None, 0))(key, ids)
         interleaved = self.execution.schedule == "1f1b"
         gradients_of = self._by_micro_batch if interleaved else self._by_mini_batch
-        found = gradients_of(outcome, shares, clients, decoder, (batch, keys, example_weights))
+        data = batch, keys, example_weights
+        found = gradients_of(outcome, shares, clients, decoder, base, data)
         counted = shares > 0.0
         erased = (counted * (example_weights == 0.0).mean(1)).sum() / jnp.maximum(counted.sum(), 1)
         return StepGradients(*found, erased)
 
+    def _embedded(self, clients: Params, base: Params, batch: Batch, keys: Array | None) -> tuple:
+        """Embedded tokens ``[N, B, S, h]`` of all clusters, and their mask."""
+
+        def embed(own: Params, *rest: Any) -> tuple[Array, Array]:
+            return self.model.embed(join(own, base["embedding"]), *rest)
+
+        return jax.vmap(embed)(clients["embedding"], batch, keys)
+
     def _by_mini_batch(
-        self, outcome: PipelineOutcome, shares: Array, clients: Params, decoder: Params, data: tuple
+        self,
+        outcome: PipelineOutcome,
+        shares: Array,
+        clients: Params,
+        decoder: Params,
+        base: Params,
+        data: tuple,
     ) -> tuple[Params, Params, Array, Array]:
         """Gradients of clients and decoder, which runs once over all ``N B`` examples.
 
@@ -142,9 +160,9 @@ class PipelineLearner:
             return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
 
         def encode(clients: Params) -> Array:
-            x, mask = jax.vmap(model.embed)(clients["embedding"], batch, keys)
+            x, mask = self._embedded(clients, base, batch, keys)
             rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
-            return encode_clusters(clients["encoder"], model.sizes, *rest)
+            return encode_clusters(clients["encoder"], model.sizes, *rest, base["encoder"])
 
         def server_loss(encoded: Array, decoder: Params) -> tuple[Array, tuple[Array, Array]]:
             encoded = spread(encoded, (COPY, EXAMPLE))
@@ -161,7 +179,13 @@ class PipelineLearner:
         return client_gradient, decoder_gradient, *sums
 
     def _by_micro_batch(
-        self, outcome: PipelineOutcome, shares: Array, clients: Params, decoder: Params, data: tuple
+        self,
+        outcome: PipelineOutcome,
+        shares: Array,
+        clients: Params,
+        decoder: Params,
+        base: Params,
+        data: tuple,
     ) -> tuple[Params, Params, Array, Array]:
         """As ``_by_mini_batch``, with the decoder in the last stage of every cluster, by 1F1B.
 
@@ -170,19 +194,20 @@ class PipelineLearner:
         """
         model, (batch, keys, _) = self.model, data
 
-        def fill(clients: Params) -> tuple[tuple[Params, Array], tuple[Array, Array]]:
-            x, mask = jax.vmap(model.embed)(clients["embedding"], batch, keys)
-            rest = model.sizes, outcome.segments, self.execution
-            slots, stages = stage_slots(clients["encoder"], *rest)
-            return (slots, x), (mask, stages)
+        def fill(clients: Params) -> tuple[tuple[Params, Array], tuple[Params, Array, Array]]:
+            x, mask = self._embedded(clients, base, batch, keys)
+            rest = model.sizes, outcome.segments, self.execution, base["encoder"]
+            slots, base_slots, stages = stage_slots(clients["encoder"], *rest)
+            return (slots, x), (base_slots, mask, stages)
 
         def loss(decoder: Params, encoded: Array, data: tuple) -> tuple[Array, tuple[Array, Array]]:
             batch, keys, example_weights = data
             losses, tokens = model.losses(decoder, encoded, batch, keys)
             return (example_weights * losses).sum(), (losses.sum(), tokens.sum())
 
-        (slots, x), pull_back, (mask, stages) = jax.vjp(fill, clients, has_aux=True)
-        inputs = x, mask, stages, data, self.execution.micro_batches, keys
+        (slots, x), pull_back, rest = jax.vjp(fill, clients, has_aux=True)
+        base_slots, mask, stages = rest
+        inputs = x, mask, stages, data, self.execution.micro_batches, keys, base_slots
         (_, (loss_sum, tokens)), found = one_f_one_b(
             Step(slots, decoder, model.sizes, loss, *inputs)
         )

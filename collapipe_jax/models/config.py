@@ -16,12 +16,30 @@ DTYPES = ("float32", "bfloat16")
 """Types of products."""
 ATTENTIONS = ("einsum", "cudnn")
 """Implementations of attention."""
+LINEAR_LAYERS = ("query", "key", "value", "out", "inner", "outer")
+"""Names of the linear maps in a block."""
+ALL_LINEAR = "all"
+"""Name of all of them together."""
 _KNOWN = {
     "norm": ("pre", "post"),
     "activation": ("gelu", "gelu_tanh", "relu"),
     "compute_dtype": DTYPES,
     "attention": ATTENTIONS,
 }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdapterConfig:
+    """Low-rank adapters of the blocks' linear maps (LoRA, Hu et al. 2106.09685)."""
+
+    rank: int  # ``r``, columns of ``A`` and rows of ``B``
+    alpha: float  # over the rank it is the scale of ``A B``
+    targets: tuple[str, ...]  # of :data:`LINEAR_LAYERS`
+
+    @property
+    def scale(self) -> float:
+        """Factor of ``A B``."""
+        return self.alpha / self.rank
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +71,7 @@ class EncoderConfig:
     compute_dtype: str = "float32"
     # Of fresh weights, a normal law cut at two of it; 0 takes ``1 / sqrt(inputs)``, LeCun's law
     initial_deviation: float = 0.0
+    adapters: AdapterConfig | None = None  # those of the blocks, or none: everything is trained
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -142,7 +161,20 @@ def attention_rate(dropout_rate: float, attention_dropout_rate: float) -> float:
 def encoder_sizes(model: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes of the encoder in the section ``model`` of a configuration."""
     names = {field.name for field in dataclasses.fields(EncoderConfig)}
-    return {name: value for name, value in model.items() if name in names}
+    sizes = {name: value for name, value in model.items() if name in names}
+    return sizes | {"adapters": adapter_sizes(model)}
+
+
+def adapter_sizes(model: Mapping[str, Any]) -> AdapterConfig | None:
+    """The adapters in the section ``model`` of a configuration; None where they are off."""
+    if not model["adapter_rank"]:
+        return None
+    targets = tuple(model["adapter_targets"])
+    return AdapterConfig(
+        rank=model["adapter_rank"],
+        alpha=model["adapter_alpha"],
+        targets=LINEAR_LAYERS if ALL_LINEAR in targets else targets,
+    )
 
 
 def _reject(field: str, value: object, problem: str, remedy: str) -> None:

@@ -1,5 +1,7 @@
 """Operations and parameters of a model's parts, counted from its sizes."""
 
+from collapipe_jax.models.config import AdapterConfig
+
 
 def block_flops(sequence: int, width: int, feed_forward_width: int) -> float:
     """Forward FLOPs of an encoder block on one sequence.
@@ -10,6 +12,30 @@ def block_flops(sequence: int, width: int, feed_forward_width: int) -> float:
     """
     projections = 2 * sequence * (4 * width**2 + 2 * width * feed_forward_width)
     return float(projections + 4 * sequence**2 * width)
+
+
+def adapter_parameters(width: int, feed_forward_width: int, adapters: AdapterConfig) -> int:
+    """Parameters of the adapters of a block: ``r (inputs + outputs)`` of every adapted map."""
+    inner = width + feed_forward_width
+    sides = {"inner": inner, "outer": inner}
+    return adapters.rank * sum(sides.get(target, 2 * width) for target in adapters.targets)
+
+
+def adapted_block_flops(
+    sequence: int, width: int, feed_forward_width: int, adapters: AdapterConfig
+) -> tuple[float, float]:
+    """FLOPs of a block with adapters on one sequence, forward and backward.
+
+    A product of two matrices that both change takes two more backward, one for each. The base's
+    weights do not change, so its maps take one: the gradient of their input. Products of the
+    attention and of adapters take two.
+
+    Source: docs/system-model.md, section 3.
+    """
+    everything = block_flops(sequence, width, feed_forward_width)
+    attention = float(4 * sequence**2 * width)
+    own = 2.0 * sequence * adapter_parameters(width, feed_forward_width, adapters)
+    return everything + own, (everything - attention) + 2.0 * (attention + own)
 
 
 def block_parameters(width: int, feed_forward_width: int) -> int:

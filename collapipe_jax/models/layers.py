@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
@@ -73,10 +74,18 @@ def _avalanche(z: Array) -> Array:
     return z ^ (z >> 16)
 
 
+LORA_A, LORA_B = "lora_a", "lora_b"
+"""Names of an adapter's matrices, beside the weights of their linear map."""
+
+
 class Linear(nnx.Linear):
-    """A linear map in the configuration's precision, summed in 32 bits at least."""
+    """A linear map in the configuration's precision, summed in 32 bits at least.
+
+    With an adapter it is ``x W + b + s (x A) B`` (Hu et al. 2106.09685).
+    """
 
     bias: nnx.Param
+    adapter: tuple[Array, Array] | None = None  # ``A [inputs, r]`` and ``B [r, outputs]``
 
     def __init__(self, inputs: int, outputs: int, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.config = config
@@ -88,6 +97,10 @@ class Linear(nnx.Linear):
         x, kernel, bias = (narrowed(part, self.config) for part in parts)
         multiply = _matrix_product if jax.default_backend() == "cpu" else _plain_product
         product = add_bias(multiply(x, kernel), bias)
+        if self.adapter and self.config.adapters:
+            a, b = (narrowed(part, self.config) for part in self.adapter)
+            low = checkpoint_name(narrowed(multiply(x, a), self.config), PRODUCT)
+            product = product + self.config.adapters.scale * multiply(low, b)
         return checkpoint_name(narrowed(product, self.config), PRODUCT)
 
 
@@ -106,17 +119,27 @@ def _matrix_product(x: Array, kernel: Array) -> Array:
     return _plain_product(x, kernel)
 
 
-def _matrix_product_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _matrix_product_forward(x: Any, kernel: Any) -> tuple[Array, tuple]:
+    """Product and what the backward pass reads: of a frozen kernel not even ``x``."""
+    kept = x.value if kernel.perturbed else None
+    return _plain_product(x.value, kernel.value), (kept, kernel.value)
+
+
+def _matrix_product_backward(
+    kept: tuple[Array | None, Array], gradient: Any
+) -> tuple[Any, Array | None]:
     x, kernel = kept
     # Exact: where the layer computes in 16 bits, its output left with as many.
-    gradient = gradient.astype(x.dtype)
-    to_x = _product(gradient, kernel, ((x.ndim - 1,), (1,)))
+    gradient = gradient.astype(kernel.dtype)
+    to_x = _product(gradient, kernel, ((gradient.ndim - 1,), (1,))).astype(kernel.dtype)
+    if x is None:
+        return to_x, None
     if x.shape[-1] > gradient.shape[-1]:
         # With one axis to sum over, XLA reads `x` as it lies; with more it first writes a
         # transposed copy, of a wide input at a higher price than the faster product saves.
         x, gradient = (each.reshape(-1, each.shape[-1]) for each in (x, gradient))
     outer = range(x.ndim - 1)
-    return to_x.astype(x.dtype), _product(x, gradient, (outer, outer)).astype(kernel.dtype)
+    return to_x, _product(x, gradient, (outer, outer)).astype(kernel.dtype)
 
 
 def _product(a: Array, b: Array, summed: tuple) -> Array:
@@ -125,7 +148,7 @@ def _product(a: Array, b: Array, summed: tuple) -> Array:
     return jax.lax.dot_general(a, b, (summed, ((), ())), preferred_element_type=wide)
 
 
-_matrix_product.defvjp(lambda *given: (_matrix_product(*given), given), _matrix_product_backward)
+_matrix_product.defvjp(_matrix_product_forward, _matrix_product_backward, symbolic_zeros=True)
 
 
 def add_bias(x: Array, bias: Array) -> Array:
@@ -308,7 +331,15 @@ def rematerialised(body: Callable, config: EncoderConfig) -> Callable:
 
 def bind(module: Callable[..., Any], config: EncoderConfig, params: Params) -> Any:
     """A callable block within one traced call, with one block's parameters, unstacked."""
-    return nnx.merge(_definition(module, config), params)
+    leaves = flatten_dict(params)
+    adapted = {path[:-1] for path in leaves if path[-1] == LORA_A}
+    adapters = {
+        path: (leaves.pop((*path, LORA_A)), leaves.pop((*path, LORA_B))) for path in adapted
+    }
+    block = nnx.merge(_definition(module, config), unflatten_dict(leaves))
+    for path, adapter in adapters.items():
+        vars(functools.reduce(getattr, path, block))["adapter"] = adapter
+    return block
 
 
 @functools.lru_cache(maxsize=32)

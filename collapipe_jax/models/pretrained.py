@@ -22,7 +22,7 @@ from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import write_bytes, write_text
 from collapipe_jax.models.bert import init_bert
 from collapipe_jax.models.config import BertConfig
-from collapipe_jax.models.layers import Params, init_linear
+from collapipe_jax.models.layers import LORA_A, LORA_B, Params, init_linear
 from collapipe_jax.models.tensor_files import (
     CONFIG,
     WEIGHTS,
@@ -94,6 +94,8 @@ _TENSORS = {
     "head": "classifier",
 }
 _HEAD = "classifier."
+_SUFFIXES = {"bias": ".bias", LORA_A: ".lora_A.weight", LORA_B: ".lora_B.weight"}
+_TRANSPOSED = ("kernel", LORA_A, LORA_B)
 
 # Heads of pretraining and question answering, and the numbers 0 .. P - 1 that older versions
 # stored.
@@ -132,6 +134,12 @@ def load_labelling_bert(directory: str | Path) -> tuple[BertConfig, Params, tupl
     """
     directory = Path(directory)
     config, document = _read_config(directory / CONFIG)
+    labels = read_labels(directory / CONFIG, document)
+    return config, _fill(directory, config, _read_all(directory, _UNUSED), len(labels)), labels
+
+
+def read_labels(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the labels in a ``config.json``, in order."""
     named: Any = document.get("id2label")
     try:
         labels = tuple(str(named[str(number)]) for number in range(len(named)))
@@ -140,8 +148,8 @@ def load_labelling_bert(directory: str | Path) -> tuple[BertConfig, Params, tupl
     if not labels:
         problem = "is no object of labels by their numbers from 0 on"
         remedy = "Name a model with a head for labels"
-        raise InputError(f"{directory / CONFIG}: id2label", named, problem, remedy)
-    return config, _fill(directory, config, _read_all(directory, _UNUSED), len(labels)), labels
+        raise InputError(f"{path}: id2label", named, problem, remedy)
+    return labels
 
 
 def _fill(
@@ -150,9 +158,14 @@ def _fill(
     """Parameters of tensors by name, which are checked; of no labels there is no head."""
     pooler = any(name.startswith("pooler.") for name in tensors)
     expected = _expected_params(config, pooler, labels)
+    return fill_params(directory, expected, tensors)
+
+
+def fill_params(where: Path, expected: Params, tensors: Mapping[str, np.ndarray]) -> Params:
+    """Parameters of these shapes from tensors by their names in ``BertModel``."""
     params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), expected)
-    ours = _as_tensors(params)
-    check_same(directory, shapes(ours), shapes(dict(tensors)))
+    ours = as_tensors(params)
+    check_same(where, shapes(ours), shapes(dict(tensors)))
     for name, tensor in tensors.items():
         ours[name][...] = tensor
     return jax.tree.map(jnp.asarray, params)
@@ -186,12 +199,10 @@ def save_bert(
     document = _config_document(config) | dict(settings or {})
     expected = _expected_params(config, "pooler" in params, labels)
     check_same("params", shapes_and_types(expected), shapes_and_types(params))
-    tensors = _as_tensors(jax.tree.map(np.asarray, params))
-    body = "bert." if labels else ""
-    tensors = {
-        name if name.startswith(_HEAD) else body + name: np.ascontiguousarray(tensor)
-        for name, tensor in tensors.items()
-    }
+    tensors = as_tensors(jax.tree.map(np.asarray, params))
+    if labels:
+        tensors = {name_with_head(name): tensor for name, tensor in tensors.items()}
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     # `from_pretrained` insists on this mark of PyTorch's layout.
     write_bytes(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
     write_text(directory / CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
@@ -223,14 +234,25 @@ def _expected_params(config: BertConfig, pooler: bool, labels: int) -> Params:
     return {name: part for name, part in expected.items() if pooler or name != "pooler"}
 
 
-def _as_tensors(params: Params) -> dict[str, np.ndarray]:
-    """The tensors of ``BertModel`` by their names, sharing memory with our leaves."""
+def name_with_head(name: str) -> str:
+    """A tensor's name in a BERT with a head, by that in ``BertModel``."""
+    return name if name.startswith(_HEAD) else f"bert.{name}"
+
+
+def encoder_pattern(target: str) -> str:
+    """Regular expression of the names that a linear map of all blocks has in ``BertModel``."""
+    (name,) = (name for path, name in _TENSORS.items() if path.endswith(f"/{target}"))
+    return re.escape(name).replace(r"\{\}", r"\d+")
+
+
+def as_tensors(params: Params) -> dict[str, np.ndarray]:
+    """The tensors of ``BertModel``, and of its adapters, by name, sharing memory with leaves."""
     tensors = {}
     for path, leaf in leaves(params).items():
         layer, _, kind = path.rpartition("/")
         name = _TENSORS[path if path in _TENSORS else layer]
-        name += ".bias" if kind == "bias" else ".weight"
-        leaf = np.swapaxes(leaf, -1, -2) if kind == "kernel" else leaf
+        name += _SUFFIXES.get(kind, ".weight")
+        leaf = np.swapaxes(leaf, -1, -2) if kind in _TRANSPOSED else leaf
         blocks = enumerate(leaf) if path.startswith("encoder/") else [(0, leaf)]
         tensors |= {name.format(block): tensor for block, tensor in blocks}
     return tensors

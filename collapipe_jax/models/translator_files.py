@@ -1,7 +1,8 @@
 """The encoder-decoder in a layout of its own: ``config.json`` and ``model.safetensors``.
 
-``config.json`` has ``model_type``, ``format_version`` and the fields of ``TransformerConfig``; a
-tensor is named by its path in the parameters, as ``decoder/blocks/attention/query/kernel``.
+``config.json`` has ``model_type``, ``format_version`` and the fields of ``TransformerConfig`` but
+for the adapters, which are in the weights. A tensor is named by its path in the parameters, as
+``decoder/blocks/attention/query/kernel``.
 """
 
 import dataclasses
@@ -30,7 +31,9 @@ from collapipe_jax.models.tensor_files import (
 from collapipe_jax.models.transformer import init_params
 
 MODEL_TYPE, FORMAT_VERSION = "collapipe_translation", 1
-_FIELDS = [field.name for field in dataclasses.fields(TransformerConfig)]
+_FIELDS = [
+    field.name for field in dataclasses.fields(TransformerConfig) if field.name != "adapters"
+]
 
 
 def save_translator(
@@ -40,7 +43,8 @@ def save_translator(
     tensors = {path: np.ascontiguousarray(leaf) for path, leaf in leaves(params).items()}
     write_bytes(folder / WEIGHTS, save(tensors))
     head = {"model_type": MODEL_TYPE, "format_version": FORMAT_VERSION}
-    write_json(folder / CONFIG, head | dataclasses.asdict(config) | dict(settings))
+    sizes = {name: getattr(config, name) for name in _FIELDS}
+    write_json(folder / CONFIG, head | sizes | dict(settings))
 
 
 def load_translator(folder: Path) -> tuple[TransformerConfig, Params, dict[str, Any]]:

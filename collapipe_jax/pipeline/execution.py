@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.adapters import join
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, encoder_block
 from collapipe_jax.models.layers import Params, layer_keys, narrowed, rematerialised
@@ -59,11 +60,12 @@ def encode_clusters(
     keys: Array | None = None,
     execution: Execution = SEQUENTIAL,
     micro_batches: Array | None = None,
+    base: Params | None = None,
 ) -> Array:
     """The outputs of all clusters' encoders.
 
     Args:
-      encoder_params: every leaf ``[N, L, ...]``.
+      encoder_params: of the clusters' own, every leaf ``[N, L, ...]``.
       config: sizes.
       x: embedded tokens ``[N, B, S, h]``.
       mask: ``[N, B, S]``.
@@ -72,6 +74,8 @@ def encode_clusters(
       execution: ``sharded`` runs on the mesh of ``mesh.make_pipeline_mesh``.
       micro_batches: ``M_n [N]``, divisors of that of the execution, which reads them where they
         are decided. Another number gives the same values at another time.
+      base: the other parameters, which all clusters share, every leaf ``[L, ...]``. There is no
+        gradient by them.
 
     Returns:
       Activations ``[N, B, S, h]`` of x's type. Under ``jax.jit`` a partition that does not fit
@@ -83,22 +87,28 @@ def encode_clusters(
     """
     if execution.backend == "sequential":
         # One batched product for all clusters instead of a loop over them.
-        run = jax.vmap(lambda params, *rest: encode(params, config, *rest))
+        run = jax.vmap(lambda own, *rest: encode(join(own, base or {}), config, *rest))
         return run(encoder_params, x, mask, keys)
-    slots, stages = stage_slots(encoder_params, config, segments, execution)
-    return run_slots(slots, config, x, mask, stages, keys, execution, micro_batches)
+    slots, base_slots, stages = stage_slots(encoder_params, config, segments, execution, base)
+    rest = x, mask, stages, keys, execution, micro_batches, base_slots
+    return run_slots(slots, config, *rest)
 
 
 def stage_slots(
-    encoder_params: Params, config: EncoderConfig, segments: Array | None, execution: Execution
-) -> tuple[Params, Array]:
+    encoder_params: Params,
+    config: EncoderConfig,
+    segments: Array | None,
+    execution: Execution,
+    base: Params | None = None,
+) -> tuple[Params, Params, Array]:
     """Slots of the stages that execute a partition, and the blocks of each.
 
     The arguments are those of ``encode_clusters``. A stage is a device of the network, or several
     that share one of the mesh.
 
     Returns:
-      Leaves ``[N, stages, capacity, ...]``, and ``[N, stages]``.
+      Leaves ``[N, stages, capacity, ...]`` of the clusters' own parameters, the same of the base,
+      and ``[N, stages]``.
 
     Raises:
       InputError: on a partition that is missing or does not fit.
@@ -111,7 +121,8 @@ def stage_slots(
     if execution.backend == "sharded":
         columns = make_pipeline_mesh(*segments.shape).shape[STAGE]
         segments, capacity = fold_stages(segments, blocks, capacity, columns)
-    return gather_slots(encoder_params, segments, capacity), segments
+    own = gather_slots(encoder_params, segments, capacity)
+    return own, gather_slots(base or {}, segments, capacity, shared=True), segments
 
 
 def run_slots(
@@ -123,13 +134,15 @@ def run_slots(
     keys: Array | None,
     execution: Execution,
     micro_batches: Array | None = None,
+    base_slots: Params | None = None,
 ) -> Array:
     """``encode_clusters`` as a pipeline, from slots ``[N, K, capacity, ...]`` already gathered.
 
     ``sharded`` needs a mesh with a column for every stage.
     """
     fits = check_pipeline(slots, config, x, segments, execution.micro_batches)
-    inputs, most = (slots, x, mask, segments, keys), execution.micro_batches
+    base_slots, most = base_slots or {}, execution.micro_batches
+    inputs = slots, base_slots, x, mask, segments, keys
     if execution.backend == "sharded":
         lag = None
         if execution.decided and micro_batches is not None:
@@ -147,6 +160,7 @@ def _forward_vmapped(
     config: EncoderConfig,
     micro_batches: int,
     slots: Params,
+    base_slots: Params,
     x: Array,
     mask: Array,
     segments: Array,
@@ -158,6 +172,7 @@ def _forward_vmapped(
     stage without a micro-batch (a bubble) and a slot without a block compute like the others, and
     their results are not read.
     """
+    slots = join(slots, base_slots)
     stages, capacity = jax.tree.leaves(slots)[0].shape[:2]
     inputs, masks, all_keys = cut((narrowed(x, config), mask, keys), micro_batches)  # [M, b, ...]
     block_ids, filled = segment_layout(segments, capacity)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from collapipe_jax.models.adapters import join
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encoder_block
 from collapipe_jax.models.layers import PRODUCT, Params, layer_keys
@@ -32,6 +33,7 @@ class Stage(NamedTuple):
     size: Array  # number of its blocks, [], at most the capacity
     mask: Array  # [M, b, S]
     keys: Array | None  # [M, b]
+    base: Params  # the blocks' other parameters, which get no gradient, every leaf [capacity, ...]
 
     def forward(self, x: Array, number: Array, busy: Array, kept: Kept) -> tuple[Array, Kept]:
         """The stage's blocks on one micro-batch.
@@ -92,11 +94,11 @@ class Stage(NamedTuple):
         shape = rows, len(jax.tree.leaves(self.slots)[0])
         return [jnp.full((*shape, *leaf.shape), jnp.nan, leaf.dtype) for leaf in kept]
 
-    def _block(self, slot: Array | int, number: Array | int) -> tuple[Params, Array, Array | None]:
-        """Parameters of a block, mask and keys of a micro-batch."""
-        params = jax.tree.map(lambda leaf: leaf[slot], self.slots)
+    def _block(self, slot: Array | int, number: Array | int) -> tuple:
+        """Parameters and base of a block, mask and keys of a micro-batch."""
+        params, base = jax.tree.map(lambda leaf: leaf[slot], (self.slots, self.base))
         keys = None if self.keys is None else self.keys[number]
-        return params, self.mask[number], layer_keys(keys, self.first + slot)
+        return params, base, self.mask[number], layer_keys(keys, self.first + slot)
 
 
 def _block_forward(config: EncoderConfig, x: Array, *rest: Any) -> tuple[Array, Kept]:
@@ -116,18 +118,20 @@ def _block_backward(
 
 
 def _linearise(
-    config: EncoderConfig, x: Array, params: Params, mask: Array, keys: Array | None
+    config: EncoderConfig, x: Array, params: Params, base: Params, mask: Array, keys: Array | None
 ) -> tuple[Array, Any]:
     """A block's output and its ``jax.vjp``, a pytree of arguments and other kept arrays.
 
     See https://docs.jax.dev/en/latest/301/vjp-objects.html.
     """
 
-    def run(x: Array, params: Params, mask: Array, keys: Array | None) -> Array:
+    def run(x: Array, params: Params, base: Params, mask: Array, keys: Array | None) -> Array:
+        # The base is an argument, so that it is none of the arrays that are kept.
+        params = join(params, jax.lax.stop_gradient(base))
         return encoder_block(params, config, x, mask, keys)
 
     run = jax.checkpoint(run, prevent_cse=False, policy=_policy(config))
-    return jax.vjp(run, x, params, mask, keys)
+    return jax.vjp(run, x, params, base, mask, keys)
 
 
 def _policy(config: EncoderConfig) -> Callable[..., bool]:

@@ -45,6 +45,7 @@ class Step(NamedTuple):
     data: Any  # leaves [N, B, ...]
     micro_batches: int  # M, a divisor of B (static)
     keys: Array | None = None  # [N, B]
+    base: Params | None = None  # parameters without a gradient, leaves [N, K, capacity, ...]
 
 
 class Gradients(NamedTuple):
@@ -64,7 +65,7 @@ def gpipe(step: Step) -> tuple[tuple[Array, Any], Gradients]:
 
     def run(slots: Params, x: Array) -> Array:
         rest = step.mask, step.segments, step.keys, Execution("sharded", step.micro_batches)
-        return run_slots(slots, step.config, x, *rest)
+        return run_slots(slots, step.config, x, *rest, base_slots=step.base)
 
     encoded, pull_back = jax.vjp(run, step.slots, step.x)
     by_head = jax.value_and_grad(step.loss, argnums=(0, 1), has_aux=True)
@@ -135,25 +136,26 @@ def one_f_one_b(step: Step) -> tuple[tuple[Array, Any], Gradients]:
     """
     static, rest = (step.config, step.micro_batches), (step.mask, step.segments, step.keys)
     fits = check_pipeline(step.slots, step.config, step.x, step.segments, step.micro_batches)
-    in_specs = ON_DEVICE, EVERYWHERE, ON_CLUSTER, ON_CLUSTER, ON_CLUSTER, ON_CLUSTER
+    in_specs = ON_DEVICE, ON_DEVICE, EVERYWHERE, *(ON_CLUSTER,) * 4
     out_specs = ON_CLUSTER, Gradients._make((ON_DEVICE, ON_CLUSTER, ON_CLUSTER))
     on_stage = functools.partial(_on_stage, static, step.loss)
     run = shard(on_stage, step.segments.shape, in_specs, out_specs)
-    return run(step.slots, step.head, step.x, rest, step.data, fits)
+    return run(step.slots, step.base or {}, step.head, step.x, rest, step.data, fits)
 
 
 def _on_stage(
     static: tuple[EncoderConfig, int],
     loss: Loss,
     slots: Params,
+    base: Params,
     head: Params,
     x: Array,
     rest: tuple,
     data: Any,
     fits: Array,
 ) -> tuple[tuple[Array, Any], Gradients]:
-    """Inside ``shard``: all ticks of a stage; ``static``, slots, rest as in ``own_stage``."""
-    (config, micro_batches), stage = static, own_stage(static, slots, rest)
+    """Inside ``shard``: all ticks of a stage; static, slots, base, rest as in ``own_stage``."""
+    (config, micro_batches), stage = static, own_stage(static, slots, base, rest)
     inputs, data = cut((x, data), micro_batches)
     index, stages = jax.lax.axis_index(STAGE), jax.lax.axis_size(STAGE)
     is_first, is_last = index == 0, index == stages - 1

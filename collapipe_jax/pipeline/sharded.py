@@ -34,6 +34,7 @@ def forward_sharded(
     config: EncoderConfig,
     granules: int,
     slots: Params,
+    base_slots: Params,
     x: Array,
     mask: Array,
     segments: Array,
@@ -46,25 +47,29 @@ def forward_sharded(
     of equal parts of a mini-batch, and ``lag``, those of a micro-batch ``[N]``; None is 1.
     """
     static, rest = (config, granules), (mask, segments, keys, lag)
-    return _pipeline(static, slots, narrowed(x, config), rest).astype(x.dtype)
+    return _pipeline(static, slots, narrowed(x, config), base_slots, rest).astype(x.dtype)
 
 
-def _pipeline_value(static: tuple, slots: Params, x: Array, rest: tuple) -> Array:
+def _pipeline_value(static: tuple, slots: Params, x: Array, base: Params, rest: tuple) -> Array:
     """The forward flow, which keeps nothing."""
-    return _flow_forward(static, False, slots, x, rest)[0]
+    return _flow_forward(static, False, slots, x, base, rest)[0]
 
 
-def _pipeline_forward(static: tuple, slots: Params, x: Array, rest: tuple) -> tuple[Array, tuple]:
-    y, kept = _flow_forward(static, True, slots, x, rest)
-    return y, (slots, rest, kept)
+def _pipeline_forward(
+    static: tuple, slots: Params, x: Array, base: Params, rest: tuple
+) -> tuple[Array, tuple]:
+    y, kept = _flow_forward(static, True, slots, x, base, rest)
+    return y, (slots, base, rest, kept)
 
 
 def _pipeline_backward(static: tuple, residual: tuple, cotangent: Array) -> tuple:
-    """Gradients from the last stage to the first."""
-    slots, rest, kept = residual
+    """Gradients from the last stage to the first; the base has none."""
+    slots, base, rest, kept = residual
 
-    def on_stage(slots: Params, rest: tuple, kept: Kept, cotangent: Array) -> tuple[Params, Array]:
-        stage = own_stage(static, slots, rest)
+    def on_stage(
+        slots: Params, base: Params, rest: tuple, kept: Kept, cotangent: Array
+    ) -> tuple[Params, Array]:
+        stage = own_stage(static, slots, base, rest)
 
         def run(x: Array, number: Array, busy: Array, sums: Params) -> tuple[Array, Params]:
             return stage.backward(x, number, busy, kept, sums)
@@ -73,9 +78,9 @@ def _pipeline_backward(static: tuple, residual: tuple, cotangent: Array) -> tupl
         outputs, gradients = _flow(run, cut(cotangent, static[1]), sums, -1, rest[3])
         return gradients, outputs.reshape(cotangent.shape)
 
-    specs = ON_DEVICE, ON_CLUSTER, ON_DEVICE, ON_CLUSTER
+    specs = ON_DEVICE, ON_DEVICE, ON_CLUSTER, ON_DEVICE, ON_CLUSTER
     run = shard(on_stage, rest[1].shape, specs, (ON_DEVICE, ON_CLUSTER))
-    return *run(slots, rest, kept, cotangent), None
+    return *run(slots, base, rest, kept, cotangent), None, None
 
 
 _pipeline = jax.custom_vjp(_pipeline_value, nondiff_argnums=(0,))
@@ -83,33 +88,34 @@ _pipeline.defvjp(_pipeline_forward, _pipeline_backward)
 
 
 def _flow_forward(
-    static: tuple, keeps: bool, slots: Params, x: Array, rest: tuple
+    static: tuple, keeps: bool, slots: Params, x: Array, base: Params, rest: tuple
 ) -> tuple[Array, Kept]:
     """Activations from the first stage to the last, with the kept arrays if asked for."""
 
-    def on_stage(slots: Params, x: Array, rest: tuple) -> tuple[Array, Kept]:
-        stage, inputs = own_stage(static, slots, rest), cut(x, static[1])
+    def on_stage(slots: Params, base: Params, x: Array, rest: tuple) -> tuple[Array, Kept]:
+        stage, inputs = own_stage(static, slots, base, rest), cut(x, static[1])
         kept = stage.empty_kept(inputs[0], len(inputs)) if keeps else []
         outputs, kept = _flow(stage.forward, inputs, kept, 1, rest[3])
         return outputs.reshape(x.shape), kept
 
-    specs = ON_DEVICE, ON_CLUSTER, ON_CLUSTER
-    return shard(on_stage, rest[1].shape, specs, (ON_CLUSTER, ON_DEVICE))(slots, x, rest)
+    specs = ON_DEVICE, ON_DEVICE, ON_CLUSTER, ON_CLUSTER
+    return shard(on_stage, rest[1].shape, specs, (ON_CLUSTER, ON_DEVICE))(slots, base, x, rest)
 
 
-def own_stage(static: tuple[EncoderConfig, int], slots: Params, rest: tuple) -> Stage:
+def own_stage(static: tuple[EncoderConfig, int], slots: Params, base: Params, rest: tuple) -> Stage:
     """Inside ``shard``: the stage of a device.
 
     Args:
       static: sizes, and number of granules.
-      slots: of the stage, every leaf ``[capacity, ...]``.
+      slots, base: parameters of the stage, every leaf ``[capacity, ...]``.
       rest: its cluster's mask ``[B, S]``, segments ``[K]`` and keys ``[B]`` or None, and more.
     """
     (config, count), index = static, jax.lax.axis_index(STAGE)
     mask, sizes, keys, *_ = rest
     size = jnp.minimum(sizes[index], len(jax.tree.leaves(slots)[0]))
     first = (jnp.cumsum(sizes) - sizes)[index]
-    return Stage(config, slots, first, size, *cut((mask, keys), count))
+    mask, keys = cut((mask, keys), count)
+    return Stage(config, slots, first, size, mask, keys, base)
 
 
 def _flow(

@@ -27,17 +27,20 @@ def segment_layout(segments: Array, capacity: int) -> tuple[Array, Array]:
     return jnp.where(mask, starts + slots, 0), mask
 
 
-def gather_slots(encoder_params: Params, segments: Array, capacity: int) -> Params:
+def gather_slots(
+    encoder_params: Params, segments: Array, capacity: int, *, shared: bool = False
+) -> Params:
     """Slots ``[N, K, capacity, ...]`` of stacks ``[N, L, ...]``; empty ones repeat block 0.
 
-    Its transpose is a scatter, so gradients by the slots flow back into the stacks.
+    A stack ``[L, ...]`` may be ``shared`` by all clusters. The transpose is a scatter, so
+    gradients by the slots flow back into the stacks.
     """
 
     def gather(stack: Params, sizes: Array) -> Params:
         block_ids, _ = segment_layout(sizes, capacity)
         return jax.tree.map(lambda leaf: leaf[block_ids], stack)
 
-    return jax.vmap(gather)(encoder_params, segments)
+    return jax.vmap(gather, in_axes=(None if shared else 0, 0))(encoder_params, segments)
 
 
 def holds(segments: Array | np.ndarray, blocks: int, capacity: int) -> Array | np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 from collapipe_jax.errors import InputError, Known, collect, under_keys
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.models import counts
+from collapipe_jax.models.adapter_files import save_adapters
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
@@ -43,6 +44,7 @@ class BertObjective(Objective):
     model: BertWithHead
     # Parameters of BERT to start from, as of ``load_bert``, or None
     pretrained: Params | None = None
+    pretrained_folder: str = ""  # where they were read
     piece_dropout: float = 0.0  # rate as in ``WordPiece.drop_pieces``, in training
 
     @classmethod
@@ -66,6 +68,7 @@ class BertObjective(Objective):
             ),
             data=data,
             pretrained=pretrained,
+            pretrained_folder=model["pretrained"],
             piece_dropout=task["piece_dropout"],
         )
 
@@ -109,10 +112,24 @@ class BertObjective(Objective):
         sizes = self.model.sizes
         deviation = sizes.initial_deviation or sizes.width**-0.5
         sizes = dataclasses.replace(sizes, initial_deviation=deviation)
-        settings = label_settings(self.data.labels, pools=self.pools) | {TASK_KEY: self.kind}
+        self._export_vocabulary(folder)
+        save_bert(folder, sizes, body, self._settings)
+
+    def export_adapters(self, params: Params, folder: str | os.PathLike[str]) -> None:
+        """Write adapters, head and vocabulary as PEFT lays them out, where a BERT is on file."""
+        if self.pretrained_folder:
+            self._export_vocabulary(folder)
+            base = Path(self.pretrained_folder).absolute()
+            save_adapters(Path(folder), self.model.sizes, params, base, self._settings)
+
+    def _export_vocabulary(self, folder: str | os.PathLike[str]) -> None:
         length = self.data.train.token_ids.shape[1]
         self.data.wordpiece.save_pretrained(Path(folder), length)
-        save_bert(folder, sizes, body, settings)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """Keys of ``config.json`` that are no sizes."""
+        return label_settings(self.data.labels, pools=self.pools) | {TASK_KEY: self.kind}
 
 
 def make_sizes(config: Config) -> BertConfig:
@@ -207,5 +224,5 @@ def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Pa
         remedy = f"Lower it to {found.positions} or less"
         raise InputError("task.source_length", wanted.positions, problem, remedy)
     chosen = ("dropout_rate", "attention_dropout_rate", "attention")
-    chosen += ("rematerialise", "compute_dtype")
+    chosen += ("rematerialise", "compute_dtype", "adapters")
     return dataclasses.replace(found, **{key: getattr(wanted, key) for key in chosen}), params

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.models.adapter_files import ADAPTER_CONFIG, load_adapted_bert
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch, logits, predict
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import load_labelling_bert
@@ -22,7 +23,7 @@ class BertPredictor(Predictor):
 
     Args:
       folder: with ``config.json``, ``model.safetensors``, ``vocab.txt`` and
-        ``tokenizer_config.json``.
+        ``tokenizer_config.json``; or with adapters of another model in place of the second.
       pools: whether the model must label whole texts, or every token.
 
     Raises:
@@ -30,7 +31,8 @@ class BertPredictor(Predictor):
     """
 
     def __init__(self, folder: Path, *, pools: bool):
-        sizes, params, self.labels = load_labelling_bert(folder)
+        read = load_adapted_bert if (folder / ADAPTER_CONFIG).exists() else load_labelling_bert
+        sizes, params, self.labels = read(folder)
         if ("pooler" in params) != pools:
             problem = "holds a model for tags" if pools else "holds a model for classes of texts"
             remedy = "Correct collapipe_task in its config.json"

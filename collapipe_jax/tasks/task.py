@@ -93,10 +93,13 @@ class Objective(abc.ABC):
         """Final scores on the test set beside those of trivial answers, as plain values."""
 
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:  # noqa: B027
-        """Write the trained model for ``Task.load``.
+        """Write the trained model for ``Task.load``; its adapters are in its weights.
 
         Its ``config.json``, the last file to be written, names the task as ``collapipe_task``.
         """
+
+    def export_adapters(self, params: Params, folder: str | os.PathLike[str]) -> None:  # noqa: B027
+        """Write what adapters add to the model that training started from, for ``Task.load``."""
 
     def save(self, folder: str | os.PathLike[str]) -> None:  # noqa: B027
         """Write what a user of the parameters needs besides: vocabulary and labels."""

@@ -16,6 +16,7 @@ from rich.console import Console
 from collapipe_jax import hosts
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.experiment import Experiment
+from collapipe_jax.errors import InputError
 from collapipe_jax.federated.bound_constants import BoundConstants, estimate_constants
 from collapipe_jax.federated.learner import LearningReport
 from collapipe_jax.files.atomic import append_line, read_object, write_json, write_text
@@ -23,6 +24,7 @@ from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run
 from collapipe_jax.files.lock import alone
 from collapipe_jax.files.results import read_settings
 from collapipe_jax.files.workdir import added_rounds, make_workdir, open_workdir
+from collapipe_jax.models.adapters import NO_BASE, add_adapters, digest, fuse, join, split
 from collapipe_jax.models.layers import Params
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.simulation.environment import SystemState
@@ -74,12 +76,13 @@ class RunState(NamedTuple):
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    learning_key, _ = jax.random.split(run_key(experiment, 1, "model"))
+    learning_key, adapter_key = jax.random.split(run_key(experiment, 1, "model"))
     objective, learner = experiment.objective, experiment.learner
     params = objective.starting_params(_fresh_params(learning_key, model=objective.model))
+    params = add_adapters(adapter_key, params, objective.model.sizes.adapters)
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
     learning = jax.device_put(_fresh_learning(learner, params), learning_place(experiment))
-    best = learning.scored_params if experiment.config["evaluation"]["keep_best"] else None
+    best = learning.trained if experiment.config["evaluation"]["keep_best"] else None
     return RunState(learning, initial_network(experiment), best)
 
 
@@ -106,6 +109,11 @@ def _mesh_note(experiment: Experiment) -> str:
     (rows, columns), there = mesh.devices.shape, len(jax.devices())
     note = f"{rows} x {columns} devices run {problem.clusters} clusters x {problem.devices} stages"
     return note if mesh.size == there else f"{note}; {there - mesh.size} are idle"
+
+
+def _without_base(state: RunState) -> RunState:
+    """What a checkpoint holds: the base is what training starts from, and stays so."""
+    return state._replace(learning=state.learning._replace(base=NO_BASE))
 
 
 class OngoingRun:
@@ -159,10 +167,14 @@ class OngoingRun:
     def start(self) -> RunState:
         """A fresh state, or that of the newest checkpoint; its history is taken over."""
         state, self.history = initial_run_state(self.experiment), History({})
+        self._base = state.learning.base
+        self._base_digest = digest(self._base)
         if (done := self._checkpoints.latest()) is not None:
-            state, record = self._checkpoints.load(done, state)
+            state, record = self._checkpoints.load(done, _without_base(state))
             if array := broken_array(state.learning):
                 raise self._checkpoints.damaged(done, f"has numbers that are not finite in {array}")
+            self._check_base(record.get("base_digest"))
+            state = state._replace(learning=state.learning._replace(base=self._base))
             self.history = History(record["history"])
         kept, self._best = self.history.pop(), _copied(state.best)
 
@@ -237,8 +249,10 @@ class OngoingRun:
             self._break_down(self.done - 1, f"it left numbers that are not finite in {array}")
         if self.breakdown:
             return
-        record = {"history": self.history.pop(), "constants": self.constants}
-        self._checkpoints.save(self.done, state._replace(best=self._best), record)
+        record: dict[str, Any] = {"history": self.history.pop(), "constants": self.constants}
+        if self._base_digest is not None:
+            record["base_digest"] = self._base_digest
+        self._checkpoints.save(self.done, _without_base(state)._replace(best=self._best), record)
 
     def finish(self, params: Params) -> TrainedRun:
         """Test and export the trained model, unless that is done.
@@ -246,12 +260,11 @@ class OngoingRun:
         It has these parameters, or those of the best score where the run keeps them.
         """
         if self._best is not None and np.isfinite(self.history.best_score):
-            params = jax.device_put(self._best, learning_place(self.experiment))
+            params = jax.device_put(join(self._best, self._base), learning_place(self.experiment))
         path = self.folder / "summary.json"
         if hosts.on_first(lambda: read_object(path) is None):
             summary = summarise(self.experiment, params, load_run(self.folder).history)
-            objective = self.experiment.objective
-            hosts.on_first(lambda: objective.export(params, self.folder / "model"))
+            hosts.on_first(lambda: self._export(params))
             hosts.on_first(lambda: write_json(path, summary))  # last of all
         record = load_run(self.folder)
         return TrainedRun(params, record.history, read_object(path) or {}, record)
@@ -262,6 +275,23 @@ class OngoingRun:
         self.breakdown = f"{self.folder} in round {index} ({problem}), {kept} rounds are kept"
         told = {"round": index, "problem": problem}
         hosts.on_first(lambda: write_json(self.folder / BREAKDOWN, told))
+
+    def _check_base(self, found: Any) -> None:
+        """Refuse adapters of another base than the one that training would go on with."""
+        own = self._base_digest
+        if own is not None and not np.array_equal(own, found):
+            source = self.experiment.config["model"]["pretrained"]
+            problem = "the adapters in the checkpoint were trained on other weights"
+            remedy = "Put those weights back, or train anew in another folder"
+            raise InputError("model.pretrained", source, problem, remedy)
+
+    def _export(self, params: Params) -> None:
+        """Write the model with its adapters in its weights, and the adapters alone."""
+        objective = self.experiment.objective
+        adapters = objective.model.sizes.adapters
+        if adapters is not None:
+            objective.export_adapters(params, self.folder / "adapters")
+        objective.export(fuse(params, adapters), self.folder / "model")
 
     def energy_over_budget(self) -> float:
         """Mean energy of a round over its budget, that of the worst node."""
@@ -278,7 +308,7 @@ class OngoingRun:
             scored = params(scored=True)
             loss, score = map(np.float32, self.experiment.objective.validate(scored))
             if self._best is not None and score > self.history.best_score:
-                self._best = _copied(scored)
+                self._best = _copied(split(scored)[0])
             if evaluation["by_cluster"]:
                 clusters = cluster_scores(self.experiment, scored)
         found = {"validation_loss": np.float32(loss), "score": score}

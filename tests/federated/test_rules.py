@@ -30,8 +30,8 @@ OPTIMUM = np.linalg.solve(np.tensordot(WEIGHTS, HESSIANS, 1), WEIGHTS @ SLOPES)
 EVERYONE = (True,) * CLIENTS
 
 
-def quadratic_gradients(copies, decoder, batch, key):
-    del batch, key
+def quadratic_gradients(copies, decoder, base, batch, key):
+    del base, batch, key
     gradient = jnp.einsum("nij,nj->ni", HESSIANS, copies["w"]) - SLOPES
     nothing = jnp.zeros(CLIENTS)
     return StepGradients({"w": gradient}, decoder, nothing, nothing + 1.0, jnp.zeros(()))
@@ -45,7 +45,7 @@ class Quadratics:
         own = make_optimizer(client, RATE)
         optimizers = Optimizers(client=own, decoder=own, server=average).transformations
         self.method: Method = Method(optimizers, Rules(**rules), SimpleNamespace())
-        self.state = initial_state({"w": jnp.zeros(SIZE)}, None, self.method, CLIENTS)
+        self.state = initial_state({"w": jnp.zeros(SIZE)}, None, {}, self.method, CLIENTS)
         self._round = jax.jit(self._one, static_argnames="steps")
 
     def _one(self, state, present, index, steps):

@@ -6,8 +6,14 @@ import optax
 import pytest
 
 from collapipe_jax.models import counts
+from collapipe_jax.models.adapters import add_adapters, join, split
 from collapipe_jax.models.bert import BertWithHead
-from collapipe_jax.models.config import BertConfig, TransformerConfig
+from collapipe_jax.models.config import (
+    LINEAR_LAYERS,
+    AdapterConfig,
+    BertConfig,
+    TransformerConfig,
+)
 from collapipe_jax.models.encoder import encoder_block, init_encoder
 from collapipe_jax.models.transformer import (
     TranslationBatch,
@@ -79,6 +85,33 @@ def test_block_flops_are_those_that_xla_counts(width, feed_forward_width, sequen
     stated = counts.block_flops(sequence, width, feed_forward_width)
     assert counted == pytest.approx(stated, rel=0.05)
     assert both - counted == pytest.approx(2.0 * stated, rel=0.05)
+
+
+@pytest.mark.parametrize("targets", [("query", "value"), LINEAR_LAYERS])
+def test_work_of_a_block_with_adapters_is_what_xla_counts(targets):
+    width, inner, sequence = 256, 512, 64
+    adapters = AdapterConfig(rank=16, alpha=16.0, targets=targets)
+    config = make_config(width, inner, encoder_blocks=1, adapters=adapters)
+    whole = {"embedding": {}, "encoder": init_encoder(jax.random.key(0), config)}
+    trained, base = (
+        jax.tree.map(lambda leaf: leaf[0], part["encoder"])
+        for part in split(add_adapters(jax.random.key(1), whole, adapters))
+    )
+    x, mask = jnp.ones((BATCH, sequence, width)), jnp.ones((BATCH, sequence), bool)
+
+    def forward(trained, x):
+        return encoder_block(join(trained, base), config, x, mask)
+
+    def forward_and_backward(trained, x, cotangent):
+        y, pull_back = jax.vjp(forward, trained, x)
+        return y, pull_back(cotangent)
+
+    counted = flops_of(forward, trained, x) / BATCH
+    both = flops_of(forward_and_backward, trained, x, x) / BATCH
+    stated = counts.adapted_block_flops(sequence, width, inner, adapters)
+    assert counted == pytest.approx(stated[0], rel=0.05)
+    assert both - counted == pytest.approx(stated[1], rel=0.05)
+    assert optax.tree.size(trained) == counts.adapter_parameters(width, inner, adapters)
 
 
 def test_a_rematerialised_block_runs_forward_twice():

@@ -1,0 +1,145 @@
+"""Adapters of a BERT in the layout of PEFT, beside the checkpoint that they change.
+
+A folder holds ``adapter_config.json`` and ``adapter_model.safetensors``, which ``PeftModel``
+reads, and ``config.json`` with the labels. Head and pooler are modules to save there.
+Layout: https://huggingface.co/docs/peft/developer_guides/checkpoint.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors.numpy import save
+
+from collapipe_jax.errors import InputError, under_keys
+from collapipe_jax.files.atomic import write_bytes, write_text
+from collapipe_jax.models.adapters import add_adapters, digest, fuse, join, split
+from collapipe_jax.models.config import LINEAR_LAYERS, AdapterConfig, BertConfig
+from collapipe_jax.models.layers import Params, init_linear
+from collapipe_jax.models.pretrained import (
+    as_tensors,
+    encoder_pattern,
+    fill_params,
+    load_bert,
+    name_with_head,
+    read_labels,
+)
+from collapipe_jax.models.tensor_files import CONFIG, read_json, read_tensors
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_BASE_DIGEST = "collapipe_base_sha256"
+_PREFIX = "base_model.model."
+
+# Keys that change what adapters compute, with the values that ours have; all may be absent.
+_REQUIRED: dict[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "fan_in_fan_out": (False,),
+    "use_rslora": (False,),
+    "use_dora": (False,),
+    "rank_pattern": ({}, None),
+    "alpha_pattern": ({}, None),
+}
+
+_read_json = functools.partial(read_json, remedy="Take the original file")
+
+
+def save_adapters(
+    folder: Path, sizes: BertConfig, params: Params, base: Path, settings: Mapping[str, Any]
+) -> None:
+    """Write adapters and head for :func:`load_adapted_bert` and PEFT, ``config.json`` the last.
+
+    Args:
+      folder: made where it is missing.
+      sizes: with adapters.
+      params: of the whole model, ``{"embedding", "encoder", "decoder"}``.
+      base: the checkpoint's folder.
+      settings: keys of ``config.json``, with ``id2label`` and ``architectures``.
+    """
+    trained, frozen = split(jax.tree.map(np.asarray, params))
+    adapters, own = sizes.adapters, {"encoder": trained["encoder"]} | trained["decoder"]
+    if adapters is None or (numbers := digest(frozen)) is None:
+        raise InputError("model.adapter_rank", 0, "the model has no adapters", "Give 1 or more")
+    tensors = {
+        _PREFIX + name_with_head(name): np.ascontiguousarray(tensor)
+        for name, tensor in as_tensors(own).items()
+    }
+    maps = "|".join(encoder_pattern(target) for target in adapters.targets)
+    document = {key: allowed[0] for key, allowed in _REQUIRED.items()} | {
+        "task_type": "SEQ_CLS" if "pooler" in own else "TOKEN_CLS",
+        "base_model_name_or_path": str(base),
+        "r": adapters.rank,
+        "lora_alpha": adapters.alpha,
+        "lora_dropout": 0.0,
+        # An expression, since the name of a block's last map ends that of another.
+        "target_modules": f".*({maps})",
+        "modules_to_save": ["classifier", *(["pooler"] if "pooler" in own else [])],
+        "inference_mode": True,
+    }
+    write_bytes(folder / ADAPTER_WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    write_text(folder / ADAPTER_CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
+    settings = {**settings, _BASE_DIGEST: numbers.tobytes().hex(), "model_type": "bert"}
+    write_text(folder / CONFIG, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+
+def load_adapted_bert(folder: Path) -> tuple[BertConfig, Params, tuple[str, ...]]:
+    """A base with adapters in its weights; results as of ``load_labelling_bert``.
+
+    Raises:
+      InputError: on a missing or unreadable file, another kind of adapter, a base that is
+        missing or that was changed, or tensors that are missing, unknown or of another shape.
+    """
+    document, settings = _read_json(folder / ADAPTER_CONFIG), _read_json(folder / CONFIG)
+    for key, allowed in _REQUIRED.items():
+        if (found := document.get(key, allowed[0])) not in allowed:
+            remedy = f"Take adapters where it is {allowed[0]!r}"
+            raise InputError(f"{folder / ADAPTER_CONFIG}: {key}", found, "is not supported", remedy)
+    labels, path = read_labels(folder / CONFIG, settings), folder / ADAPTER_WEIGHTS
+    tensors = read_tensors(path, lambda name: name.removeprefix(_PREFIX).removeprefix("bert."))
+    base_key = f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"
+    with under_keys({"directory": base_key}):
+        sizes, base = load_bert(document.get("base_model_name_or_path", ""))
+    body = {name: base[name] for name in ("embedding", "encoder")}
+    _check_base(base_key, document["base_model_name_or_path"], body, settings)
+    adapters = AdapterConfig(
+        rank=document["r"], alpha=document["lora_alpha"], targets=_targets(tensors)
+    )
+
+    def init(key: jax.Array) -> Params:
+        trained, _ = split(add_adapters(key, body, adapters))
+        head = {"head": init_linear(key, sizes.width, len(labels), sizes)}
+        return {"encoder": trained["encoder"]} | head
+
+    expected = jax.eval_shape(init, jax.random.key(0))
+    if "pooler.dense.weight" in tensors:
+        expected["pooler"] = jax.eval_shape(lambda: base["pooler"])
+    own = fill_params(path, expected, tensors)
+    encoder = join(own.pop("encoder"), body["encoder"])
+    whole = fuse(body | {"encoder": encoder}, adapters)
+    if "pooler" in base:
+        whole["pooler"] = base["pooler"]
+    return sizes, whole | own, labels
+
+
+def _targets(tensors: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """Maps that have an adapter in some block."""
+
+    def is_adapted(target: str) -> bool:
+        pattern = re.compile(encoder_pattern(target) + r"\.lora_A\.weight")
+        return any(map(pattern.fullmatch, tensors))
+
+    return tuple(filter(is_adapted, LINEAR_LAYERS))
+
+
+def _check_base(key: str, path: str, base: Params, settings: Mapping[str, Any]) -> None:
+    """Refuse another base than that of the training, where the adapters tell it."""
+    stated = settings.get(_BASE_DIGEST)
+    numbers = digest(base)
+    if stated is not None and (numbers is None or numbers.tobytes().hex() != stated):
+        problem = "the adapters were trained on other weights"
+        raise InputError(key, path, problem, "Name the folder with those weights")
