@@ -15,6 +15,7 @@ from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.federated.optimizers import OPTIMIZERS, SCHEDULES
+from collapipe_jax.models.bert import HEADS, POOLINGS
 from collapipe_jax.models.config import ATTENTIONS, DTYPES
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
@@ -322,6 +323,27 @@ KEYS: dict[str, Any] = {
         ),
         compute_dtype=key("float32", "type of products, summed in 32 bits", choices=DTYPES),
         initial_deviation=key(0.0, "deviation of fresh weights; 0 is LeCun's law", _RATE),
+        pooling=key(
+            "first",
+            "of classification, what the pooler maps: the hidden state of `[CLS]`, or the mean of "
+            "all pieces",
+            choices=POOLINGS,
+            why="as BERT",
+        ),
+        head=key(
+            "linear",
+            "of tagging: `linear` chooses each tag on its own, `bio` the best sequence of tags "
+            "that BIO allows, `crf` learns scores of pairs of tags besides",
+            choices=HEADS,
+            why="as BERT; `crf` needs `label_smoothing` 0 (Lafferty et al. 2001)",
+        ),
+        ngram_buckets=key(
+            0,
+            "rows of the table of hashed character n-grams, whose mean joins the embedding of a "
+            "word's first piece; of BERT, 0 is off",
+            ">= 0",
+            why="off, as in BERT; Bojanowski et al. (2017)",
+        ),
     ),
     "pipeline": section(
         Workload,
@@ -377,6 +399,15 @@ KEYS: dict[str, Any] = {
         ),
         text_column=key("", "column or key of texts to classify; empty is `text`"),
         label_column=key("", "column or key of classes; empty is `category` or `label`"),
+        tagged=key(
+            False, "of masked_lm: files hold words with tags, as those of tagging do, not texts"
+        ),
+        masked_share=key(
+            0.15, "share of pieces that masked_lm hides", "> 0 and < 1", why="Devlin et al. (2019)"
+        ),
+        whole_words=key(
+            False, "masked_lm hides words in place of pieces", why="as first published"
+        ),
         labels=key(0, "labels, classes or tags with `O`; 0 has training count them in its files"),
         domains=key("", "JSON {domain: [class, ...]}, the keys of a natural split"),
         vocabulary=key("", "vocab.txt of WordPiece; without, it is learned from the training set"),

@@ -1,10 +1,10 @@
-"""What tagging and classification with BERT share: sizes, start, predictions, export."""
+"""What the tasks with BERT share: sizes, start, n-grams, predictions, export."""
 
 import abc
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,18 +19,15 @@ from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import label_settings, load_bert, save_bert
 from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks.corpora import LabelledSets
+from collapipe_jax.tasks.ngrams import MOST, WordNgrams
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
 from collapipe_jax.tasks.task import TASK_KEY, Config, ModelCounts, Objective, in_batches
 
 _FILES = ("train", "validation", "test", "vocabulary")
 _COUNTS = ("samples", "validation_samples", "labels")
-READS = frozenset(
-    {
-        "model.pretrained",
-        *(f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)),
-    }
-)
+MODEL_READS = frozenset({"model.pretrained", "model.ngram_buckets"})
+READS = MODEL_READS | {f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)}
 NEEDS = {"task.train": "Give a file", "task.test": "Give a file"}
 
 
@@ -39,8 +36,9 @@ class BertObjective(Objective):
     """The objective of BERT with a head."""
 
     pools: ClassVar[bool]  # whether a text has one label instead of one a token
+    sets: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
 
-    model: BertWithHead
+    model: Any
     # Parameters of BERT to start from, as of ``load_bert``, or None
     pretrained: Params | None = None
     piece_dropout: float = 0.0  # rate as in ``WordPiece.drop_pieces``, in training
@@ -56,18 +54,36 @@ class BertObjective(Objective):
         if (entries := task["vocabulary_size"]) < (found := len(data.wordpiece.pieces)):
             problem = f"the vocabulary has {found}"
             raise InputError("task.vocabulary_size", entries, problem, f"Set it to {found}")
-        return cls(
+        objective = cls(
             kind=task["kind"],
-            model=BertWithHead(
-                sizes=sizes,
-                labels=len(data.labels),
-                pools=cls.pools,
-                label_smoothing=model["label_smoothing"],
-            ),
             data=data,
             pretrained=pretrained,
             piece_dropout=task["piece_dropout"],
+            **cls.further_fields(config, sizes, data),
         )
+        sets = {name: objective.with_ngrams(getattr(data, name)) for name in cls.sets}
+        return dataclasses.replace(objective, data=data._replace(**sets))
+
+    @classmethod
+    def further_fields(cls, config: Config, sizes: BertConfig, data: Any) -> dict[str, Any]:
+        """The model of these sizes, and what else the objective has."""
+        model, labels = config["model"], data.labels
+        head = BertWithHead(
+            sizes=sizes,
+            labels=len(labels),
+            pools=cls.pools,
+            label_smoothing=model["label_smoothing"],
+            pooling=model["pooling"],
+            head=model["head"],
+            forbidden=() if model["head"] == "linear" else cls.forbidden(labels),
+        )
+        return {"model": head}
+
+    @staticmethod
+    def forbidden(labels: Sequence[str]) -> tuple[tuple[int, int], ...]:
+        """Pairs of numbers of labels that must not follow each other; none by default."""
+        del labels
+        return ()
 
     @classmethod
     @abc.abstractmethod
@@ -76,13 +92,18 @@ class BertObjective(Objective):
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> LabelledBatch:
         """Training texts, with random segmentation where there is piece dropout."""
-        ids, labels = super().draw(rows, seed)
+        ids, labels, ngrams = super().draw(rows, seed)
         if self.piece_dropout:
             rng = seeded_generator(seed)
             marks = np.zeros_like(ids) if self.pools else labels
             ids, marks = self.data.wordpiece.drop_pieces(ids, marks, self.piece_dropout, rng)
-            labels = labels if self.pools else marks
-        return LabelledBatch(ids, labels)
+            return self.with_ngrams(LabelledBatch(ids, labels if self.pools else marks))
+        return LabelledBatch(ids, labels, ngrams)
+
+    @functools.cached_property
+    def with_ngrams(self) -> Callable[[Any], Any]:
+        """Adds the n-grams of its words to a batch, where the model reads them."""
+        return WordNgrams(self.data.wordpiece, self.model.sizes.ngram_buckets).added
 
     def starting_params(self, fresh: Params) -> Params:
         """Pretrained parameters where there are any, else fresh ones; the head is always fresh."""
@@ -109,10 +130,15 @@ class BertObjective(Objective):
         sizes = self.model.sizes
         deviation = sizes.initial_deviation or sizes.width**-0.5
         sizes = dataclasses.replace(sizes, initial_deviation=deviation)
-        settings = label_settings(self.data.labels, pools=self.pools) | {TASK_KEY: self.kind}
+        settings = {**self.layout_settings(), TASK_KEY: self.kind}
         length = self.data.train.token_ids.shape[1]
         self.data.wordpiece.save_pretrained(Path(folder), length)
         save_bert(folder, sizes, body, settings)
+
+    def layout_settings(self) -> Mapping[str, Any]:
+        """Keys of ``config.json`` that tell the head."""
+        choices = {"pooling": self.model.pooling, "head": self.model.head}
+        return label_settings(self.data.labels, pools=self.pools, **choices)
 
 
 def make_sizes(config: Config) -> BertConfig:
@@ -121,11 +147,15 @@ def make_sizes(config: Config) -> BertConfig:
     if task["source_length"] < 3:
         problem = "no room for a piece between [CLS] and [SEP]"
         raise InputError("task.source_length", task["source_length"], problem, "Use 3 or more")
+    if config["model"]["head"] == "crf" and (smoothing := config["model"]["label_smoothing"]):
+        problem = "a sequence of tags has no target that could be smoothed"
+        raise InputError("model.label_smoothing", smoothing, problem, "Use 0 with model.head=crf")
     ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
     with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
         return BertConfig(
             vocabulary_size=task["vocabulary_size"],
             positions=task["source_length"],
+            ngram_buckets=config["model"]["ngram_buckets"],
             **encoder_sizes(config["model"]),
         )
 
@@ -138,16 +168,31 @@ def count_work(config: Config, *, pools: bool) -> ModelCounts:
         problem = "the cost of the head is unknown, and no file is read here to count them"
         raise InputError("task.labels", labels, problem, "Give the number of labels")
     predictions = 1 if pools else sequence
-    vocabulary_size = task["vocabulary_size"]
+    crf = config["model"]["head"] == "crf"
+    chain_flops = 2 * sequence * labels**2 if crf else 0  # one sum of exponentials a pair
     pooler_flops = 2 * width**2 if pools else 0
     return ModelCounts(
         sequence=sequence,
         target_tokens=predictions,
-        embedding_parameters=counts.bert_embedding_parameters(vocabulary_size, sequence, width),
-        decoder_parameters=counts.head_parameters(width, labels, pools),
-        embed_flops=10.0 * sequence * width,  # two sums, then the norm's eight operations
-        decoder_flops=3.0 * (pooler_flops + 2 * predictions * width * labels),
+        decoder_parameters=counts.head_parameters(width, labels, pools, crf),
+        decoder_flops=3.0 * (pooler_flops + 2 * predictions * width * labels + chain_flops),
+        **embedding_work(config),
     )
+
+
+def embedding_work(config: Config) -> dict[str, Any]:
+    """Counts of the embedding: two sums and the norm's eight operations, and those of n-grams.
+
+    Every piece is priced with as many n-grams as a word may have.
+    """
+    task, width = config["task"], config["model"]["width"]
+    sizes = task["vocabulary_size"], task["source_length"], width
+    buckets = config["model"]["ngram_buckets"]
+    operations = 10.0 + (MOST + 2.0 if buckets else 0.0)
+    return {
+        "embedding_parameters": counts.bert_embedding_parameters(*sizes, buckets),
+        "embed_flops": operations * task["source_length"] * width,
+    }
 
 
 def read_corpus(config: Config, read: Callable[..., LabelledSets]) -> LabelledSets:
@@ -196,7 +241,8 @@ def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Pa
     """Sizes and parameters on file; training may choose dropout, precision and recomputation."""
     with under_keys({"directory": "model.pretrained"}):
         found, params = load_bert(directory)
-    for field in ("width", "heads", "feed_forward_width", "encoder_blocks", "vocabulary_size"):
+    fields = ("width", "heads", "feed_forward_width", "encoder_blocks", "ngram_buckets")
+    for field in (*fields, "vocabulary_size"):
         section = "task" if field == "vocabulary_size" else "model"
         ours, theirs = getattr(wanted, field), getattr(found, field)
         if ours != theirs:
