@@ -45,7 +45,7 @@ def chain_losses(emissions: Array, transitions: Array, tags: Array, scored: Arra
         emission, tag, now = inputs
         own = jnp.take_along_axis(emission, tag[:, None], axis=1)[:, 0]
         path_after = path + own + jnp.where(begun, transitions[previous, tag], 0.0)
-        arrived = jax.nn.logsumexp(log_sums[:, :, None] + transitions, axis=1)
+        arrived = jax.nn.logsumexp(log_sums[:, :, None] + transitions[None], axis=1)
         sums_after = emission + jnp.where(begun[:, None], arrived, 0.0)
         log_sums = jnp.where(now[:, None], sums_after, log_sums)
         path, previous = jnp.where(now, path_after, path), jnp.where(now, tag, previous)
@@ -69,10 +69,10 @@ def likeliest_tags(emissions: Array, transitions: Array, scored: Array) -> Array
     def forward(carry: tuple, inputs: tuple) -> tuple[tuple, Array]:
         best, begun = carry
         emission, now = inputs
-        arriving = best[:, :, None] + transitions
+        arriving = best[:, :, None] + transitions[None]
         moves = (begun & now)[:, None]
         after = emission + jnp.where(moves, arriving.max(1), 0.0)
-        came_from = jnp.where(moves, arriving.argmax(1), jnp.arange(labels))
+        came_from = jnp.where(moves, arriving.argmax(1), jnp.arange(labels)[None])
         return (jnp.where(now[:, None], after, best), begun | now), came_from
 
     def backward(tag: Array, came_from: Array) -> tuple[Array, Array]:
