@@ -1,5 +1,6 @@
 """Masked language modelling from files to a start for other tasks."""
 
+import itertools
 import json
 
 import jax
@@ -48,9 +49,7 @@ def pretrained(tmp_path_factory):
 def test_a_run_learns_to_find_pieces(pretrained):
     """Words around a hidden one tell its kind, not which of four it is."""
     experiment, folder, summary = pretrained
-    score, chance = (
-        summary[f"validation_masked_accuracy{end}"] for end in ("", "_majority")
-    )
+    score, chance = (summary[f"validation_masked_accuracy{end}"] for end in ("", "_majority"))
     assert chance < 30.0
     assert score > chance + 20.0
     np.testing.assert_allclose(
@@ -87,7 +86,7 @@ def test_it_is_a_start_for_tagging_with_every_lever(pretrained, tmp_path):
     tags = [tagger.labels[i] for i in own[0, marks[0]]]
     sentence = objective.data.test_text.sentences[0]
     assert list(tagger.predict([list(sentence.tokens)])[0].tags) == tags
-    assert not any(b.startswith("I-") and a == "O" for a, b in zip(tags, tags[1:], strict=False))
+    assert not any(b.startswith("I-") and a == "O" for a, b in itertools.pairwise(tags))
 
     config.model.ngram_buckets = BUCKETS + 1
     with pytest.raises(InputError, match=rf"model\.ngram_buckets.*Set it to {BUCKETS}"):
