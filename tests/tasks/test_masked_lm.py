@@ -12,9 +12,11 @@ import collapipe_jax as cp
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert import UNLABELLED
+from collapipe_jax.models.masked_lm import MaskedBatch, predict_pieces
 from collapipe_jax.tasks import plain_text
 from collapipe_jax.tasks.corpora import TextFile
 from collapipe_jax.tasks.plain_text import read_text_sets, read_texts
+from collapipe_jax.tasks.task import held_out_loss
 from collapipe_jax.training.loop import train
 from collapipe_jax.training.ongoing_run import initial_run_state
 from collapipe_jax.training.samples import round_batches
@@ -28,7 +30,7 @@ def get_config(folder, kind):
     files = tiny_corpora.write_sets(folder, "tagging")
     if kind == "masked_lm":
         del files["test"]
-        config.task.update({"tagged": True, "masked_share": 0.3})
+        config.task.tagged = True
     config.task.update({"kind": kind, "vocabulary_size": 80, "source_length": 12, **files})
     config.model.update({"ngram_buckets": BUCKETS, "label_smoothing": 0.0})
     config.dynamics.availability = 1.0
@@ -36,38 +38,56 @@ def get_config(folder, kind):
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
-    """An experiment, the workdir of its run, and the summary."""
+def exported(tmp_path_factory):
+    """An experiment, parameters, and the folder that they were written to."""
     folder = tmp_path_factory.mktemp("masked_lm")
-    config = get_config(folder, "masked_lm")
+    experiment = build_experiment(get_config(folder, "masked_lm"))
+    params = initial_run_state(experiment).learning.params
+    experiment.objective.export(params, folder / "model")
+    return experiment, params, folder / "model"
+
+
+@pytest.mark.slow
+def test_a_run_learns_to_find_pieces(tmp_path):
+    """Words around a hidden one tell its kind, not which of four it is."""
+    config = get_config(tmp_path, "masked_lm")
+    config.task.masked_share = 0.3
     config.training.update({"rounds": 30, "batch": 8, "schedule": "constant"})
     config.checkpoint_every_rounds = config.evaluation.every_rounds = 30
-    experiment = build_experiment(config)
-    return experiment, folder / "run", train(experiment, folder / "run").summary
-
-
-def test_a_run_learns_to_find_pieces(pretrained):
-    """Words around a hidden one tell its kind, not which of four it is."""
-    experiment, folder, summary = pretrained
+    summary = train(build_experiment(config), tmp_path / "run").summary
     score, chance = (summary[f"validation_masked_accuracy{end}"] for end in ("", "_majority"))
     assert chance < 30.0
     assert score > chance + 20.0
     np.testing.assert_allclose(
         summary["validation_masked_perplexity"], np.exp(summary["validation_loss"]), rtol=1e-6
     )
-    model = cp.load(folder)
-    (found, none) = model.predict(["we [MASK] zinc iron [MASK] oslo", "zinc"])
+    (found,) = cp.load(tmp_path / "run").predict(["we [MASK] zinc iron [MASK] oslo"])
     assert found.pieces == ("sell", "in")
-    assert none.pieces == ()
-    assert model.line(found).startswith("sell ")
+
+
+def test_what_is_exported_scores_and_fills_as_in_training(exported):
+    experiment, params, folder = exported
+    objective, model = experiment.objective, cp.load(folder)
+    validation = objective.data.validation
     scores = model.evaluate(experiment.config["task"]["validation"], tagged=True)
-    assert scores["masked_accuracy"] > chance
+    np.testing.assert_allclose(
+        scores["loss"], held_out_loss(params, objective.model, validation), rtol=1e-5
+    )
+    found, none = model.predict(["we [MASK] zinc iron [MASK] oslo", "zinc"])
+    assert none.pieces == ()
+    ids, _ = model.wordpiece.encode_texts(["we sell zinc iron in oslo"], model.length)
+    ids[0, [2, 5]] = model.wordpiece.pieces.index("[MASK]")
+    places = np.array([[2, 5]])
+    batch = objective.with_ngrams(MaskedBatch(ids, places, places))
+    likeliest = np.asarray(predict_pieces(objective.model, params, batch))[0].argmax(-1)
+    assert [model.wordpiece.pieces[i] for i in likeliest] == list(found.pieces)
+    assert model.line(found).split(" ")[0] == found.pieces[0]
 
 
-def test_it_is_a_start_for_tagging_with_every_lever(pretrained, tmp_path):
-    _, folder, _ = pretrained
+def test_it_is_a_start_for_tagging_with_every_lever(exported, tmp_path):
+    _, _, folder = exported
     config = get_config(tmp_path, "tagging")
-    config.model.update({"pretrained": str(folder / "model"), "head": "crf"})
+    config.model.update({"pretrained": str(folder), "head": "crf"})
     experiment = build_experiment(config)
     objective = experiment.objective
     start, stored = initial_run_state(experiment).learning.params, cp.load(folder).params
@@ -93,11 +113,11 @@ def test_it_is_a_start_for_tagging_with_every_lever(pretrained, tmp_path):
         build_experiment(config)
 
 
-def test_masks_are_drawn_anew_by_seed_and_round(pretrained):
-    experiment, _, _ = pretrained
+def test_masks_are_drawn_anew_by_seed_and_round(exported):
+    experiment, _, _ = exported
     first, again, later = (round_batches(experiment, index) for index in (0, 0, 1))
     jax.tree.map(np.testing.assert_array_equal, first, again)
-    assert first.token_ids.shape == (2, 2, 8, 12)
+    assert first.token_ids.shape == (2, 2, 4, 12)
     assert (first.labels != later.labels).any()
     # A hidden word shows no n-grams, so they do not tell it.
     data = experiment.objective.data
