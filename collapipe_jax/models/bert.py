@@ -136,17 +136,15 @@ def mean_of_rows(table: Array, numbers: Array) -> Array:
     return total / jnp.maximum((numbers > 0).sum(-1, keepdims=True), 1)
 
 
-def pool(
-    pooler_params: Params, hidden: Array, mask: Array | None = None, pooling: str = "first"
-) -> Array:
+def pool(pooler_params: Params, hidden: Array, averaged: Array | None = None) -> Array:
     """One vector ``[B, h]`` a text: a linear map and tanh of a hidden state.
 
-    It is that of the first token, or with ``mean`` the mean over the mask ``[B, S]``.
+    It is that of the first token, or the mean over those marked in ``averaged [B, S]``.
     """
-    if pooling == "first":
+    if averaged is None:
         state = hidden[:, 0]
     else:
-        weights = mask[..., None].astype(hidden.dtype)
+        weights = averaged[..., None].astype(hidden.dtype)
         state = (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1.0)
     return jnp.tanh(apply_linear(pooler_params, state))
 
@@ -217,7 +215,7 @@ class BertWithHead(BertBody):
         body_key, head_key = jax.random.split(key)
         body = init_bert(body_key, self.sizes)
         pooler = body.pop("pooler")
-        decoder = {"head": init_linear(head_key, self.sizes.width, self.labels, self.sizes)}
+        decoder: Params = {"head": init_linear(head_key, self.sizes.width, self.labels, self.sizes)}
         if self.head == "crf":
             decoder["transitions"] = jnp.zeros((self.labels, self.labels))
         return body | {"decoder": decoder | ({"pooler": pooler} if self.pools else {})}
@@ -228,7 +226,8 @@ class BertWithHead(BertBody):
         """Logits ``[B, S, labels]`` or ``[B, labels]`` from hidden states ``[B, S, h]``."""
         x = encoded
         if self.pools:
-            x = pool(decoder_params["pooler"], encoded, mask, self.pooling)
+            averaged = mask if self.pooling == "mean" else None
+            x = pool(decoder_params["pooler"], encoded, averaged)
         # The head draws as the layer after the embedding's.
         keys = layer_keys(keys, self.sizes.encoder_blocks + 1)
         x = dropout(x, keys, 0, self.sizes.dropout_rate)

@@ -310,7 +310,7 @@ def test_losses_are_those_of_bert_and_a_linear_map(case):
 def test_the_mean_is_over_real_tokens():
     hidden = np.random.default_rng(0).standard_normal((3, 5, 8))
     linear = {"kernel": jnp.asarray(np.eye(8), jnp.float32), "bias": jnp.zeros(8)}
-    found = pool(linear, jnp.asarray(hidden, jnp.float32), TOKENS != 0, "mean")
+    found = pool(linear, jnp.asarray(hidden, jnp.float32), TOKENS != 0)
     expected = [row[np.asarray(ids) != 0].mean(0) for row, ids in zip(hidden, TOKENS, strict=True)]
     np.testing.assert_allclose(found, np.tanh(expected), atol=1e-6)
 
