@@ -18,6 +18,7 @@ from collapipe_jax.tasks.registry import TASKS, find_task
 REFERENCE = "docs/reference/configuration.md"
 """Page with all keys."""
 
+_KEYS: dict[str, Any] = dict(flatten_dict(KEYS, sep="."))
 _LONGEST_WALK_M = 1e6
 
 _NOT_ABOVE = {
@@ -117,7 +118,7 @@ def unknown_key(name: str, value: object) -> InputError:
     """The error of a key that does not exist, with its new or the nearest name."""
     if name in RENAMED:
         return InputError(name, value, "the key has another name now", f"Use {RENAMED[name]}")
-    names = list(flatten_dict(KEYS, sep="."))
+    names = list(_KEYS)
     last = name.rpartition(".")[2]
     elsewhere = [other for other in names if other.rpartition(".")[2] == last]
     near = elsewhere[0] if elsewhere else nearest(name, names)
@@ -161,8 +162,10 @@ def _check_task(config: Known, step: Step) -> None:
     read_by = {name: other for other, task in reversed(TASKS.items()) for name in task.reads}
     for name in sorted(read_by.keys() - find_task(kind).reads):
         with step():
-            if value := config[name]:
-                remedy = f"Clear it, or set task.kind to {read_by[name]}"
+            default = _KEYS[name].default
+            if (value := config[name]) != default:
+                change = f"Give {default!r}" if default else "Clear it"
+                remedy = f"{change}, or set task.kind to {read_by[name]}"
                 raise InputError(name, value, f"{kind} does not read it", remedy)
 
 

@@ -16,6 +16,7 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.federated.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
 from collapipe_jax.federated.rules import CLIENT_MOMENTS
+from collapipe_jax.models.bert import HEADS, POOLINGS
 from collapipe_jax.models.config import ALL_LINEAR, ATTENTIONS, DTYPES, LINEAR_LAYERS
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
@@ -351,6 +352,27 @@ KEYS: dict[str, Any] = {
             choices=(*LINEAR_LAYERS, ALL_LINEAR),
             why="those of Hu et al. 2022",
         ),
+        pooling=key(
+            "first",
+            "of classification, what the pooler maps: the hidden state of `[CLS]`, or the mean of "
+            "all pieces",
+            choices=POOLINGS,
+            why="as BERT",
+        ),
+        head=key(
+            "linear",
+            "of tagging: `linear` chooses each tag on its own, `bio` the best sequence of tags "
+            "that BIO allows, `crf` learns scores of pairs of tags besides",
+            choices=HEADS,
+            why="as BERT; `crf` needs `label_smoothing` 0 (Lafferty et al. 2001)",
+        ),
+        ngram_buckets=key(
+            0,
+            "rows of the table of hashed character n-grams, whose mean joins the embedding of a "
+            "word's first piece; of BERT, 0 is off",
+            ">= 0",
+            why="off, as in BERT; Bojanowski et al. (2017)",
+        ),
     ),
     "pipeline": section(
         Workload,
@@ -406,6 +428,15 @@ KEYS: dict[str, Any] = {
         ),
         text_column=key("", "column or key of texts to classify; empty is `text`"),
         label_column=key("", "column or key of classes; empty is `category` or `label`"),
+        tagged=key(
+            False, "of masked_lm: files hold words with tags, as those of tagging do, not texts"
+        ),
+        masked_share=key(
+            0.15, "share of pieces that masked_lm hides", "> 0 and < 1", why="Devlin et al. (2019)"
+        ),
+        whole_words=key(
+            False, "masked_lm hides words in place of pieces", why="as first published"
+        ),
         labels=key(0, "labels, classes or tags with `O`; 0 has training count them in its files"),
         domains=key("", "JSON {domain: [class, ...]}, the keys of a natural split"),
         vocabulary=key("", "vocab.txt of WordPiece; without, it is learned from the training set"),

@@ -22,11 +22,13 @@ from collapipe_jax.models.adapters import add_adapters, digest, fuse, join, spli
 from collapipe_jax.models.config import LINEAR_LAYERS, AdapterConfig, BertConfig
 from collapipe_jax.models.layers import Params, init_linear
 from collapipe_jax.models.pretrained import (
+    LabellingBert,
     as_tensors,
     encoder_pattern,
     fill_params,
     load_bert,
     name_with_head,
+    read_head,
     read_labels,
 )
 from collapipe_jax.models.tensor_files import CONFIG, read_json, read_tensors
@@ -87,7 +89,7 @@ def save_adapters(
     write_text(folder / CONFIG, json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
-def load_adapted_bert(folder: Path) -> tuple[BertConfig, Params, tuple[str, ...]]:
+def load_adapted_bert(folder: Path) -> LabellingBert:
     """A base with adapters in its weights; results as of ``load_labelling_bert``.
 
     Raises:
@@ -123,7 +125,7 @@ def load_adapted_bert(folder: Path) -> tuple[BertConfig, Params, tuple[str, ...]
     whole = fuse(body | {"encoder": encoder}, adapters)
     if "pooler" in base:
         whole["pooler"] = base["pooler"]
-    return sizes, whole | own, labels
+    return LabellingBert(sizes, whole | own, labels, *read_head(folder / CONFIG, settings))
 
 
 def _targets(tensors: Mapping[str, np.ndarray]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ LINEAR_LAYERS = ("query", "key", "value", "out", "inner", "outer")
 """Names of the linear maps in a block."""
 ALL_LINEAR = "all"
 """Name of all of them together."""
+_OPTIONAL = ("ngram_buckets",)  # sizes that may be 0
 _KNOWN = {
     "norm": ("pre", "post"),
     "activation": ("gelu", "gelu_tanh", "relu"),
@@ -76,8 +77,10 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type is int and not (type(value) is int and value >= 1):
-                _reject(field.name, value, "is no positive integer", "Give at least 1")
+            least = 0 if field.name in _OPTIONAL else 1
+            if field.type is int and not (type(value) is int and value >= least):
+                problem = "is no integer from 0 on" if least == 0 else "is no positive integer"
+                _reject(field.name, value, problem, f"Give at least {least}")
             if field.name == "attention_dropout_rate" and value == -1.0:
                 continue
             if field.type is float and not (isinstance(value, Real) and 0.0 <= float(value) < 1.0):
@@ -147,6 +150,8 @@ class BertConfig(EncoderConfig):
     vocabulary_size: int
     positions: int = 512  # longest text in tokens
     token_types: int = 2  # types of text in one sequence
+    # Rows of the table of hashed character n-grams (Bojanowski et al. 1607.04606); 0: no table
+    ngram_buckets: int = 0
     norm: str = "post"
     norm_epsilon: float = 1e-12
     activation: str = "gelu"

@@ -50,9 +50,11 @@ def embedding_parameters(vocabulary_size: int, width: int) -> int:
     return vocabulary_size * width
 
 
-def bert_embedding_parameters(vocabulary_size: int, positions: int, width: int) -> int:
+def bert_embedding_parameters(
+    vocabulary_size: int, positions: int, width: int, ngram_buckets: int = 0
+) -> int:
     """Parameters of BERT's tables, where all texts are of one type, and of their norm."""
-    return (vocabulary_size + positions + 1) * width + 2 * width
+    return (vocabulary_size + ngram_buckets + positions + 1) * width + 2 * width
 
 
 def decoder_parameters(
@@ -66,10 +68,15 @@ def decoder_parameters(
     return vocabulary_size * width + blocks * block + 4 * width
 
 
-def head_parameters(width: int, labels: int, pools: bool) -> int:
-    """Parameters of a BERT head, and of the pooler where it labels the pooled text."""
+def head_parameters(width: int, labels: int, pools: bool, crf: bool = False) -> int:
+    """Parameters of a BERT head, of its pooler or of its scores of pairs of tags."""
     pooler = width**2 + width if pools else 0
-    return pooler + width * labels + labels
+    return pooler + width * labels + labels + (labels**2 if crf else 0)
+
+
+def masked_lm_parameters(vocabulary_size: int, width: int) -> int:
+    """Parameters of BERT's head for masked pieces: map, norm and the server's own table."""
+    return width**2 + 3 * width + vocabulary_size * width + vocabulary_size
 
 
 def embedding_flops(sequence: int, width: int) -> float:

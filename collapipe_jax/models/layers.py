@@ -267,7 +267,7 @@ def gelu(x: Array) -> Array:
     return half * x * (1.0 + jax.lax.erf(x * half**0.5))
 
 
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": gelu,
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
@@ -284,7 +284,7 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         """Map ``[B, S, h]`` to ``[B, S, h]``, each position on its own."""
-        return self.outer(_ACTIVATIONS[self.activation](self.inner(x)))
+        return self.outer(ACTIVATIONS[self.activation](self.inner(x)))
 
 
 def init_stack(module: Callable[..., Any], key: Array, config: EncoderConfig, depth: int) -> Params:

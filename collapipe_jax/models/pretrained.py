@@ -2,6 +2,10 @@
 
 Layout: https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of a
 linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
+
+The layout has no place for n-grams, for a pooled mean and for learnt scores of pairs of tags. A
+model with one of these is written with another ``model_type`` and into another file, so no
+other program takes it for a BERT.
 """
 
 import functools
@@ -10,7 +14,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +24,10 @@ from safetensors.numpy import save
 
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import write_bytes, write_text
-from collapipe_jax.models.bert import init_bert
+from collapipe_jax.models.bert import HEADS, POOLINGS, init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.layers import LORA_A, LORA_B, Params, init_linear
+from collapipe_jax.models.masked_lm import init_masked_lm_head
 from collapipe_jax.models.tensor_files import (
     CONFIG,
     WEIGHTS,
@@ -34,6 +39,12 @@ from collapipe_jax.models.tensor_files import (
     shapes,
     shapes_and_types,
 )
+
+OWN_TYPE = "collapipe_bert"
+"""``model_type`` of what the layout of BERT cannot express."""
+OWN_WEIGHTS = "collapipe_bert.safetensors"
+"""File of its tensors, which have the names of BERT where there are any."""
+_POOLING, _HEAD_KIND = "collapipe_pooling", "collapipe_head"
 
 _INDEX = "model.safetensors.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -53,6 +64,7 @@ _SIZES = {
     "attention_dropout_rate": ("attention_probs_dropout_prob", 0.1),
     "norm_epsilon": ("layer_norm_eps", 1e-12),
     "initial_deviation": ("initializer_range", 0.02),
+    "ngram_buckets": ("collapipe_ngram_buckets", 0),
 }
 
 # Ours by theirs. Of two names the first is the one that is written.
@@ -66,7 +78,7 @@ _ACTIVATIONS = {
 
 # What keys must hold for the encoder to be ours; the first value stands for an absent key.
 _REQUIRED: dict[str, tuple[object, ...]] = {
-    "model_type": ("bert",),
+    "model_type": ("bert", OWN_TYPE),
     "hidden_act": tuple(_ACTIVATIONS),
     "position_embedding_type": ("absolute",),
     "is_decoder": (False,),
@@ -81,6 +93,7 @@ _TENSORS = {
     "embedding/word": "embeddings.word_embeddings",
     "embedding/position": "embeddings.position_embeddings",
     "embedding/token_type": "embeddings.token_type_embeddings",
+    "embedding/ngram": "embeddings.ngram_embeddings",
     "embedding/norm": "embeddings.LayerNorm",
     "encoder/attention/query": "encoder.layer.{}.attention.self.query",
     "encoder/attention/key": "encoder.layer.{}.attention.self.key",
@@ -92,7 +105,13 @@ _TENSORS = {
     "encoder/feed_forward_norm": "encoder.layer.{}.output.LayerNorm",
     "pooler": "pooler.dense",
     "head": "classifier",
+    "transitions": "classifier.transitions",
+    "transform": "cls.predictions.transform.dense",
+    "transform_norm": "cls.predictions.transform.LayerNorm",
+    "output": "cls.predictions.decoder",
 }
+_HEAD, _LANGUAGE = "classifier.", "cls.predictions."
+_TIED_BIAS = "cls.predictions.bias"  # of the vocabulary, which the layout has twice
 _HEAD = "classifier."
 _SUFFIXES = {"bias": ".bias", LORA_A: ".lora_A.weight", LORA_B: ".lora_B.weight"}
 _TRANSPOSED = ("kernel", LORA_A, LORA_B)
@@ -123,19 +142,34 @@ def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
         tensors that are missing, unknown, given twice, not finite, or of another shape or type.
     """
     directory = Path(directory)
-    config, _ = _read_config(directory / CONFIG)
-    return config, _fill(directory, config, _read_all(directory, (*_UNUSED, _HEAD)), labels=0)
+    config, document = _read_config(directory / CONFIG)
+    tensors = _read_all(directory, document, (*_UNUSED, _HEAD))
+    return config, _fill(directory, config, tensors)
 
 
-def load_labelling_bert(directory: str | Path) -> tuple[BertConfig, Params, tuple[str, ...]]:
-    """Sizes, parameters with "head", and names of the labels; arguments and errors likewise.
+class LabellingBert(NamedTuple):
+    """A BERT with a head for labels."""
+
+    sizes: BertConfig
+    params: Params  # with "head", and "transitions" where pairs of tags have scores
+    labels: tuple[str, ...]  # their names
+    # As of ``BertWithHead``
+    pooling: str
+    head: str
+
+
+def load_labelling_bert(directory: str | Path) -> LabellingBert:
+    """A BERT with a head for labels; arguments and errors as of ``load_bert``.
 
     Reads checkpoints of ``BertForSequenceClassification`` and ``BertForTokenClassification``.
     """
     directory = Path(directory)
     config, document = _read_config(directory / CONFIG)
     labels = read_labels(directory / CONFIG, document)
-    return config, _fill(directory, config, _read_all(directory, _UNUSED), len(labels)), labels
+    pooling, head = read_head(directory / CONFIG, document)
+    tensors = _read_all(directory, document, _UNUSED)
+    params = _fill(directory, config, tensors, labels=len(labels), crf=head == "crf")
+    return LabellingBert(config, params, labels, pooling, head)
 
 
 def read_labels(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -152,12 +186,33 @@ def read_labels(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
     return labels
 
 
+def read_head(path: Path, document: Mapping[str, Any]) -> tuple[str, str]:
+    """Pooling and head in a ``config.json``, as of ``BertWithHead``."""
+    pooling, head = document.get(_POOLING, POOLINGS[0]), document.get(_HEAD_KIND, HEADS[0])
+    for key, value, known in ((_POOLING, pooling, POOLINGS), (_HEAD_KIND, head, HEADS)):
+        if value not in known:
+            remedy = f"Take a model where it is one of {', '.join(known)}"
+            raise InputError(f"{path}: {key}", value, "is unknown", remedy)
+    return pooling, head
+
+
+def load_masked_bert(directory: str | Path) -> tuple[BertConfig, Params]:
+    """Sizes and parameters with the head for hidden pieces, whose table is its own.
+
+    Arguments and errors as of ``load_bert``.
+    """
+    directory = Path(directory)
+    config, document = _read_config(directory / CONFIG)
+    tensors = _read_all(directory, document, (*_UNUSED[1:], _HEAD, _TIED_BIAS))
+    return config, _fill(directory, config, tensors, masked_lm=True)
+
+
 def _fill(
-    directory: Path, config: BertConfig, tensors: Mapping[str, np.ndarray], labels: int
+    directory: Path, config: BertConfig, tensors: Mapping[str, np.ndarray], **head: Any
 ) -> Params:
-    """Parameters of tensors by name, which are checked; of no labels there is no head."""
+    """Parameters of tensors by name, which are checked, with a head as of ``_expected_params``."""
     pooler = any(name.startswith("pooler.") for name in tensors)
-    expected = _expected_params(config, pooler, labels)
+    expected = _expected_params(config, pooler, **head)
     return fill_params(directory, expected, tensors)
 
 
@@ -188,7 +243,8 @@ def save_bert(
       params: as ``init_bert`` returns them, float32. Without "pooler" they are read by
         ``BertModel.from_pretrained(directory, add_pooling_layer=False)``. A linear map "head"
         makes them those of ``BertForSequenceClassification``, or of
-        ``BertForTokenClassification`` without "pooler".
+        ``BertForTokenClassification`` without "pooler". The head of ``init_masked_lm_head`` makes
+        them those of ``BertForMaskedLM``.
       settings: further keys of ``config.json``, as of ``label_settings``.
 
     Raises:
@@ -197,18 +253,31 @@ def save_bert(
     """
     directory, labels = Path(directory), len(params["head"]["bias"]) if "head" in params else 0
     document = _config_document(config) | dict(settings or {})
-    expected = _expected_params(config, "pooler" in params, labels)
+    crf, masked_lm = "transitions" in params, "output" in params
+    expected = _expected_params(config, "pooler" in params, labels, crf=crf, masked_lm=masked_lm)
     check_same("params", shapes_and_types(expected), shapes_and_types(params))
     tensors = as_tensors(jax.tree.map(np.asarray, params))
-    if labels:
+    if masked_lm:
+        tensors[_TIED_BIAS] = tensors[f"{_LANGUAGE}decoder.bias"]
+    if labels or masked_lm:
         tensors = {name_with_head(name): tensor for name, tensor in tensors.items()}
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    file = WEIGHTS
+    if config.ngram_buckets or crf or document.get(_POOLING, POOLINGS[0]) != POOLINGS[0]:
+        document |= {"model_type": OWN_TYPE, "architectures": ["CollapipeBert"]}
+        file = OWN_WEIGHTS
     # `from_pretrained` insists on this mark of PyTorch's layout.
-    write_bytes(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    write_bytes(directory / file, save(tensors, metadata={"format": "pt"}))
     write_text(directory / CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
 
 
-def label_settings(labels: Sequence[str], *, pools: bool) -> dict[str, Any]:
+MASKED_LM_SETTINGS = {"architectures": ["BertForMaskedLM"], "tie_word_embeddings": False}
+"""Keys of ``config.json`` of a masked language model whose head has a table of its own."""
+
+
+def label_settings(
+    labels: Sequence[str], *, pools: bool, pooling: str = POOLINGS[0], head: str = HEADS[0]
+) -> dict[str, Any]:
     """Keys of ``config.json`` of a model with a head: its class, and the names of its labels."""
     kind = "Sequence" if pools else "Token"
     settings: dict[str, Any] = {
@@ -220,14 +289,27 @@ def label_settings(labels: Sequence[str], *, pools: bool) -> dict[str, Any]:
     # With one label it would be a regression.
     if pools and len(labels) > 1:
         settings["problem_type"] = "single_label_classification"
+    if pooling != POOLINGS[0]:
+        settings[_POOLING] = pooling
+    if head != HEADS[0]:
+        settings[_HEAD_KIND] = head
     return settings
 
 
-def _expected_params(config: BertConfig, pooler: bool, labels: int) -> Params:
-    """Shapes and types of all parameters."""
+def _expected_params(
+    config: BertConfig,
+    pooler: bool,
+    labels: int = 0,
+    *,
+    crf: bool = False,
+    masked_lm: bool = False,
+) -> Params:
+    """Shapes and types of all parameters; of no labels there is no head for them."""
 
     def init(key: Array) -> Params:
         head = {"head": init_linear(key, config.width, labels, config)} if labels else {}
+        head |= {"transitions": jnp.zeros((labels, labels))} if crf else {}
+        head |= init_masked_lm_head(key, config) if masked_lm else {}
         return init_bert(key, config) | head
 
     expected = jax.eval_shape(init, jax.random.key(0))
@@ -236,7 +318,7 @@ def _expected_params(config: BertConfig, pooler: bool, labels: int) -> Params:
 
 def name_with_head(name: str) -> str:
     """A tensor's name in a BERT with a head, by that in ``BertModel``."""
-    return name if name.startswith(_HEAD) else f"bert.{name}"
+    return name if name.startswith((_HEAD, _LANGUAGE)) else f"bert.{name}"
 
 
 def encoder_pattern(target: str) -> str:
@@ -258,10 +340,13 @@ def as_tensors(params: Params) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _read_all(directory: Path, unused: tuple[str, ...]) -> dict[str, np.ndarray]:
+def _read_all(
+    directory: Path, document: Mapping[str, Any], unused: tuple[str, ...]
+) -> dict[str, np.ndarray]:
     """The tensors of BERT and its head by their names in ``BertModel``, but for unused ones."""
     tensors: dict[str, np.ndarray] = {}
-    for path in _tensor_files(directory):
+    is_own = document.get("model_type") == OWN_TYPE
+    for path in [directory / OWN_WEIGHTS] if is_own else _tensor_files(directory):
         found = read_tensors(path, functools.partial(_canonical, unused=unused))
         twice = [name for name in found if name in tensors]
         name_wrong(path, twice, "in another shard too", "Leave one of them out")
@@ -320,11 +405,14 @@ def _config_document(config: BertConfig) -> dict[str, Any]:
         remedy = "Give the deviation of fresh weights, 0.02 in BERT"
         raise InputError("model.initial_deviation", 0.0, problem, remedy)
     names = [theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation]
+    sizes = {theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()}
+    if not config.ngram_buckets:
+        del sizes[_SIZES["ngram_buckets"][0]]
     return {
         "architectures": ["BertModel"],
         "model_type": "bert",
         "dtype": "float32",
         "hidden_act": names[0],
-        **{theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()},
+        **sizes,
         "attention_probs_dropout_prob": config.attention_rate,
     }

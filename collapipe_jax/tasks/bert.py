@@ -1,10 +1,10 @@
-"""What tagging and classification with BERT share: sizes, start, predictions, export."""
+"""What the tasks with BERT share: sizes, start, n-grams, predictions, export."""
 
 import abc
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,24 +14,22 @@ from collapipe_jax.errors import InputError, Known, collect, under_keys
 from collapipe_jax.files.atomic import write_text
 from collapipe_jax.models import counts
 from collapipe_jax.models.adapter_files import save_adapters
-from collapipe_jax.models.bert import BertWithHead, LabelledBatch, predict
+from collapipe_jax.models.bert import POOLINGS, BertWithHead, LabelledBatch, predict
 from collapipe_jax.models.config import BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import label_settings, load_bert, save_bert
+from collapipe_jax.models.split_model import SplitModel
 from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks.corpora import LabelledSets
+from collapipe_jax.tasks.ngrams import MOST, WordNgrams
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
 from collapipe_jax.tasks.task import TASK_KEY, Config, ModelCounts, Objective, in_batches
 
 _FILES = ("train", "validation", "test", "vocabulary")
 _COUNTS = ("samples", "validation_samples", "labels")
-READS = frozenset(
-    {
-        "model.pretrained",
-        *(f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)),
-    }
-)
+MODEL_READS = frozenset({"model.pretrained", "model.ngram_buckets"})
+READS = MODEL_READS | {f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)}
 NEEDS = {"task.train": "Give a file", "task.test": "Give a file"}
 
 
@@ -40,8 +38,9 @@ class BertObjective(Objective):
     """The objective of BERT with a head."""
 
     pools: ClassVar[bool]  # whether a text has one label instead of one a token
+    sets: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
 
-    model: BertWithHead
+    model: Any
     # Parameters of BERT to start from, as of ``load_bert``, or None
     pretrained: Params | None = None
     pretrained_folder: str = ""  # where they were read
@@ -58,19 +57,37 @@ class BertObjective(Objective):
         if (entries := task["vocabulary_size"]) < (found := len(data.wordpiece.pieces)):
             problem = f"the vocabulary has {found}"
             raise InputError("task.vocabulary_size", entries, problem, f"Set it to {found}")
-        return cls(
+        objective = cls(
             kind=task["kind"],
-            model=BertWithHead(
-                sizes=sizes,
-                labels=len(data.labels),
-                pools=cls.pools,
-                label_smoothing=model["label_smoothing"],
-            ),
             data=data,
             pretrained=pretrained,
             pretrained_folder=model["pretrained"],
             piece_dropout=task["piece_dropout"],
+            **cls.further_fields(config, sizes, data),
         )
+        sets = {name: objective.with_ngrams(getattr(data, name)) for name in cls.sets}
+        return dataclasses.replace(objective, data=data._replace(**sets))
+
+    @classmethod
+    def further_fields(cls, config: Config, sizes: BertConfig, data: Any) -> dict[str, Any]:
+        """The model of these sizes, and what else the objective has."""
+        model, labels = config["model"], data.labels
+        head = BertWithHead(
+            sizes=sizes,
+            labels=len(labels),
+            pools=cls.pools,
+            label_smoothing=model["label_smoothing"],
+            pooling=model["pooling"],
+            head=model["head"],
+            forbidden=() if model["head"] == "linear" else cls.forbidden(labels),
+        )
+        return {"model": head}
+
+    @staticmethod
+    def forbidden(labels: Sequence[str]) -> tuple[tuple[int, int], ...]:
+        """Pairs of numbers of labels that must not follow each other; none by default."""
+        del labels
+        return ()
 
     @classmethod
     @abc.abstractmethod
@@ -79,13 +96,18 @@ class BertObjective(Objective):
 
     def draw(self, rows: np.ndarray, seed: Sequence[int]) -> LabelledBatch:
         """Training texts, with random segmentation where there is piece dropout."""
-        ids, labels = super().draw(rows, seed)
+        ids, labels, ngrams = super().draw(rows, seed)
         if self.piece_dropout:
             rng = seeded_generator(seed)
             marks = np.zeros_like(ids) if self.pools else labels
             ids, marks = self.data.wordpiece.drop_pieces(ids, marks, self.piece_dropout, rng)
-            labels = labels if self.pools else marks
-        return LabelledBatch(ids, labels)
+            return self.with_ngrams(LabelledBatch(ids, labels if self.pools else marks))
+        return LabelledBatch(ids, labels, ngrams)
+
+    @functools.cached_property
+    def with_ngrams(self) -> Callable[[Any], Any]:
+        """Adds the n-grams of its words to a batch, where the model reads them."""
+        return WordNgrams(self.data.wordpiece, self.model.sizes.ngram_buckets).added
 
     def starting_params(self, fresh: Params) -> Params:
         """Pretrained parameters where there are any, else fresh ones; the head is always fresh."""
@@ -116,8 +138,8 @@ class BertObjective(Objective):
         save_bert(folder, sizes, body, self._settings)
 
     def export_adapters(self, params: Params, folder: str | os.PathLike[str]) -> None:
-        """Write adapters, head and vocabulary as PEFT lays them out, where a BERT is on file."""
-        if self.pretrained_folder:
+        """Write adapters, head and vocabulary as PEFT lays them out, where it can read them."""
+        if self.pretrained_folder and _peft_reads(self.model):
             self._export_vocabulary(folder)
             base = Path(self.pretrained_folder).absolute()
             save_adapters(Path(folder), self.model.sizes, params, base, self._settings)
@@ -129,7 +151,19 @@ class BertObjective(Objective):
     @property
     def _settings(self) -> dict[str, Any]:
         """Keys of ``config.json`` that are no sizes."""
-        return label_settings(self.data.labels, pools=self.pools) | {TASK_KEY: self.kind}
+        return {**self.layout_settings(), TASK_KEY: self.kind}
+
+    def layout_settings(self) -> Mapping[str, Any]:
+        """Keys of ``config.json`` that tell the head."""
+        choices = {"pooling": self.model.pooling, "head": self.model.head}
+        return label_settings(self.data.labels, pools=self.pools, **choices)
+
+
+def _peft_reads(model: SplitModel) -> bool:
+    """Whether the model is a head of ``transformers`` on a BERT that it can read."""
+    if not isinstance(model, BertWithHead) or model.sizes.ngram_buckets:
+        return False
+    return model.pooling == POOLINGS[0] and model.head != "crf"
 
 
 def make_sizes(config: Config) -> BertConfig:
@@ -138,11 +172,15 @@ def make_sizes(config: Config) -> BertConfig:
     if task["source_length"] < 3:
         problem = "no room for a piece between [CLS] and [SEP]"
         raise InputError("task.source_length", task["source_length"], problem, "Use 3 or more")
+    if config["model"]["head"] == "crf" and (smoothing := config["model"]["label_smoothing"]):
+        problem = "a sequence of tags has no target that could be smoothed"
+        raise InputError("model.label_smoothing", smoothing, problem, "Use 0 with model.head=crf")
     ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
     with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
         return BertConfig(
             vocabulary_size=task["vocabulary_size"],
             positions=task["source_length"],
+            ngram_buckets=config["model"]["ngram_buckets"],
             **encoder_sizes(config["model"]),
         )
 
@@ -155,16 +193,31 @@ def count_work(config: Config, *, pools: bool) -> ModelCounts:
         problem = "the cost of the head is unknown, and no file is read here to count them"
         raise InputError("task.labels", labels, problem, "Give the number of labels")
     predictions = 1 if pools else sequence
-    vocabulary_size = task["vocabulary_size"]
+    crf = config["model"]["head"] == "crf"
+    chain_flops = 2 * sequence * labels**2 if crf else 0  # one sum of exponentials a pair
     pooler_flops = 2 * width**2 if pools else 0
     return ModelCounts(
         sequence=sequence,
         target_tokens=predictions,
-        embedding_parameters=counts.bert_embedding_parameters(vocabulary_size, sequence, width),
-        decoder_parameters=counts.head_parameters(width, labels, pools),
-        embed_flops=10.0 * sequence * width,  # two sums, then the norm's eight operations
-        decoder_flops=3.0 * (pooler_flops + 2 * predictions * width * labels),
+        decoder_parameters=counts.head_parameters(width, labels, pools, crf),
+        decoder_flops=3.0 * (pooler_flops + 2 * predictions * width * labels + chain_flops),
+        **embedding_work(config),
     )
+
+
+def embedding_work(config: Config) -> dict[str, Any]:
+    """Counts of the embedding: two sums and the norm's eight operations, and those of n-grams.
+
+    Every piece is priced with as many n-grams as a word may have.
+    """
+    task, width = config["task"], config["model"]["width"]
+    sizes = task["vocabulary_size"], task["source_length"], width
+    buckets = config["model"]["ngram_buckets"]
+    operations = 10.0 + (MOST + 2.0 if buckets else 0.0)
+    return {
+        "embedding_parameters": counts.bert_embedding_parameters(*sizes, buckets),
+        "embed_flops": operations * task["source_length"] * width,
+    }
 
 
 def read_corpus(config: Config, read: Callable[..., LabelledSets]) -> LabelledSets:
@@ -213,7 +266,8 @@ def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Pa
     """Sizes and parameters on file; training may choose dropout, precision and recomputation."""
     with under_keys({"directory": "model.pretrained"}):
         found, params = load_bert(directory)
-    for field in ("width", "heads", "feed_forward_width", "encoder_blocks", "vocabulary_size"):
+    fields = ("width", "heads", "feed_forward_width", "encoder_blocks", "ngram_buckets")
+    for field in (*fields, "vocabulary_size"):
         section = "task" if field == "vocabulary_size" else "model"
         ours, theirs = getattr(wanted, field), getattr(found, field)
         if ours != theirs:

@@ -325,7 +325,7 @@ CLASSIFICATION = Task(
     count_work=functools.partial(bert.count_work, pools=True),
     load=load,
     linear_scores=functools.partial(bert.linear_scores, pools=True),
-    reads=bert.READS | {"task.domains", *COLUMN_KEYS},
+    reads=bert.READS | {"model.pooling", "task.domains", *COLUMN_KEYS},
     needs=bert.NEEDS,
     scores_samples=True,
 )

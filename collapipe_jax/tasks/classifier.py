@@ -12,7 +12,6 @@ from collapipe_jax.tasks.bert_predictor import BertPredictor
 from collapipe_jax.tasks.classification import read_labelled_text
 from collapipe_jax.tasks.corpora import TextFile
 from collapipe_jax.tasks.scores import accuracy, macro_f1
-from collapipe_jax.tasks.task import held_out_loss
 
 
 class Classified(NamedTuple):
@@ -50,13 +49,14 @@ class Classifier(BertPredictor):
         source.check_labels(names, self.labels)
         numbers = np.array([self.labels.index(name) for name in names], dtype=np.int32)
         token_ids, cut = self._encode(texts)
-        predicted = self.likeliest(token_ids)
+        batch = LabelledBatch(token_ids, numbers)
+        predicted = self.likeliest(batch)
         accurate, f1 = accuracy(numbers, predicted), macro_f1(numbers, predicted)
         return {
             "accuracy": accurate.value,
             "macro_f1": f1.value,
             "signatures": [accurate.signature, f1.signature],
-            "loss": held_out_loss(self.params, self.model, LabelledBatch(token_ids, numbers)),
+            "loss": self.loss(batch),
             "texts": len(texts),
             "cut_texts": cut,
         }

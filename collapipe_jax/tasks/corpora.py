@@ -1,5 +1,6 @@
 """Files of corpora and what they hold: text, sentences with tags, sets with labels."""
 
+import itertools
 import os
 import re
 import warnings
@@ -23,6 +24,21 @@ class TaggedSentence(NamedTuple):
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
+
+
+def entity_type(tag: str) -> str:
+    """Type of entity that a tag names; empty for ``O``."""
+    return tag.partition("-")[2]
+
+
+def forbidden_pairs(tags: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Numbers of tags of which BIO forbids the second after the first."""
+    pairs = itertools.product(enumerate(tags), repeat=2)
+    return tuple(
+        (before, after)
+        for (before, first), (after, second) in pairs
+        if second.startswith("I-") and entity_type(first) != entity_type(second)
+    )
 
 
 class LabelledSets(NamedTuple, Generic[Entry]):

@@ -2,6 +2,7 @@
 
 from collapipe_jax.own import find
 from collapipe_jax.tasks.classification import CLASSIFICATION
+from collapipe_jax.tasks.masked_lm import MASKED_LM
 from collapipe_jax.tasks.tagging import TAGGING
 from collapipe_jax.tasks.task import Task
 from collapipe_jax.tasks.translation import TRANSLATION
@@ -10,6 +11,7 @@ TASKS: dict[str, Task] = {
     "translation": TRANSLATION,
     "tagging": TAGGING,
     "classification": CLASSIFICATION,
+    "masked_lm": MASKED_LM,
 }
 """A new task of the package is an entry here; one of one's own is named instead."""
 

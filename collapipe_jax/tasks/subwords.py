@@ -155,21 +155,34 @@ class WordPiece:
         }
         write_json(folder / _TOKENIZER_CONFIG, settings)
 
+    def pieces_of(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of the pieces of each text."""
+        return _ids(self._model, texts)
+
     def encode_texts(self, texts: Sequence[str], length: int) -> tuple[np.ndarray, int]:
         """Ids of texts ``[n, length]`` int32, and the number of those that are cut to it.
 
         Each has ``[CLS]`` before it, ``[SEP]`` behind it, and padding.
         """
-        rows, room = _ids(self._model, texts), length - 2
+        rows, room = self.pieces_of(texts), length - 2
         token_ids = pad_rows([self.enclose(row[:room]) for row in rows], length, PAD_ID)
         return token_ids, sum(len(row) > room for row in rows)
+
+    def encode_windows(self, texts: Sequence[str], length: int) -> list[list[int]]:
+        """Ids of consecutive windows of all texts, enclosed, each of at most ``length``."""
+        room = length - 2
+        return [
+            self.enclose(row[start : start + room])
+            for row in self.pieces_of(texts)
+            for start in range(0, len(row), room)
+        ]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Ids of the pieces of each word; a word without pieces is the unknown id.
 
         Words are the annotator's, and may fall into several by BERT's rules.
         """
-        return [ids or [self._number[UNKNOWN]] for ids in _ids(self._model, words)]
+        return [ids or [self._number[UNKNOWN]] for ids in self.pieces_of(words)]
 
     def find_words(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         """Start and end of the words of each text by BERT's rules, in characters."""
@@ -222,7 +235,7 @@ class WordPiece:
     def _cut(self, number: int, rate: float, rng: np.random.Generator) -> list[int]:
         """The longest piece that is not skipped, then the longest that continues from there."""
         piece = self.pieces[number]
-        if piece.startswith("[") and piece.endswith("]"):  # special ones are no text
+        if is_special(piece):
             return [number]
         text = piece.removeprefix(CONTINUES)
         prefix = piece[: len(piece) - len(text)]
@@ -237,6 +250,11 @@ class WordPiece:
             found.append(match)
             start, prefix = end, CONTINUES
         return found
+
+
+def is_special(piece: str) -> bool:
+    """Whether a piece of a vocabulary is no text."""
+    return len(piece) > 2 and piece.startswith("[") and piece.endswith("]")
 
 
 def train_wordpiece(

@@ -10,7 +10,6 @@ from collapipe_jax.tasks.bert_predictor import BertPredictor
 from collapipe_jax.tasks.corpora import OUTSIDE, TaggedSentence, TextFile
 from collapipe_jax.tasks.scores import span_f1
 from collapipe_jax.tasks.tagging import cut_windows, read_scored, word_tags
-from collapipe_jax.tasks.task import held_out_loss
 
 
 class Entity(NamedTuple):
@@ -71,7 +70,7 @@ class Tagger(BertPredictor):
         return {
             "span_f1": score.value,
             "signatures": [score.signature],
-            "loss": held_out_loss(self.params, self.model, arrays),
+            "loss": self.loss(arrays),
             "sentences": len(sentences),
         }
 
@@ -85,7 +84,7 @@ class Tagger(BertPredictor):
     def _tag(self, sentences: Sequence[TaggedSentence]) -> tuple[LabelledBatch, list[list[str]]]:
         """Windows of sentences, and the tags of their words."""
         arrays, text = cut_windows(self.wordpiece, sentences, self.labels, self.length)
-        return arrays, word_tags(self.labels, arrays, text, self.likeliest(arrays.token_ids))
+        return arrays, word_tags(self.labels, arrays, text, self.likeliest(arrays))
 
 
 def _places(words: Sequence[str]) -> list[tuple[int, int]]:

@@ -23,6 +23,8 @@ from collapipe_jax.tasks.corpora import (
     Placed,
     TaggedSentence,
     TextFile,
+    entity_type,
+    forbidden_pairs,
 )
 from collapipe_jax.tasks.records import OBJECTS, Field, read_records
 from collapipe_jax.tasks.sampling import seeded_generator, stratified_draw
@@ -180,11 +182,6 @@ def _json_sentences(file: TextFile) -> Iterator[Placed[TaggedSentence]]:
             yield place, TaggedSentence(tuple(tokens), tuple(tags))
 
 
-def entity_type(tag: str) -> str:
-    """Type of entity that a tag names; empty for ``O``."""
-    return tag.partition("-")[2]
-
-
 def word_tags(
     labels: Sequence[str], arrays: LabelledBatch, text: TaggedText, predicted: np.ndarray
 ) -> list[list[str]]:
@@ -272,6 +269,11 @@ class Tagging(bert.BertObjective):
     baseline: ClassVar[str] = "test_span_f1_memorised"
     pools: ClassVar[bool] = False
 
+    @staticmethod
+    def forbidden(labels: Sequence[str]) -> tuple[tuple[int, int], ...]:
+        """An ``I-`` after anything but its own type."""
+        return forbidden_pairs(labels)
+
     data: TaggingData
 
     @classmethod
@@ -351,6 +353,6 @@ TAGGING = Task(
     count_work=functools.partial(bert.count_work, pools=False),
     load=load,
     linear_scores=functools.partial(bert.linear_scores, pools=False),
-    reads=bert.READS,
+    reads=bert.READS | {"model.head"},
     needs=bert.NEEDS,
 )

@@ -149,7 +149,7 @@ class Task:
     count_work: Callable[[Config], ModelCounts]
     # The model in a folder that ``Objective.export`` wrote; None where it writes none
     load: Callable[[Path], Predictor] | None = None
-    # Keys, empty by default, that not every task reads; the others refuse them
+    # Keys that not every task reads; the others refuse all but their defaults
     reads: frozenset[str] = frozenset()
     # Reads the files that the configuration names, before any other work; has ``labels`` where
     # the task reads ``task.labels``

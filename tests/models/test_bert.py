@@ -16,6 +16,7 @@ from collapipe_jax.models.bert import (
     bert_encode,
     embed_bert,
     init_bert,
+    mean_of_rows,
     pool,
     predict,
 )
@@ -304,6 +305,25 @@ def test_losses_are_those_of_bert_and_a_linear_map(case):
     expected = -log_p[0, [i for i, label in enumerate(labels[0]) if label >= 0]]
     expected = expected[np.arange(len(expected)), [label for label in labels[0] if label >= 0]]
     np.testing.assert_allclose(plain[0], expected.sum(), rtol=1e-5)
+
+
+def test_the_mean_is_over_real_tokens():
+    hidden = np.random.default_rng(0).standard_normal((3, 5, 8))
+    linear = {"kernel": jnp.asarray(np.eye(8), jnp.float32), "bias": jnp.zeros(8)}
+    found = pool(linear, jnp.asarray(hidden, jnp.float32), TOKENS != 0)
+    expected = [row[np.asarray(ids) != 0].mean(0) for row, ids in zip(hidden, TOKENS, strict=True)]
+    np.testing.assert_allclose(found, np.tanh(expected), atol=1e-6)
+
+
+def test_n_grams_add_the_mean_of_their_rows():
+    rng = np.random.default_rng(0)
+    table, buckets = rng.standard_normal((6, 8)), rng.integers(0, 7, (3, 5, 4))
+    buckets[0, 0], buckets[1, 1] = 0, 6
+    found = mean_of_rows(jnp.asarray(table, jnp.float32), jnp.asarray(buckets, jnp.uint8))
+    for text, place in np.ndindex(3, 5):
+        own = buckets[text, place]
+        expected = table[own[own > 0] - 1].mean(0) if own.any() else np.zeros(8)
+        np.testing.assert_allclose(found[text, place], expected, atol=1e-6)
 
 
 def test_the_likeliest_label_is_predicted(case):

@@ -15,6 +15,7 @@ from collapipe_jax.models.config import (
     TransformerConfig,
 )
 from collapipe_jax.models.encoder import encoder_block, init_encoder
+from collapipe_jax.models.masked_lm import MaskedBert
 from collapipe_jax.models.transformer import (
     TranslationBatch,
     Translator,
@@ -62,6 +63,20 @@ def test_parameters_are_those_of_bert(pools):
     params = BertWithHead(sizes=sizes, labels=7, pools=pools).init(jax.random.key(0))
     assert optax.tree.size(params["embedding"]) == counts.bert_embedding_parameters(99, 20, 32)
     assert optax.tree.size(params["decoder"]) == counts.head_parameters(32, 7, pools)
+
+
+def test_parameters_are_those_of_n_grams_and_further_heads():
+    sizes = BertConfig(**ENCODER, vocabulary_size=99, positions=20, token_types=1, ngram_buckets=50)
+    tagger = BertWithHead(sizes=sizes, labels=7, pools=False, head="crf")
+    for model, head in (
+        (tagger, counts.head_parameters(32, 7, False, crf=True)),
+        (MaskedBert(sizes=sizes), counts.masked_lm_parameters(99, 32)),
+    ):
+        params = model.init(jax.random.key(0))
+        assert optax.tree.size(params["embedding"]) == counts.bert_embedding_parameters(
+            99, 20, 32, 50
+        )
+        assert optax.tree.size(params["decoder"]) == head
 
 
 @pytest.mark.parametrize(

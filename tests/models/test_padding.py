@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from collapipe_jax.models.bert import UNLABELLED, BertWithHead, LabelledBatch
 from collapipe_jax.models.config import BertConfig, TransformerConfig
+from collapipe_jax.models.masked_lm import MaskedBatch, MaskedBert
 from collapipe_jax.models.padding import filled_share, shortened
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.models.transformer import TranslationBatch, Translator
 
 SIZES = {"width": 8, "heads": 2, "feed_forward_width": 16, "encoder_blocks": 2}
-BERT = BertConfig(vocabulary_size=20, positions=12, **SIZES)
+BERT = BertConfig(vocabulary_size=20, positions=12, ngram_buckets=5, **SIZES)
 TRANSLATOR = TransformerConfig(
     vocabulary_size=20, decoder_blocks=1, source_length=12, target_length=10, **SIZES
 )
@@ -26,18 +27,24 @@ def padded(rng, lengths, row):
 
 
 def example(kind):
-    """A model, and a batch whose rows are at most half full."""
+    """A model, and a batch whose rows are at most half full; of BERT with all its variants."""
     rng, lengths = np.random.default_rng(0), [3, 6, 1]
     ids = padded(rng, lengths, 12)
     if kind == "translation":
         return Translator(TRANSLATOR), TranslationBatch(ids, padded(rng, [5, 2, 4], 11))
+    ngrams = np.where(ids[..., None] > 0, rng.integers(0, 6, (3, 12, 4)), 0)
+    if kind == "masked_lm":
+        places = np.array([[1, 2], [4, 5], [0, 0]])
+        wanted = np.array([[5, 6], [7, UNLABELLED], [8, UNLABELLED]])
+        return MaskedBert(sizes=BERT), MaskedBatch(ids, places, wanted, ngrams)
     pools = kind == "classification"
     labels = np.where(ids > 0, ids % 3, UNLABELLED)
-    model = BertWithHead(sizes=BERT, labels=3, pools=pools)
-    return model, LabelledBatch(ids, labels[:, 0] if pools else labels)
+    variant = {"pooling": "mean"} if pools else {"head": "crf"}
+    model = BertWithHead(sizes=BERT, labels=3, pools=pools, **variant)
+    return model, LabelledBatch(ids, labels[:, 0] if pools else labels, ngrams)
 
 
-@pytest.mark.parametrize("kind", ["classification", "tagging", "translation"])
+@pytest.mark.parametrize("kind", ["classification", "tagging", "masked_lm", "translation"])
 def test_losses_are_those_of_whole_rows(kind):
     model, batch = example(kind)
     params = model.init(jax.random.key(0))

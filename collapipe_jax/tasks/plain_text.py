@@ -1,0 +1,104 @@
+"""Texts without labels: lines of a file, or the texts of the files of other tasks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from collapipe_jax.errors import collect
+from collapipe_jax.tasks.classification import (
+    COLUMN_KEYS,
+    TEXT_COLUMN,
+    read_labelled_text,
+    split_name,
+)
+from collapipe_jax.tasks.corpora import Placed, TextFile, text_key, validation_size
+from collapipe_jax.tasks.records import OBJECTS, SEPARATORS, Field, read_records, text_values
+from collapipe_jax.tasks.sampling import seeded_generator
+from collapipe_jax.tasks.tagging import read_tagged_text
+
+
+class TextSets(NamedTuple):
+    """Texts to learn from, and others to validate on. There are no test texts."""
+
+    train: list[str]
+    validation: list[str]
+
+
+def read_text_sets(
+    *,
+    train: str,
+    validation: str = "",
+    seed: int,
+    samples: int = 0,
+    validation_samples: int = 0,
+    text_column: str = "",
+    tagged: bool = False,
+) -> TextSets:
+    """Read the texts to learn from, and those of validation.
+
+    Args:
+      train: name of a file as in ``read_texts``.
+      validation: name of a file; empty takes texts from ``train``.
+      seed: of the draws below.
+      samples: most texts to train on, drawn at random; 0 takes all.
+      validation_samples: texts taken from ``train`` before; 0 is a tenth, 1000 at most.
+      text_column, tagged: as in ``read_texts``.
+
+    Raises:
+      InputError: a missing or broken file, or a number that does not fit; or both.
+    """
+    options = {"text_column": text_column, "tagged": tagged}
+    whole, taken = read_texts(TextFile("task.train", train), **options), []
+    with collect() as step:
+        with step():
+            size = validation_size(validation, validation_samples, len(whole))
+        if validation:
+            with step():
+                file = TextFile("task.validation", validation)
+                placed = _placed(file, **options)
+                file.warn_of_repeats(placed, {text_key(text) for text in whole})
+                taken = [text for _, text in placed]
+    order = seeded_generator(seed).permutation(len(whole))
+    taken = taken or [whole[i] for i in sorted(order[:size])]
+    left = order[size:]
+    drawn = left[:samples] if samples else left
+    return TextSets([whole[i] for i in sorted(drawn)], taken)
+
+
+def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -> list[str]:
+    """Texts of a file, in file order and none of them empty; its suffix gives the format.
+
+    A ``.csv``, ``.tsv`` or ``.jsonl`` file has them in a column or under a key. A ``.json`` file
+    is one of classification. Any other has a text a line.
+
+    Args:
+      file: the file.
+      text_column: column or key; empty is ``text``.
+      tagged: whether the file is one of tagging, whatever its suffix. Its sentences are words with
+        spaces between.
+
+    Raises:
+      InputError: an unreadable file, a missing column or split, or no text.
+    """
+    return [text for _, text in _placed(file, text_column=text_column, tagged=tagged)]
+
+
+def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Placed[str]]:
+    suffix = Path(split_name(file.name)[0]).suffix.lower()
+    if tagged:
+        sentences = read_tagged_text(file)
+        placed = [(f"sentence {i}", " ".join(s.tokens)) for i, s in enumerate(sentences, start=1)]
+    elif suffix == ".json":
+        entries = read_labelled_text(file, text_column)
+        placed = [(f"entry {i}", entry.text) for i, entry in enumerate(entries, start=1)]
+    elif suffix == OBJECTS or suffix in SEPARATORS:
+        field = Field((TEXT_COLUMN,), COLUMN_KEYS[0], text_column)
+        records = read_records(file, [field])
+        placed = [(record.place, text_values(file, record)[0]) for record in records]
+    else:
+        placed = [(f"line {i}", line) for i, line in enumerate(file.lines(), start=1)]
+    placed = [(place, " ".join(text.split())) for place, text in placed]
+    placed = [(place, text) for place, text in placed if text]
+    if not placed:
+        raise file.error("it holds no text", "Give a file with texts")
+    return placed
