@@ -15,7 +15,7 @@ from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.federated.optimizers import OPTIMIZERS, SCHEDULES
-from collapipe_jax.models.config import ATTENTIONS, DTYPES
+from collapipe_jax.models.config import ATTENTIONS, DTYPES, MOST_BLOCKS
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
 from collapipe_jax.network.mobility import MobilityParams
@@ -32,6 +32,7 @@ Config = Any
 """A ConfigDict; a type checker cannot tell a section of it from a value."""
 
 _SHARE, _RATE = ">= 0 and <= 1", ">= 0 and < 1"
+_BLOCKS = f"> 0 and <= {MOST_BLOCKS}"
 
 
 def _own_seed(what: str) -> Unnamed:
@@ -298,8 +299,8 @@ KEYS: dict[str, Any] = {
         width=key(128, "size of an activation", "> 0", symbol="h"),
         heads=key(4, "attention heads", "> 0"),
         feed_forward_width=key(512, "inner size of a feed-forward layer", "> 0", why="4 x width"),
-        encoder_blocks=key(6, "encoder blocks", "> 0", symbol="L"),
-        decoder_blocks=key(2, "decoder blocks of translation", "> 0", why="few lose little"),
+        encoder_blocks=key(6, "encoder blocks", _BLOCKS, symbol="L"),
+        decoder_blocks=key(2, "decoder blocks of translation", _BLOCKS, why="few lose little"),
         dropout_rate=key(0.1, "share of activations that training drops", _RATE),
         attention_dropout_rate=key(
             -1.0,
@@ -455,7 +456,9 @@ KEYS: dict[str, Any] = {
             "rounds from one estimate of the bound's constants to the next; 0 is never",
             why="one is as much work as about 10 rounds of 4 local steps",
         ),
-        beams=key(4, "beams of a second final score; 1 leaves it at the greedy one", "> 0"),
+        beams=key(
+            4, "beams of a second final score; 1 leaves it at the greedy one", "> 0 and <= 1000"
+        ),
         length_penalty=key(0.6, "length penalty of beam search", why="Wu et al. 2016"),
     ),
 }
