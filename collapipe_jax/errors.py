@@ -75,6 +75,10 @@ class TrainingError(RuntimeError):
     """
 
 
+class HostError(RuntimeError):
+    """Another host has failed, whose output has the reason."""
+
+
 class AlreadyReported(Exception):
     """Ends a step that needs what another step failed to find; that error is reported already."""
 
