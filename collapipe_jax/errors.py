@@ -35,7 +35,7 @@ class InputError(ValueError):
         return (self,)
 
 
-def shortened(text: str, longest: int = 400) -> str:
+def shortened(text: str, longest: int = 1000) -> str:
     """A text on one line; the middle of a long one is cut out."""
     text = " ".join(text.splitlines())
     if len(text) <= longest:
@@ -73,6 +73,10 @@ class TrainingError(RuntimeError):
 
     The command-line programs print it as a single message and exit with status 1.
     """
+
+
+class HostError(RuntimeError):
+    """Another host has failed, whose output has the reason."""
 
 
 class AlreadyReported(Exception):

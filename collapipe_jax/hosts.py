@@ -4,7 +4,7 @@ JAX runs the same program on every host, and all must launch the same computatio
 order. So the results of the first host's own work are broadcast here.
 """
 
-import pickle
+import contextlib
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -14,20 +14,29 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from collapipe_jax.errors import InputError
+from collapipe_jax import messages
+from collapipe_jax.errors import HostError, InputError, TrainingError
+from collapipe_jax.signs_of_life import watched
 
 _CHUNK_BYTES = 1 << 16  # lengths are rounded up to these, so that few programs are compiled
 _Value = TypeVar("_Value")
 
 
-def join(coordinator: str, count: int | None = None, index: int | None = None) -> None:
+def join(
+    coordinator: str, count: int | None = None, index: int | None = None, bind: str | None = None
+) -> contextlib.AbstractContextManager[None]:
     """Join several hosts; to be called before anything else of JAX.
+
+    The block that is entered with the result is what they do together: a host that dies in it ends
+    the others.
 
     Args:
       coordinator: ``ADDRESS:PORT`` of the first host, or "auto" where Slurm, Open MPI or a cloud
         TPU tell JAX all three.
       count: number of hosts.
       index: number of this one, from 0.
+      bind: ``ADDRESS:PORT`` that the first host listens at; by default the port of ``coordinator``
+        at all its addresses.
 
     Raises:
       InputError: if something is missing, the hosts do not find each other, or have different
@@ -49,7 +58,7 @@ def join(coordinator: str, count: int | None = None, index: int | None = None) -
         where = {"coordinator_address": coordinator, "num_processes": count, "process_id": index}
         remedy = "Start all of them within 5 minutes, with the address of the first"
     try:
-        jax.distributed.initialize(**where)
+        jax.distributed.initialize(**where, coordinator_bind_address=bind)
     except (RuntimeError, ValueError) as error:
         problem = f"the hosts did not find each other ({error})"
         raise InputError("--coordinator", coordinator, problem, remedy) from error
@@ -57,6 +66,7 @@ def join(coordinator: str, count: int | None = None, index: int | None = None) -
     if len(set(devices.values())) > 1:
         problem = f"they have {sorted(devices.values())} devices"
         raise InputError("--hosts", len(devices), problem, "Give all hosts as many")
+    return watched(jax.process_index(), jax.process_count())
 
 
 def is_first() -> bool:
@@ -67,17 +77,17 @@ def is_first() -> bool:
 def from_first(value: _Value) -> _Value:
     """The value of the first host, on every host; those of the others are not read.
 
-    It is pickled; arrays of JAX arrive as those of NumPy.
+    It arrives as :mod:`.messages` has it, arrays of JAX as those of NumPy.
     """
     if jax.process_count() == 1:
         return value
-    data = np.frombuffer(pickle.dumps(jax.device_get(value) if is_first() else None), np.uint8)
+    data = np.frombuffer(messages.encode(jax.device_get(value) if is_first() else None), np.uint8)
     length = int(multihost_utils.broadcast_one_to_all(np.int32(data.size)))
     padded = np.zeros(-(-length // _CHUNK_BYTES) * _CHUNK_BYTES, np.uint8)
     if is_first():
         padded[:length] = data
     received = np.asarray(multihost_utils.broadcast_one_to_all(padded))
-    return pickle.loads(received[:length].tobytes())
+    return messages.decode(received[:length].tobytes())
 
 
 def fetch(tree: Any) -> Any:
@@ -95,13 +105,14 @@ def fetch(tree: Any) -> Any:
 
 
 def on_first(work: Callable[[], _Value]) -> _Value:
-    """Work on the first host alone; its result, which is pickled, or its error reaches all."""
+    """Work on the first host alone; its result or its error reaches all."""
     if jax.process_count() == 1:
         return work()
-    attempted: Any = _attempt(work) if is_first() else None
-    value, error = from_first(attempted)
-    if error is not None:
-        raise error
+    value, error = _attempt(work) if is_first() else (None, None)
+    told: Any = None if error is None else messages.describe_error(error)
+    value, told = from_first((value, told))
+    if told is not None:
+        raise error or messages.make_error(*told)
     return value
 
 
@@ -109,7 +120,7 @@ def on_every(work: Callable[[], _Value]) -> _Value:
     """Work on every host without shared computations; continue only if it succeeded on all.
 
     Raises:
-      RuntimeError: if another host failed; its output has the reason.
+      HostError: if another host failed; its output has the reason.
     """
     if jax.process_count() == 1:
         return work()
@@ -118,16 +129,16 @@ def on_every(work: Callable[[], _Value]) -> _Value:
     if error is not None:
         raise error
     if failed.size:
-        raise RuntimeError(f"host {failed[0]} of {jax.process_count()} has failed; see its output")
+        raise HostError(f"host {failed[0]} of {jax.process_count()} has failed; see its output")
     return value
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """Result or error; the error can be pickled."""
+    """Result or error."""
     try:
         return work(), None
-    except (InputError, OSError) as error:
+    except (InputError, OSError, TrainingError) as error:
         return None, error
     except Exception as error:  # the other hosts must learn of it, or they wait forever
         traceback.print_exc()
-        return None, RuntimeError(f"a host has failed: {type(error).__name__}: {error}")
+        return None, HostError(f"a host has failed: {type(error).__name__}: {error}")

@@ -21,6 +21,7 @@ AXES = {"N": "N", "K": "K", "J": "K + 1", "C": "C"}
 
 _LARGEST_INT = 2**31 - 1
 _LARGEST_NUMBER = 1e36  # beyond it single precision ends
+_LEAST_NUMBER = float(np.finfo(np.float32).tiny)  # below it single precision has 0, or few digits
 _RELATIONS = {">": operator.gt, ">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 
@@ -39,6 +40,7 @@ class Quantity:
     missing: float | str | None = None  # in a document without it: its value, or another key's
     choices: Any = ()  # known names, where it is a name; a mapping where ``own``
     optional: bool = False  # whether a document may lack it
+    double: bool = False  # whether it may be too small for single precision
     own: bool = False  # whether it may also name an object of one's own, see :mod:`.own`
 
     @property
@@ -94,9 +96,15 @@ class Quantity:
     def _largest(self) -> float:
         return _LARGEST_INT if self.whole else _LARGEST_NUMBER
 
+    @property
+    def _least(self) -> float:
+        return 0.0 if self.double else _LEAST_NUMBER
+
     def _holds(self, numbers: np.ndarray) -> np.ndarray:
         holds = _within(numbers, self.bounds)
-        holds &= np.abs(numbers) <= self._largest  # written like this, it refuses NaN
+        sizes = np.abs(numbers)
+        holds &= sizes <= self._largest  # written like this, it refuses NaN
+        holds &= (sizes >= self._least) | (numbers == 0)
         return holds & (numbers == np.floor(numbers)) if self.whole else holds
 
     def _problem(self, number: float) -> str:
@@ -105,6 +113,8 @@ class Quantity:
             return "not a finite number"
         if abs(number) > self._largest:
             return f"beyond {self._largest:g}"
+        if 0 < abs(number) < self._least:
+            return "zero in single precision"
         if self.whole and number != np.floor(number):
             return "not whole"
         return "zero" if number == 0 else "negative" if number < 0 else "out of bounds"

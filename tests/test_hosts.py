@@ -2,18 +2,21 @@
 
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 from support import ROOT, SUPPORT
 from support.metrics import read_metrics
 
-from collapipe_jax import hosts
+from collapipe_jax import hosts, messages, signs_of_life
 from collapipe_jax.cli.train import main as train_main
-from collapipe_jax.errors import InputError
+from collapipe_jax.control.queues import Queues
+from collapipe_jax.errors import HostError, InputError, TrainingError
 
 
 def test_one_host_is_the_first_and_tells_itself():
@@ -32,15 +35,91 @@ def test_an_unforeseen_error_reaches_all_hosts_as_one_that_can_be_told(monkeypat
     told = []
     monkeypatch.setattr(hosts.jax, "process_count", lambda: 2)
     monkeypatch.setattr(hosts, "from_first", lambda value: told.append(value) or value)
-    with pytest.raises(RuntimeError, match="host has failed: KeyError: 'lost'"):
+    with pytest.raises(HostError, match="host has failed: KeyError: 'lost'"):
         hosts.on_first(lambda: {}["lost"])
-    pickle.dumps(told)
+    messages.encode(told)
     assert "in <lambda>" in capsys.readouterr().err  # where it happened
 
 
 def test_an_error_can_be_told_to_others():
     error = InputError("key", 1, "is wrong", "Mend it")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_message_brings_values_arrays_and_structs():
+    queues = Queues(energy=np.ones((2, 3), np.float32), divergence=np.array(np.nan))
+    value = {"none": None, "pair": (1, [True, "é"]), "f": -0.1, "inf": np.inf, "queues": [queues]}
+    value["rows"] = np.arange(6, dtype=np.int32).reshape(2, 3)[:, ::2]
+    value["key"] = np.array([], np.uint32)
+    found = messages.decode(messages.encode(value))
+    np.testing.assert_equal(found, value)
+    assert type(found["queues"][0]) is Queues
+    assert found["rows"].dtype == np.int32
+    assert type(found["pair"]) is tuple
+
+
+def test_a_message_brings_no_code():
+    for value in (len, object(), {1: 2}, {"a": os}, {3}):
+        with pytest.raises(TypeError, match="no place for"):
+            messages.encode(value)
+    head = b'{"struct": ["os", "system", {"command": {"plain": "true"}}]}'
+    with pytest.raises(TypeError, match="is no struct here"):
+        messages.decode(len(head).to_bytes(8, "little") + head)
+
+
+def test_errors_arrive_as_they_are_told():
+    for error in (
+        InputError("key", 1, "is wrong", "Mend it"),
+        OSError(28, "full"),
+        TrainingError("x"),
+    ):
+        found = messages.make_error(*messages.describe_error(error))
+        assert (type(found), str(found)) == (type(error), str(error))
+    found = messages.make_error(*messages.describe_error(KeyError("x")))
+    assert isinstance(found, HostError)
+
+
+class Store:
+    """A store of the coordinator, where the other hosts do what a test says."""
+
+    def __init__(self, **found):
+        self.found, self.told = found, []
+
+    def key_value_set(self, key, value, allow_overwrite):
+        self.told.append(value)
+
+    def key_value_dir_get(self, key):
+        if not self.found:
+            raise ConnectionError
+        return [(f"{key}/{host[1:]}", word) for host, word in self.found.items()]
+
+
+@pytest.mark.parametrize(
+    ("store", "told"),
+    [
+        (Store(h0="1", h1="1"), "host 1 of 2 has died: no sign of life"),
+        (Store(h0="1", h1="failed"), "host 1 of 2 has failed"),
+        (Store(), "host 0 of 2, which coordinates the others, has died"),
+        (Store(h0="ended", h1="ended"), ""),
+    ],
+)
+def test_a_host_that_falls_silent_is_named(store, told, monkeypatch):
+    ended = []
+    monkeypatch.setattr(signs_of_life, "PERIOD_S", 0.01)
+    monkeypatch.setattr(signs_of_life, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(signs_of_life, "_GRACE_S", 0.05)
+    monkeypatch.setattr(signs_of_life, "end", ended.append)
+    watch = signs_of_life._Watch(store, 0, 2)
+    monkeypatch.setattr(watch, "_check", _only(1, watch._check))
+    watch.start()
+    time.sleep(0.3)
+    watch.tell("ended")
+    assert [text.startswith(told) for text in ended[:1]] == ([True] if told else [])
+    assert store.told[-1] == "ended"
+
+
+def _only(one, check):
+    return lambda host, word: check(host, word) if host == one else None
 
 
 @pytest.mark.parametrize(
@@ -143,6 +222,24 @@ def test_a_host_that_fails_ends_the_others(tmp_path):
     assert statuses == [1, 2]
     assert "host 1 of 2 has failed" in printed[0]
     assert "no_such_key" in printed[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_host_that_is_killed_ends_the_other_soon_and_by_name(dies, tmp_path):
+    workdir = tmp_path / "run"
+    processes = _start_hosts(workdir, "--config.training.rounds=100000")
+    while not (workdir / "metrics.jsonl").exists() or len(read_metrics(workdir)) < 3:
+        time.sleep(0.1)
+        assert all(process.poll() is None for process in processes)
+    processes[dies].send_signal(signal.SIGKILL)
+    start_s = time.monotonic()
+    statuses, printed = _end(*processes)
+    assert time.monotonic() - start_s < 30.0
+    assert statuses[1 - dies] == 1
+    last = printed[1 - dies].splitlines()[-1]
+    assert last.startswith(f"error: host {dies} of 2")
+    assert "has died" in last
 
 
 @pytest.mark.slow

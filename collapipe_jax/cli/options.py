@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from collapipe_jax.compilation import keep_freed_memory
 from collapipe_jax.config.named import NAMED
-from collapipe_jax.errors import InputError, InputWarning, TrainingError
+from collapipe_jax.errors import HostError, InputError, InputWarning, TrainingError
 
 _HELP = {
     "config": "NAME, FILE.py or package.module, with :VARIANT where it has some; names: "
@@ -95,9 +95,9 @@ def run_reporting_errors(
             main(sys.argv[1:] if argv is None else argv)
     except BrokenPipeError:  # who reads the output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (InputError, TrainingError) as error:
+    except (InputError, TrainingError, HostError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1 if isinstance(error, TrainingError) else 2
+        return 2 if isinstance(error, InputError) else 1
     except OSError as error:
         remedy = _MAKE_ROOM if error.errno in _FULL else ""
         print(f"error: {error}{remedy}", file=sys.stderr)

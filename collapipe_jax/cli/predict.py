@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
         for text, prediction in zip(part, model.predict(part, **chosen), strict=True):
             if options.json:
                 record = {"text": text, **model.record(prediction)}
-                print(json.dumps(record, ensure_ascii=False))
+                print(json.dumps(record, ensure_ascii=False, allow_nan=False))
             else:
                 print(model.line(prediction))
 

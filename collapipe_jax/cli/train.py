@@ -17,6 +17,7 @@ all devices. The same command goes on with what is missing. Several processes sh
 """
 
 import argparse
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--coordinator", help="ADDRESS:PORT of the first host, or auto")
     parser.add_argument("--hosts", type=int, help="how many there are")
     parser.add_argument("--host", type=int, help="which of them this one is, from 0")
+    where = "ADDRESS:PORT that the first host listens at (default: the port at all addresses)"
+    parser.add_argument("--bind", help=where)
     options, overrides = parser.parse_known_args(argv)
     if options.sweep or options.seeds != 1:
         _train_sweep(argv, options, overrides)
@@ -66,8 +69,12 @@ def main(argv: Sequence[str]) -> None:
     if options.cluster is not None:
         _train_on_hosts(argv, options, overrides)
         return
-    _join(options)
+    with _join(options):
+        _train_one(options, overrides)
 
+
+def _train_one(options: argparse.Namespace, overrides: Sequence[str]) -> None:
+    """Train one run, and print its summary."""
     console, path = Console(), Path(options.workdir) / "summary.json"
     experiment = hosts.on_every(lambda: _build(options, overrides))
     scores = experiment.task.linear_scores if options.linear_baseline else None
@@ -176,13 +183,13 @@ def _build(options: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
     return experiment
 
 
-def _join(options: argparse.Namespace) -> None:
+def _join(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
     """Become one of several hosts where that is asked for."""
     if options.coordinator is not None:
-        hosts.join(options.coordinator, options.hosts, options.host)
-        return
-    for name in ("hosts", "host"):
+        return hosts.join(options.coordinator, options.hosts, options.host, options.bind)
+    for name in ("hosts", "host", "bind"):
         value = getattr(options, name)
         if value is not None:
             remedy = "Give --coordinator=ADDRESS:PORT of the first host"
             raise InputError(f"--{name}", value, "has no meaning without a coordinator", remedy)
+    return contextlib.nullcontext()

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from collapipe_jax.config.default import KEYS, RENAMED
 from collapipe_jax.config.keys import Key
+from collapipe_jax.config.memory import check_network_memory
 from collapipe_jax.config.networks import follow_networks
 from collapipe_jax.errors import InputError, Known, Step, collect, nearest
 from collapipe_jax.policies.client_policies import find_cut
@@ -59,6 +60,8 @@ def check_values(
     fine = _fine_values(found, step)
     with step():
         follow_networks(fine)
+    with step():
+        check_network_memory(fine, step)
     checks = _check_lengths, _check_task, _check_pipeline, _check_steps, _check_cut
     for check in (*checks, _check_rules, _check_adapters):
         with step():

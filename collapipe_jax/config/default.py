@@ -17,7 +17,13 @@ from collapipe_jax.cost.workload import Workload
 from collapipe_jax.federated.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
 from collapipe_jax.federated.rules import CLIENT_MOMENTS
 from collapipe_jax.models.bert import HEADS, POOLINGS
-from collapipe_jax.models.config import ALL_LINEAR, ATTENTIONS, DTYPES, LINEAR_LAYERS
+from collapipe_jax.models.config import (
+    ALL_LINEAR,
+    ATTENTIONS,
+    DTYPES,
+    LINEAR_LAYERS,
+    MOST_BLOCKS,
+)
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
 from collapipe_jax.network.mobility import MobilityParams
@@ -34,6 +40,7 @@ Config = Any
 """A ConfigDict; a type checker cannot tell a section of it from a value."""
 
 _SHARE, _RATE = ">= 0 and <= 1", ">= 0 and < 1"
+_BLOCKS = f"> 0 and <= {MOST_BLOCKS}"
 
 
 def _own_seed(what: str) -> Unnamed:
@@ -307,8 +314,8 @@ KEYS: dict[str, Any] = {
         width=key(128, "size of an activation", "> 0", symbol="h"),
         heads=key(4, "attention heads", "> 0"),
         feed_forward_width=key(512, "inner size of a feed-forward layer", "> 0", why="4 x width"),
-        encoder_blocks=key(6, "encoder blocks", "> 0", symbol="L"),
-        decoder_blocks=key(2, "decoder blocks of translation", "> 0", why="few lose little"),
+        encoder_blocks=key(6, "encoder blocks", _BLOCKS, symbol="L"),
+        decoder_blocks=key(2, "decoder blocks of translation", _BLOCKS, why="few lose little"),
         dropout_rate=key(0.1, "share of activations that training drops", _RATE),
         attention_dropout_rate=key(
             -1.0,
@@ -559,7 +566,9 @@ KEYS: dict[str, Any] = {
             "classification",
             why="off: predicts the validation set a second time",
         ),
-        beams=key(4, "beams of a second final score; 1 leaves it at the greedy one", "> 0"),
+        beams=key(
+            4, "beams of a second final score; 1 leaves it at the greedy one", "> 0 and <= 1000"
+        ),
         length_penalty=key(0.6, "length penalty of beam search", why="Wu et al. 2016"),
     ),
 }

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from collapipe_jax.config.checks import check_needs, check_values
 from collapipe_jax.config.default import KEYS, Config
 from collapipe_jax.config.keys import Key
+from collapipe_jax.config.memory import check_training_memory
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError, Known, Step, collect, under_keys
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
@@ -218,6 +219,8 @@ def _sections(fine: Known) -> tuple[Known, Known]:
 
 def _check_trainable(config: Known, step: Step) -> None:
     """Refuse what can be evaluated but not trained."""
+    with step():
+        check_training_memory(config, step)
     with step():
         if (fraction := config["payload.trained_fraction"]) < 1.0:
             problem = "a share prices a part of the model without saying which"

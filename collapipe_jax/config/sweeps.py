@@ -7,6 +7,7 @@ axes alike.
 
 import functools
 import itertools
+import math
 import numbers
 import operator
 import re
@@ -22,8 +23,9 @@ from collapipe_jax.errors import InputError, collect, require_positive
 SEED = "seed"
 """Name of the axis of seeds."""
 
+_MOST_POINTS = 100_000
 _LOG_RATIO = 8.0  # of the largest value to the least, from which on an axis is logarithmic
-_NEXT_KEY = re.compile(r"\s+(?=[\w.]+=)")
+_NEXT_KEY = re.compile(r"(?<!\s)\s+(?=[\w.]+=)")
 _FORM = "Write KEY=v1,v2,... with a key as section.name"
 _REMEDY = (
     "Return an axis or a list of them: {'keys': {key: [value, ...]}}, or "
@@ -186,6 +188,10 @@ def read_sweep(
       [{'control.v': 1.0, 'seed': 0}, {'control.v': 1.0, 'seed': 1}]
     """
     require_positive(seeds=seeds)
+    count = seeds * math.prod(len(axis.keys) for axis in axes)
+    if count > _MOST_POINTS:
+        problem = f"{count} points, and a sweep has at most {_MOST_POINTS}"
+        raise InputError("--sweep", [axis.name for axis in axes], problem, "Sweep less at once")
     _check_keys(axes, overrides, seeds)
     axes = list(axes)
     if seeds > 1:

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from collapipe_jax.models.config import AdapterConfig
+from collapipe_jax.models.config import MOST_BLOCKS, AdapterConfig
 from collapipe_jax.models.counts import (
     adapted_block_flops,
     adapter_parameters,
@@ -34,7 +34,9 @@ class ModelEnds(Struct):
 class Workload(Struct):
     """The work of one round, per encoder block and sample."""
 
-    blocks: int = positive("encoder blocks", "L", whole=True, static=True)
+    blocks: int = quantity(
+        "encoder blocks", "L", bounds=f"> 0 and <= {MOST_BLOCKS}", whole=True, static=True
+    )
     batch: Array = positive("samples of a cluster's mini-batch", "B", unit="samples", whole=True)
     local_steps: Array = positive("local steps of a round", "H", whole=True)
     micro_batch_choices: Array = positive(

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from collapipe_jax.files.strict_json import loads
+
 PARTIAL = ".partial"
 """Ending of files that are being written, or were when a program was killed."""
 
@@ -112,7 +114,7 @@ def finite(value: Any) -> Any:
 def read_object(path: Path) -> dict[str, Any] | None:
     """A JSON object on file; None if it is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # ValueError: not UTF-8, or not JSON
         return None
     return found if isinstance(found, dict) else None

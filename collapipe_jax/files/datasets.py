@@ -120,4 +120,4 @@ def _indexed(found: "xarray.Dataset") -> "xarray.Dataset":
 
 def _attributes(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings as attributes that every format of files can hold."""
-    return {name: json.dumps(value) for name, value in settings.items()}
+    return {name: json.dumps(value, allow_nan=False) for name, value in settings.items()}

@@ -4,7 +4,6 @@ The formats are described in docs/file-formats.md; keys, shapes and bounds are t
 structs. Reading checks every number in double precision before anything is computed.
 """
 
-import json
 import os
 import warnings
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from collapipe_jax.cost.round_cost import RoundCost
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.errors import InputError, InputWarning
 from collapipe_jax.files.atomic import write_json
+from collapipe_jax.files.strict_json import loads
 from collapipe_jax.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.network.devices import Compute
 from collapipe_jax.network.propagation import TopologyParams
@@ -44,6 +44,7 @@ _ENERGY_COEFFICIENT = Quantity(
     unit="W s³/FLOP³",
     plausible="<= 1e-20",
     slip="In J/FLOP? Divide it by the square of the speed",
+    double=True,
 )
 
 
@@ -113,6 +114,8 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
         raise InputError(key, weight.tolist(), f"the sum is {total:g}", "Make the sum 1")
     # In double precision: the coefficient alone may be too small for a float32.
     compute["joules_per_flop"] = compute.pop("energy_coefficient") * compute["flops_per_s"] ** 2
+    each = quantities(Compute)["joules_per_flop"]
+    each.check("compute.energy_coefficient * flops_per_s**2", compute["joules_per_flop"])
     parts: dict[str, Any] = {
         name: cls(**_to_jax(sections[name])) for name, cls in _SECTIONS.items()
     }
@@ -220,10 +223,10 @@ def _read_document(path: str | os.PathLike, expected_format: str, keys: set[str]
     """A document of a format with these keys beside that of the format."""
     path = Path(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = loads(path.read_text(encoding="utf-8"), is_finite=False)
     except OSError as error:
         raise InputError("file", str(path), error.strerror or "unreadable", "Check it") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, no JSON, or absurdly nested
+    except ValueError as error:  # not UTF-8, or no JSON
         raise InputError("file", str(path), f"not JSON ({error})", "Write it anew") from None
     if not isinstance(document, dict) or document.get("format") != expected_format:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__

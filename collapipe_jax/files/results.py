@@ -69,7 +69,7 @@ class Results:
         settings |= {} if config is None else {"config": dict(config)}
         _refuse_old(Path(workdir))
         results = cls(open_workdir(workdir, settings, resume=True), settings)
-        attributes = {name: json.dumps(value) for name, value in settings.items()}
+        attributes = {name: json.dumps(value, allow_nan=False) for name, value in settings.items()}
         _store().create_store(results.store, coordinates or {}, attributes)
         return results
 

@@ -218,9 +218,11 @@ def _fill(
 
 def fill_params(where: Path, expected: Params, tensors: Mapping[str, np.ndarray]) -> Params:
     """Parameters of these shapes from tensors by their names in ``BertModel``."""
+    # Before any memory is taken: a damaged configuration may have any sizes.
+    like = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), expected)
+    check_same(where, shapes(as_tensors(like)), shapes(dict(tensors)))
     params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), expected)
     ours = as_tensors(params)
-    check_same(where, shapes(ours), shapes(dict(tensors)))
     for name, tensor in tensors.items():
         ours[name][...] = tensor
     return jax.tree.map(jnp.asarray, params)
@@ -268,7 +270,8 @@ def save_bert(
         file = OWN_WEIGHTS
     # `from_pretrained` insists on this mark of PyTorch's layout.
     write_bytes(directory / file, save(tensors, metadata={"format": "pt"}))
-    write_text(directory / CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
+    text = json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n"
+    write_text(directory / CONFIG, text)
 
 
 MASKED_LM_SETTINGS = {"architectures": ["BertForMaskedLM"], "tie_word_embeddings": False}
@@ -362,6 +365,10 @@ def _tensor_files(directory: Path) -> list[Path]:
         if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
             remedy = "Take the original file"
             raise InputError(f"{directory / _INDEX}: weight_map", shards, "names no files", remedy)
+        for name in sorted(set(shards.values())):
+            if Path(name).name != name:
+                key = f"{directory / _INDEX}: weight_map"
+                raise InputError(key, name, "no file of this folder", "Take the original file")
         return [directory / name for name in sorted(set(shards.values()))]
     remedy = f"Name a directory with {WEIGHTS}"
     if any((directory / name).exists() for name in _PICKLED):

@@ -1,6 +1,5 @@
 """Tensors by name in safetensors files, and the messages about those that are wrong."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.strict_json import loads
 from collapipe_jax.models.layers import Params
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -88,7 +88,7 @@ def shapes_and_types(params: Params) -> dict[str, str]:
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """The JSON object on file, or an ``InputError``."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
     if not isinstance(document, dict):

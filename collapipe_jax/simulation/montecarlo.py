@@ -17,6 +17,7 @@ from jax import Array
 from rich.console import Console
 from rich.progress import track
 
+from collapipe_jax.config.memory import check_array
 from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.realisations import parts_of, point_config
 from collapipe_jax.files.results import Results, Variable
@@ -27,6 +28,7 @@ from collapipe_jax.simulation.environment import SystemRound, reset, simulate
 from collapipe_jax.simulation.system import EdgeSystem, SystemParams
 
 T = TypeVar("T")
+_MOST_CHUNKS = 100_000
 
 Reducer = Callable[[EdgeSystem, SystemRound], dict[str, Variable]]
 """What is kept of a network and its history: a pure function that returns arrays by name."""
@@ -132,6 +134,10 @@ def policy_options(
       InputError: naming the option that is wrong.
     """
     require_positive(rounds=rounds, realisations=realisations, chunk=chunk)
+    if (chunks := -(-realisations // chunk)) > _MOST_CHUNKS:
+        problem = f"{chunks} chunks, and there may be {_MOST_CHUNKS}"
+        raise InputError("--realisations", realisations, problem, "Lower it, or raise --chunk")
+    check_array("a chunk of histories", {"--rounds": rounds, "--chunk": min(chunk, realisations)})
     for name in policies:
         make_policy(name)
     options = {

@@ -6,6 +6,7 @@ import hashlib
 import io
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from collapipe_jax.files.atomic import write_bytes
 
 _REGISTRY = Path(__file__).with_name("public_corpora.toml")
 _TIMEOUT_S = 30.0
+_LARGEST_BYTES = 1 << 30  # of a file; all are far smaller
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError)
 # some publishers turn away clients that do not say who they are
 _HEADERS = {"User-Agent": "collapipe-jax (corpus download)"}
 
@@ -119,10 +122,13 @@ def _download(url: str, console: Console, remedy: str) -> bytes:
     try:
         with requests.get(url, stream=True, timeout=_TIMEOUT_S, headers=_HEADERS) as answer, bar:
             answer.raise_for_status()
-            size = int(answer.headers.get("content-length", 0)) or None
+            told = answer.headers.get("content-length", "")
+            size = int(told) if told.isdecimal() else None
             task = bar.add_task(url.rpartition("/")[2], total=size)
             for chunk in answer.iter_content(1 << 14):
                 content += chunk
+                if len(content) > _LARGEST_BYTES:
+                    raise InputError("url", url, "it is larger than any corpus", remedy)
                 bar.advance(task, len(chunk))
     except requests.exceptions.RequestException as error:
         raise InputError("url", url, _problem(error), remedy) from error
@@ -145,7 +151,11 @@ def _member(file: CorpusFile, content: bytes, remedy: str) -> bytes:
     if not file.member:
         return content
     try:
-        return zipfile.ZipFile(io.BytesIO(content)).read(file.member)
-    except (zipfile.BadZipFile, KeyError) as error:
+        archive = zipfile.ZipFile(io.BytesIO(content))
+        if archive.getinfo(file.member).file_size > _LARGEST_BYTES:
+            raise ValueError("too large")
+        return archive.read(file.member)
+    # encrypted, of an unknown method, or damaged in its compressed bytes
+    except (*_DAMAGED, KeyError, RuntimeError, ValueError) as error:
         problem = f"not an archive that holds {file.member}"
         raise InputError("url", file.url, problem, remedy) from error

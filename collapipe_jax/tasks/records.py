@@ -2,12 +2,12 @@
 
 import csv
 import io
-import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from collapipe_jax.errors import collect, nearest
+from collapipe_jax.files.strict_json import loads
 from collapipe_jax.tasks.corpora import TextFile
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -85,13 +85,16 @@ def read_json(file: TextFile) -> Any:
     """Content of a JSON file; an ``InputError`` where it is none."""
     text = file.text()
     try:
-        return json.loads(text)
+        return loads(text)
     except ValueError as error:
         raise file.error(f"not JSON ({error})", "Correct the file") from error
 
 
 def _rows(file: TextFile, fields: Sequence[Field], separator: str) -> Iterator[Record]:
-    reader = csv.reader(io.StringIO(file.text(), newline=""), delimiter=separator)
+    text = file.text()
+    # Of the whole process; a field may be as long as its file.
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
         names = find_fields(file, "the header", header, fields)
@@ -116,7 +119,7 @@ def _objects(file: TextFile, fields: Sequence[Field]) -> Iterator[Record]:
             continue
         place = f"line {number}"
         try:
-            found = json.loads(line)
+            found = loads(line)
         except ValueError as error:
             raise file.error(f"{place} is not JSON ({error})", "Write an object a line") from error
         if not isinstance(found, dict):

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ PAD, UNKNOWN, CLASSIFY, SEPARATE = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", 
 MASK = "[MASK]"  # no text has it; other programs that read the vocabulary ask for it
 CONTINUES = "##"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
+_LONG_WORD = re.compile(r"\S{1000}")
 
 
 class BpeTokenizer:
@@ -74,7 +76,7 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
         special_tokens=list(BPE_SPECIALS),
         show_progress=False,
     )
-    model.train_from_iterator(lines, trainer)
+    model.train_from_iterator(map(_in_short_words, lines), trainer)
     _check_size(model.get_vocab_size(), len(BPE_SPECIALS), vocabulary_size)
     return BpeTokenizer(model)
 
@@ -277,7 +279,7 @@ def train_wordpiece(
         special_tokens=fixed,
         show_progress=False,
     )
-    model.train_from_iterator(lines, trainer)
+    model.train_from_iterator(map(_in_short_words, lines), trainer)
     ids = model.get_vocab()
     pieces = [*sorted(ids, key=ids.__getitem__), MASK]
     _check_size(len(pieces), len(SPECIAL_PIECES) + 1, vocabulary_size)
@@ -290,6 +292,11 @@ def pad_rows(rows: Sequence[Sequence[int]], length: int, filling: int) -> np.nda
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
     return padded
+
+
+def _in_short_words(line: str) -> str:
+    """A line to learn from; learning takes the square of the length of its longest word."""
+    return _LONG_WORD.sub(r"\g<0> ", line)
 
 
 def _ids(model: "Tokenizer", texts: Sequence[str]) -> list[list[int]]:

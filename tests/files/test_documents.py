@@ -231,6 +231,13 @@ WRONG_NETWORKS = [
     (put(["radio", "node_noise_w_per_hz"], 0), "radio.node_noise_w_per_hz", "zero"),
     (put(["workload", "batch"], 24.5), "workload.batch", "not whole"),
     (put(["radio", "harq_attempts"], 0), "radio.harq_attempts", "zero"),
+    (put(["radio", "node_noise_w_per_hz"], 1e-60), "radio.node_noise_w_per_hz", "in single"),
+    (put(["radio", "node_noise_w_per_hz"], 10**309), "radio.node_noise_w_per_hz", "not a finite"),
+    (
+        put(["compute", "energy_coefficient", 0, 0], 1e20),
+        r"compute.energy_coefficient \* .*",
+        "beyond",
+    ),
     # what must fit together
     (
         put(["workload", "micro_batch_choices"], [2, 5]),

@@ -372,6 +372,24 @@ def test_keys_of_heads_and_versions_are_not_read(copy):
     assert load_bert(copy)[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_hidden_layers", 9_999), ("hidden_size", 9_999_996), ("vocab_size", 10**15)],
+)
+def test_absurd_sizes_take_no_memory(copy, key, value):
+    change_config(copy, **{key: value})
+    with pytest.raises(InputError, match=f"missing|shape|{key}"):
+        load_bert(copy)
+
+
+def test_a_shard_outside_the_folder_is_refused(copy):
+    (copy / "model.safetensors").rename(copy.parent / "model.safetensors")
+    index = {"weight_map": {"embeddings.LayerNorm.weight": "../model.safetensors"}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match="no file of this folder"):
+        load_bert(copy)
+
+
 def test_an_unreadable_directory_is_named(copy):
     with pytest.raises(InputError, match=r"nowhere.*cannot be read"):
         load_bert(copy / "nowhere")

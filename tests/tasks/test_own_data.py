@@ -151,6 +151,27 @@ def test_sentences_are_read_from_objects(tmp_path):
     assert sentence == (("in", "New", "York"), ("O", "B-place", "I-place"))
 
 
+def test_fields_may_be_longer_than_what_the_csv_module_takes(tmp_path):
+    (tmp_path / "pairs.csv").write_text(f"source,target\n{'long ' * 40_000},b\n")
+    ((source, _),), _ = read_parallel_text(f"{tmp_path}/pairs.csv")
+    assert len(source) == 199_999
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.csv", 'source,target\na,"b\nc,d\n', "no row of a table"),  # a quote without an end
+        ("a.jsonl", '{"source": "a", "target": "b", "source": "c"}\n', "'source' is there twice"),
+        ("a.jsonl", '{"source": "\\ud83d", "target": "b"}\n', "half a character"),
+        ("a.jsonl", '{"source": "a", "target": ' + "[" * 100_000 + "\n", "nested too deep"),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(name, content, told, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=told):
+        read_parallel_text(str(tmp_path / name))
+
+
 def test_columns_may_have_any_name(tmp_path):
     paths = tiny_corpora.write_sets(tmp_path, "classification")
     for path in paths.values():

@@ -142,7 +142,21 @@ def test_members_of_an_archive_are_fetched_at_once(server, tmp_path, console):
     assert (tmp_path / "first.tsv").read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("content", [b"no archive", zipped(other=CONTENT)])
+def damaged_bytes():
+    whole = bytearray(zipped(one=CONTENT))
+    whole[35] ^= 255  # in the content, after a header of 33 bytes
+    return bytes(whole)
+
+
+def encrypted():
+    whole = zipped(one=CONTENT)
+    central = whole.index(b"PK\x01\x02")
+    return whole[: central + 8] + b"\x01" + whole[central + 9 :]
+
+
+@pytest.mark.parametrize(
+    "content", [b"no archive", zipped(other=CONTENT), damaged_bytes(), encrypted()]
+)
 def test_another_archive_is_refused(server, tmp_path, console, content):
     server.contents["/a.zip"] = content
     with pytest.raises(InputError, match="not an archive that holds one") as caught:

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -419,3 +420,11 @@ def test_a_piece_with_an_unknown_character_stays():
     ids = padded(["(x", "ab"], 8)
     found, _ = cut(1.0, ids)
     np.testing.assert_array_equal(found, padded(["(x", "a", "##b"], 8))
+
+
+@pytest.mark.parametrize("train", [train_bpe, train_wordpiece])
+def test_one_very_long_word_takes_no_square_of_time(train):
+    lines = ["the cat sat on the mat"] * 4
+    start_s = time.monotonic()
+    train([*lines, "z" * 200_000], 60)
+    assert time.monotonic() - start_s < 5.0  # as a whole it took a minute
