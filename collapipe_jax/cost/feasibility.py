@@ -8,11 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from collapipe_jax.cost.client_links import sends
 from collapipe_jax.cost.client_round import client_memory_bytes
 from collapipe_jax.cost.decision import ClientDecision, Decision, active_nodes
-from collapipe_jax.cost.memory import (
-    block_capacity,
-    device_memory_bytes,
-    embedding_memory_bytes,
-)
+from collapipe_jax.cost.memory import block_capacity, device_memory_bytes, embedding_memory_bytes
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.shapes import Broadcast
 

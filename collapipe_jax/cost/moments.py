@@ -35,14 +35,11 @@ def changed_blocks(before: _ByDevice, segments: _ByDevice) -> tuple[_ByDevice, _
     Blocks lie on the devices in the order of their index. A cluster that held nothing, or sits
     out, changes nothing. Source: docs/system-model.md (36).
     """
-    first_after = jnp.minimum(jnp.cumsum(before, axis=0), jnp.cumsum(segments, axis=0))
-    starts = jnp.cumsum(before, axis=0) - before, jnp.cumsum(segments, axis=0) - segments
-    kept = jnp.maximum(first_after - jnp.maximum(*starts), 0)
+    old_end, end = jnp.cumsum(before, axis=0), jnp.cumsum(segments, axis=0)
+    first = jnp.maximum(old_end - before, end - segments)
+    kept = jnp.maximum(jnp.minimum(old_end, end) - first, 0)
     changes = jnp.any(before > 0, axis=0) & jnp.any(segments > 0, axis=0)
-    return (
-        jnp.where(changes, segments - kept, 0.0),
-        jnp.where(changes, before - kept, 0.0),
-    )
+    return jnp.where(changes, segments - kept, 0.0), jnp.where(changes, before - kept, 0.0)
 
 
 def moved_moments(problem: RoundProblem, segments: Num[Array, "K N *batch"]) -> Moments | None:
