@@ -259,6 +259,15 @@ def build_optimizers(config: Config) -> Optimizers:
     )
 
 
+def at_rate(experiment: Experiment, multiple: float) -> Experiment:
+    """The experiment at a multiple of its local learning rates."""
+    config: Config = ConfigDict(experiment.config)
+    for key in ("client_learning_rate", "decoder_learning_rate"):
+        config.training[key] *= multiple
+    optimizers = build_optimizers(config)
+    return dataclasses.replace(experiment, config=config.to_dict(), optimizers=optimizers)
+
+
 def build_rules(config: Config) -> Rules:
     """Rules of clients and server besides their optimisers."""
     training = config.training

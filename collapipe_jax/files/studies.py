@@ -26,10 +26,12 @@ class Run(NamedTuple):
     record: RunRecord  # its history
 
     @property
-    def last_score(self) -> float:
-        """Last validation score; lowest of all if training broke down."""
-        score = float(self.record.history["score"][-1])
-        return score if np.isfinite(score) else -np.inf
+    def validation_score(self) -> float:
+        """Validation score of what is tested; lowest of all if training broke down."""
+        scores = self.record.history["score"]
+        keeps_best = self.record.config.get("evaluation", {}).get("keep_best", False)
+        score = np.fmax.reduce(scores) if keeps_best else scores[-1]
+        return float(score) if np.isfinite(score) else -np.inf
 
 
 def save_race(runs: Sequence[Run], results: Results) -> None:

@@ -3,11 +3,11 @@
 Every mini-batch merges those of all clusters in that local step, no message is lost, and nothing
 is aggregated. Samples, their order, steps and initial parameters are those of the collaborative
 run of the same seed. The decoder's optimiser steps the whole model, since its mini-batches are
-the merged ones.
+the merged ones. Which parameters are scored goes by the keys of the collaborative run.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from rich.progress import track
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
+from collapipe_jax.federated.rules import Rules
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch
 from collapipe_jax.training.learning_rounds import ROUNDS_PER_CALL, LearningRounds, Rounds
@@ -25,7 +26,14 @@ from collapipe_jax.training.ongoing_run import initial_run_state, learning_place
 from collapipe_jax.training.samples import central_keys, round_batches
 
 
-def train_centrally(experiments: Sequence[Experiment], console: Console) -> list[Params]:
+class CentralRun(NamedTuple):
+    """A model that was trained centrally."""
+
+    params: Params
+    score: float  # of these on the validation set
+
+
+def train_centrally(experiments: Sequence[Experiment], console: Console) -> list[CentralRun]:
     """Train the models of several experiments, side by side; nothing is kept on file.
 
     Args:
@@ -37,14 +45,30 @@ def train_centrally(experiments: Sequence[Experiment], console: Console) -> list
         learner.init(initial_run_state(experiment).learning.params)
         for learner, experiment in zip(learners, experiments, strict=True)
     ]
-    training = experiments[0].config["training"]
-    place, rounds = learning_place(experiments[0]), training["rounds"]
+    config = experiments[0].config
+    training, rounds = config["training"], config["training"]["rounds"]
+    place = learning_place(experiments[0])
     learning = LearningRounds(learners, states, place, training["length_buckets"])
-    starts = range(0, rounds, ROUNDS_PER_CALL)
-    for start in track(starts, description="central", console=console):
-        numbers = range(start, min(start + ROUNDS_PER_CALL, rounds))
+    scored = _scored_after(rounds, config["evaluation"])
+    ends = sorted({*range(0, rounds, ROUNDS_PER_CALL), *scored})
+    best: list[CentralRun | None] = [None] * len(experiments)
+    for start, end in zip(ends, track(ends[1:], "central", console=console), strict=False):
+        numbers = range(start, end)
         learning.advance([central_rounds(experiment, numbers) for experiment in experiments])
-    return [learning.state(run).params for run in range(len(experiments))]
+        for run, experiment in enumerate(experiments if end in scored else ()):
+            params = learning.state(run).scored_params
+            score = float(experiment.objective.validation_score(params))
+            before = best[run]
+            if before is None or score > before.score or not config["evaluation"]["keep_best"]:
+                # Learning gives up the arrays of its state.
+                best[run] = CentralRun(jax.tree.map(np.array, params), score)
+    return [run for run in best if run is not None]
+
+
+def _scored_after(rounds: int, evaluation: Any) -> set[int]:
+    """Numbers of rounds after which models are scored: the last, and all where the best counts."""
+    every = evaluation["every_rounds"] if evaluation["keep_best"] else rounds
+    return {*range(every, rounds, every), rounds}
 
 
 def central_rounds(experiment: Experiment, numbers: range) -> Rounds:
@@ -66,6 +90,7 @@ def central_learner(experiment: Experiment) -> PipelineLearner:
         cluster_weight=jnp.ones(1),
         model=experiment.objective.model,
         optimizers=Optimizers(client=decoder, decoder=decoder, server=average),
+        rules=Rules(server_average=experiment.rules.server_average),
     )
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.config.default import Config
-from collapipe_jax.config.experiment import Experiment, build_experiment, build_optimizers
+from collapipe_jax.config.experiment import Experiment, at_rate, build_experiment
 from collapipe_jax.errors import InputError, TrainingError
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_entry, save_race
@@ -58,7 +58,7 @@ def race(
       root: where the folders go: ``NAME``, and ``NAME_x2_seed1`` for twice the rates and seed 1.
       console: for progress and the table.
       rates: multiples of the local learning rates. The first seed chooses the best of a policy
-        by the last validation score, of equals the first.
+        by the validation score of what it tests, of equals the first.
       seeds: number of seeds, from that of ``config`` on.
       equal_time: whether all policies have the same simulated time instead of the same rounds.
       shard: a share of the runs. Several rates are chosen when all runs of the first seed are done.
@@ -101,7 +101,7 @@ def _best(runs: Sequence[Run], policy: str) -> Run:
     own = [run for run in runs if run.policy == policy]
     if not own:
         raise TrainingError(f"training broke down with {policy} at all rates. Give lower ones.")
-    return max(own, key=lambda run: run.last_score)
+    return max(own, key=lambda run: run.validation_score)
 
 
 @dataclasses.dataclass
@@ -158,10 +158,8 @@ class _Course:
         for name, rate in pairs:
             own: Config = ConfigDict(experiments[name].config)
             _spread_over(own, rounds[name])
-            for key in ("client_learning_rate", "decoder_learning_rate"):
-                own.training[key] *= rate
-            own = {"config": own.to_dict(), "optimizers": build_optimizers(own)}
-            yield name, rate, dataclasses.replace(experiments[name], **own)
+            spread = dataclasses.replace(experiments[name], config=own.to_dict())
+            yield name, rate, at_rate(spread, rate)
 
     def _rounds(self, experiments: Mapping[str, Experiment]) -> dict[str, int]:
         """Rounds of every policy on one seed.
@@ -256,7 +254,7 @@ def _time_to_score(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
     """When each run's validation score first reached a share of the seed's best final one."""
     goals, cells = [], []
     for runs in zip(*teams.values(), strict=True):
-        goals.append(TARGET * max(run.last_score for run in runs))
+        goals.append(TARGET * max(run.validation_score for run in runs))
         times_s = (
             run.record.history["simulated_time_s"][run.record.history["score"] >= goals[-1]]
             for run in runs

@@ -96,6 +96,16 @@ def test_keys_are_classes_or_domains(files):
     assert data.split_keys.dtype == np.int32
 
 
+def test_scores_of_samples_have_their_mean_and_the_keys_of_their_classes(files, monkeypatch):
+    data = load(files, domains=f"{files}/domains.json")
+    objective = Classification(model=None, data=data)
+    monkeypatch.setattr(Classification, "predict", lambda *_: np.array([1, 0, 0]))
+    scores, keys = objective.sample_scores({})
+    assert scores.tolist() == [100.0, 0.0, 100.0]
+    assert scores.mean() == pytest.approx(objective.validation_score({}))
+    assert keys.tolist() == [1, 0, 0]  # at home, and twice at the bank
+
+
 def test_validation_can_be_taken_from_training(files):
     whole = load(files)
     data = load(files, validation="", validation_samples=6)

@@ -103,6 +103,7 @@ def test_constants_and_summary_agree_with_history(undisturbed, experiment):
     assert summary["rounds_with_absent_clusters"] == history["absent"].any(1).sum()
     sizes = experiment.objective.model.sizes
     assert 0.0 < summary["test_loss"] < np.log(sizes.vocabulary_size) + 1.0
+    assert {"best_round", "cluster_scores"}.isdisjoint(summary)  # of keys that are off
     budget_j = record.constants["energy_budget_j"]
     assert budget_j.shape == history["energy_j"].shape[1:]
     over = (history["energy_j"].mean(0) / budget_j).max()

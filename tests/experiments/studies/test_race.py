@@ -46,7 +46,7 @@ def test_policies_of_both_kinds_race_in_equal_time_on_two_seeds(tmp_path, monkey
         # The same parameters on the same mini-batches, up to what a first local step changes.
         losses = [run.record.history["train_loss"][0] for run in (first, other)]
         assert losses[0] == pytest.approx(losses[1], rel=0.05)
-        assert np.isfinite(other.last_score)
+        assert np.isfinite(other.validation_score)
 
     table = capsys.readouterr().out
     for words in ("evaluated at", "under static_pipeline", "of 2 seeds"):
