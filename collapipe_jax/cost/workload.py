@@ -6,10 +6,9 @@ from jaxtyping import Array
 
 from collapipe_jax.models.config import MOST_BLOCKS, AdapterConfig
 from collapipe_jax.models.counts import (
-    adapted_block_flops,
     adapter_parameters,
-    block_flops,
     block_parameters,
+    block_passes_flops,
 )
 from collapipe_jax.quantity import Struct, part, positive, quantity
 
@@ -129,27 +128,23 @@ def encoder_workload(
       **others: the other fields of :class:`Workload`.
     """
     sizes = sequence, width, feed_forward_width
-    kept = sequence, width, feed_forward_width, heads, _NUMBER_BYTES, dropout, attention_dropout
+    kept = *sizes, heads, _NUMBER_BYTES, dropout, attention_dropout
     everything = activation_bytes(*kept, adapters)
     block_input = float(_NUMBER_BYTES * sequence * width)
-    block, embedding = block_parameters(width, feed_forward_width), embedding_parameters
-    trained_block = trained_fraction * block
-    trained_embedding = trained_fraction * embedding
-    trained_decoder = trained_fraction * decoder_parameters
-    forward_flops = block_flops(*sizes)
-    backward_flops = 2.0 * forward_flops
+    forward_flops, backward_flops = block_passes_flops(*sizes, adapters)
+    every = block_parameters(width, feed_forward_width), embedding_parameters, decoder_parameters
+    trained = tuple(trained_fraction * parameters for parameters in every)
     if adapters is not None:
-        trained_block = own = adapter_parameters(width, feed_forward_width, adapters)
-        block, trained_embedding = block + own, 0
-        forward_flops, backward_flops = adapted_block_flops(*sizes, adapters)
-
-    def param_bits(trained: float) -> Any:
-        return float(parameter_number_bits * trained)
-
-    def static_bytes(parameters: int, trained: float) -> Any:
-        training = trained * (state_bytes_per_parameter - _NUMBER_BYTES)
-        return float(_NUMBER_BYTES * parameters + training)
-
+        own = adapter_parameters(width, feed_forward_width, adapters)
+        every, trained = (every[0] + own, *every[1:]), (own, 0, decoder_parameters)
+    block_bits, embedding_bits, decoder_bits = (
+        float(parameter_number_bits * parameters) for parameters in trained
+    )
+    training_bytes = state_bytes_per_parameter - _NUMBER_BYTES
+    block_static, embedding_static, decoder_static = (
+        float(_NUMBER_BYTES * parameters + training_bytes * changing)
+        for parameters, changing in zip(every, trained, strict=True)
+    )
     # Plain numbers, which a pytree of arrays may hold.
     numbers: dict[str, Any] = {
         "blocks": encoder_blocks,
@@ -157,18 +152,18 @@ def encoder_workload(
         "backward_ratio": backward_flops / forward_flops + float(rematerialise),
         "activation_bits": float(activation_number_bits * sequence * width),
         "target_bits": float(token_bits * target_tokens),
-        "block_param_bits": param_bits(trained_block),
-        "embedding_param_bits": param_bits(trained_embedding),
-        "block_static_bytes": static_bytes(block, trained_block),
+        "block_param_bits": block_bits,
+        "embedding_param_bits": embedding_bits,
+        "block_static_bytes": block_static,
         "block_kept_bytes": block_input if rematerialise else everything,
         "block_working_bytes": everything if rematerialise else 0.0,
     }
-    ends = ModelEnds(
-        decoder_param_bits=param_bits(trained_decoder),
-        embedding_static_bytes=static_bytes(embedding, trained_embedding),
-        decoder_static_bytes=static_bytes(decoder_parameters, trained_decoder),
-    )
-    return Workload(**numbers, **others, ends=ends)
+    ends: dict[str, Any] = {
+        "decoder_param_bits": decoder_bits,
+        "embedding_static_bytes": embedding_static,
+        "decoder_static_bytes": decoder_static,
+    }
+    return Workload(**numbers, **others, ends=ModelEnds(**ends))
 
 
 def block_moment_bits(

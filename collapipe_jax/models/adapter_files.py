@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import write_bytes, write_text
-from collapipe_jax.models.adapters import add_adapters, digest, fuse, join, split
+from collapipe_jax.models.adapters import CLIENT_PARTS, add_adapters, digest, fuse, join, split
 from collapipe_jax.models.config import LINEAR_LAYERS, AdapterConfig, BertConfig
 from collapipe_jax.models.layers import Params, init_linear
 from collapipe_jax.models.pretrained import (
@@ -34,7 +34,8 @@ from collapipe_jax.models.pretrained import (
 from collapipe_jax.models.tensor_files import CONFIG, read_json, read_tensors
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_BASE_DIGEST = "collapipe_base_sha256"
+_DIGEST = "collapipe_base_sha256"
+_BASE = "base_model_name_or_path"
 _PREFIX = "base_model.model."
 
 # Keys that change what adapters compute, with the values that ours have; all may be absent.
@@ -74,7 +75,7 @@ def save_adapters(
     maps = "|".join(encoder_pattern(target) for target in adapters.targets)
     document = {key: allowed[0] for key, allowed in _REQUIRED.items()} | {
         "task_type": "SEQ_CLS" if "pooler" in own else "TOKEN_CLS",
-        "base_model_name_or_path": str(base),
+        _BASE: str(base),
         "r": adapters.rank,
         "lora_alpha": adapters.alpha,
         "lora_dropout": 0.0,
@@ -85,7 +86,7 @@ def save_adapters(
     }
     write_bytes(folder / ADAPTER_WEIGHTS, save(tensors, metadata={"format": "pt"}))
     write_text(folder / ADAPTER_CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
-    settings = {**settings, _BASE_DIGEST: numbers.tobytes().hex(), "model_type": "bert"}
+    settings = {**settings, _DIGEST: numbers.tobytes().hex(), "model_type": "bert"}
     write_text(folder / CONFIG, json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
@@ -103,11 +104,8 @@ def load_adapted_bert(folder: Path) -> LabellingBert:
             raise InputError(f"{folder / ADAPTER_CONFIG}: {key}", found, "is not supported", remedy)
     labels, path = read_labels(folder / CONFIG, settings), folder / ADAPTER_WEIGHTS
     tensors = read_tensors(path, lambda name: name.removeprefix(_PREFIX).removeprefix("bert."))
-    base_key = f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"
-    with under_keys({"directory": base_key}):
-        sizes, base = load_bert(document.get("base_model_name_or_path", ""))
-    body = {name: base[name] for name in ("embedding", "encoder")}
-    _check_base(base_key, document["base_model_name_or_path"], body, settings)
+    sizes, base = _load_base(folder, document, settings)
+    body = {name: base[name] for name in CLIENT_PARTS}
     adapters = AdapterConfig(
         rank=document["r"], alpha=document["lora_alpha"], targets=_targets(tensors)
     )
@@ -138,10 +136,18 @@ def _targets(tensors: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     return tuple(filter(is_adapted, LINEAR_LAYERS))
 
 
-def _check_base(key: str, path: str, base: Params, settings: Mapping[str, Any]) -> None:
-    """Refuse another base than that of the training, where the adapters tell it."""
-    stated = settings.get(_BASE_DIGEST)
-    numbers = digest(base)
+def _load_base(
+    folder: Path, document: Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[BertConfig, Params]:
+    """The BERT that the adapters change; another than in training is refused, where they tell."""
+    key, path = f"{folder / ADAPTER_CONFIG}: {_BASE}", document.get(_BASE, "")
+    if not Path(path).is_dir():
+        remedy = "Write there where its BERT lies on this machine"
+        raise InputError(key, path, "is no folder", remedy)
+    with under_keys({"directory": key}):
+        sizes, base = load_bert(path)
+    numbers, stated = digest({name: base[name] for name in CLIENT_PARTS}), settings.get(_DIGEST)
     if stated is not None and (numbers is None or numbers.tobytes().hex() != stated):
         problem = "the adapters were trained on other weights"
         raise InputError(key, path, problem, "Name the folder with those weights")
+    return sizes, base

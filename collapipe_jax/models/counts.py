@@ -21,21 +21,23 @@ def adapter_parameters(width: int, feed_forward_width: int, adapters: AdapterCon
     return adapters.rank * sum(sides.get(target, 2 * width) for target in adapters.targets)
 
 
-def adapted_block_flops(
-    sequence: int, width: int, feed_forward_width: int, adapters: AdapterConfig
+def block_passes_flops(
+    sequence: int, width: int, feed_forward_width: int, adapters: AdapterConfig | None
 ) -> tuple[float, float]:
-    """FLOPs of a block with adapters on one sequence, forward and backward.
+    """FLOPs of a block on one sequence, forward and backward, with its adapters where it has any.
 
-    A product of two matrices that both change takes two more backward, one for each. The base's
-    weights do not change, so its maps take one: the gradient of their input. Products of the
-    attention and of adapters take two.
+    A product of two matrices that both change takes two more backward, one for each. The
+    weights of a base do not change, so its maps take one: the gradient of their input. Products
+    of the attention and of adapters take two.
 
     Source: docs/system-model.md, section 3.
     """
-    everything = block_flops(sequence, width, feed_forward_width)
-    attention = float(4 * sequence**2 * width)
-    own = 2.0 * sequence * adapter_parameters(width, feed_forward_width, adapters)
-    return everything + own, (everything - attention) + 2.0 * (attention + own)
+    forward = block_flops(sequence, width, feed_forward_width)
+    if adapters is None:
+        return forward, 2.0 * forward
+    maps = forward - float(4 * sequence**2 * width)
+    forward += 2.0 * sequence * adapter_parameters(width, feed_forward_width, adapters)
+    return forward, 2.0 * forward - maps
 
 
 def block_parameters(width: int, feed_forward_width: int) -> int:

@@ -3,7 +3,8 @@
     python -m experiments.benchmarks.memory
 
 One line a number of blocks on a device, compiled once each: a training step of the encoder
-(forward, backward, Adam) under GPipe on a mesh, everything kept or rematerialised. Then what
+(forward, backward, Adam) under GPipe on a mesh, everything kept or rematerialised, or adapters of
+rank 8 alone trained. Then what
 XLA lays out on a device for the program of ``collapipe train``, by number of stages.
 """
 
@@ -21,7 +22,7 @@ from collapipe_jax.config.default import get_config
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.workload import encoder_workload
-from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.config import LINEAR_LAYERS, AdapterConfig, EncoderConfig
 from collapipe_jax.pipeline.schedules import SCHEDULES
 from collapipe_jax.tables import make_table
 from collapipe_jax.training.learning_rounds import LearningRounds
@@ -33,6 +34,11 @@ from experiments.benchmarks.pipeline import QUICK, Shape, device_bytes
 
 STATE_BYTES = 16
 """Of a parameter in single precision: weight, gradient, two moments of Adam."""
+ADAPTERS = [
+    AdapterConfig(rank=8, alpha=16.0, targets=targets)
+    for targets in (("query", "value"), LINEAR_LAYERS)
+]
+"""Adapters of the maps that the default names, and of all."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -60,12 +66,12 @@ def main(argv: Sequence[str]) -> None:
             feed_forward_width=4 * options.width,
             encoder_blocks=number * shape.stages,
         )
-        both = [
-            (one, shape, "gpipe") for one in (kept, dataclasses.replace(kept, rematerialise=True))
-        ]
-        ratios = (device_bytes(*one) / formula_bytes(*one) for one in both)
+        changes = {}, {"rematerialise": True}, *({"adapters": one} for one in ADAPTERS)
+        ways = [(dataclasses.replace(kept, **change), shape, "gpipe") for change in changes]
+        ratios = (device_bytes(*one) / formula_bytes(*one) for one in ways)
         rows.append((str(number), *(f"{ratio:.2f}" for ratio in ratios)))
-    headings, title = ("blocks on a device", "kept", "rematerialised"), "measured over formula (15)"
+    headings = "blocks on a device", "kept", "rematerialised", "adapters", "adapters of all maps"
+    title = "measured over formula (15)"
     console.print(make_table(headings, rows, left=0, title=title))
     blocks, rows = 2 * shape.stages, []
     counts = [count for count in range(1, shape.stages + 1) if blocks % count == 0]
@@ -120,6 +126,7 @@ def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:
         dropout=config.dropout_rate > 0,
         attention_dropout=config.attention_rate > 0,
         rematerialise=config.rematerialise,
+        adapters=config.adapters,
         batch=shape.batch,
         local_steps=1,
         micro_batch_choices=jnp.array([shape.micro_batches]),

@@ -29,6 +29,7 @@ from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.atomic import write_json
+from collapipe_jax.models.adapters import add_adapters, join, split
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import Params
@@ -116,9 +117,10 @@ def weighted_sum(
 def make_step(config: EncoderConfig, shape: Shape, schedule: str | None) -> Callable:
     """A step by a schedule on a mesh, or fused on one device: a scan, ``jax.grad``, Adam."""
 
-    def gradients_of(params: Params, batch: Batch) -> tuple[Params, jax.Array]:
+    def gradients_of(params: Params, base: Params, batch: Batch) -> tuple[Params, jax.Array]:
         if schedule is not None:
-            given = {"slots": params, "head": {}, "config": config, "loss": weighted_sum}
+            given = {"slots": params, "base": base, "head": {}, "config": config}
+            given |= {"loss": weighted_sum}
             given |= {"x": batch.x, "mask": batch.mask, "segments": batch.segments}
             step = Step(**given, data=batch.weights, micro_batches=shape.micro_batches)
             _, found = SCHEDULES[schedule](step)
@@ -126,16 +128,16 @@ def make_step(config: EncoderConfig, shape: Shape, schedule: str | None) -> Call
         x, mask, weights, _ = (leaf[0] for leaf in batch)
 
         def loss(params: Params, x: jax.Array) -> jax.Array:
-            return weighted_sum({}, encode(params, config, x, mask), weights)[0]
+            return weighted_sum({}, encode(join(params, base), config, x, mask), weights)[0]
 
         return jax.grad(loss, argnums=(0, 1))(params, x)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state: tuple, batch: Batch) -> tuple[tuple, jax.Array]:
-        params, moments = state
-        gradient, by_x = gradients_of(params, batch)
+        params, moments, base = state
+        gradient, by_x = gradients_of(params, base, batch)
         updates, moments = _OPTIMIZER.update(gradient, moments, params)
-        return (optax.apply_updates(params, updates), moments), by_x
+        return (optax.apply_updates(params, updates), moments, base), by_x
 
     return step
 
@@ -146,19 +148,22 @@ def lay_out(shape_only: bool, mesh: Mesh | None, config: EncoderConfig, shape: S
     The blocks are split equally over the stages. With ``shape_only`` there are no values.
 
     Returns:
-      ``((parameters, moments), Batch)``; parameters in slots where there is a mesh.
+      ``((parameters, moments, base), Batch)``; parameters in slots where there is a mesh.
     """
 
     def draw(key: jax.Array) -> tuple:
-        params = init_encoder(key, config)
+        whole = {"embedding": {}, "encoder": init_encoder(key, config)}
+        trained, base = split(add_adapters(key, whole, config.adapters))
+        params, base = trained["encoder"], base["encoder"]
         capacity = config.encoder_blocks // shape.stages
         segments = jnp.full((1, shape.stages), capacity)
         if mesh is not None:
-            stacks = jax.tree.map(lambda leaf: leaf[None], params)
-            params = gather_slots(stacks, segments, capacity)
+            stacks = jax.tree.map(lambda leaf: leaf[None], (params, base))
+            params, base = gather_slots(stacks, segments, capacity)
         x = jax.random.normal(key, (1, shape.batch, shape.sequence, config.width))
         mask = jnp.ones(x.shape[:3], bool)
-        return (params, _OPTIMIZER.init(params)), Batch(x, mask, jnp.cos(x), segments)
+        state = params, _OPTIMIZER.init(params), base
+        return state, Batch(x, mask, jnp.cos(x), segments)
 
     def place(leaf: jax.ShapeDtypeStruct, *axes: str) -> jax.ShapeDtypeStruct:
         sharding = mesh and NamedSharding(mesh, PartitionSpec(*axes[: leaf.ndim]))

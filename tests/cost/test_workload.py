@@ -3,6 +3,7 @@
 import pytest
 
 from collapipe_jax.cost.workload import activation_bytes, encoder_workload
+from collapipe_jax.models.config import AdapterConfig
 from collapipe_jax.models.counts import (
     block_flops,
     block_parameters,
@@ -133,6 +134,23 @@ def test_the_workload_puts_every_size_in_its_place():
         blocks=2,
         vocabulary_size=1000,
     )
+
+
+def test_adapters_alone_travel_and_have_gradients():
+    adapters = AdapterConfig(rank=4, alpha=8.0, targets=("value", "outer"))
+    work, plain = translator_workload(adapters=adapters), translator_workload()
+    own = 4 * (48 + 48) + 4 * (160 + 48)
+    maps = 2 * 20 * (4 * 48**2 + 2 * 48 * 160)
+    assert work.block_param_bits == 32 * own
+    assert (work.embedding_param_bits, work.model_bits) == (0, 5 * 32 * own)
+    assert work.block_static_bytes == 4 * block_parameters(48, 160) + 16 * own
+    assert work.ends.embedding_static_bytes == 4 * embedding_parameters(1000, 48)
+    assert work.ends.decoder_static_bytes == plain.ends.decoder_static_bytes
+    assert work.ends.decoder_param_bits == plain.ends.decoder_param_bits
+    assert work.block_flops == plain.block_flops + 2 * 20 * own
+    assert work.block_flops * (2 - work.backward_ratio) == pytest.approx(maps)
+    # Inputs of the maps `out` and `inner` are read by no adapter.
+    assert work.block_kept_bytes == plain.block_kept_bytes - 4 * 20 * (2 * 48 - 2 * 4)
 
 
 def test_rematerialisation_keeps_the_input_and_pays_a_forward_pass():

@@ -123,7 +123,7 @@ def test_work_of_a_block_with_adapters_is_what_xla_counts(targets):
 
     counted = flops_of(forward, trained, x) / BATCH
     both = flops_of(forward_and_backward, trained, x, x) / BATCH
-    stated = counts.adapted_block_flops(sequence, width, inner, adapters)
+    stated = counts.block_passes_flops(sequence, width, inner, adapters)
     assert counted == pytest.approx(stated[0], rel=0.05)
     assert both - counted == pytest.approx(stated[1], rel=0.05)
     assert optax.tree.size(trained) == counts.adapter_parameters(width, inner, adapters)

@@ -6,14 +6,14 @@ import pytest
 
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.counts import block_parameters
-from experiments.benchmarks.memory import STATE_BYTES, formula_bytes
+from experiments.benchmarks.memory import ADAPTERS, STATE_BYTES, formula_bytes
 from experiments.benchmarks.pipeline import Shape, device_bytes
 
 WIDTH, HEADS, INNER = 128, 4, 512
 SHAPE = Shape(stages=4, batch=32, micro_batches=8, sequence=64)
 
 
-def encoder(capacity, rematerialise=False):
+def encoder(capacity, rematerialise=False, adapters=None):
     """Sizes where every device holds so many blocks."""
     return EncoderConfig(
         width=WIDTH,
@@ -21,18 +21,19 @@ def encoder(capacity, rematerialise=False):
         feed_forward_width=INNER,
         encoder_blocks=SHAPE.stages * capacity,
         rematerialise=rematerialise,
+        adapters=adapters,
     )
 
 
 @functools.cache
-def measured(capacity, schedule="gpipe", rematerialise=False):
+def measured(capacity, schedule="gpipe", rematerialise=False, adapters=None):
     """Bytes of a device that holds so many blocks, for a step with Adam."""
-    return device_bytes(encoder(capacity, rematerialise), SHAPE, schedule)
+    return device_bytes(encoder(capacity, rematerialise, adapters), SHAPE, schedule)
 
 
-def stated(capacity, schedule="gpipe", rematerialise=False):
+def stated(capacity, schedule="gpipe", rematerialise=False, adapters=None):
     """Bytes of the same by formula (15)."""
-    return formula_bytes(encoder(capacity, rematerialise), SHAPE, schedule)
+    return formula_bytes(encoder(capacity, rematerialise, adapters), SHAPE, schedule)
 
 
 @pytest.mark.slow
@@ -47,17 +48,21 @@ def test_totals_are_those_of_the_formula():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "rematerialise"),
+    ("schedule", "rematerialise", "adapters"),
     [
-        ("1f1b", False),
-        ("gpipe", True),
-        pytest.param("gpipe", False, marks=pytest.mark.slow),
-        pytest.param("1f1b", True, marks=pytest.mark.slow),
+        ("1f1b", False, None),
+        ("gpipe", True, None),
+        ("1f1b", False, ADAPTERS[0]),
+        pytest.param("gpipe", False, None, marks=pytest.mark.slow),
+        pytest.param("1f1b", True, None, marks=pytest.mark.slow),
+        pytest.param("gpipe", False, ADAPTERS[0], marks=pytest.mark.slow),
+        pytest.param("gpipe", True, ADAPTERS[0], marks=pytest.mark.slow),
+        pytest.param("gpipe", False, ADAPTERS[1], marks=pytest.mark.slow),
     ],
 )
-def test_a_block_more_costs_what_the_formula_says(schedule, rematerialise):
+def test_a_block_more_costs_what_the_formula_says(schedule, rematerialise, adapters):
     """Increments know nothing of the rest: M micro-batches for GPipe, min(M, S) for 1F1B."""
-    way = schedule, rematerialise
+    way = schedule, rematerialise, adapters
     grown = measured(4, *way) - measured(2, *way)
     assert grown == pytest.approx(stated(4, *way) - stated(2, *way), rel=0.15)
 
