@@ -4,9 +4,9 @@
     collapipe predict --model=runs/bc5cdr --json < texts.txt > entities.jsonl
 
 Every text gives one line, an empty one too: label and probability (classification), entities
-as START-END TYPE TEXT (tagging), both between tabs, or the translation. With --json it is an
-object that has the text too. Texts longer than those of training are cut; tagging cuts them
-into parts, and drops nothing.
+as START-END TYPE TEXT (tagging), the pieces in place of each [MASK] (masked_lm), all between
+tabs, or the translation. With --json it is an object that has the text too. Texts longer than those
+of training are cut; tagging cuts them into parts, and drops nothing.
 """
 
 import json

@@ -13,11 +13,11 @@ from collapipe_jax.config.default import Config
 from collapipe_jax.config.named import tagging
 from collapipe_jax.config.named.clinc150 import enlarge
 
-VARIANTS = ("", "base")
+VARIANTS = ("", "plain", "base")
 
 
 def get_config(variant: str = "") -> Config:
-    """A small BERT from scratch, or BERT-base."""
+    """A small BERT from scratch, with or without these features, or BERT-base."""
     config = tagging.get_config()
     config.task.update(
         {
@@ -29,6 +29,10 @@ def get_config(variant: str = "") -> Config:
             "vocabulary_size": 12_000,
         }
     )
+    if not variant:
+        # Endings tell chemicals, as they do to a linear model; a chain keeps tags together.
+        config.model.update({"ngram_buckets": 10_000, "head": "crf", "label_smoothing": 0.0})
+        config.training.length_buckets = 3  # most sentences are half as long as a row
     if variant == "base":
         enlarge(config)
         config.task.source_length = 128
