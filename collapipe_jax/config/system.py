@@ -19,7 +19,6 @@ from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload, encoder_workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import OPTIMIZERS
-from collapipe_jax.models.config import attention_rate
 from collapipe_jax.network.channel import RADIO_LAWS
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
@@ -196,12 +195,9 @@ def _build_radio(radio: Config) -> RadioParams:
 
 def _build_workload(config: Config) -> Workload:
     """Work of a round, from the sizes of the model that is trained."""
-    model, training = config.model, config.training
-    sizes = ("width", "heads", "feed_forward_width", "encoder_blocks", "rematerialise")
+    task, training = find_task(config.task.kind), config.training
     plain = encoder_workload(
-        **{name: model[name] for name in sizes},
-        dropout=model.dropout_rate > 0,
-        attention_dropout=attention_rate(model.dropout_rate, model.attention_dropout_rate) > 0,
+        task.make_sizes(config),
         schedule=config.pipeline.schedule,
         capacity=config.pipeline.capacity or None,
         batch=training.batch,
@@ -209,6 +205,6 @@ def _build_workload(config: Config) -> Workload:
         micro_batch_choices=jnp.array(training.micro_batch_choices),
         state_bytes_per_parameter=OPTIMIZERS[training.client_optimizer],
         **config.payload,
-        **find_task(config.task.kind).count_work(config)._asdict(),
+        **task.count_work(config)._asdict(),
     )
     return jax.tree.map(jnp.asarray, plain)

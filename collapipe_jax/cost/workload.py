@@ -4,7 +4,8 @@ from typing import Any
 
 from jaxtyping import Array
 
-from collapipe_jax.models.counts import block_flops, block_parameters
+from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.counts import NUMBER_BYTES, block_counts
 from collapipe_jax.quantity import Struct, part, positive, quantity
 
 SCHEDULES = ("gpipe", "1f1b")
@@ -81,15 +82,9 @@ class Workload(Struct):
 
 
 def encoder_workload(
+    sizes: EncoderConfig,
     *,
     sequence: int,
-    width: int,
-    heads: int,
-    feed_forward_width: int,
-    encoder_blocks: int,
-    dropout: bool,
-    attention_dropout: bool,
-    rematerialise: bool,
     activation_number_bits: int,
     parameter_number_bits: int,
     token_bits: int,
@@ -103,9 +98,9 @@ def encoder_workload(
     """The workload, in plain numbers, of any model whose encoder is a stack of our blocks.
 
     Args:
-      dropout, attention_dropout: whether activations or attention weights are dropped.
-      rematerialise: recompute a block's activations in the backward pass: only its input
-        is kept, and backward costs a forward pass more.
+      sizes: of the blocks, whose kind they tell. Where activations are recomputed in the backward
+        pass, only a block's input is kept, and backward costs a forward pass more.
+      sequence: tokens of a sample.
       activation_number_bits, parameter_number_bits: precision on the links.
       token_bits: of a target on the uplink.
       state_bytes_per_parameter: weights, gradient and optimiser state on a device, of a
@@ -114,31 +109,30 @@ def encoder_workload(
         state, and travels; below 1 with adapters (Hu et al. 2106.09685).
       **others: the other fields of :class:`Workload`.
     """
-    number_bytes = 4  # the devices compute in single precision
-    sizes = sequence, width, feed_forward_width
-    everything = activation_bytes(*sizes, heads, number_bytes, dropout, attention_dropout)
-    block_input = float(number_bytes * sequence * width)
-    parameters = block_parameters(width, feed_forward_width)
+    block, rematerialise = block_counts(sizes, sequence), sizes.rematerialise
+    activations = sequence * sizes.width
 
     def param_bits(parameters: int) -> Any:
         return float(parameter_number_bits * trained_fraction * parameters)
 
     def static_bytes(parameters: int) -> Any:
-        training = trained_fraction * (state_bytes_per_parameter - number_bytes)
-        return float((number_bytes + training) * parameters)
+        training = trained_fraction * (state_bytes_per_parameter - NUMBER_BYTES)
+        return float((NUMBER_BYTES + training) * parameters)
 
     # Plain numbers, which a pytree of arrays may hold.
     numbers: dict[str, Any] = {
-        "blocks": encoder_blocks,
-        "block_flops": block_flops(*sizes),
+        "blocks": sizes.encoder_blocks,
+        "block_flops": block.flops,
         "backward_ratio": 3.0 if rematerialise else 2.0,
-        "activation_bits": float(activation_number_bits * sequence * width),
+        "activation_bits": float(activation_number_bits * activations),
         "target_bits": float(token_bits * target_tokens),
-        "block_param_bits": param_bits(parameters),
+        "block_param_bits": param_bits(block.parameters),
         "embedding_param_bits": param_bits(embedding_parameters),
-        "block_static_bytes": static_bytes(parameters),
-        "block_kept_bytes": block_input if rematerialise else everything,
-        "block_working_bytes": everything if rematerialise else 0.0,
+        "block_static_bytes": static_bytes(block.parameters),
+        "block_kept_bytes": float(NUMBER_BYTES * activations)
+        if rematerialise
+        else block.kept_bytes,
+        "block_working_bytes": block.kept_bytes if rematerialise else 0.0,
     }
     ends = ModelEnds(
         decoder_param_bits=param_bits(decoder_parameters),
@@ -146,27 +140,3 @@ def encoder_workload(
         decoder_static_bytes=static_bytes(decoder_parameters),
     )
     return Workload(**numbers, **others, ends=ends)
-
-
-def activation_bytes(
-    sequence: int,
-    width: int,
-    feed_forward_width: int,
-    heads: int,
-    number_bytes: int,
-    dropout: bool,
-    attention_dropout: bool,
-) -> float:
-    """Bytes that one block keeps of one sequence for its backward pass.
-
-    Source: Korthikanti et al., arXiv:2205.05198, eq. 1, split into numbers of
-    ``number_bytes`` and dropout masks of one byte: 16-bit numbers, dropout and
-    ``d_ff = 4 h`` give their ``s h (34 + 5 a s / h)``.
-    """
-    numbers = sequence * (8 * width + 2 * feed_forward_width) + heads * sequence**2
-    kept = number_bytes * numbers
-    if dropout:  # two masks of a layer
-        kept += 2 * sequence * width
-    if attention_dropout:  # mask and dropped copy of the weights
-        kept += (1 + number_bytes) * heads * sequence**2
-    return float(kept)

@@ -18,7 +18,7 @@ ATTENTIONS = ("einsum", "cudnn")
 """Implementations of attention."""
 _KNOWN = {
     "norm": ("pre", "post"),
-    "activation": ("gelu", "gelu_tanh", "relu"),
+    "activation": ("gelu", "gelu_tanh", "relu", "silu"),
     "compute_dtype": DTYPES,
     "attention": ATTENTIONS,
 }
@@ -41,7 +41,8 @@ class EncoderConfig:
     # of a layer and its residual, as BERT does
     norm: str = "pre"
     norm_epsilon: float = 1e-6  # added to a variance
-    activation: str = "gelu_tanh"  # "gelu" (exact), "gelu_tanh" (its usual approximation) or "relu"
+    # "gelu" (exact), "gelu_tanh" (its usual approximation), "relu" or "silu"
+    activation: str = "gelu_tanh"
     dropout_rate: float = 0.0  # probability in [0, 1) that an activation is dropped
     # The same of an attention weight; -1 takes ``dropout_rate``
     attention_dropout_rate: float = -1.0
@@ -66,8 +67,8 @@ class EncoderConfig:
         for name, known in _KNOWN.items():
             if getattr(self, name) not in known:
                 _reject(name, getattr(self, name), "is unknown", f"Choose among {', '.join(known)}")
-        if self.width % self.heads:
-            problem = f"does not divide width {self.width}"
+        if self.heads_width % self.heads:
+            problem = f"does not divide width {self.heads_width}"
             _reject("heads", self.heads, problem, "Choose a divisor of model.width")
         if self.attention == "cudnn":
             self._check_kernel()
@@ -75,14 +76,20 @@ class EncoderConfig:
     def _check_kernel(self) -> None:
         """Refuse sizes that cuDNN's kernel of attention does not take."""
         remedy = "Set model.attention to 'einsum', or change that"
+        head_size = self.heads_width // self.heads
         for is_wrong, problem in (
             (self.attention_rate > 0.0, "drops no attention weights (attention_dropout_rate)"),
             (self.compute_dtype != "bfloat16", "computes in 16 bits (compute_dtype)"),
-            (self.width // self.heads % 8 != 0, "takes heads of a multiple of 8 (width, heads)"),
-            (self.width // self.heads > 128, "takes heads of at most 128 (width, heads)"),
+            (head_size % 8 != 0, "takes heads of a multiple of 8 (width, heads)"),
+            (head_size > 128, "takes heads of at most 128 (width, heads)"),
         ):
             if is_wrong:
                 _reject("attention", self.attention, problem, remedy)
+
+    @property
+    def heads_width(self) -> int:
+        """Numbers of a token's query, of all heads together."""
+        return self.width
 
     @property
     def attention_rate(self) -> float:
@@ -132,6 +139,43 @@ class BertConfig(EncoderConfig):
     norm_epsilon: float = 1e-12
     activation: str = "gelu"
     initial_deviation: float = 0.02
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CausalConfig(EncoderConfig):
+    """Sizes of a decoder-only language model: Llama (Touvron et al. 2302.13971) or Qwen2.
+
+    Raises:
+      InputError: as ``EncoderConfig``, and on heads of keys and values that do not divide the
+        heads, an odd size of a head, or post-norm.
+    """
+
+    vocabulary_size: int
+    positions: int  # longest text in tokens
+    # Heads of keys and values, each shared by ``heads / key_value_heads`` heads of queries
+    # (Ainslie et al. 2305.13245)
+    key_value_heads: int
+    head_size: int  # ``d``, numbers of a head; even
+    query_bias: bool = False  # whether queries, keys and values have biases, as in Qwen2
+    # Rotary positions turn pair i of a head's d / 2 pairs by ``position * base^(-2 i / d)``
+    rotary_base: int = 10_000
+    activation: str = "silu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.heads % self.key_value_heads:
+            problem = f"does not divide the {self.heads} heads"
+            remedy = "Choose a divisor of model.heads"
+            _reject("key_value_heads", self.key_value_heads, problem, remedy)
+        if self.head_size % 2:
+            _reject("head_size", self.head_size, "is odd", "Rotary positions turn pairs of numbers")
+        if self.norm != "pre":
+            _reject("norm", self.norm, "is not the block's", "Leave it at 'pre'")
+
+    @property
+    def heads_width(self) -> int:
+        """Numbers of a token's query, of all heads together."""
+        return self.heads * self.head_size
 
 
 def attention_rate(dropout_rate: float, attention_dropout_rate: float) -> float:

@@ -28,15 +28,11 @@ from collapipe_jax.models.tensor_files import (
     WEIGHTS,
     check_same,
     leaves,
-    name_wrong,
+    read_all,
     read_json,
-    read_tensors,
     shapes,
     shapes_and_types,
 )
-
-_INDEX = "model.safetensors.index.json"
-_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 _read_json = functools.partial(read_json, remedy="Name the directory of a BERT checkpoint")
 
@@ -238,31 +234,7 @@ def _as_tensors(params: Params) -> dict[str, np.ndarray]:
 
 def _read_all(directory: Path, unused: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The tensors of BERT and its head by their names in ``BertModel``, but for unused ones."""
-    tensors: dict[str, np.ndarray] = {}
-    for path in _tensor_files(directory):
-        found = read_tensors(path, functools.partial(_canonical, unused=unused))
-        twice = [name for name in found if name in tensors]
-        name_wrong(path, twice, "in another shard too", "Leave one of them out")
-        tensors |= found
-    return tensors
-
-
-def _tensor_files(directory: Path) -> list[Path]:
-    if (directory / WEIGHTS).exists():
-        return [directory / WEIGHTS]
-    if (directory / _INDEX).exists():
-        shards = _read_json(directory / _INDEX).get("weight_map")
-        if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
-            remedy = "Take the original file"
-            raise InputError(f"{directory / _INDEX}: weight_map", shards, "names no files", remedy)
-        return [directory / name for name in sorted(set(shards.values()))]
-    remedy = f"Name a directory with {WEIGHTS}"
-    if any((directory / name).exists() for name in _PICKLED):
-        remedy = (
-            "Convert pytorch_model.bin where transformers and torch are installed: "
-            "BertModel.from_pretrained(directory).save_pretrained(directory)"
-        )
-    raise InputError("directory", str(directory), f"holds no {WEIGHTS}", remedy)
+    return read_all(directory, functools.partial(_canonical, unused=unused))
 
 
 def _canonical(name: str, unused: tuple[str, ...]) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
+from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
@@ -132,7 +133,8 @@ class Task:
     """One kind of task; its functions take the whole configuration and raise ``InputError``."""
 
     score_name: str  # name of the validation score, a percentage, in figures
-    make_sizes: Callable[[Config], Any]  # sizes of the model, without reading any file
+    # Sizes of the model, whose kind is that of its blocks, without reading any file
+    make_sizes: Callable[[Config], EncoderConfig]
     # Model, data and scores, from the configuration and, where there is one, what was read
     make_objective: Callable[..., Objective]
     # What the model asks of the network, without reading any file

@@ -2,8 +2,10 @@
 
 import pytest
 
-from collapipe_jax.cost.workload import activation_bytes, encoder_workload
+from collapipe_jax.cost.workload import encoder_workload
+from collapipe_jax.models.config import EncoderConfig, encoder_sizes
 from collapipe_jax.models.counts import (
+    activation_bytes,
     block_flops,
     block_parameters,
     decoder_flops,
@@ -21,8 +23,6 @@ SIZES = {
     "decoder_blocks": 2,
     "source_length": 20,
     "target_length": 14,
-    "dropout": False,
-    "attention_dropout": False,
     "rematerialise": False,
     "batch": 24,
     "local_steps": 3,
@@ -38,8 +38,9 @@ ENDS = ("vocabulary_size", "decoder_blocks", "source_length", "target_length")
 def translator_workload(**changes):
     sizes = SIZES | changes
     ends = TASKS["translation"].count_work({"task": sizes, "model": sizes})
-    shared = {name: size for name, size in sizes.items() if name not in ENDS}
-    return encoder_workload(**shared, **ends._asdict())
+    own = encoder_sizes(sizes)
+    shared = {name: size for name, size in sizes.items() if name not in (*ENDS, *own)}
+    return encoder_workload(EncoderConfig(**own), **shared, **ends._asdict())
 
 
 @pytest.mark.parametrize(("s", "h"), [(128, 768), (37, 96)])
