@@ -10,6 +10,7 @@ import numpy as np
 from collapipe_jax.files.checkpoints import RunRecord, load_run
 from collapipe_jax.files.results import Results, as_columns, as_rows
 from collapipe_jax.files.workdir import read_summary
+from collapipe_jax.tasks.registry import find_task
 
 Row = dict[str, Any]
 
@@ -27,8 +28,18 @@ class Run(NamedTuple):
 
     @property
     def last_score(self) -> float:
-        """Last validation score; lowest of all if training broke down."""
-        score = float(self.record.history["score"][-1])
+        """Last validation score; not finite if training broke down."""
+        return float(self.record.history["score"][-1])
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether training lowers the score."""
+        return find_task(self.record.config["task"]["kind"]).lower_is_better
+
+    @property
+    def merit(self) -> float:
+        """Last validation score, negative where it should fall; least if training broke down."""
+        score = -self.last_score if self.lower_is_better else self.last_score
         return score if np.isfinite(score) else -np.inf
 
 

@@ -216,9 +216,6 @@ def _config_document(config: CausalConfig) -> dict[str, Any]:
     if config.initial_deviation == 0.0:
         remedy = "Give the deviation of fresh weights, 0.02 in Llama"
         raise InputError("model.initial_deviation", 0.0, problem, remedy)
-    if config.query_bias and config.heads_width != config.width:
-        remedy = "Give width / heads, as Qwen2 has"
-        raise InputError("model.head_size", config.head_size, problem, remedy)
     model_type = _MODEL_TYPES[config.query_bias]
     base = float(config.rotary_base)
     return {

@@ -1,6 +1,7 @@
 """All tasks by the name that ``task.kind`` gives."""
 
 from collapipe_jax.own import find
+from collapipe_jax.tasks.causal_lm import CAUSAL_LM
 from collapipe_jax.tasks.classification import CLASSIFICATION
 from collapipe_jax.tasks.tagging import TAGGING
 from collapipe_jax.tasks.task import Task
@@ -10,6 +11,7 @@ TASKS: dict[str, Task] = {
     "translation": TRANSLATION,
     "tagging": TAGGING,
     "classification": CLASSIFICATION,
+    "causal_lm": CAUSAL_LM,
 }
 """A new task of the package is an entry here; one of one's own is named instead."""
 

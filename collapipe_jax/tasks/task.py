@@ -76,11 +76,11 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def validation_score(self, params: Params) -> float:
-        """Score on the validation set, in percent."""
+        """Score on the validation set, in the unit of the task."""
 
     @abc.abstractmethod
     def baseline_score(self) -> float:
-        """Score of a trivial answer on the validation set, in percent."""
+        """Score of a trivial answer on the validation set, in the same unit."""
 
     @abc.abstractmethod
     def test(self, params: Params) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
 class Task:
     """One kind of task; its functions take the whole configuration and raise ``InputError``."""
 
-    score_name: str  # name of the validation score, a percentage, in figures
+    score_name: str  # name of the validation score in figures
     # Sizes of the model, whose kind is that of its blocks, without reading any file
     make_sizes: Callable[[Config], EncoderConfig]
     # Model, data and scores, from the configuration and, where there is one, what was read
@@ -150,6 +150,13 @@ class Task:
     linear_scores: Callable[[Any], dict[str, Any]] | None = None
     # Keys that must not be empty in training, each with the remedy
     needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    score_unit: str = "%"  # of the validation score
+    lower_is_better: bool = False  # whether training lowers the validation score
+
+    @property
+    def score_label(self) -> str:
+        """Label of an axis of the validation score."""
+        return f"{self.score_name} [{self.score_unit}]"
 
 
 def held_out_loss(params: Params, model: SplitModel, arrays: Batch) -> float:

@@ -35,7 +35,10 @@ ROWS = {
     "peak memory of a device, MiB": ("peak_device_memory_bytes", "{:.1f}"),  # in bytes on file
 }
 TARGET = 0.9
-"""Share of a seed's best final validation score, to which the time of every policy is measured."""
+"""Share of a seed's best final validation score, to which the time of every policy is measured.
+
+Of a score that should fall, the best one is this share of the goal.
+"""
 
 
 def race(
@@ -84,7 +87,7 @@ def race(
         return False
     if len(rates) > 1:
         runs = [
-            max((run for run in tried if run.policy == name), key=lambda run: run.last_score)
+            max((run for run in tried if run.policy == name), key=lambda run: run.merit)
             for name in policies
         ]
         others = course.train([(run.policy, run.rate) for run in runs], every[1:])
@@ -245,9 +248,11 @@ def _time_to_score(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
     """When each run's validation score first reached a share of the seed's best final one."""
     goals, cells = [], []
     for runs in zip(*teams.values(), strict=True):
-        goals.append(TARGET * max(run.last_score for run in runs))
+        best = max(runs, key=lambda run: run.merit)
+        goals.append(best.last_score * (1.0 / TARGET if best.lower_is_better else TARGET))
+        compare = np.less_equal if best.lower_is_better else np.greater_equal
         times_s = (
-            run.record.history["simulated_time_s"][run.record.history["score"] >= goals[-1]]
+            run.record.history["simulated_time_s"][compare(run.record.history["score"], goals[-1])]
             for run in runs
         )
         known = np.isfinite(goals[-1])
@@ -255,5 +260,6 @@ def _time_to_score(teams: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
             [f"{time_s[0]:.0f}" if time_s.size and known else "never" for time_s in times_s]
         )
     goal = ", ".join(f"{goal:.1f}" if np.isfinite(goal) else "not finite" for goal in goals)
-    label = f"evaluated at {goal} or above first after, s"
+    side = "below" if next(iter(teams.values()))[0].lower_is_better else "above"
+    label = f"evaluated at {goal} or {side} first after, s"
     return {label: [", ".join(team) for team in zip(*cells, strict=True)]}

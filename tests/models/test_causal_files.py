@@ -164,7 +164,7 @@ def test_nothing_wrong_is_saved(tmp_path):
     for changes, tree, message in (
         ({"activation": "relu"}, params, "activation"),
         ({"initial_deviation": 0.0}, params, "initial_deviation"),
-        ({"query_bias": True}, params, "head_size"),
+        ({"query_bias": True}, params, "encoder/attention/query/bias"),
         ({"vocabulary_size": 41}, params, "embedding/word"),
         ({}, half, "decoder/norm/scale"),
     ):
