@@ -13,6 +13,7 @@ from support.changed_keys import changed
 from support.tiny_causal import FOLDERS
 
 import collapipe_jax as cp
+from collapipe_jax.cli import predict
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.errors import InputError, InputWarning
 from collapipe_jax.models.causal_lm import NOTHING
@@ -182,6 +183,18 @@ def test_the_model_is_loaded_scored_and_continues_texts(exported, tmp_path):
     scores, pieces = model.evaluate(write(tmp_path, "test.txt", lines)), model.tokenizer.rows
     assert (scores["texts"], scores["tokens"]) == (2, (pieces(lines, 99)[:, 1:] != NOTHING).sum())
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
+
+
+def test_the_command_continues_lines(exported, capsys, tmp_path):
+    given, folder = write(tmp_path, "starts.txt", ["the old", ""]), exported[2]
+    options = {"tokens": 4, "temperature": 1.5, "top_p": 0.9, "seed": 3}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    predict.main([f"--model={folder}", "--json", *flags, given])
+    said = cp.load(folder).predict(["the old", ""], **options)
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["continuation"] for record in found] == said
+    with pytest.raises(InputError, match="--beams"):
+        predict.main([f"--model={folder}", "--beams=2", given])
 
 
 @pytest.mark.parametrize(
