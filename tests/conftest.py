@@ -1,6 +1,7 @@
 """Eight virtual devices, quick compilation, strict ranks: set before jax is imported anywhere."""
 
 import os
+import warnings
 from importlib.metadata import version
 
 # Tests compile much and run little: unoptimised programs take less than half the time in all.
@@ -61,6 +62,15 @@ def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with serving() as server:
         yield server
+
+
+@pytest.fixture
+def peers():
+    """`torch` and `transformers`, whose imports and calls may warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reason = 'pip install -e ".[bench]"'
+        yield tuple(pytest.importorskip(name, reason=reason) for name in ("torch", "transformers"))
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@
     collapipe evaluate --model=runs/tatoeba --data=pairs.txt --beams=4
 
 Formats and scores are those of training: accuracy and macro F1 of labelled texts (.csv, .tsv,
-.jsonl or .json), span F1 of tagged sentences (CoNLL or .jsonl), masked accuracy of texts without
-labels, BLEU of pairs of sentences (source<TAB>target, .csv or .jsonl, or two files as A|B).
+.jsonl or .json), span F1 of tagged sentences (CoNLL or .jsonl), BLEU of pairs of sentences
+(source<TAB>target, .csv or .jsonl, or two files as A|B), masked accuracy or perplexity of texts
+without labels.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ def main(argv: Sequence[str]) -> None:
     """Load the model, score it, print the scores and write them where asked to."""
     offered = {
         "beams": (0, "beams of the search for translations (default: 1)"),
-        "text_column": ("", "classification, masked_lm: column or key of the texts; else text"),
+        "text_column": ("", "column or key of texts; else text"),
         "label_column": ("", "classification: likewise of the labels; else category or label"),
     }
     parser = make_parser(__doc__, "model", "data", out="", **offered)

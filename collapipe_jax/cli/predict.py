@@ -2,11 +2,12 @@
 
     collapipe predict --model=runs/clinc150 texts.txt
     collapipe predict --model=runs/bc5cdr --json < texts.txt > entities.jsonl
+    collapipe predict --model=runs/english --tokens=20 --temperature=0.8 --top-p=0.9 starts.txt
 
 Every text gives one line, an empty one too: label and probability (classification), entities
 as START-END TYPE TEXT (tagging), the pieces in place of each [MASK] (masked_lm), all between
-tabs, or the translation. With --json it is an object that has the text too. Texts longer than those
-of training are cut; tagging cuts them into parts, and drops nothing.
+tabs, the translation, or the continuation. With --json it is an object that has the text too. Texts
+longer than those of training are cut; tagging cuts them into parts, and drops nothing.
 """
 
 import json
@@ -23,8 +24,14 @@ _AT_A_TIME = 1_000
 
 def main(argv: Sequence[str]) -> None:
     """Load the model, read the texts, print what it says of them."""
-    beams = (0, "beams of the search for translations (default: 1)")
-    parser = make_parser(__doc__, "model", beams=beams)
+    offered = {
+        "beams": (0, "beams of the search for translations (default: 1)"),
+        "tokens": (0, "most tokens of a continuation (default: 32, or half of the positions)"),
+        "temperature": (0.0, "of drawn continuations (default: 0, the likeliest tokens)"),
+        "top_p": (0.0, "share of the probability that they are drawn from (default: 1)"),
+        "seed": (0, "of the draws"),
+    }
+    parser = make_parser(__doc__, "model", **offered)
     parser.add_argument("file", metavar="FILE", nargs="?", help="texts in UTF-8; else from stdin")
     parser.add_argument("--json", action="store_true", help="print a JSON object a text")
     words = "classification: print those of all labels"
@@ -32,7 +39,8 @@ def main(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
 
     model = load(options.model)
-    chosen = options_of(model.predict, beams=options.beams, probabilities=options.probabilities)
+    given = {name: getattr(options, name) for name in (*offered, "probabilities")}
+    chosen = options_of(model.predict, **given)
     texts = _read_texts(options.file)
     for start in range(0, len(texts), _AT_A_TIME):
         part = texts[start : start + _AT_A_TIME]

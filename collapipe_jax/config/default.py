@@ -21,7 +21,7 @@ from collapipe_jax.models.config import (
     ALL_LINEAR,
     ATTENTIONS,
     DTYPES,
-    LINEAR_LAYERS,
+    GATED_LAYERS,
     MOST_BLOCKS,
 )
 from collapipe_jax.network.devices import DeviceParams
@@ -310,9 +310,17 @@ KEYS: dict[str, Any] = {
     ),
     "model": section(
         seed=_own_seed("initial weights"),
-        pretrained=key("", "BERT to start from: a folder in the layout of Hugging Face"),
+        pretrained=key("", "model to start from: a folder in the layout of Hugging Face"),
         width=key(128, "size of an activation", "> 0", symbol="h"),
         heads=key(4, "attention heads", "> 0"),
+        key_value_heads=key(
+            0,
+            "heads of keys and values of causal_lm, a divisor of `heads`; 0 takes `heads`",
+            symbol="g",
+            why="fewer have fewer parameters (Ainslie et al. 2023)",
+        ),
+        head_size=key(0, "numbers of a head of causal_lm; 0 takes `width` / `heads`", symbol="d"),
+        query_bias=key(False, "biases of queries, keys and values of causal_lm, as in Qwen2"),
         feed_forward_width=key(512, "inner size of a feed-forward layer", "> 0", why="4 x width"),
         encoder_blocks=key(6, "encoder blocks", _BLOCKS, symbol="L"),
         decoder_blocks=key(2, "decoder blocks of translation", _BLOCKS, why="few lose little"),
@@ -356,7 +364,7 @@ KEYS: dict[str, Any] = {
         adapter_targets=key(
             ("query", "value"),
             "linear maps with an adapter, or `all`",
-            choices=(*LINEAR_LAYERS, ALL_LINEAR),
+            choices=(*GATED_LAYERS, ALL_LINEAR),
             why="those of Hu et al. 2022",
         ),
         pooling=key(
@@ -413,13 +421,16 @@ KEYS: dict[str, Any] = {
     "task": section(
         seed=_own_seed("sets drawn from a corpus and of their split over clusters"),
         kind=key(
-            "translation", "kind of task; all but translation with BERT", choices=TASKS, own=True
+            "translation",
+            "kind of task; tagging and classification with BERT, causal_lm with Llama's blocks",
+            choices=TASKS,
+            own=True,
         ),
         corpus=key(
             "synthetic",
             "of translation: one file of pairs, or `A|B` for two aligned ones, split by source; "
             "unread or empty where `train` names a file. Paths may be below $COLLAPIPE_DATA "
-            "(docs/file-formats.md)",
+            "(docs/file-formats.md). `synthetic` serves causal_lm, too",
         ),
         reverse=key(False, "translate from the second column to the first"),
         pairs=key(20_000, "pairs of `corpus` in all; 0 takes all of a file"),
@@ -433,7 +444,7 @@ KEYS: dict[str, Any] = {
         validation_samples=key(
             0, "samples of `train` drawn for validation; 0 is a tenth, 1000 at most"
         ),
-        text_column=key("", "column or key of texts to classify; empty is `text`"),
+        text_column=key("", "column or key of texts; empty is `text`"),
         label_column=key("", "column or key of classes; empty is `category` or `label`"),
         tagged=key(
             False, "of masked_lm: files hold words with tags, as those of tagging do, not texts"

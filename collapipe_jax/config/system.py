@@ -20,7 +20,6 @@ from collapipe_jax.cost.workload import Workload, block_moment_bits, encoder_wor
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.optimizers import OPTIMIZERS
 from collapipe_jax.federated.rules import bytes_held, numbers_sent
-from collapipe_jax.models.config import adapter_sizes, attention_rate
 from collapipe_jax.network.channel import RADIO_LAWS
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
@@ -178,11 +177,11 @@ def _build_devices(devices: Config) -> DeviceParams:
 
 def _build_switching(config: Config) -> SwitchingParams | None:
     """What changing partitions costs; without that nothing is carried from round to round."""
-    control, model = config.control, config.model
+    control = config.control
     state_bytes, bits = OPTIMIZERS[config.training.client_optimizer], None
     if control.moments_move and state_bytes > OPTIMIZERS["sgd"]:
-        sizes = model.width, model.feed_forward_width
-        moment_bits = block_moment_bits(*sizes, state_bytes, config.payload.trained_fraction)
+        sizes = find_task(config.task.kind).make_sizes(config)
+        moment_bits = block_moment_bits(sizes, state_bytes, config.payload.trained_fraction)
         bits = jnp.asarray(moment_bits)
     if bits is None and control.switching_cost == control.hysteresis == 0.0:
         return None
@@ -208,23 +207,18 @@ def _build_radio(radio: Config) -> RadioParams:
 
 def _build_workload(config: Config) -> Workload:
     """Work of a round, from the sizes of the model that is trained."""
-    model, training = config.model, config.training
-    sizes = ("width", "heads", "feed_forward_width", "encoder_blocks", "rematerialise")
-    payload = dict(config.payload)
+    task, training, payload = find_task(config.task.kind), config.training, dict(config.payload)
     # What travels with every parameter is priced as more bits of it.
     payload["parameter_number_bits"] *= numbers_sent(training)
     plain = encoder_workload(
-        **{name: model[name] for name in sizes},
-        dropout=model.dropout_rate > 0,
-        attention_dropout=attention_rate(model.dropout_rate, model.attention_dropout_rate) > 0,
+        task.make_sizes(config),
         schedule=config.pipeline.schedule,
         capacity=config.pipeline.capacity or None,
         batch=training.batch,
         local_steps=training.local_steps,
         micro_batch_choices=jnp.array(training.micro_batch_choices),
         state_bytes_per_parameter=bytes_held(training),
-        adapters=adapter_sizes(model),
         **payload,
-        **find_task(config.task.kind).count_work(config)._asdict(),
+        **task.count_work(config)._asdict(),
     )
     return jax.tree.map(jnp.asarray, plain)

@@ -4,20 +4,12 @@ from typing import Any
 
 from jaxtyping import Array
 
-from collapipe_jax.models.config import MOST_BLOCKS, AdapterConfig
-from collapipe_jax.models.counts import (
-    adapter_parameters,
-    block_parameters,
-    block_passes_flops,
-)
+from collapipe_jax.models.config import MOST_BLOCKS, EncoderConfig
+from collapipe_jax.models.counts import NUMBER_BYTES, block_counts
 from collapipe_jax.quantity import Struct, part, positive, quantity
 
 SCHEDULES = ("gpipe", "1f1b")
 """Orders of the passes of a local step, docs/system-model.md, section 7."""
-
-
-_NUMBER_BYTES = 4
-"""Of a number on a device, in single precision."""
 
 
 class ModelEnds(Struct):
@@ -92,22 +84,15 @@ class Workload(Struct):
 
 
 def encoder_workload(
+    sizes: EncoderConfig,
     *,
     sequence: int,
-    width: int,
-    heads: int,
-    feed_forward_width: int,
-    encoder_blocks: int,
-    dropout: bool,
-    attention_dropout: bool,
-    rematerialise: bool,
     activation_number_bits: int,
     parameter_number_bits: int,
     token_bits: int,
     target_tokens: int,
     state_bytes_per_parameter: int,
     trained_fraction: float = 1.0,
-    adapters: AdapterConfig | None = None,
     embedding_parameters: int,
     decoder_parameters: int,
     **others: Any,
@@ -115,48 +100,44 @@ def encoder_workload(
     """The workload, in plain numbers, of any model whose encoder is a stack of our blocks.
 
     Args:
-      dropout, attention_dropout: whether activations or attention weights are dropped.
-      rematerialise: recompute a block's activations in the backward pass: only its input
-        is kept, and backward costs a forward pass more.
+      sizes: of the blocks, whose kind they tell. Where activations are recomputed in the backward
+        pass, only a block's input is kept, and backward costs a forward pass more. With adapters,
+        they and the decoder are all that is trained.
+      sequence: tokens of a sample.
       activation_number_bits, parameter_number_bits: precision on the links.
       token_bits: of a target on the uplink.
       state_bytes_per_parameter: weights, gradient and optimiser state on a device, of a
         parameter that is trained.
       trained_fraction: share of the parameters that is trained, and so has a gradient and a
         state, and travels.
-      adapters: those of the blocks. They and the decoder are then all that is trained.
       **others: the other fields of :class:`Workload`.
     """
-    sizes = sequence, width, feed_forward_width
-    kept = *sizes, heads, _NUMBER_BYTES, dropout, attention_dropout
-    everything = activation_bytes(*kept, adapters)
-    block_input = float(_NUMBER_BYTES * sequence * width)
-    forward_flops, backward_flops = block_passes_flops(*sizes, adapters)
-    every = block_parameters(width, feed_forward_width), embedding_parameters, decoder_parameters
+    block, recomputes = block_counts(sizes, sequence), sizes.rematerialise
+    activations = sequence * sizes.width
+    every = block.parameters, embedding_parameters, decoder_parameters
     trained = tuple(trained_fraction * parameters for parameters in every)
-    if adapters is not None:
-        own = adapter_parameters(width, feed_forward_width, adapters)
-        every, trained = (every[0] + own, *every[1:]), (own, 0, decoder_parameters)
+    if sizes.adapters is not None:
+        trained = block.trained, 0, decoder_parameters
     block_bits, embedding_bits, decoder_bits = (
         float(parameter_number_bits * parameters) for parameters in trained
     )
-    training_bytes = state_bytes_per_parameter - _NUMBER_BYTES
+    training_bytes = state_bytes_per_parameter - NUMBER_BYTES
     block_static, embedding_static, decoder_static = (
-        float(_NUMBER_BYTES * parameters + training_bytes * changing)
+        float(NUMBER_BYTES * parameters + training_bytes * changing)
         for parameters, changing in zip(every, trained, strict=True)
     )
     # Plain numbers, which a pytree of arrays may hold.
     numbers: dict[str, Any] = {
-        "blocks": encoder_blocks,
-        "block_flops": forward_flops,
-        "backward_ratio": backward_flops / forward_flops + float(rematerialise),
-        "activation_bits": float(activation_number_bits * sequence * width),
+        "blocks": sizes.encoder_blocks,
+        "block_flops": block.flops,
+        "backward_ratio": block.backward_flops / block.flops + float(recomputes),
+        "activation_bits": float(activation_number_bits * activations),
         "target_bits": float(token_bits * target_tokens),
         "block_param_bits": block_bits,
         "embedding_param_bits": embedding_bits,
         "block_static_bytes": block_static,
-        "block_kept_bytes": block_input if rematerialise else everything,
-        "block_working_bytes": everything if rematerialise else 0.0,
+        "block_kept_bytes": float(NUMBER_BYTES * activations) if recomputes else block.kept_bytes,
+        "block_working_bytes": block.kept_bytes if recomputes else 0.0,
     }
     ends: dict[str, Any] = {
         "decoder_param_bits": decoder_bits,
@@ -167,42 +148,11 @@ def encoder_workload(
 
 
 def block_moment_bits(
-    width: int, feed_forward_width: int, state_bytes_per_parameter: int, trained_fraction: float
+    sizes: EncoderConfig, state_bytes_per_parameter: int, trained_fraction: float
 ) -> float:
     """Optimiser state of a block on a link, in the precision in which devices compute.
 
     It is what :func:`encoder_workload` counts as state beside weights and gradients.
     """
-    moments_bytes = state_bytes_per_parameter - 2 * _NUMBER_BYTES
-    parameters = block_parameters(width, feed_forward_width)
-    return float(8 * moments_bytes * trained_fraction * parameters)
-
-
-def activation_bytes(
-    sequence: int,
-    width: int,
-    feed_forward_width: int,
-    heads: int,
-    number_bytes: int,
-    dropout: bool,
-    attention_dropout: bool,
-    adapters: AdapterConfig | None = None,
-) -> float:
-    """Bytes that one block keeps of one sequence for its backward pass.
-
-    Source: Korthikanti et al., arXiv:2205.05198, eq. 1, split into numbers of
-    ``number_bytes`` and dropout masks of one byte: 16-bit numbers, dropout and
-    ``d_ff = 4 h`` give their ``s h (34 + 5 a s / h)``. Of the inputs of linear maps, a block
-    with adapters keeps those that an adapter reads, and the outputs of ``A``.
-    """
-    numbers = sequence * (8 * width + 2 * feed_forward_width) + heads * sequence**2
-    if adapters is not None:
-        readers = ("query", "key", "value"), ("out",), ("inner",)
-        unread = sum(not set(maps) & set(adapters.targets) for maps in readers)
-        numbers -= sequence * (unread * width - adapters.rank * len(adapters.targets))
-    kept = number_bytes * numbers
-    if dropout:  # two masks of a layer
-        kept += 2 * sequence * width
-    if attention_dropout:  # mask and dropped copy of the weights
-        kept += (1 + number_bytes) * heads * sequence**2
-    return float(kept)
+    moments_bytes = state_bytes_per_parameter - 2 * NUMBER_BYTES
+    return float(8 * moments_bytes * trained_fraction * block_counts(sizes, 1).trained)

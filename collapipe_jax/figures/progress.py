@@ -35,7 +35,7 @@ def draw(records: Sequence[RunRecord]) -> Figure:
         for axes in panels[0]:
             style.say_empty(axes, "no evaluation yet")
     task = find_task(records[0].config["task"]["kind"])
-    panels[0, 0].set_ylabel(f"{task.score_name} [%]")
+    panels[0, 0].set_ylabel(task.score_label)
     panels[1, 0].set_ylabel("Loss [nats/prediction]")
     panels[0, 0].set_ylim(bottom=0.0)
     style.round_axis(panels[1, 0])

@@ -40,19 +40,20 @@ def draw(found: "xarray.Dataset") -> Figure:
     coordinates = (found[name].values for name in axes)
     labels = [_label(point) for point in itertools.product(*coordinates)]
     last = mean_estimate(_last_known(values))
-    best = np.argsort(-np.nan_to_num(last.value, nan=-np.inf))[:_MOST_CURVES]
+    task = find_task(json.loads(found.attrs["config"])["task"]["kind"])
+    worth = -last.value if task.lower_is_better else last.value
+    best = np.argsort(-np.nan_to_num(worth, nan=-np.inf))[:_MOST_CURVES]
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, best.size))
     colors = dict(zip(best.tolist(), shades, strict=True))
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, max(2.6, 1.0 + _ROW_IN * len(labels)))
     left, right = figure.subplots(1, 2, width_ratios=[1.2, 1.0])
-    name = find_task(json.loads(found.attrs["config"])["task"]["kind"]).score_name
     _draw_rows(left, last, labels, colors)
-    left.set_xlabel(f"{name} after the last round [%]")
+    left.set_xlabel(f"{task.score_name} after the last round [{task.score_unit}]")
     left.set_ylabel(",\n".join(key.rpartition(".")[2] for key in axes) or "all runs")
     for point in colors:
         _draw_progress(right, values[:, point], labels[point], colors[point])
     style.round_axis(right)
-    right.set_ylabel(f"{name} [%]")
+    right.set_ylabel(task.score_label)
     seeds = f"mean of {len(values)} seeds" if len(values) > 1 else "one seed"
     left.set_title(f"{seeds}, {len(labels)} points", loc="left")
     right.set_title(f"the best {best.size}" if best.size < len(labels) else "", loc="left")

@@ -10,6 +10,8 @@ import numpy as np
 from collapipe_jax.files.checkpoints import RunRecord, load_run
 from collapipe_jax.files.results import Results, as_columns, as_rows
 from collapipe_jax.files.workdir import read_summary
+from collapipe_jax.tasks.registry import find_task
+from collapipe_jax.tasks.task import Task
 
 Row = dict[str, Any]
 
@@ -27,11 +29,22 @@ class Run(NamedTuple):
 
     @property
     def validation_score(self) -> float:
-        """Validation score of what is tested; lowest of all if training broke down."""
+        """Validation score of what is tested; not finite if training broke down."""
         scores = self.record.history["score"]
-        keeps_best = self.record.config.get("evaluation", {}).get("keep_best", False)
-        score = np.fmax.reduce(scores) if keeps_best else scores[-1]
-        return float(score) if np.isfinite(score) else -np.inf
+        if not self.record.config.get("evaluation", {}).get("keep_best", False):
+            return float(scores[-1])
+        return float((np.fmin if self.task.lower_is_better else np.fmax).reduce(scores))
+
+    @property
+    def task(self) -> Task:
+        """The kind of task."""
+        return find_task(self.record.config["task"]["kind"])
+
+    @property
+    def merit(self) -> float:
+        """That score, negative where it should fall; least of all if training broke down."""
+        merit = self.task.merit(self.validation_score)
+        return merit if np.isfinite(merit) else -np.inf
 
 
 def save_race(runs: Sequence[Run], results: Results) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 
-from collapipe_jax.errors import InputError
 from collapipe_jax.models.config import AdapterConfig
 from collapipe_jax.models.layers import LORA_A, LORA_B, Params
 
@@ -35,10 +34,6 @@ def add_adapters(key: Array, params: Params, adapters: AdapterConfig | None) -> 
     leaves: dict[tuple, Any] = dict(flatten_dict(params["encoder"]))
     maps = sorted(path[:-1] for path in leaves if path[-1] == "kernel")
     adapted = [path for path in maps if path[-1] in adapters.targets]
-    if missing := set(adapters.targets) - {path[-1] for path in adapted}:
-        known = ", ".join(dict.fromkeys(path[-1] for path in maps))
-        problem = f"the blocks have no map {min(missing)}"
-        raise InputError("model.adapter_targets", adapters.targets, problem, f"They have {known}")
     for path, own in zip(adapted, jax.random.split(key, len(adapted)), strict=True):
         *stack, inputs, outputs = leaves[*path, "kernel"].shape
         bound, shape = inputs**-0.5, (*stack, inputs, adapters.rank)

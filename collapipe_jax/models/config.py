@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 from collapipe_jax.errors import InputError
 
@@ -21,13 +21,15 @@ DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("einsum", "cudnn")
 """Implementations of attention."""
 LINEAR_LAYERS = ("query", "key", "value", "out", "inner", "outer")
-"""Names of the linear maps in a block."""
+"""Names of the linear maps in a block of an encoder."""
+GATED_LAYERS = (*LINEAR_LAYERS, "gate")
+"""Names of those in a decoder-only block."""
 ALL_LINEAR = "all"
 """Name of all of them together."""
 _OPTIONAL = ("ngram_buckets",)  # sizes that may be 0
 _KNOWN = {
     "norm": ("pre", "post"),
-    "activation": ("gelu", "gelu_tanh", "relu"),
+    "activation": ("gelu", "gelu_tanh", "relu", "silu"),
     "compute_dtype": DTYPES,
     "attention": ATTENTIONS,
 }
@@ -39,7 +41,7 @@ class AdapterConfig:
 
     rank: int  # ``r``, columns of ``A`` and rows of ``B``
     alpha: float  # over the rank it is the scale of ``A B``
-    targets: tuple[str, ...]  # of :data:`LINEAR_LAYERS`
+    targets: tuple[str, ...]  # of the ``linear_layers`` of a block
 
     @property
     def scale(self) -> float:
@@ -51,10 +53,14 @@ class AdapterConfig:
 class EncoderConfig:
     """Sizes of the stack of blocks; hashable, hence static under jit.
 
+    ``linear_layers`` are the names of a block's linear maps.
+
     Raises:
       InputError: on a size below 1, heads that do not divide the width, a share outside
         [0, 1), or an unknown name.
     """
+
+    linear_layers: ClassVar[tuple[str, ...]] = LINEAR_LAYERS
 
     width: int  # ``h``, size of an activation; a multiple of ``heads``
     heads: int  # attention heads
@@ -64,7 +70,8 @@ class EncoderConfig:
     # of a layer and its residual, as BERT does
     norm: str = "pre"
     norm_epsilon: float = 1e-6  # added to a variance
-    activation: str = "gelu_tanh"  # "gelu" (exact), "gelu_tanh" (its usual approximation) or "relu"
+    # "gelu" (exact), "gelu_tanh" (its usual approximation), "relu" or "silu"
+    activation: str = "gelu_tanh"
     dropout_rate: float = 0.0  # probability in [0, 1) that an activation is dropped
     # The same of an attention weight; -1 takes ``dropout_rate``
     attention_dropout_rate: float = -1.0
@@ -95,23 +102,33 @@ class EncoderConfig:
         for name, known in _KNOWN.items():
             if getattr(self, name) not in known:
                 _reject(name, getattr(self, name), "is unknown", f"Choose among {', '.join(known)}")
-        if self.width % self.heads:
-            problem = f"does not divide width {self.width}"
+        if self.heads_width % self.heads:
+            problem = f"does not divide width {self.heads_width}"
             _reject("heads", self.heads, problem, "Choose a divisor of model.width")
+        targets = self.adapters.targets if self.adapters else ()
+        if missing := sorted(set(targets) - set(self.linear_layers)):
+            remedy = f"They have {', '.join(self.linear_layers)}"
+            _reject("adapter_targets", targets, f"the blocks have no map {missing[0]}", remedy)
         if self.attention == "cudnn":
             self._check_kernel()
 
     def _check_kernel(self) -> None:
         """Refuse sizes that cuDNN's kernel of attention does not take."""
         remedy = "Set model.attention to 'einsum', or change that"
+        head_size = self.heads_width // self.heads
         for is_wrong, problem in (
             (self.attention_rate > 0.0, "drops no attention weights (attention_dropout_rate)"),
             (self.compute_dtype != "bfloat16", "computes in 16 bits (compute_dtype)"),
-            (self.width // self.heads % 8 != 0, "takes heads of a multiple of 8 (width, heads)"),
-            (self.width // self.heads > 128, "takes heads of at most 128 (width, heads)"),
+            (head_size % 8 != 0, "takes heads of a multiple of 8 (width, heads)"),
+            (head_size > 128, "takes heads of at most 128 (width, heads)"),
         ):
             if is_wrong:
                 _reject("attention", self.attention, problem, remedy)
+
+    @property
+    def heads_width(self) -> int:
+        """Numbers of a token's query, of all heads together."""
+        return self.width
 
     @property
     def attention_rate(self) -> float:
@@ -165,27 +182,70 @@ class BertConfig(EncoderConfig):
     initial_deviation: float = 0.02
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CausalConfig(EncoderConfig):
+    """Sizes of a decoder-only language model: Llama (Touvron et al. 2302.13971) or Qwen2.
+
+    Raises:
+      InputError: as ``EncoderConfig``, and on heads of keys and values that do not divide the
+        heads, an odd size of a head, or post-norm.
+    """
+
+    linear_layers: ClassVar[tuple[str, ...]] = GATED_LAYERS
+
+    vocabulary_size: int
+    positions: int  # longest text in tokens
+    # Heads of keys and values, each shared by ``heads / key_value_heads`` heads of queries
+    # (Ainslie et al. 2305.13245)
+    key_value_heads: int
+    head_size: int  # ``d``, numbers of a head; even
+    query_bias: bool = False  # whether queries, keys and values have biases, as in Qwen2
+    # Rotary positions turn pair i of a head's d / 2 pairs by ``position * base^(-2 i / d)``
+    rotary_base: int = 10_000
+    activation: str = "silu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.heads % self.key_value_heads:
+            problem = f"does not divide the {self.heads} heads"
+            remedy = "Choose a divisor of model.heads"
+            _reject("key_value_heads", self.key_value_heads, problem, remedy)
+        if self.head_size % 2:
+            _reject("head_size", self.head_size, "is odd", "Rotary positions turn pairs of numbers")
+        if self.norm != "pre":
+            _reject("norm", self.norm, "is not the block's", "Leave it at 'pre'")
+
+    @property
+    def heads_width(self) -> int:
+        """Numbers of a token's query, of all heads together."""
+        return self.heads * self.head_size
+
+
 def attention_rate(dropout_rate: float, attention_dropout_rate: float) -> float:
     """Probability that an attention weight is dropped; negative takes that of activations."""
     return dropout_rate if attention_dropout_rate < 0.0 else attention_dropout_rate
 
 
-def encoder_sizes(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes of the encoder in the section ``model`` of a configuration."""
+def encoder_sizes(
+    model: Mapping[str, Any], layers: tuple[str, ...] = LINEAR_LAYERS
+) -> dict[str, Any]:
+    """The sizes of the encoder in the section ``model`` of a configuration.
+
+    Its blocks have linear maps of the names ``layers``.
+    """
     names = {field.name for field in dataclasses.fields(EncoderConfig)}
     sizes = {name: value for name, value in model.items() if name in names}
-    return sizes | {"adapters": adapter_sizes(model)}
+    return sizes | {"adapters": _adapter_sizes(model, layers)}
 
 
-def adapter_sizes(model: Mapping[str, Any]) -> AdapterConfig | None:
-    """The adapters in the section ``model`` of a configuration; None where they are off."""
+def _adapter_sizes(model: Mapping[str, Any], layers: tuple[str, ...]) -> AdapterConfig | None:
     if not model["adapter_rank"]:
         return None
     targets = tuple(model["adapter_targets"])
     return AdapterConfig(
         rank=model["adapter_rank"],
         alpha=model["adapter_alpha"],
-        targets=LINEAR_LAYERS if ALL_LINEAR in targets else targets,
+        targets=layers if ALL_LINEAR in targets else targets,
     )
 
 

@@ -1,5 +1,6 @@
 """The encoder: a stack of identical blocks, which the devices share.
 
+The sizes tell the kind of its blocks: those of a decoder-only model are a stack like any other.
 Every parameter leaf is stacked ``[L, ...]``, so that any run of consecutive blocks is
 a slice and the whole encoder is one ``jax.lax.scan``.
 """
@@ -8,7 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.causal_block import CausalBlock
+from collapipe_jax.models.config import CausalConfig, EncoderConfig
 from collapipe_jax.models.layers import (
     Attention,
     FeedForward,
@@ -50,9 +52,14 @@ class EncoderBlock(nnx.Module):
         return x + feed_forward(self.feed_forward_norm(x))
 
 
+def _block_kind(config: EncoderConfig) -> type[EncoderBlock] | type[CausalBlock]:
+    """The block of these sizes."""
+    return CausalBlock if isinstance(config, CausalConfig) else EncoderBlock
+
+
 def init_encoder(key: Array, config: EncoderConfig) -> Params:
     """Fresh parameters of the encoder, every leaf ``[L, ...]``."""
-    return init_stack(EncoderBlock, key, config, config.encoder_blocks)
+    return init_stack(_block_kind(config), key, config, config.encoder_blocks)
 
 
 def encoder_block(
@@ -62,7 +69,7 @@ def encoder_block(
 
     An example without any real token gets finite values.
     """
-    return bind(EncoderBlock, config, block_params)(x, mask, keys)
+    return bind(_block_kind(config), config, block_params)(x, mask, keys)
 
 
 def encode(

@@ -84,19 +84,28 @@ class Linear(nnx.Linear):
     With an adapter it is ``x W + b + s (x A) B`` (Hu et al. 2106.09685).
     """
 
-    bias: nnx.Param
+    bias: nnx.Param | None
     adapter: tuple[Array, Array] | None = None  # ``A [inputs, r]`` and ``B [r, outputs]``
 
-    def __init__(self, inputs: int, outputs: int, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.config = config
-        super().__init__(inputs, outputs, kernel_init=initial_weights(config), rngs=rngs)
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        config: EncoderConfig,
+        *,
+        bias: bool = True,
+        rngs: nnx.Rngs,
+    ):
+        self.config, law = config, initial_weights(config)
+        super().__init__(inputs, outputs, use_bias=bias, kernel_init=law, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
         """Map ``[..., inputs]`` to ``[..., outputs]``."""
-        parts = x, self.kernel[...], self.bias[...]
-        x, kernel, bias = (narrowed(part, self.config) for part in parts)
+        x, kernel = (narrowed(part, self.config) for part in (x, self.kernel[...]))
         multiply = _matrix_product if jax.default_backend() == "cpu" else _plain_product
-        product = add_bias(multiply(x, kernel), bias)
+        product = multiply(x, kernel)
+        if self.bias is not None:
+            product = add_bias(product, narrowed(self.bias[...], self.config))
         if self.adapter and self.config.adapters:
             a, b = (narrowed(part, self.config) for part in self.adapter)
             low = checkpoint_name(narrowed(multiply(x, a), self.config), PRODUCT)
@@ -219,29 +228,39 @@ class Attention(nnx.Module):
         site: int = 0,
     ) -> Array:
         """Attend from ``x [B, Q, h]`` to keys and values where ``allowed [B, 1 | Q, S]``."""
-        config, query = self.config, self.query(x)
-        if config.attention == "cudnn":
-            query, key, value = (self._split(each) for each in (query, key, value))
-            mixed = _fused_attention(query, key, value, allowed)
-            return self.out(checkpoint_name(mixed, PRODUCT).reshape(x.shape))
-        query = self._heads(query) * (x.shape[-1] // config.heads) ** -0.5
-        scores = _einsum("bnqd,bnsd->bnqs", query, self._heads(key))
-        bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
-        weights = dropout(jax.nn.softmax(scores + bias), keys, site, config.attention_rate)
-        mixed = _einsum("bnqs,bnsd->bnqd", narrowed(weights, config), self._heads(value))
-        mixed = checkpoint_name(narrowed(mixed, config), PRODUCT)
-        return self.out(jnp.swapaxes(mixed, 1, 2).reshape(x.shape))
+        config = self.config
+        query, key, value = (split_heads(a, config.heads) for a in (self.query(x), key, value))
+        return self.out(attend(config, query, key, value, allowed, keys, site).reshape(x.shape))
 
-    def _split(self, x: Array) -> Array:
-        """``[B, S, h]`` as ``[B, S, heads, h / heads]``."""
-        return x.reshape(*x.shape[:-1], self.config.heads, -1)
 
-    def _heads(self, x: Array) -> Array:
-        """``[B, S, h]`` as ``[B, heads, S, h / heads]``.
+def split_heads(x: Array, heads: int) -> Array:
+    """``[B, S, heads d]`` as ``[B, S, heads, d]``."""
+    return x.reshape(*x.shape[:-1], heads, -1)
 
-        With examples and heads first, XLA's CPU backend takes products as they are.
-        """
-        return jnp.swapaxes(self._split(x), 1, 2)
+
+def attend(
+    config: EncoderConfig,
+    query: Array,
+    key: Array,
+    value: Array,
+    allowed: Array,
+    keys: Array | None,
+    site: int,
+) -> Array:
+    """What queries ``[B, Q, heads, d]`` read from values ``[B, S, heads, d]``, shaped as they.
+
+    Keys are shaped as values. Positions are read where ``allowed [B, 1 | Q, S]``, and dropout of
+    the weights has the examples' ``keys`` and the number of its ``site``.
+    """
+    if config.attention == "cudnn":
+        return checkpoint_name(_fused_attention(query, key, value, allowed), PRODUCT)
+    # With examples and heads first, XLA's CPU backend takes products as they are.
+    query, key, value = (jnp.swapaxes(each, 1, 2) for each in (query, key, value))
+    scores = _einsum("bnqd,bnsd->bnqs", query * query.shape[-1] ** -0.5, key)
+    bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
+    weights = dropout(jax.nn.softmax(scores + bias), keys, site, config.attention_rate)
+    mixed = _einsum("bnqs,bnsd->bnqd", narrowed(weights, config), value)
+    return jnp.swapaxes(checkpoint_name(narrowed(mixed, config), PRODUCT), 1, 2)
 
 
 def _fused_attention(query: Array, key: Array, value: Array, allowed: Array) -> Array:
@@ -271,6 +290,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": gelu,
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
 }
 
 

@@ -33,7 +33,7 @@ from collapipe_jax.models.tensor_files import (
     WEIGHTS,
     check_same,
     leaves,
-    name_wrong,
+    read_all,
     read_json,
     read_tensors,
     shapes,
@@ -45,9 +45,6 @@ OWN_TYPE = "collapipe_bert"
 OWN_WEIGHTS = "collapipe_bert.safetensors"
 """File of its tensors, which have the names of BERT where there are any."""
 _POOLING, _HEAD_KIND = "collapipe_pooling", "collapipe_head"
-
-_INDEX = "model.safetensors.index.json"
-_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 _read_json = functools.partial(read_json, remedy="Name the directory of a BERT checkpoint")
 
@@ -347,36 +344,10 @@ def _read_all(
     directory: Path, document: Mapping[str, Any], unused: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
     """The tensors of BERT and its head by their names in ``BertModel``, but for unused ones."""
-    tensors: dict[str, np.ndarray] = {}
-    is_own = document.get("model_type") == OWN_TYPE
-    for path in [directory / OWN_WEIGHTS] if is_own else _tensor_files(directory):
-        found = read_tensors(path, functools.partial(_canonical, unused=unused))
-        twice = [name for name in found if name in tensors]
-        name_wrong(path, twice, "in another shard too", "Leave one of them out")
-        tensors |= found
-    return tensors
-
-
-def _tensor_files(directory: Path) -> list[Path]:
-    if (directory / WEIGHTS).exists():
-        return [directory / WEIGHTS]
-    if (directory / _INDEX).exists():
-        shards = _read_json(directory / _INDEX).get("weight_map")
-        if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
-            remedy = "Take the original file"
-            raise InputError(f"{directory / _INDEX}: weight_map", shards, "names no files", remedy)
-        for name in sorted(set(shards.values())):
-            if Path(name).name != name:
-                key = f"{directory / _INDEX}: weight_map"
-                raise InputError(key, name, "no file of this folder", "Take the original file")
-        return [directory / name for name in sorted(set(shards.values()))]
-    remedy = f"Name a directory with {WEIGHTS}"
-    if any((directory / name).exists() for name in _PICKLED):
-        remedy = (
-            "Convert pytorch_model.bin where transformers and torch are installed: "
-            "BertModel.from_pretrained(directory).save_pretrained(directory)"
-        )
-    raise InputError("directory", str(directory), f"holds no {WEIGHTS}", remedy)
+    rename = functools.partial(_canonical, unused=unused)
+    if document.get("model_type") == OWN_TYPE:
+        return read_tensors(directory / OWN_WEIGHTS, rename)
+    return read_all(directory, rename)
 
 
 def _canonical(name: str, unused: tuple[str, ...]) -> str | None:

@@ -13,6 +13,8 @@ from collapipe_jax.files.strict_json import loads
 from collapipe_jax.models.layers import Params
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_INDEX = f"{WEIGHTS}.index.json"
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 # NumPy knows the last one because importing jax teaches it.
 _READABLE_DTYPES = ("F32", "F16", "BF16")
@@ -52,6 +54,39 @@ def read_tensors(path: Path, rename: Callable[[str], str | None]) -> dict[str, n
         remedy = "Get the file again"
         raise InputError("file", str(path), f"cannot be read ({error})", remedy) from None
     return tensors
+
+
+def read_all(directory: Path, rename: Callable[[str], str | None]) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint, whole or in shards; arguments and errors as of one file."""
+    tensors: dict[str, np.ndarray] = {}
+    for path in _tensor_files(directory):
+        found = read_tensors(path, rename)
+        twice = [name for name in found if name in tensors]
+        name_wrong(path, twice, "in another shard too", "Leave one of them out")
+        tensors |= found
+    return tensors
+
+
+def _tensor_files(directory: Path) -> list[Path]:
+    if (directory / WEIGHTS).exists():
+        return [directory / WEIGHTS]
+    if (directory / _INDEX).exists():
+        remedy = "Take the original file"
+        shards = read_json(directory / _INDEX, remedy).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
+            raise InputError(f"{directory / _INDEX}: weight_map", shards, "names no files", remedy)
+        for name in sorted(set(shards.values())):
+            if Path(name).name != name:
+                key = f"{directory / _INDEX}: weight_map"
+                raise InputError(key, name, "no file of this folder", remedy)
+        return [directory / name for name in sorted(set(shards.values()))]
+    remedy = f"Name a directory with {WEIGHTS}"
+    if any((directory / name).exists() for name in _PICKLED):
+        remedy = (
+            "Convert pytorch_model.bin where transformers and torch are installed: load the "
+            "model by from_pretrained(directory) of its class, and call save_pretrained(directory)"
+        )
+    raise InputError("directory", str(directory), f"holds no {WEIGHTS}", remedy)
 
 
 def check_same(where: str | Path, expected: dict[str, str], found: dict[str, str]) -> None:

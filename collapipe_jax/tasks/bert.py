@@ -22,6 +22,7 @@ from collapipe_jax.models.split_model import SplitModel
 from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks.corpora import LabelledSets
 from collapipe_jax.tasks.ngrams import MOST, WordNgrams
+from collapipe_jax.tasks.pretrained_sizes import pretrained_sizes
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
 from collapipe_jax.tasks.task import TASK_KEY, Config, ModelCounts, Objective, in_batches
@@ -263,20 +264,7 @@ def make_wordpiece(config: Config, lines: Sequence[str]) -> WordPiece:
 
 
 def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Params]:
-    """Sizes and parameters on file; training may choose dropout, precision and recomputation."""
+    """Sizes of the configuration that are on file, and the parameters."""
     with under_keys({"directory": "model.pretrained"}):
         found, params = load_bert(directory)
-    fields = ("width", "heads", "feed_forward_width", "encoder_blocks", "ngram_buckets")
-    for field in (*fields, "vocabulary_size"):
-        section = "task" if field == "vocabulary_size" else "model"
-        ours, theirs = getattr(wanted, field), getattr(found, field)
-        if ours != theirs:
-            problem = f"the model in {directory} has {theirs}"
-            raise InputError(f"{section}.{field}", ours, problem, f"Set it to {theirs}")
-    if found.positions < wanted.positions:
-        problem = f"the model in {directory} has {found.positions} positions"
-        remedy = f"Lower it to {found.positions} or less"
-        raise InputError("task.source_length", wanted.positions, problem, remedy)
-    chosen = ("dropout_rate", "attention_dropout_rate", "attention")
-    chosen += ("rematerialise", "compute_dtype", "adapters")
-    return dataclasses.replace(found, **{key: getattr(wanted, key) for key in chosen}), params
+    return pretrained_sizes(directory, wanted, found, ("ngram_buckets",)), params

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from collapipe_jax.errors import collect
+from collapipe_jax.errors import Known, collect
 from collapipe_jax.tasks.classification import (
     COLUMN_KEYS,
     TEXT_COLUMN,
@@ -18,26 +18,28 @@ from collapipe_jax.tasks.tagging import read_tagged_text
 
 
 class TextSets(NamedTuple):
-    """Texts to learn from, and others to validate on. There are no test texts."""
+    """Texts of each set."""
 
     train: list[str]
     validation: list[str]
+    test: list[str]  # empty without a file of them
 
 
 def read_text_sets(
     *,
     train: str,
     validation: str = "",
+    test: str = "",
     seed: int,
     samples: int = 0,
     validation_samples: int = 0,
     text_column: str = "",
     tagged: bool = False,
 ) -> TextSets:
-    """Read the texts to learn from, and those of validation.
+    """Read texts to learn from, those of validation, and those of the test if they are named.
 
     Args:
-      train: name of a file as in ``read_texts``.
+      train, test: names of files as in ``read_texts``.
       validation: name of a file; empty takes texts from ``train``.
       seed: of the draws below.
       samples: most texts to train on, drawn at random; 0 takes all.
@@ -45,24 +47,27 @@ def read_text_sets(
       text_column, tagged: as in ``read_texts``.
 
     Raises:
-      InputError: a missing or broken file, or a number that does not fit; or both.
+      InputError: a missing or broken file, or a number that does not fit; or all of these.
     """
-    options = {"text_column": text_column, "tagged": tagged}
-    whole, taken = read_texts(TextFile("task.train", train), **options), []
+    named = {"train": train, "validation": validation, "test": test}
+    files = {name: TextFile(f"task.{name}", path) for name, path in named.items() if path}
+    placed = Known()
     with collect() as step:
-        with step():
-            size = validation_size(validation, validation_samples, len(whole))
-        if validation:
+        for name, file in files.items():
             with step():
-                file = TextFile("task.validation", validation)
-                placed = _placed(file, **options)
-                file.warn_of_repeats(placed, {text_key(text) for text in whole})
-                taken = [text for _, text in placed]
+                placed[name] = _placed(file, text_column=text_column, tagged=tagged)
+        known = {text_key(text) for _, text in placed["train"]}
+        for name in ("validation", "test"):
+            if name in files:
+                with step():
+                    files[name].warn_of_repeats(placed[name], known)
+        size = validation_size(validation, validation_samples, len(placed["train"]))
+    whole, taken, tested = ([text for _, text in placed.get(name, ())] for name in named)
     order = seeded_generator(seed).permutation(len(whole))
-    taken = taken or [whole[i] for i in sorted(order[:size])]
     left = order[size:]
     drawn = left[:samples] if samples else left
-    return TextSets([whole[i] for i in sorted(drawn)], taken)
+    taken = taken or [whole[i] for i in sorted(order[:size])]
+    return TextSets([whole[i] for i in sorted(drawn)], taken, tested)
 
 
 def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -> list[str]:

@@ -1,6 +1,7 @@
 """All tasks by the name that ``task.kind`` gives."""
 
 from collapipe_jax.own import find
+from collapipe_jax.tasks.causal_lm import CAUSAL_LM
 from collapipe_jax.tasks.classification import CLASSIFICATION
 from collapipe_jax.tasks.masked_lm import MASKED_LM
 from collapipe_jax.tasks.tagging import TAGGING
@@ -12,6 +13,7 @@ TASKS: dict[str, Task] = {
     "tagging": TAGGING,
     "classification": CLASSIFICATION,
     "masked_lm": MASKED_LM,
+    "causal_lm": CAUSAL_LM,
 }
 """A new task of the package is an entry here; one of one's own is named instead."""
 

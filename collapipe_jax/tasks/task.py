@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
+from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses
 
@@ -75,7 +76,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def validation_score(self, params: Params) -> float:
-        """Score on the validation set, in percent."""
+        """Score on the validation set, in the unit of the task."""
 
     def sample_scores(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
         """Of every validation sample the score in percent and the split key, ``[n]`` each.
@@ -86,7 +87,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def baseline_score(self) -> float:
-        """Score of a trivial answer on the validation set, in percent."""
+        """Score of a trivial answer on the validation set, in the same unit."""
 
     @abc.abstractmethod
     def test(self, params: Params) -> dict[str, Any]:
@@ -141,8 +142,9 @@ def _plain(value: Any) -> Any:
 class Task:
     """One kind of task; its functions take the whole configuration and raise ``InputError``."""
 
-    score_name: str  # name of the validation score, a percentage, in figures
-    make_sizes: Callable[[Config], Any]  # sizes of the model, without reading any file
+    score_name: str  # name of the validation score in figures
+    # Sizes of the model, whose kind is that of its blocks, without reading any file
+    make_sizes: Callable[[Config], EncoderConfig]
     # Model, data and scores, from the configuration and, where there is one, what was read
     make_objective: Callable[..., Objective]
     # What the model asks of the network, without reading any file
@@ -160,6 +162,17 @@ class Task:
     scores_samples: bool = False
     # Keys that must not be empty in training, each with the remedy
     needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    score_unit: str = "%"  # of the validation score
+    lower_is_better: bool = False  # whether training lowers the validation score
+
+    @property
+    def score_label(self) -> str:
+        """Label of an axis of the validation score."""
+        return f"{self.score_name} [{self.score_unit}]"
+
+    def merit(self, score: Any) -> Any:
+        """A validation score, negative where training lowers it: more is better."""
+        return -score if self.lower_is_better else score
 
 
 def held_out_loss(params: Params, model: SplitModel, arrays: Batch) -> float:

@@ -1,7 +1,7 @@
 """Metrics of the rounds of a run, constants that the figures draw beside them, and its summary."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ class History:
 
     Args:
       arrays: metrics of the rounds before by name, first axis the rounds; empty at the start.
+      merit: of a validation score, as ``Task.merit``.
 
     Attributes:
       done: number of rounds.
@@ -33,14 +34,14 @@ class History:
       energy_j: of every node, sum over the rounds, ``[N, K + 1]``.
       simulated_time_s: at the end of the last round.
       last_score: the newest validation score; not a number before the first.
-      best_score: the highest one, minus infinity before the first.
+      best_merit: that of the best one, minus infinity before the first.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray]):
-        self.done, self.last = 0, Metrics()
+    def __init__(self, arrays: Mapping[str, np.ndarray], merit: Callable[[float], float] = float):
+        self.done, self.last, self._merit = 0, Metrics(), merit
         self._rounds: list[Metrics] = []
         self.energy_j, self.simulated_time_s = 0.0, np.float64(0.0)
-        self.last_score, self.best_score = np.nan, -np.inf
+        self.last_score, self.best_merit = np.nan, -np.inf
         for values in zip(*arrays.values(), strict=True):
             self.append(dict(zip(arrays, values, strict=True)))
 
@@ -52,7 +53,7 @@ class History:
         self.simulated_time_s = metrics["simulated_time_s"]
         if np.isfinite(metrics["score"]):
             self.last_score = float(metrics["score"])
-            self.best_score = max(self.best_score, self.last_score)
+            self.best_merit = max(self.best_merit, self._merit(self.last_score))
 
     def pop(self) -> dict[str, np.ndarray]:
         """Metrics of the rounds since the last call by name, first axis the rounds."""
@@ -142,7 +143,7 @@ def _scored_round(experiment: Experiment, history: Mapping[str, np.ndarray]) -> 
     scores, found = history["score"], dict[str, Any]()
     scored = len(scores) - 1
     if experiment.config["evaluation"]["keep_best"] and np.isfinite(scores).any():
-        scored = found["best_round"] = int(np.nanargmax(scores))
+        scored = found["best_round"] = int(np.nanargmax(experiment.task.merit(scores)))
     if "cluster_scores" in history:
         found["cluster_scores"] = history["cluster_scores"][scored].tolist()
     return found

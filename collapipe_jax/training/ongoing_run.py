@@ -156,6 +156,7 @@ class OngoingRun:
             self._checkpoints = opened.enter_context(Checkpoints(self.folder))
             self._opened = opened.pop_all()
         self._board: TensorBoard | None = None
+        self._merit = experiment.task.merit
         self.breakdown = ""
 
     def __enter__(self) -> "OngoingRun":
@@ -166,7 +167,7 @@ class OngoingRun:
 
     def start(self) -> RunState:
         """A fresh state, or that of the newest checkpoint; its history is taken over."""
-        state, self.history = initial_run_state(self.experiment), History({})
+        state, self.history = initial_run_state(self.experiment), History({}, self._merit)
         self._base = state.learning.base
         self._base_digest = digest(self._base)
         if (done := self._checkpoints.latest()) is not None:
@@ -175,7 +176,7 @@ class OngoingRun:
                 raise self._checkpoints.damaged(done, f"has numbers that are not finite in {array}")
             self._check_base(record.get("base_digest"))
             state = state._replace(learning=state.learning._replace(base=self._base))
-            self.history = History(record["history"])
+            self.history = History(record["history"], self._merit)
         kept, self._best = self.history.pop(), _copied(state.best)
 
         def write() -> None:
@@ -259,7 +260,7 @@ class OngoingRun:
 
         It has these parameters, or those of the best score where the run keeps them.
         """
-        if self._best is not None and np.isfinite(self.history.best_score):
+        if self._best is not None and np.isfinite(self.history.best_merit):
             params = jax.device_put(join(self._best, self._base), learning_place(self.experiment))
         path = self.folder / "summary.json"
         if hosts.on_first(lambda: read_object(path) is None):
@@ -307,7 +308,7 @@ class OngoingRun:
         if params and self._is_due(index, evaluation["every_rounds"]):
             scored = params(scored=True)
             loss, score = map(np.float32, self.experiment.objective.validate(scored))
-            if self._best is not None and score > self.history.best_score:
+            if self._best is not None and self._merit(score) > self.history.best_merit:
                 self._best = _copied(split(scored)[0])
             if evaluation["by_cluster"]:
                 clusters = cluster_scores(self.experiment, scored)

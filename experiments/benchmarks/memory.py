@@ -118,15 +118,8 @@ def formula_bytes(config: EncoderConfig, shape: Shape, schedule: str) -> float:
     ``min(M, K)`` micro-batches.
     """
     work = encoder_workload(
+        config,
         sequence=shape.sequence,
-        width=config.width,
-        heads=config.heads,
-        feed_forward_width=config.feed_forward_width,
-        encoder_blocks=config.encoder_blocks,
-        dropout=config.dropout_rate > 0,
-        attention_dropout=config.attention_rate > 0,
-        rematerialise=config.rematerialise,
-        adapters=config.adapters,
         batch=shape.batch,
         local_steps=1,
         micro_batch_choices=jnp.array([shape.micro_batches]),

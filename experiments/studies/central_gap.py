@@ -84,7 +84,10 @@ class _Study:
         tried = self._train({way: [*itertools.product(first, rates)] for way in WAYS})
         if tried is None or len(rates) == 1:
             return tried
-        best = {way: max(rows, key=lambda row: row["validation"]) for way, rows in tried.items()}
+        merit = experiments[0].task.merit
+        best = {
+            way: max(rows, key=lambda row: merit(row["validation"])) for way, rows in tried.items()
+        }
         others = self._train(
             {way: [(own, best[way]["rate"]) for own in experiments[1:]] for way in WAYS}
         )

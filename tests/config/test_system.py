@@ -10,6 +10,8 @@ from support.changed_keys import KEYS, TINY, changed, leaves
 from collapipe_jax.config import experiment as build
 from collapipe_jax.config import system as build_system
 from collapipe_jax.federated.learner import apply_gradient
+from collapipe_jax.models.counts import block_counts
+from collapipe_jax.tasks import causal_lm
 from collapipe_jax.tasks.classification import Classification
 from collapipe_jax.tasks.tagging import Tagging
 from collapipe_jax.tasks.translation import Translation, make_sizes
@@ -56,6 +58,7 @@ def other(name):
 
 
 OWN = ("model.pretrained", "model.seed")  # of the parameters, not of the sizes
+CAUSAL = {"model.key_value_heads": 1, "model.head_size": 6, "model.query_bias": True}
 IN_SYSTEM = [
     *(
         name
@@ -90,18 +93,31 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
     base = changed("dynamics.speed_m_per_s", 1.4)
     base.learning.update(bound="local_steps", step_smoothness=0.02)
     before = tree_of(build_system.build_system_params(base, weight))
-    after = tree_of(build_system.build_system_params(changed(name, other(name), base), weight))
+    value = {"model.heads": 4, "model.width": 18}.get(name) or other(name)
+    after = tree_of(build_system.build_system_params(changed(name, value, base), weight))
     assert before != after
 
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in KEYS if name.startswith("model.") and name not in (*OWN, "model.attention")],
+    [
+        name
+        for name in KEYS
+        if name.startswith("model.") and name not in (*OWN, *CAUSAL, "model.attention")
+    ],
 )
 def test_every_key_of_the_model_changes_it(name):
     value = {"model.heads": 4, "model.width": 18, "model.label_smoothing": 0.3}.get(name)
     value = other(name) if value is None else value
     assert make_sizes(changed(name, value)) != make_sizes(TINY)
+
+
+@pytest.mark.parametrize(("name", "value"), CAUSAL.items())
+def test_every_key_of_a_language_model_changes_its_block(name, value):
+    config = changed("task.kind", "causal_lm")
+    before, after = (causal_lm.make_sizes(each) for each in (config, changed(name, value, config)))
+    assert before != after
+    assert block_counts(before, 8).parameters != block_counts(after, 8).parameters
 
 
 def test_the_kernel_of_attention_is_chosen():

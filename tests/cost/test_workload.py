@@ -2,9 +2,10 @@
 
 import pytest
 
-from collapipe_jax.cost.workload import activation_bytes, encoder_workload
-from collapipe_jax.models.config import AdapterConfig
+from collapipe_jax.cost.workload import encoder_workload
+from collapipe_jax.models.config import EncoderConfig, encoder_sizes
 from collapipe_jax.models.counts import (
+    activation_bytes,
     block_flops,
     block_parameters,
     decoder_flops,
@@ -22,9 +23,10 @@ SIZES = {
     "decoder_blocks": 2,
     "source_length": 20,
     "target_length": 14,
-    "dropout": False,
-    "attention_dropout": False,
     "rematerialise": False,
+    "adapter_rank": 0,
+    "adapter_alpha": 8.0,
+    "adapter_targets": ("value", "outer"),
     "batch": 24,
     "local_steps": 3,
     "micro_batch_choices": (2, 4),
@@ -39,8 +41,9 @@ ENDS = ("vocabulary_size", "decoder_blocks", "source_length", "target_length")
 def translator_workload(**changes):
     sizes = SIZES | changes
     ends = TASKS["translation"].count_work({"task": sizes, "model": sizes})
-    shared = {name: size for name, size in sizes.items() if name not in ENDS}
-    return encoder_workload(**shared, **ends._asdict())
+    own = encoder_sizes(sizes)
+    shared = {name: size for name, size in sizes.items() if name not in (*ENDS, *own)}
+    return encoder_workload(EncoderConfig(**own), **shared, **ends._asdict())
 
 
 @pytest.mark.parametrize(("s", "h"), [(128, 768), (37, 96)])
@@ -137,8 +140,7 @@ def test_the_workload_puts_every_size_in_its_place():
 
 
 def test_adapters_alone_travel_and_have_gradients():
-    adapters = AdapterConfig(rank=4, alpha=8.0, targets=("value", "outer"))
-    work, plain = translator_workload(adapters=adapters), translator_workload()
+    work, plain = translator_workload(adapter_rank=4), translator_workload()
     own = 4 * (48 + 48) + 4 * (160 + 48)
     maps = 2 * 20 * (4 * 48**2 + 2 * 48 * 160)
     assert work.block_param_bits == 32 * own

@@ -1,5 +1,7 @@
 """Counts against the models that are trained: parameters and FLOPs."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -8,10 +10,12 @@ import pytest
 from collapipe_jax.models import counts
 from collapipe_jax.models.adapters import add_adapters, join, split
 from collapipe_jax.models.bert import BertWithHead
+from collapipe_jax.models.causal_lm import CausalLM
 from collapipe_jax.models.config import (
     LINEAR_LAYERS,
     AdapterConfig,
     BertConfig,
+    CausalConfig,
     TransformerConfig,
 )
 from collapipe_jax.models.encoder import encoder_block, init_encoder
@@ -21,6 +25,7 @@ from collapipe_jax.models.transformer import (
     Translator,
     init_params,
 )
+from collapipe_jax.tasks.registry import TASKS
 
 BATCH = 4
 ENCODER = {"width": 32, "heads": 4, "feed_forward_width": 80, "encoder_blocks": 1}
@@ -123,10 +128,10 @@ def test_work_of_a_block_with_adapters_is_what_xla_counts(targets):
 
     counted = flops_of(forward, trained, x) / BATCH
     both = flops_of(forward_and_backward, trained, x, x) / BATCH
-    stated = counts.block_passes_flops(sequence, width, inner, adapters)
-    assert counted == pytest.approx(stated[0], rel=0.05)
-    assert both - counted == pytest.approx(stated[1], rel=0.05)
-    assert optax.tree.size(trained) == counts.adapter_parameters(width, inner, adapters)
+    stated = counts.block_counts(config, sequence)
+    assert counted == pytest.approx(stated.flops, rel=0.05)
+    assert both - counted == pytest.approx(stated.backward_flops, rel=0.05)
+    assert optax.tree.size(trained) == stated.trained
 
 
 def test_a_rematerialised_block_runs_forward_twice():
@@ -176,3 +181,44 @@ def test_decoder_flops_are_those_that_xla_counts():
         vocabulary_size=config.vocabulary_size,
     )
     assert counted == pytest.approx(stated, rel=0.05)
+
+
+CAUSAL = CausalConfig(
+    vocabulary_size=99,
+    positions=128,
+    width=256,
+    heads=8,
+    key_value_heads=4,
+    head_size=40,
+    feed_forward_width=700,
+    encoder_blocks=1,
+    query_bias=True,
+)
+
+
+def test_parameters_are_those_of_the_causal_block():
+    for config in (CAUSAL, dataclasses.replace(CAUSAL, query_bias=False, key_value_heads=8)):
+        shapes = jax.eval_shape(CausalLM(sizes=config).init, jax.random.key(0))
+        assert optax.tree.size(shapes["encoder"]) == counts.causal_block_parameters(config)
+        work = TASKS["causal_lm"].count_work(
+            {"task": {"vocabulary_size": 99, "source_length": 128}, "model": {"width": 256}}
+        )
+        assert optax.tree.size(shapes["embedding"]) == work.embedding_parameters
+        assert optax.tree.size(shapes["decoder"]) == work.decoder_parameters
+
+
+def test_causal_block_flops_are_those_that_xla_counts():
+    params = jax.eval_shape(lambda key: init_encoder(key, CAUSAL), jax.random.key(0))
+    params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape[1:]), params)
+    x, mask = jnp.ones((BATCH, 128, 256)), jnp.ones((BATCH, 128), bool)
+
+    def forward(params, x):
+        return encoder_block(params, CAUSAL, x, mask)
+
+    def both(params, x, cotangent):
+        y, pull_back = jax.vjp(forward, params, x)
+        return y, pull_back(cotangent)
+
+    counted, stated = flops_of(forward, params, x) / BATCH, counts.causal_block_flops(CAUSAL, 128)
+    assert counted == pytest.approx(stated, rel=0.05)
+    assert flops_of(both, params, x, x) / BATCH - counted == pytest.approx(2 * stated, rel=0.05)

@@ -9,7 +9,6 @@ expected.npz what its `BertModel` computes. To write it anew, from the folder te
 import dataclasses
 import json
 import shutil
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -51,15 +50,6 @@ TYPES = np.array([[0] * 7 + [1] * 3, [0] * 3 + [1] * 3 + [0] * 4])
 MASK = IDS != 0
 
 encoded = jax.jit(bert_encode, static_argnames="config")
-
-
-@pytest.fixture
-def peers():
-    """`torch` and `transformers`, whose imports and calls may warn."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        reason = 'pip install -e ".[bench]"'
-        yield tuple(pytest.importorskip(name, reason=reason) for name in ("torch", "transformers"))
 
 
 def random_model(peers, name, seed=0, **settings):

@@ -124,7 +124,9 @@ def test_central_training_keeps_the_best_where_the_runs_do(keeps, expected, monk
 
     config = {"training": {"rounds": 8, "length_buckets": 1}}
     config["evaluation"] = {"every_rounds": 3, "keep_best": keeps}
-    one = SimpleNamespace(config=config, objective=SimpleNamespace(validation_score=score))
+    objective = SimpleNamespace(validation_score=score)
+    task = SimpleNamespace(merit=float)
+    one = SimpleNamespace(config=config, objective=objective, task=task)
     state = SimpleNamespace(learning=SimpleNamespace(params={}))
     for name, fake in {
         "LearningRounds": Counting,

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from collapipe_jax.models.config import EncoderConfig
+from collapipe_jax.models.config import CausalConfig, EncoderConfig
 from collapipe_jax.models.counts import block_parameters
 from experiments.benchmarks.memory import ADAPTERS, STATE_BYTES, formula_bytes
 from experiments.benchmarks.pipeline import Shape, device_bytes
@@ -78,6 +78,21 @@ def test_a_block_keeps_its_input_its_products_and_its_transcendentals():
     kept_samples = SHAPE.stages * samples // SHAPE.micro_batches
     block -= (samples - kept_samples) * 4 * numbers
     assert interleaved == pytest.approx(2 * block, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_decoder_only_block_costs_what_its_formula_says():
+    """It keeps just what the formula counts; GPipe keeps that of every sample."""
+
+    def sizes(capacity):
+        blocks = {"encoder_blocks": SHAPE.stages * capacity, "feed_forward_width": 344}
+        heads = {"heads": HEADS, "key_value_heads": 2, "head_size": 32}
+        return CausalConfig(vocabulary_size=9, positions=64, width=WIDTH, **heads, **blocks)
+
+    few, many = (sizes(capacity) for capacity in (2, 4))
+    grown = device_bytes(many, SHAPE, "gpipe") - device_bytes(few, SHAPE, "gpipe")
+    stated = formula_bytes(many, SHAPE, "gpipe") - formula_bytes(few, SHAPE, "gpipe")
+    assert grown == pytest.approx(stated, rel=0.01)
 
 
 def test_segments_and_interleaving_save_memory():

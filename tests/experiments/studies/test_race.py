@@ -198,9 +198,9 @@ def test_a_folder_without_a_whole_race_is_reported(left, tmp_path):
         load_race(tmp_path)
 
 
-def made_up_run(policy, seed, test, scores, times):
+def made_up_run(policy, seed, test, scores, times, kind="translation"):
     history = {"score": np.array(scores), "simulated_time_s": np.array(times), "round": times}
-    record = RunRecord({"policy": {"name": policy}}, {}, history)
+    record = RunRecord({"policy": {"name": policy}, "task": {"kind": kind}}, {}, history)
     rows = dict.fromkeys([key for key, _ in module.ROWS.values()], 2.0 * 2**20)
     summary = {"policy": policy, "test_bleu": test, "test_loss": 1.0, "note": True, **rows}
     return Run(policy, 2.0, seed, f"{policy}_seed{seed}", "test_bleu", summary, record)
@@ -235,6 +235,18 @@ def test_the_table_tells_means_leads_and_times():
     broken = printed_rows([made_up_run("dssra", 0, none, [9.0, none], [1.0, 2.0])])
     assert broken["test bleu"] == ["not finite"]
     assert broken["evaluated at not finite or above first after, s"] == ["never"]
+
+
+def test_a_score_that_falls_is_reached_from_above():
+    scores = {"dssra": [90.0, 54.0, 45.0], "other": [70.0, 50.0, 49.0]}
+    runs = [
+        made_up_run(policy, 0, 1.0, found, [1.0, 2.0, 3.0], "causal_lm")
+        for policy, found in scores.items()
+    ]
+    runs.append(made_up_run("broken", 0, 1.0, [80.0, np.nan, np.nan], [1.0, 2.0, 3.0], "causal_lm"))
+    assert [run.merit for run in runs] == [-45.0, -49.0, -np.inf]
+    # The best, 45, is 0.9 of 50.
+    assert printed_rows(runs)["evaluated at 50.0 or below first after, s"] == ["3", "2", "never"]
 
 
 @pytest.mark.parametrize("rates", ["1,x", "", "0,1", "nan"])
