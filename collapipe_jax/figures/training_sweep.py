@@ -41,8 +41,8 @@ def draw(found: "xarray.Dataset") -> Figure:
     labels = [_label(point) for point in itertools.product(*coordinates)]
     last = mean_estimate(_last_known(values))
     task = find_task(json.loads(found.attrs["config"])["task"]["kind"])
-    worth = -last.value if task.lower_is_better else last.value
-    best = np.argsort(-np.nan_to_num(worth, nan=-np.inf))[:_MOST_CURVES]
+    merit = np.nan_to_num(task.merit(last.value), nan=-np.inf)
+    best = np.argsort(-merit)[:_MOST_CURVES]
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, best.size))
     colors = dict(zip(best.tolist(), shades, strict=True))
     figure = style.new_figure(style.DOUBLE_WIDTH_IN, max(2.6, 1.0 + _ROW_IN * len(labels)))
