@@ -1,5 +1,6 @@
 """Eight virtual devices, quick compilation, strict ranks: set before jax is imported anywhere."""
 
+import gc
 import os
 import warnings
 from importlib.metadata import version
@@ -25,6 +26,9 @@ from support import ROOT
 from support.compilations import compiling_with
 from support.local_server import serving
 
+# Traces make many objects that stay; by default the collector looks through all of them often.
+gc.set_threshold(200_000, 50, 1000)
+
 # Shapes and types of these packages' public functions are checked in every call.
 jaxtyping.install_import_hook(
     ["collapipe_jax." + room for room in ("allocation", "control", "cost", "federated", "network")],
@@ -34,6 +38,22 @@ jaxtyping.install_import_hook(
 jax.config.update("jax_numpy_rank_promotion", "raise")
 settings.register_profile("repo", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("repo")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_programs(tmp_path_factory, worker_id):
+    """Compile once what several files compile: settings of JAX, by name."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder if worker_id == "master" else folder.parent  # of all workers
+    settings = {
+        "jax_compilation_cache_dir": str(folder / "programs"),
+        # With a limit JAX locks the folder, and nobody reads half a file.
+        "jax_compilation_cache_max_size": 2**34,
+        "jax_persistent_cache_min_compile_time_secs": 0.2,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    return settings
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -81,13 +101,13 @@ def quick_compilation():
 
 
 @pytest.fixture(scope="module")
-def shared_compilation(tmp_path_factory):
-    """The same, in a cache for other processes too: its value are their environment variables."""
-    with compiling_with(
-        jax_compilation_cache_dir=str(tmp_path_factory.mktemp("compiled")),
-        jax_persistent_cache_min_compile_time_secs=0.0,
-        jax_persistent_cache_min_entry_size_bytes=-1,
-    ) as settings:
+def shared_compilation(kept_programs):
+    """The same, for other processes too: its value are their environment variables."""
+    small = {
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    with compiling_with(**kept_programs | small) as settings:
         yield {name.upper(): str(value) for name, value in settings.items()}
 
 

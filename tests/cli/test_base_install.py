@@ -49,7 +49,9 @@ def test_policies_are_compared(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [
-        (("train", "--config=quickstart", "--workdir=run"), "train"),
+        pytest.param(
+            ("train", "--config=quickstart", "--workdir=run"), "train", marks=pytest.mark.slow
+        ),
         (("fetch", "--help"), "train"),
         (("figures", "--help"), "figures"),
     ],

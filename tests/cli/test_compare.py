@@ -53,7 +53,9 @@ def finished(tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize("name", ["static_pipeline", "splitfed"])
+@pytest.mark.parametrize(
+    "name", ["static_pipeline", pytest.param("splitfed", marks=pytest.mark.slow)]
+)
 def test_what_is_on_file_is_what_was_simulated(finished, name):
     result = load_realisations(finished, "compare")
     config = ConfigDict(result.settings["config"])

@@ -100,7 +100,7 @@ def assert_equal_up_to(tolerance, name, batch, schedule="1f1b"):
     [
         ("pre-norm", "1f1b"),
         pytest.param("bert", "1f1b", marks=pytest.mark.slow),
-        ("pre-norm", "gpipe"),
+        pytest.param("pre-norm", "gpipe", marks=pytest.mark.slow),
     ],
 )
 @settings(max_examples=10)

@@ -18,13 +18,14 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 def test_rounds_of_several_lengths_are_one_program():
     config = tiny_run.get_config()
     config.model.dropout_rate = 0.0  # its bits depend on the shape
+    config.model.encoder_blocks = 1
     # Adam divides by the size of a gradient, also where that is rounding alone.
-    config.training.update({"length_buckets": 3, "decoder_optimizer": "sgd"})
+    config.training.update({"length_buckets": 2, "decoder_optimizer": "sgd"})
     experiment = build_experiment(config)
     learner, start = central_learner(experiment), initial_run_state(experiment).learning.params
     place, rounds = learning_place(experiment), central_rounds(experiment, range(8))
     found = []
-    for buckets in (1, 3):
+    for buckets in (1, 2):
         learning = LearningRounds(
             [learner], [learner.init(jax.tree.map(jnp.copy, start))], place, buckets
         )
@@ -32,8 +33,7 @@ def test_rounds_of_several_lengths_are_one_program():
             reports = learning.advance([rounds])
         found.append((learning.state(0), reports))
     used = set(learning._buckets([rounds]))
-    assert len(used) > 1
-    assert used <= {0, 1, 2}
+    assert used == {0, 1}
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *found)
 
 
