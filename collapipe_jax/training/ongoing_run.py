@@ -18,7 +18,13 @@ from collapipe_jax.compilation import quick_jit
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.federated.bound_constants import BoundConstants, estimate_constants
 from collapipe_jax.federated.learner import LearningReport
-from collapipe_jax.files.atomic import append_line, read_object, write_json, write_text
+from collapipe_jax.files.atomic import (
+    append_line,
+    read_object,
+    remove_partials,
+    write_json,
+    write_text,
+)
 from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run
 from collapipe_jax.files.lock import alone
 from collapipe_jax.files.results import read_settings
@@ -131,6 +137,7 @@ class OngoingRun:
             def take() -> tuple[str, int]:
                 folder = make_workdir(workdir)
                 opened.enter_context(alone(folder))
+                remove_partials(folder)
                 more = added_rounds(read_settings(folder), experiment.config)
                 return str(open_workdir(folder, experiment.config, resume)), more
 
