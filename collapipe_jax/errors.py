@@ -22,8 +22,8 @@ class InputError(ValueError):
 
     def __init__(self, key: str, value: object, problem: str, remedy: str):
         self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
-        shown = f"{key} = {shortened(repr(value))}: {shortened(problem)}. {shortened(remedy)}."
-        super().__init__(shown)
+        shown = [shortened(text) for text in (key, repr(value), problem, remedy)]
+        super().__init__("{} = {}: {}. {}.".format(*shown))
 
     def __reduce__(self):
         """So that other processes can raise it too."""
@@ -35,7 +35,7 @@ class InputError(ValueError):
         return (self,)
 
 
-def shortened(text: str, longest: int = 1000) -> str:
+def shortened(text: str, longest: int = 900) -> str:
     """A text on one line; the middle of a long one is cut out."""
     text = " ".join(text.splitlines())
     if len(text) <= longest:

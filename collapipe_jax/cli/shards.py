@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.atomic import remove_partials
 from collapipe_jax.files.lock import alone
 from collapipe_jax.files.realisations import parts_of
 from collapipe_jax.files.results import Results
@@ -83,7 +84,9 @@ def own_share(results: Results, shard: Shard) -> Iterator[None]:
     """Keep other processes from the same shard, and the whole from its shards."""
     with contextlib.ExitStack() as locks:
         locks.enter_context(alone(results.folder, shared=shard.count > 1))
-        if shard.count > 1:
+        if shard.count == 1:
+            remove_partials(results.folder)
+        else:
             locks.enter_context(alone(results.folder, f"shard_{shard.index}_of_{shard.count}"))
         yield
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -56,6 +57,15 @@ def append_line(path: Path, line: str) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def remove_partials(folder: Path) -> None:
+    """Remove what killed processes left half-written; no other process may be writing there."""
+    for path in list(folder.rglob(f"*{PARTIAL}")):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

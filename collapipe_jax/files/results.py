@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import read_object, write_json
-from collapipe_jax.files.workdir import open_workdir, wrong_workdir
+from collapipe_jax.files.workdir import damaged_config, open_workdir, wrong_workdir
 
 if TYPE_CHECKING:
     from collapipe_jax.files.store import Place
@@ -80,6 +80,8 @@ class Results:
         if settings.get("experiment") != experiment:
             problem = f"holds no results of {experiment}"
             raise InputError("workdir", str(workdir), problem, f"Name a workdir of {experiment}")
+        if not isinstance(settings.get("options"), dict):
+            raise damaged_config(workdir)
         _refuse_old(Path(workdir))
         return cls(Path(workdir), settings)
 
@@ -161,7 +163,7 @@ class Results:
             if shapes is None:
                 raise ValueError("no JSON object")
             return load(shapes)
-        except (ValueError, KeyError, RuntimeError, OSError) as error:
+        except (ValueError, TypeError, KeyError, RuntimeError, OSError) as error:
             problem = f"is damaged ({error})".splitlines()[0]
             raise InputError(
                 "workdir", str(path), problem, "Delete it and let its run go on"

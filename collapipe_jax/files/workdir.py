@@ -13,7 +13,6 @@ from collapipe_jax.files.atomic import PARTIAL, read_object, write_new_text, wri
 from collapipe_jax.files.lock import LOCK
 
 _CONFIG = "config.json"
-_RESTORE = "Restore it from a copy, or start anew in another workdir"
 
 
 def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: bool) -> Path:
@@ -81,7 +80,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
         raise wrong_workdir(workdir, "holds no run", "Name the workdir of a training run")
     found = read_object(saved)
     if found is None:
-        raise wrong_workdir(workdir, "its config.json is damaged", _RESTORE)
+        raise damaged_config(workdir)
     return found
 
 
@@ -100,6 +99,12 @@ def read_summary(folder: Path, name: str = "command") -> dict[str, Any]:
         remedy = f"Run the {name} again with the same arguments to mend it"
         raise wrong_workdir(folder, "its summary.json is missing or damaged", remedy)
     return summary
+
+
+def damaged_config(workdir: str | os.PathLike) -> InputError:
+    """The error of a folder whose ``config.json`` cannot be read."""
+    remedy = "Restore it from a copy, or start anew in another workdir"
+    return wrong_workdir(workdir, "its config.json is damaged", remedy)
 
 
 def wrong_workdir(workdir: str | os.PathLike, problem: str, remedy: str) -> InputError:

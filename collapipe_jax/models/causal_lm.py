@@ -9,7 +9,7 @@ with two equal ones, and training moves each by its own gradient.
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,8 @@ class CausalLM(SplitModel):
     Parameters are ``{"embedding": {"word" [V, h]}, "encoder", "decoder": {"norm", "word"}}``.
     """
 
+    token_table: ClassVar[str] = "word"
+
     sizes: CausalConfig
     label_smoothing: float = 0.0  # share in [0, 1) of the target's mass spread over the vocabulary
 
@@ -66,11 +68,10 @@ class CausalLM(SplitModel):
         self, embedding_params: Params, batch: CausalBatch, keys: Array | None
     ) -> tuple[Array, Array]:
         """Rows of the table for all tokens but the last, and which of them are tokens."""
-        ids = batch.token_ids[:, :-1]
-        x = look_up(embedding_params, ids)
+        x = look_up(embedding_params, self.token_ids(batch))
         # The embedding draws as the layer after the blocks.
         keys = layer_keys(keys, self.sizes.encoder_blocks)
-        return dropout(x, keys, 0, self.sizes.dropout_rate), ids != NOTHING
+        return dropout(x, keys, 0, self.sizes.dropout_rate), batch.token_ids[:, :-1] != NOTHING
 
     def losses(
         self, decoder_params: Params, encoded: Array, batch: CausalBatch, keys: Array | None
@@ -82,6 +83,10 @@ class CausalLM(SplitModel):
         scores = next_scores(decoder_params, self.sizes, encoded)
         targets = jnp.where(scored, targets, 0)
         return summed_cross_entropy(scores, targets, scored, self.label_smoothing)
+
+    def token_ids(self, batch: CausalBatch) -> Array:
+        """Tokens whose rows are looked up; behind a text it is token 0."""
+        return jnp.maximum(batch.token_ids[..., :-1], 0)
 
     def filled(self, batch: CausalBatch) -> np.ndarray:
         """Share of the row that a text fills."""

@@ -19,7 +19,13 @@ from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError
 from collapipe_jax.federated.bound_constants import BoundConstants, estimate_constants
 from collapipe_jax.federated.learner import LearningReport
-from collapipe_jax.files.atomic import append_line, read_object, write_json, write_text
+from collapipe_jax.files.atomic import (
+    append_line,
+    read_object,
+    remove_partials,
+    write_json,
+    write_text,
+)
 from collapipe_jax.files.checkpoints import Checkpoints, RunRecord, load_run
 from collapipe_jax.files.lock import alone
 from collapipe_jax.files.results import read_settings
@@ -141,6 +147,7 @@ class OngoingRun:
             def take() -> tuple[str, int]:
                 folder = make_workdir(workdir)
                 opened.enter_context(alone(folder))
+                remove_partials(folder)
                 more = added_rounds(read_settings(folder), experiment.config)
                 return str(open_workdir(folder, experiment.config, resume)), more
 

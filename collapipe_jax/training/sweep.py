@@ -11,6 +11,7 @@ from rich.console import Console
 from collapipe_jax.config.experiment import Experiment, build_experiment
 from collapipe_jax.config.sweeps import SEED, Sweep
 from collapipe_jax.errors import TrainingError
+from collapipe_jax.files.atomic import read_object
 from collapipe_jax.files.checkpoints import load_run
 from collapipe_jax.files.datasets import label_run
 from collapipe_jax.files.realisations import sweep_settings, swept_coordinates
@@ -71,7 +72,10 @@ def train_points(
       TrainingError: if runs broke down, after all others.
     """
     parts = part_names(sweep)
-    missing = results.missing(shard.of(parts))
+    own = shard.of(parts)
+    # A run whose summary is damaged ends again; it trains no more.
+    damaged = (p for p in own if read_object(run_folder(results, p) / "summary.json") is None)
+    missing = sorted({*results.missing(own), *damaged})
     points = dict(zip(parts, range(len(parts)), strict=True))
     size = at_once or max(len(missing), 1)
     experiment: Experiment | None = None

@@ -70,6 +70,14 @@ def test_the_last_score_is_the_last_one_known():
     np.testing.assert_array_equal(training_sweep._last_known(values), [3.0, np.nan])
 
 
+def test_a_damaged_summary_of_a_run_is_mended(swept):
+    paths = swept / "summary.json", swept / "runs" / "0002" / "summary.json"
+    before = [path.read_bytes() for path in paths]
+    paths[1].write_bytes(before[1][:20])
+    main([*COMMON, f"--workdir={swept}"])
+    assert [path.read_bytes() for path in paths] == before
+
+
 def test_a_finished_sweep_trains_nothing_anew(swept, monkeypatch):
     before = (swept / "summary.json").read_bytes()
     monkeypatch.setattr("collapipe_jax.training.sweep.train_together", None)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -17,6 +16,7 @@ import pytest
 from rich.console import Console
 from support import ROOT, tiny_run
 from support.compilations import compiles
+from support.killed import states_on_disk
 from support.metrics import read_metrics
 from support.rounds import run_round
 
@@ -228,41 +228,8 @@ def test_other_policy_is_resumed_too(experiment, tmp_path, monkeypatch):
         run(experiment, tmp_path / "whole", resume=True)
 
 
-def listing(workdir):
-    """Names and sizes of all that is there."""
-    found = []
-    for folder, folders, files in os.walk(workdir):
-        found += [os.path.join(folder, name) for name in folders]
-        for name in files:
-            try:
-                found.append((os.path.join(folder, name), os.stat(f"{folder}/{name}").st_size))
-            except FileNotFoundError:
-                found.append(name)
-    return sorted(map(str, found))
-
-
-def states_on_disk(process, workdir, copies):
-    """Copies of a running process's workdir; each is what SIGKILL would leave behind then.
-
-    The process is stopped while it is copied, and killed once it has done five rounds.
-    """
-    taken, seen = [], []
-    while process.poll() is None:
-        if (now := listing(workdir)) == seen:
-            time.sleep(0.002)
-            continue
-        process.send_signal(signal.SIGSTOP)
-        stopped = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        assert stopped.si_code == os.CLD_STOPPED
-        if workdir.exists():
-            seen = listing(workdir)
-            taken.append(Path(shutil.copytree(workdir, copies / str(len(taken)))))
-            if (workdir / "metrics.jsonl").exists() and len(read_metrics(workdir)) >= 5:
-                process.send_signal(signal.SIGKILL)
-        else:
-            seen = now
-        process.send_signal(signal.SIGCONT)
-    return taken
+def _has_five_rounds(workdir):
+    return (workdir / "metrics.jsonl").exists() and len(read_metrics(workdir)) >= 5
 
 
 def phase(workdir):
@@ -288,7 +255,7 @@ def test_process_killed_at_any_moment(experiment, undisturbed, tmp_path, shared_
         env=os.environ | shared_compilation | {"XLA_FLAGS": flags},
         stdout=subprocess.DEVNULL,
     ) as process:
-        taken = states_on_disk(process, workdir, copies)
+        taken = states_on_disk(process, workdir, copies, _has_five_rounds)
     assert process.returncode == -signal.SIGKILL
     by_phase = {phase(path): path for path in taken}
     half_written = [path for path in taken if phase(path)[2]]

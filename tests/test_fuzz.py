@@ -1,0 +1,205 @@
+"""Random damage to everything that a user gives: each is refused in one message, or is right.
+
+Seeds are fixed. ``COLLAPIPE_FUZZ=2000`` raises the number of cases of each kind.
+"""
+
+import json
+import os
+import shutil
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GOLDEN, ROOT, tiny_corpora
+from support.mutations import TEXTS, mutate_bytes, mutate_json, pick
+
+import collapipe_jax as cp
+from collapipe_jax.config.default import KEYS
+from collapipe_jax.config.experiment import _check_settings
+from collapipe_jax.config.files import parse_overrides, read_values
+from collapipe_jax.config.keys import Key
+from collapipe_jax.errors import InputError, collect
+from collapipe_jax.files.checkpoints import Checkpoints, load_run
+from collapipe_jax.files.documents import read_decision, read_network
+from collapipe_jax.files.results import Results, Variable
+from collapipe_jax.files.workdir import open_workdir, read_summary
+from collapipe_jax.tasks.classification import LabelledText, read_sets
+from collapipe_jax.tasks.corpora import TextFile
+from collapipe_jax.tasks.parallel_text import read_parallel_text
+from collapipe_jax.tasks.tagging import read_tagged_text
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_data")]
+
+CASES = int(os.environ.get("COLLAPIPE_FUZZ", "200"))
+LONGEST_S = 5.0
+EXAMPLES = ROOT / "docs" / "examples"
+
+
+def fuzz(seed, attempt, cases=CASES):
+    """Attempt many cases; each returns or raises an ``InputError`` with one line, and soon."""
+    refused, wrong = 0, []
+    for case in range(cases):
+        rng, start_s = np.random.default_rng([seed, case]), time.monotonic()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                attempt(rng)
+        except InputError as error:
+            refused += 1
+            if any(len(str(one)) > 4000 or "\n" in str(one) for one in error.errors):
+                wrong.append(f"case {case}: the message is long")
+        except Exception:
+            wrong.append(f"case {case}: {traceback.format_exc(limit=-3)}")
+        if time.monotonic() - start_s > LONGEST_S:
+            wrong.append(f"case {case}: {time.monotonic() - start_s:.1f} s")
+    print(f"{cases} cases, {refused} refused, {len(wrong)} wrong")
+    assert not wrong, "\n".join(wrong[:10])
+    assert refused > 0
+
+
+def test_documents(tmp_path):
+    problem = read_network(EXAMPLES / "edge.network.json")
+    path = tmp_path / "document.json"
+
+    def attempt(rng):
+        name = pick(rng, ("edge.network.json", "edge.decision.json"))
+        path.write_bytes(mutate_json(rng, (EXAMPLES / name).read_bytes()))
+        if "network" in name:
+            for leaf in jax.tree.leaves(read_network(path)):
+                assert np.isfinite(leaf).all()
+        else:
+            read_decision(path, problem)
+
+    fuzz(1, attempt)
+
+
+def keys_of(table=KEYS, prefix=""):
+    for name, entry in table.items():
+        yield from [prefix + name] if isinstance(entry, Key) else keys_of(entry, f"{prefix}{name}.")
+
+
+def test_overrides():
+    keys = [*keys_of(), "no.such", "network", "", "seed.seed"]
+
+    def attempt(rng):
+        chosen = [
+            f"--config.{pick(rng, keys)}={pick(rng, TEXTS)}" for _ in range(rng.integers(1, 4))
+        ]
+        config, unknown = read_values(
+            pick(rng, ("default", "quickstart", "paper")), parse_overrides(chosen)
+        )
+        with collect() as step:
+            _check_settings(config, unknown, step)
+
+    fuzz(2, attempt)
+
+
+def test_corpora(tmp_path):
+    tagged = Path(tiny_corpora.write_sets(tmp_path, "tagging")["train"])
+    texts = {
+        "pairs.txt": b"one\tun\ntwo\tdeux\n" * 5,
+        "pairs.csv": b'source,target\none,un\n"two, three","deux ""x"""\n' * 3,
+        "pairs.jsonl": b'{"source": "one", "target": "un"}\n' * 5,
+        "tags.jsonl": b'{"tokens": ["a", "b"], "tags": ["B-x", "I-x"]}\n' * 4,
+        tagged.name: tagged.read_bytes(),
+        "texts.csv": b"text,label\nhello there,a\nbye,b\n" * 4,
+        "texts.json": b'[{"text": "hello", "label": "a"}, {"text": "bye", "label": "b"}]',
+        "texts.jsonl": b'{"text": "hello", "label": "a"}\n{"text": "bye", "label": "b"}\n' * 4,
+    }
+
+    def attempt(rng):
+        name = pick(rng, list(texts))
+        path = tmp_path / name
+        path.write_bytes(mutate_bytes(rng, texts[name]))
+        if name.startswith("pairs"):
+            read_parallel_text(str(path))
+        elif name.startswith("texts"):
+            both = {"train": str(path), "validation": "", "test": str(path)}
+            found = read_sets(**both, seed=0)
+            assert isinstance(found.test[0], LabelledText)
+        else:
+            read_tagged_text(TextFile("task.train", str(path)))
+
+    fuzz(3, attempt)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A workdir as of a run of six rounds, with a small state."""
+    config = {"seed": 0, "policy": {"name": "dssra"}, "training": {"rounds": 6}}
+    path = open_workdir(tmp_path_factory.mktemp("run") / "run", config, resume=False)
+    constants = {"energy_budget_j": np.ones((2, 3), np.float32)}
+    with Checkpoints(path) as checkpoints:
+        for step in (2, 4, 6):
+            rounds = {name: np.arange(step - 2.0, step) for name in ("round", "score")}
+            state = {"weights": jnp.arange(600.0) * step}
+            checkpoints.save(step, state, {"history": rounds, "constants": constants})
+    (path / "summary.json").write_text('{"test_loss": 1.0}\n')
+    (path / "metrics.jsonl").write_text('{"round": 0}\n')
+    return path
+
+
+def test_run_folders(workdir, tmp_path):
+    files = [path.relative_to(workdir) for path in sorted(workdir.rglob("*")) if path.is_file()]
+
+    def attempt(rng):
+        copied = Path(shutil.copytree(workdir, tmp_path / "run", dirs_exist_ok=False))
+        try:
+            file = copied / pick(rng, files)
+            if rng.random() < 0.1:
+                file.unlink()
+            else:
+                file.write_bytes(mutate_bytes(rng, file.read_bytes()))
+            found = load_run(copied).history
+            np.testing.assert_array_equal(found["round"], np.arange(6.0))
+            with Checkpoints(copied) as checkpoints:
+                state, _ = checkpoints.load(6, {"weights": jnp.zeros(600)})
+            np.testing.assert_array_equal(state["weights"], np.arange(600.0) * 6)
+            read_summary(copied)
+        finally:
+            shutil.rmtree(copied)
+
+    fuzz(4, attempt)
+
+
+def test_model_folders(tmp_path):
+    model = GOLDEN / "classification_tiny"
+    files = [path.relative_to(model) for path in sorted(model.rglob("*")) if path.is_file()]
+
+    def attempt(rng):
+        copied = Path(shutil.copytree(model, tmp_path / "model"))
+        try:
+            file = copied / pick(rng, files)
+            change = mutate_json if file.suffix == ".json" else mutate_bytes
+            file.write_bytes(change(rng, file.read_bytes()))
+            cp.load(copied)
+        finally:
+            shutil.rmtree(copied)
+
+    fuzz(5, attempt)
+
+
+def test_results_of_experiments(tmp_path):
+    """Settings, and a table."""
+    results = Results.create(tmp_path / "whole", "race", {"clock": None}, {"seed": 0})
+    results.write("runs", {"rate": Variable("run", np.arange(3.0))})
+    folder = results.folder
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+
+    def attempt(rng):
+        copied = Path(shutil.copytree(folder, tmp_path / "run"))
+        try:
+            file = copied / pick(rng, files)
+            file.write_bytes(mutate_bytes(rng, file.read_bytes()))
+            found = Results.open(copied, "race").read("runs")
+            np.testing.assert_array_equal(found["rate"], np.arange(3.0))
+            json.dumps(Results.open(copied, "race").options)
+        finally:
+            shutil.rmtree(copied)
+
+    fuzz(6, attempt)
