@@ -20,7 +20,7 @@ from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import label_settings, load_bert, save_bert
 from collapipe_jax.models.split_model import SplitModel
 from collapipe_jax.seeds import seed_of
-from collapipe_jax.tasks.corpora import LabelledSets
+from collapipe_jax.tasks.corpora import LabelledSets, forbidden_pairs
 from collapipe_jax.tasks.ngrams import MOST, WordNgrams
 from collapipe_jax.tasks.pretrained_sizes import pretrained_sizes
 from collapipe_jax.tasks.sampling import seeded_generator
@@ -80,15 +80,9 @@ class BertObjective(Objective):
             label_smoothing=model["label_smoothing"],
             pooling=model["pooling"],
             head=model["head"],
-            forbidden=() if model["head"] == "linear" else cls.forbidden(labels),
+            forbidden=() if model["head"] == "linear" else forbidden_pairs(labels),
         )
         return {"model": head}
-
-    @staticmethod
-    def forbidden(labels: Sequence[str]) -> tuple[tuple[int, int], ...]:
-        """Pairs of numbers of labels that must not follow each other; none by default."""
-        del labels
-        return ()
 
     @classmethod
     @abc.abstractmethod

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
-from collapipe_jax.errors import Known, collect
+from collapipe_jax.errors import InputError, Known, collect
 from collapipe_jax.models import counts
 from collapipe_jax.models.bert import UNLABELLED
 from collapipe_jax.models.config import PAD_ID, BertConfig
@@ -26,7 +26,7 @@ from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.masking import Masking, most_hidden
 from collapipe_jax.tasks.plain_text import TextSets, read_text_sets
 from collapipe_jax.tasks.sampling import seeded_generator
-from collapipe_jax.tasks.subwords import WordPiece, pad_rows
+from collapipe_jax.tasks.subwords import MASK, WordPiece, pad_rows
 from collapipe_jax.tasks.task import Config, ModelCounts, Predictor, Task, held_out_loss, in_batches
 from collapipe_jax.tasks.translation import length_labels
 
@@ -137,8 +137,15 @@ class MaskedLanguageModelling(bert.BertObjective):
 
 
 def make_masking(config: Config, wordpiece: WordPiece) -> Masking:
-    """How a configuration hides pieces."""
+    """How a configuration hides pieces.
+
+    Raises:
+      InputError: a vocabulary without the mask.
+    """
     task = config["task"]
+    if MASK not in wordpiece.pieces:
+        remedy = f"Add a line {MASK}, or leave it empty to learn one"
+        raise InputError("task.vocabulary", task["vocabulary"], f"it has no {MASK}", remedy)
     return Masking(wordpiece, task["masked_share"], task["whole_words"])
 
 

@@ -5,6 +5,7 @@ Source: Devlin et al. 1810.04805, section 3.1, drawn anew for every pass as in L
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -48,26 +49,11 @@ class Masking:
 
     def hide(self, token_ids: np.ndarray, rng: np.random.Generator) -> Hidden:
         """Hide pieces of texts ``[n, S]``, padded behind."""
-        can_hide, continues, ordinary = self._kinds
-        open_to, rows = can_hide[token_ids], np.arange(len(token_ids))[:, None]
-        most = most_hidden(token_ids.shape[1], self.share)
-        counts = np.clip(np.rint(self.share * open_to.sum(1)).astype(int), 1, most)
-        counts = np.minimum(counts, open_to.sum(1))
-        words = np.arange(token_ids.shape[1])[None].repeat(len(token_ids), 0)
-        if self.whole_words:
-            words = np.maximum.accumulate(np.where(continues[token_ids], 0, words), axis=1)
-        turn = rng.random(token_ids.shape)[rows, words]  # equal within a word
-        order = np.argsort(np.where(open_to, turn, 2.0), axis=1, kind="stable")[:, : most + 1]
-        drawn = words[rows, order]
-        cut = np.take_along_axis(drawn, np.minimum(counts, most)[:, None], axis=1)
-        chosen = (np.arange(order.shape[1]) < counts[:, None]) & (
-            (drawn != cut) | (drawn == drawn[:, :1])
-        )
-        positions = np.sort(np.where(chosen, order, token_ids.shape[1]), axis=1)[:, :most]
-        taken = positions < token_ids.shape[1]
+        positions = self._draw(token_ids, rng)
+        taken, rows = positions < token_ids.shape[1], np.arange(len(token_ids))[:, None]
         positions = np.where(taken, positions, 0)
         labels = np.where(taken, token_ids[rows, positions], UNLABELLED)
-        lot, others = rng.random(positions.shape), rng.choice(ordinary, positions.shape)
+        lot, others = rng.random(positions.shape), rng.choice(self._kinds[2], positions.shape)
         shown = np.where(lot < _MASKED + _RANDOM, others, labels)
         shown = np.where(lot < _MASKED, self.wordpiece.pieces.index(MASK), shown)
         hidden = token_ids.copy()
@@ -75,7 +61,25 @@ class Masking:
         as_ids = (each.astype(np.int32) for each in (hidden, positions, labels))
         return Hidden(*as_ids)
 
-    @property
+    def _draw(self, token_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Increasing places to hide ``[n, P]``, the length of a row where there are fewer."""
+        can_hide, continues, _ = self._kinds
+        length, open_to = token_ids.shape[1], can_hide[token_ids]
+        most, there = most_hidden(length, self.share), open_to.sum(1)
+        counts = np.minimum(np.clip(np.rint(self.share * there).astype(int), 1, most), there)
+        # A word is the place of its first piece, or every piece is one.
+        words = np.broadcast_to(np.arange(length), token_ids.shape)
+        if self.whole_words:
+            words = np.maximum.accumulate(np.where(continues[token_ids], 0, words), axis=1)
+        turn = np.take_along_axis(rng.random(token_ids.shape), words, axis=1)
+        order = np.argsort(np.where(open_to, turn, 2.0), axis=1, kind="stable")[:, : most + 1]
+        drawn = np.take_along_axis(words, order, axis=1)
+        beyond = np.take_along_axis(drawn, counts[:, None], axis=1)
+        is_whole = (drawn != beyond) | (drawn == drawn[:, :1])
+        chosen = (np.arange(most + 1) < counts[:, None]) & is_whole
+        return np.sort(np.where(chosen, order, length), axis=1)[:, :most]
+
+    @functools.cached_property
     def _kinds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each piece whether it may be hidden and whether it continues; ordinary pieces."""
         pieces = self.wordpiece.pieces

@@ -24,7 +24,6 @@ from collapipe_jax.tasks.corpora import (
     TaggedSentence,
     TextFile,
     entity_type,
-    forbidden_pairs,
 )
 from collapipe_jax.tasks.records import OBJECTS, Field, read_records
 from collapipe_jax.tasks.sampling import seeded_generator, stratified_draw
@@ -268,11 +267,6 @@ class Tagging(bert.BertObjective):
     headline: ClassVar[str] = "test_span_f1"
     baseline: ClassVar[str] = "test_span_f1_memorised"
     pools: ClassVar[bool] = False
-
-    @staticmethod
-    def forbidden(labels: Sequence[str]) -> tuple[tuple[int, int], ...]:
-        """An ``I-`` after anything but its own type."""
-        return forbidden_pairs(labels)
 
     data: TaggingData
 

@@ -144,6 +144,15 @@ def test_no_test_texts_are_read(tmp_path, monkeypatch):
         build_experiment(config)
 
 
+def test_a_vocabulary_without_a_mask_is_refused(tmp_path):
+    config = get_config(tmp_path, "masked_lm")
+    pieces = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "in")
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    config.task.vocabulary = str(tmp_path / "vocab.txt")
+    with pytest.raises(InputError, match=r"task\.vocabulary = .*it has no \[MASK\]"):
+        build_experiment(config)
+
+
 def test_a_split_of_a_file_is_read_alone(tmp_path):
     sets = {"train": [["a b", "x"], ["c", "y"]], "test": [["secret", "x"]]}
     (tmp_path / "all.json").write_text(json.dumps(sets))
