@@ -108,6 +108,7 @@ def on_first(work: Callable[[], _Value]) -> _Value:
     """Work on the first host alone; its result or its error reaches all."""
     if jax.process_count() == 1:
         return work()
+    value: Any
     value, error = _attempt(work) if is_first() else (None, None)
     told: Any = None if error is None else messages.describe_error(error)
     value, told = from_first((value, told))

@@ -90,7 +90,7 @@ def _build(node: dict[str, Any], arrays: memoryview) -> Any:
             return {name: _build(each, arrays) for name, each in content.items()}
         case "struct":
             module, name, fields = content
-            kind = getattr(sys.modules.get(module), name, None)
+            kind: Any = getattr(sys.modules.get(module), name, None)
             if _fields(kind) is None:
                 raise TypeError(f"a message names {module}.{name}, which is no struct here")
             return kind(**{name: _build(each, arrays) for name, each in fields.items()})
@@ -101,6 +101,6 @@ def _fields(kind: Any) -> tuple[str, ...] | None:
     """Names of the fields of a dataclass or a named tuple; None for other classes."""
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
-    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return tuple(kind._fields)
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        return getattr(kind, "_fields", None)
     return None
