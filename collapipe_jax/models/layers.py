@@ -106,7 +106,7 @@ class Linear(nnx.Linear):
         product = multiply(x, kernel)
         if self.bias is not None:
             product = add_bias(product, narrowed(self.bias[...], self.config))
-        if self.adapter and self.config.adapters:
+        if self.adapter is not None and self.config.adapters is not None:
             a, b = (narrowed(part, self.config) for part in self.adapter)
             low = checkpoint_name(narrowed(multiply(x, a), self.config), PRODUCT)
             product = product + self.config.adapters.scale * multiply(low, b)
@@ -356,8 +356,12 @@ def bind(module: Callable[..., Any], config: EncoderConfig, params: Params) -> A
     adapters = {
         path: (leaves.pop((*path, LORA_A)), leaves.pop((*path, LORA_B))) for path in adapted
     }
+    if adapters and config.adapters is None:
+        problem, remedy = "the parameters have some, the sizes none", "Give sizes with adapters"
+        raise InputError("adapters", None, problem, remedy)
     block = nnx.merge(_definition(module, config), unflatten_dict(leaves))
     for path, adapter in adapters.items():
+        # Past the setter, which would make it a part of the block's structure.
         vars(functools.reduce(getattr, path, block))["adapter"] = adapter
     return block
 

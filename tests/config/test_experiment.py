@@ -197,6 +197,13 @@ def test_what_translation_does_not_read_is_refused(name, value):
     assert "translation does not read it" in error.problem
 
 
+def test_a_share_is_not_priced_beside_adapters():
+    config = changed("model.adapter_rank", 2)
+    config.payload.trained_fraction = 0.5
+    with pytest.raises(InputError, match=r"trained_fraction = 0\.5: the adapters themselves"):
+        config_checks.check_config(config)
+
+
 @pytest.mark.usefixtures("no_work")
 def test_two_remedies_for_one_drift_are_refused():
     config = changed("training.control_variates", True)

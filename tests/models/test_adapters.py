@@ -113,6 +113,12 @@ def test_a_digest_tells_bases_apart():
     assert (digest(base) != digest(moved(base))).any()
 
 
+def test_adapters_need_sizes_that_tell_their_scale():
+    sizes = dataclasses.replace(CONFIG, adapters=None)
+    with pytest.raises(InputError, match="the sizes none"):
+        encode(model()["encoder"], sizes, X, MASK)
+
+
 def test_maps_that_a_block_lacks_are_refused():
     wrong = dataclasses.replace(ADAPTERS, targets=("query", "gate"))
     with pytest.raises(InputError, match=r"adapter_targets .* no map gate"):
