@@ -71,7 +71,13 @@ class InputWarning(UserWarning):
 class TrainingError(RuntimeError):
     """Training that broke down; its last good checkpoint is kept.
 
-    The command-line programs print it as a single message and exit with status 1.
+    The command-line programs print it as a single message and exit with status 1. It is no
+    :class:`InputError`: nothing is wrong with the configuration as such.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> issubclass(cp.TrainingError, cp.InputError)
+      False
     """
 
 
