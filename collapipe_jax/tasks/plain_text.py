@@ -71,7 +71,7 @@ def read_text_sets(
 
 
 def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -> list[str]:
-    """Texts of a file, in file order and none of them empty; its suffix gives the format.
+    """Texts of a file in its order, without white space at their ends; its suffix gives the format.
 
     A ``.csv``, ``.tsv`` or ``.jsonl`` file has them in a column or under a key. A ``.json`` file
     is one of classification. Any other has a text a line.
@@ -102,8 +102,7 @@ def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Place
         placed = [(record.place, text_values(file, record)[0]) for record in records]
     else:
         placed = [(f"line {i}", line) for i, line in enumerate(file.lines(), start=1)]
-    placed = [(place, " ".join(text.split())) for place, text in placed]
-    placed = [(place, text) for place, text in placed if text]
+    placed = [(place, text.strip()) for place, text in placed if text.strip()]
     if not placed:
         raise file.error("it holds no text", "Give a file with texts")
     return placed

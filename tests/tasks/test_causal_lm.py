@@ -185,6 +185,19 @@ def test_the_model_is_loaded_scored_and_continues_texts(exported, tmp_path):
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
 
 
+def test_transformers_cuts_and_continues_texts_alike(peers, exported):
+    folder, texts = exported[2], ["the old cat", "a </s> \u6f22"]
+    tokenizer = peers[1].AutoTokenizer.from_pretrained(folder)
+    peer = peers[1].AutoModelForCausalLM.from_pretrained(folder).eval()
+    model = cp.load(folder)
+    for text, said in zip(texts, model.predict(texts, tokens=4), strict=True):
+        row = tokenizer(text, return_tensors="pt", split_special_tokens=True)
+        assert row["input_ids"][0].tolist() == [1, *model.tokenizer.encode([text])[0]]
+        found = peer.generate(**row, max_new_tokens=4, do_sample=False)[0]
+        new = found[row["input_ids"].shape[1] :].tolist()
+        assert said == tokenizer.decode(new, skip_special_tokens=True)
+
+
 def test_the_command_continues_lines(exported, capsys, tmp_path):
     given, folder = write(tmp_path, "starts.txt", ["the old", ""]), exported[2]
     options = {"tokens": 4, "temperature": 1.5, "top_p": 0.9, "seed": 3}
