@@ -84,7 +84,7 @@ def _note(experiments: Sequence[Experiment], learner: Learner, place: Sharding, 
     experiment, count = experiments[0], len(experiments)
     if experiment.execution.backend == "sharded":
         return ""  # the run tells of its own mesh
-    rows, columns = place.mesh.devices.shape if isinstance(place, NamedSharding) else (1, 1)
+    rows, columns = place.mesh.axis_sizes if isinstance(place, NamedSharding) else (1, 1)
     idle = there - count * rows * columns
     if rows * columns == 1 and not idle:
         return ""

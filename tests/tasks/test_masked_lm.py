@@ -162,7 +162,7 @@ def test_a_split_of_a_file_is_read_alone(tmp_path):
 
 def test_texts_of_all_forms(tmp_path):
     forms = {
-        "a.txt": "one  two\n\nthree\n",
+        "a.txt": " one two\n\nthree\n",
         "a.csv": "text,price\none two,3\nthree,4\n",
         "a.jsonl": '{"text": "one two"}\n{"text": "three"}\n',
         "a.conll": "one\tO\ntwo\tB-x\n\nthree\tO\n",
