@@ -77,6 +77,8 @@ def read_hosts(given: argparse.Namespace) -> Callable[..., None]:
     kind, hosts = _read_kind(given), given.hosts
     options = {"nodes": 1, **read_options(given.cluster_options, kind)}
     nodes, gpus = options["nodes"], options.get("gpus_per_node", 0)
+    if not isinstance(nodes, int) or nodes < 1:
+        raise InputError("--cluster-options", f"nodes={nodes}", "no count", "Give 1 or more")
     if not hosts or hosts < 1 or hosts % nodes:
         problem, remedy = f"no multiple of {nodes} nodes", "Give the processes of all nodes"
         raise InputError("--hosts", hosts, problem, remedy)

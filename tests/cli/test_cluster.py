@@ -61,6 +61,7 @@ def test_hosts_of_a_run_are_the_tasks_of_one_job_with_a_gpu_each(monkeypatch):
         ({"hosts": None}, "no multiple"),
         ({"hosts": 0}, "no multiple"),
         ({"hosts": 7}, "no multiple of 2 nodes"),
+        ({"cluster_options": "nodes=0"}, "Give 1 or more"),
         ({"cluster_options": "nodes=2,gpus=2"}, "Give gpus=4"),
         ({"cluster": "local"}, "not on one machine"),
         ({"cluster": "local", "cluster_options": "gpus=8"}, "not on one machine"),

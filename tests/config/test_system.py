@@ -32,6 +32,7 @@ OTHER = {
     "radio.downlink_interference_w": 3e-12,
     "learning.bound": "one_step",
     "control.divergence_ratio": 1.5,
+    "control.moments_move": True,
     "propagation.d2e_path_loss": "free_space_2ghz",
     "propagation.d2d_path_loss": "winner_b1_sight",
     "model.rematerialise": True,
