@@ -42,7 +42,8 @@ def translator_workload(**changes):
     sizes = SIZES | changes
     ends = TASKS["translation"].count_work({"task": sizes, "model": sizes})
     own = encoder_sizes(sizes)
-    shared = {name: size for name, size in sizes.items() if name not in (*ENDS, *own)}
+    read = (*ENDS, *own, "adapter_rank", "adapter_alpha", "adapter_targets")
+    shared = {name: size for name, size in sizes.items() if name not in read}
     return encoder_workload(EncoderConfig(**own), **shared, **ends._asdict())
 
 

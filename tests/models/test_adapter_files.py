@@ -69,8 +69,9 @@ def save(model, folder):
 
 
 def test_adapters_of_peft_compute_the_same_here(golden):
-    expected = np.load(GOLDEN / "expected.npz")
-    sizes, params, labels = load_adapted_bert(golden)
+    with np.load(GOLDEN / "expected.npz") as file:
+        expected = dict(file)
+    sizes, params, labels, *_ = load_adapted_bert(golden)
     assert labels == ("a", "b", "c")
     found = logits_of(sizes, params, expected["token_ids"])
     np.testing.assert_allclose(found, expected["logits"], atol=1e-5)
@@ -91,7 +92,7 @@ def test_adapters_of_ours_have_the_tensors_and_the_keys_of_peft(model, tmp_path)
 
 def test_what_is_saved_is_loaded(model, tmp_path):
     sizes, params = model
-    found, loaded, labels = load_adapted_bert(save(model, tmp_path))
+    found, loaded, labels, *_ = load_adapted_bert(save(model, tmp_path))
     assert (dataclasses.replace(found, adapters=ADAPTERS), labels) == (sizes, ("a", "b", "c"))
     whole = fuse(params, ADAPTERS)
     assert_close(loaded, whole.pop("decoder") | whole, 0.0)
@@ -138,11 +139,12 @@ def test_peft_reads_adapters_of_ours(model, tmp_path):
         warnings.simplefilter("ignore")
         base = transformers.BertForSequenceClassification.from_pretrained(BASE, num_labels=3)
         theirs = peft.PeftModel.from_pretrained(base, save(model, tmp_path)).eval()
-        token_ids = np.load(GOLDEN / "expected.npz")["token_ids"]
+        with np.load(GOLDEN / "expected.npz") as file:
+            token_ids = file["token_ids"]
         inputs = torch.tensor(token_ids).long()
         with torch.no_grad():
             found = theirs(input_ids=inputs, attention_mask=(inputs != 0).long()).logits
-    sizes, params, _ = load_adapted_bert(tmp_path)
+    sizes, params, *_ = load_adapted_bert(tmp_path)
     np.testing.assert_allclose(found, logits_of(sizes, params, token_ids), atol=1e-5)
 
 

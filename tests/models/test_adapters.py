@@ -122,4 +122,4 @@ def test_adapters_need_sizes_that_tell_their_scale():
 def test_maps_that_a_block_lacks_are_refused():
     wrong = dataclasses.replace(ADAPTERS, targets=("query", "gate"))
     with pytest.raises(InputError, match=r"adapter_targets .* no map gate"):
-        model(wrong)
+        dataclasses.replace(CONFIG, adapters=wrong)

@@ -164,7 +164,7 @@ def test_pipelines_run_these_blocks(params, inputs, backend):
 def test_the_two_passes_of_a_stage_are_one_gradient(params, inputs, changes):
     config = dataclasses.replace(CONFIG, **changes)
     keys = example_keys(jax.random.key(2), jnp.arange(BATCH)) if config.dropout_rate else None
-    x, rest = inputs[0], (first_of(params), inputs[1], keys)
+    x, rest = inputs[0], (first_of(params), {}, inputs[1], keys)
     cotangent = jax.random.normal(jax.random.key(3), x.shape)
 
     @jax.jit
