@@ -37,6 +37,7 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 _DIGEST = "collapipe_base_sha256"
 _BASE = "base_model_name_or_path"
 _PREFIX = "base_model.model."
+_TEXTS, _TOKENS = "SEQ_CLS", "TOKEN_CLS"
 
 # Keys that change what adapters compute, with the values that ours have; all may be absent.
 _REQUIRED: dict[str, tuple[object, ...]] = {
@@ -74,7 +75,7 @@ def save_adapters(
     }
     maps = "|".join(encoder_pattern(target) for target in adapters.targets)
     document = {key: allowed[0] for key, allowed in _REQUIRED.items()} | {
-        "task_type": "SEQ_CLS" if "pooler" in own else "TOKEN_CLS",
+        "task_type": _TEXTS if "pooler" in own else _TOKENS,
         _BASE: str(base),
         "r": adapters.rank,
         "lora_alpha": adapters.alpha,
@@ -102,6 +103,12 @@ def load_adapted_bert(folder: Path) -> LabellingBert:
         if (found := document.get(key, allowed[0])) not in allowed:
             remedy = f"Take adapters where it is {allowed[0]!r}"
             raise InputError(f"{folder / ADAPTER_CONFIG}: {key}", found, "is not supported", remedy)
+    for key in ("r", "lora_alpha"):
+        if not isinstance(found := document.get(key), int | float) or found <= 0:
+            remedy = "Take the original file"
+            raise InputError(
+                f"{folder / ADAPTER_CONFIG}: {key}", found, "no number above 0", remedy
+            )
     labels, path = read_labels(folder / CONFIG, settings), folder / ADAPTER_WEIGHTS
     tensors = read_tensors(path, lambda name: name.removeprefix(_PREFIX).removeprefix("bert."))
     sizes, base = _load_base(folder, document, settings)
@@ -121,7 +128,7 @@ def load_adapted_bert(folder: Path) -> LabellingBert:
     own = fill_params(path, expected, tensors)
     encoder = join(own.pop("encoder"), body["encoder"])
     whole = fuse(body | {"encoder": encoder}, adapters)
-    if "pooler" in base:
+    if "pooler" in base and document.get("task_type") != _TOKENS:
         whole["pooler"] = base["pooler"]
     return LabellingBert(sizes, whole | own, labels, *read_head(folder / CONFIG, settings))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from support import GOLDEN as DATA
 from support.leaves_close import assert_close
 
@@ -98,6 +98,14 @@ def test_what_is_saved_is_loaded(model, tmp_path):
     assert_close(loaded, whole.pop("decoder") | whole, 0.0)
 
 
+def test_labels_of_tokens_have_no_pooler(golden):
+    """The base has one, of which a head for tokens knows nothing."""
+    change(golden, task_type="TOKEN_CLS")
+    path = golden / "adapter_model.safetensors"
+    save_file({n: t for n, t in load_file(path).items() if "pooler" not in n}, path)
+    assert set(load_adapted_bert(golden)[1]) == {"embedding", "encoder", "head"}
+
+
 def test_an_expression_names_the_maps_with_adapters_alone(model, tmp_path):
     wanted = json.loads((save(model, tmp_path) / "adapter_config.json").read_text())
     layer = "bert.encoder.layer.11"
@@ -115,6 +123,7 @@ def test_an_expression_names_the_maps_with_adapters_alone(model, tmp_path):
         ({"peft_type": "IA3"}, "peft_type = 'IA3': is not supported"),
         ({"base_model_name_or_path": "nowhere"}, "base_model_name_or_path = 'nowhere'"),
         ({"r": 3}, "of another shape"),
+        ({"lora_alpha": None}, "lora_alpha = None: no number"),
     ],
 )
 def test_other_adapters_and_bases_are_refused(golden, changes, message):
