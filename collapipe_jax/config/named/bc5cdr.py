@@ -2,9 +2,12 @@
 
     collapipe train --config=bc5cdr --workdir=runs/bc5cdr
 
-A small BERT from fresh weights, up to 15 minutes on 2 cores. Test span F1 65.0, 64.3 and 64.3 with
-seeds 0, 1 and 2, trained in one place 64.0, 63.8 and 64.4. Remembering each word's most frequent
-tag gives 58.3, a linear tagger 76.6.
+A small BERT from fresh weights with hashed n-grams and a chain of tags, 8 minutes of processor
+time. Test span F1 76.2 with seed 0, the only one that was run. Remembering each word's most
+frequent tag gives 58.3, a linear tagger 76.6.
+
+``bc5cdr:plain`` does without n-grams and chain. Test span F1 65.0, 64.3 and 64.3 with seeds 0, 1
+and 2, trained in one place 64.0, 63.8 and 64.4.
 
 ``bc5cdr:base`` is BERT-base, as in ``clinc150:base``; it has not been trained yet either.
 """
