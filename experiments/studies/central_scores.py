@@ -26,13 +26,13 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = parser.parse_known_args(argv)
     config, console = read_config(given.config, parse_overrides(overrides)), Console()
     start, experiment = time.monotonic(), build_experiment(config)
-    (params,) = train_centrally([experiment], console)
-    loss, score = experiment.objective.validate(params)
+    (run,) = train_centrally([experiment], console)
+    loss, score = experiment.objective.validate(run.params)
     row = {"seed": config.seed, "validation_loss": loss, "validation_score": score}
-    row |= experiment.objective.test(params) if given.test else {}
+    row |= experiment.objective.test(run.params) if given.test else {}
     console.print(row | {"duration_s": round(time.monotonic() - start)})
     if given.export:
-        experiment.objective.export(params, given.export)
+        experiment.objective.export(run.params, given.export)
 
 
 if __name__ == "__main__":
