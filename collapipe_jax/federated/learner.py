@@ -153,7 +153,10 @@ def initial_state(
         base=base,
         variates=initial_variates(client, clients) if rules.control_variates else None,
     )
-    return state if rules.server_average is None else state._replace(average=state.trained)
+    if rules.server_average is None:
+        return state
+    # Arrays of its own: a round may give up those of the parameters.
+    return state._replace(average=jax.tree.map(jnp.copy, state.trained))
 
 
 def _fresh_moments(optimizers: Transformations, client: Params, clients: int) -> optax.OptState:

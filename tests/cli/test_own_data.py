@@ -137,7 +137,7 @@ def test_keys_and_files_are_reported_together(files, capfd):
         text_column="tex",
     )
     parts = [
-        "model.headz = '3': unknown key. Did you mean model.heads",
+        "model.headz = '3': unknown key. Did you mean model.head",
         "seed = -1",
         "it does not divide the batch of 7",
         "the header has no column tex among txt, intent. Set task.text_column to txt",

@@ -11,7 +11,7 @@ from collapipe_jax.config import experiment as build
 from collapipe_jax.config import system as build_system
 from collapipe_jax.federated.learner import apply_gradient
 from collapipe_jax.models.counts import block_counts
-from collapipe_jax.tasks import causal_lm
+from collapipe_jax.tasks import bert, causal_lm
 from collapipe_jax.tasks.classification import Classification
 from collapipe_jax.tasks.tagging import Tagging
 from collapipe_jax.tasks.translation import Translation, make_sizes
@@ -59,6 +59,8 @@ def other(name):
 
 
 OWN = ("model.pretrained", "model.seed")  # of the parameters, not of the sizes
+HEADS = ("model.pooling", "model.head")  # of the server's part
+ADAPTERS = {"model.adapter_alpha": 8.0, "model.adapter_targets": ("key",)}  # beside a rank
 CAUSAL = {"model.key_value_heads": 1, "model.head_size": 6, "model.query_bias": True}
 IN_SYSTEM = [
     *(
@@ -104,7 +106,8 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
     [
         name
         for name in KEYS
-        if name.startswith("model.") and name not in (*OWN, *CAUSAL, "model.attention")
+        if name.startswith("model.")
+        and name not in (*OWN, *HEADS, *ADAPTERS, *CAUSAL, "model.attention", "model.ngram_buckets")
     ],
 )
 def test_every_key_of_the_model_changes_it(name):
@@ -113,9 +116,20 @@ def test_every_key_of_the_model_changes_it(name):
     assert make_sizes(changed(name, value)) != make_sizes(TINY)
 
 
+@pytest.mark.parametrize(("name", "value"), ADAPTERS.items())
+def test_every_key_of_adapters_changes_the_model(name, value):
+    config = changed("model.adapter_rank", 2)
+    assert make_sizes(changed(name, value, config)) != make_sizes(config)
+
+
+def test_buckets_change_the_embedding_of_bert():
+    before, after = (changed("model.ngram_buckets", buckets) for buckets in (0, 8))
+    assert bert.make_sizes(before) != bert.make_sizes(after)
+
+
 @pytest.mark.parametrize(("name", "value"), CAUSAL.items())
 def test_every_key_of_a_language_model_changes_its_block(name, value):
-    config = changed("task.kind", "causal_lm")
+    config = changed("task.vocabulary_size", 300, changed("task.kind", "causal_lm"))
     before, after = (causal_lm.make_sizes(each) for each in (config, changed(name, value, config)))
     assert before != after
     assert block_counts(before, 8).parameters != block_counts(after, 8).parameters
@@ -238,7 +252,8 @@ def test_every_key_of_the_task_reaches_the_data(objective, tmp_path):
 
 def test_no_key_of_the_task_is_forgotten():
     elsewhere = {"task.kind", "task.split", "task.concentration"}
-    elsewhere |= {"task.piece_dropout"}  # of the objective, which draws from the data
+    # Of objectives, which draw from the data.
+    elsewhere |= {"task.piece_dropout", "task.whole_words", "task.masked_share", "task.tagged"}
     named = {name for names in READS.values() for name in names} - {"seed"}
     assert named | elsewhere == {name for name in KEYS if name.startswith("task.")}
 
