@@ -117,9 +117,11 @@ class DataParallelLearner:
             erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
             return StepGradients(gradients, decoder, loss_sum, token_count, erased_fraction)
 
-        token_ids = self.model.token_ids(batches)
-        token_ids = token_ids.reshape(len(token_ids), -1, *token_ids.shape[3:])[:, ids]
-        met = meetings(self.rules, self.model, state.client, token_ids)
+        rows_read = jax.tree.map(
+            lambda rows: rows.reshape(len(rows), -1, *rows.shape[3:])[:, ids],
+            self.model.rows_read(batches),
+        )
+        met = meetings(self.rules, state.client, rows_read)
         present = participation_of(self.cluster_weight, samples.sum(1) > 0, shares, met)
         after, report = learn_round(gradients_of, state, present, self._method, batches, key, index)
         fits = (samples <= self.max_samples).all() & (samples.sum(1) <= batch_size).all()
@@ -130,7 +132,7 @@ class DataParallelLearner:
 
     @property
     def _method(self) -> Method:
-        return Method(self._optimizers, self.rules, self.model)
+        return Method(self._optimizers, self.rules)
 
     @property
     def _optimizers(self) -> Transformations:

@@ -1,6 +1,6 @@
 """The interface of a way of learning, and the round that all ways have in common."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -116,8 +116,8 @@ class Participation(NamedTuple):
 
     shares: Array  # as in ``federated``
     presence: Array  # share of the weight of all clients that participates, ``[]``
-    # Tokens that every client meets ``[N, V]``; None where no row has a factor of its own
-    met: Array | None = None
+    # Rows of tables that every client reads ``[N, V]``; none where no row has a factor of its own
+    met: Mapping[str, Array]
 
 
 class Method(NamedTuple):
@@ -125,7 +125,6 @@ class Method(NamedTuple):
 
     optimizers: Transformations  # of every copy, of the one decoder, and of the server
     rules: Rules  # what else clients and server do
-    model: SplitModel  # that is trained
 
 
 class StepGradients(NamedTuple):
@@ -189,7 +188,7 @@ def learn_round(
       batches: as in ``federated``.
       key, index: as in ``Learner``.
     """
-    optimizers, rules, _ = method
+    optimizers, rules = method
     shares = participation.shares
     anyone = (shares > 0.0).any()
     local, gradient_sum, report = _local_steps(
@@ -197,9 +196,8 @@ def learn_round(
     )
     (copies, moments), (decoder, decoder_optimizer) = local
     step = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares))
-    if participation.met is not None:
-        factors = row_factors(participation.met, shares, rules.embedding_rate_factor)
-        step = scale_rows(step, method.model.token_table, factors)
+    for table, met in participation.met.items():
+        step = scale_rows(step, table, row_factors(met, shares, rules.embedding_rate_factor))
     before = state.client, state.server_optimizer
     client, server_optimizer = apply_gradient(optimizers.server, step, before, index, anyone)
     if rules.client_moments == "average":
@@ -230,7 +228,7 @@ def _local_steps(
       ``((copies, their optimisers' states), (decoder, its optimiser's state))``; the sum of every
       copy's gradients, None without control variates; and the report.
     """
-    optimizers, rules, _ = method
+    optimizers, rules = method
     participates = shares > 0.0
     anyone, count = participates.any(), shares.size
 
@@ -289,14 +287,14 @@ def participation_of(
     weights: Float[Array, " N"],
     participates: Bool[Array, " N"],
     shares: Array,
-    met: Array | None,
+    met: Mapping[str, Array],
 ) -> Participation:
     """Who takes part in a round.
 
     Args:
       weights, participates: of the clusters.
       shares: of the clusters or their clients.
-      met: tokens that each of these meets, or None.
+      met: rows of tables that each of these reads.
     """
     total = weights.sum()
     presence = jnp.where(participates, weights, 0.0).sum() / jnp.where(total > 0.0, total, 1.0)

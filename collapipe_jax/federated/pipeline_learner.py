@@ -76,7 +76,7 @@ class PipelineLearner:
 
     @property
     def _method(self) -> Method:
-        return Method(self.optimizers.transformations, self.rules, self.model)
+        return Method(self.optimizers.transformations, self.rules)
 
     def outcome(self, decision: Any, cost: Any) -> PipelineOutcome:
         """Effect on learning of a pipeline decision and of its cost."""
@@ -98,7 +98,7 @@ class PipelineLearner:
         shares = participant_shares(self.cluster_weight, outcome.participates)
         round_key = jax.random.fold_in(key, jax.tree.leaves(batches)[0].shape[0])
         gradients_of = partial(self._gradients, outcome, shares, round_key)
-        met = meetings(self.rules, self.model, state.client, self.model.token_ids(batches))
+        met = meetings(self.rules, state.client, self.model.rows_read(batches))
         present = participation_of(self.cluster_weight, outcome.participates, shares, met)
         return learn_round(gradients_of, state, present, self._method, batches, key, index)
 

@@ -1,4 +1,4 @@
-"""Federated submodel averaging: a token's row is averaged over the clients that met the token.
+"""Federated submodel averaging: a row of a table is averaged over the clients that read it.
 
 Plain averaging divides the step of a token's embedding by all clients where a single one met the
 token, while all of them step a parameter of the encoder.
@@ -7,6 +7,7 @@ Source: Ding et al. 2109.07704, which counts the clients that ever meet a token;
 round count.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,27 +16,28 @@ from jaxtyping import Array, Bool, Float, Int
 
 from collapipe_jax.federated.rules import Rules
 from collapipe_jax.models.layers import Params
-from collapipe_jax.models.split_model import SplitModel
 
 
 def meetings(
-    rules: Rules, model: SplitModel, params: Params, ids: Int[Array, "H N ..."]
-) -> Bool[Array, "N V"] | None:
-    """``met_tokens`` of a round, or None where all rows are averaged plainly."""
-    table = params["embedding"].get(model.token_table)
-    if rules.embedding_rate_factor is None or table is None:
-        return None
-    return met_tokens(ids, len(table))
+    rules: Rules, params: Params, rows_read: Mapping[str, Int[Array, "H N ..."]]
+) -> dict[str, Bool[Array, "N V"]]:
+    """``met_rows`` of a round by table; none where all rows are averaged plainly."""
+    if rules.embedding_rate_factor is None:
+        return {}
+    tables = params["embedding"]
+    return {
+        name: met_rows(ids, len(tables[name])) for name, ids in rows_read.items() if name in tables
+    }
 
 
-def met_tokens(ids: Int[Array, "H N ..."], rows: int) -> Bool[Array, "N V"]:
-    """Which of ``rows`` tokens every client meets in a round, erased or not.
+def met_rows(ids: Int[Array, "H N ..."], rows: int) -> Bool[Array, "N V"]:
+    """Which of ``rows`` rows every client reads in a round, erased or not.
 
-    A number outside the vocabulary is clamped to its end, as where it is looked up.
+    A number beyond them is of no row.
     """
     own = jnp.moveaxis(ids, 1, 0).reshape(ids.shape[1], -1)
     none = jnp.zeros(rows, bool)
-    return jax.vmap(lambda met: none.at[met].set(True, mode="clip"))(own)
+    return jax.vmap(lambda met: none.at[met].set(True, mode="drop"))(own)
 
 
 def row_factors(

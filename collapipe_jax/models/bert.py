@@ -6,7 +6,7 @@ for tagging or classification on the edge server. A tagger's head may be a chain
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -171,8 +171,6 @@ def bert_encode(
 class BertBody(SplitModel):
     """BERT without a head; batches have ``token_ids`` and ``ngrams`` as ``LabelledBatch``."""
 
-    token_table: ClassVar[str] = "word"
-
     sizes: BertConfig
 
     def embed(
@@ -182,9 +180,13 @@ class BertBody(SplitModel):
         x = embed_bert(embedding_params, self.sizes, batch.token_ids, None, keys, batch.ngrams)
         return x, batch.token_ids != PAD_ID
 
-    def token_ids(self, batch: Any) -> Array:
-        """Token numbers of the texts."""
-        return batch.token_ids
+    def rows_read(self, batch: Any) -> dict[str, Array]:
+        """Tokens of the texts, and the n-grams of their words."""
+        rows = {"word": batch.token_ids}
+        if batch.ngrams is None:
+            return rows
+        numbers, buckets = batch.ngrams.astype(jnp.int32), self.sizes.ngram_buckets
+        return rows | {"ngram": jnp.where(numbers > 0, numbers - 1, buckets)}
 
     def filled(self, batch: Any) -> np.ndarray:
         """Share of the row that a text fills."""

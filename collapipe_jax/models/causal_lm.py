@@ -9,7 +9,7 @@ with two equal ones, and training moves each by its own gradient.
 
 import dataclasses
 import functools
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,8 +42,6 @@ class CausalLM(SplitModel):
     Parameters are ``{"embedding": {"word" [V, h]}, "encoder", "decoder": {"norm", "word"}}``.
     """
 
-    token_table: ClassVar[str] = "word"
-
     sizes: CausalConfig
     label_smoothing: float = 0.0  # share in [0, 1) of the target's mass spread over the vocabulary
 
@@ -68,7 +66,7 @@ class CausalLM(SplitModel):
         self, embedding_params: Params, batch: CausalBatch, keys: Array | None
     ) -> tuple[Array, Array]:
         """Rows of the table for all tokens but the last, and which of them are tokens."""
-        x = look_up(embedding_params, self.token_ids(batch))
+        x = look_up(embedding_params, self.rows_read(batch)["word"])
         # The embedding draws as the layer after the blocks.
         keys = layer_keys(keys, self.sizes.encoder_blocks)
         return dropout(x, keys, 0, self.sizes.dropout_rate), batch.token_ids[:, :-1] != NOTHING
@@ -84,9 +82,9 @@ class CausalLM(SplitModel):
         targets = jnp.where(scored, targets, 0)
         return summed_cross_entropy(scores, targets, scored, self.label_smoothing)
 
-    def token_ids(self, batch: CausalBatch) -> Array:
+    def rows_read(self, batch: CausalBatch) -> dict[str, Array]:
         """Tokens whose rows are looked up; behind a text it is token 0."""
-        return jnp.maximum(batch.token_ids[..., :-1], 0)
+        return {"word": jnp.maximum(batch.token_ids[..., :-1], 0)}
 
     def filled(self, batch: CausalBatch) -> np.ndarray:
         """Share of the row that a text fills."""

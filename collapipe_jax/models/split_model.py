@@ -1,7 +1,7 @@
 """The interface of all models that the network trains: their cut and their loss."""
 
 import abc
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,6 @@ Batch = Any
 
 class SplitModel(abc.ABC):
     """A model in three parts; hashable, hence static under jit."""
-
-    # Leaf of the embedding whose row t is that of token t. An embedding without it has no rows
-    # that few clients train: all of it is averaged plainly.
-    token_table: ClassVar[str] = "embedding"
 
     sizes: EncoderConfig
 
@@ -54,9 +50,13 @@ class SplitModel(abc.ABC):
           and their number; 0 and 0 where there is none.
         """
 
-    def token_ids(self, batch: Batch) -> Array:
-        """Tokens that the embedding looks up, integers ``[..., S]``: by default the first leaf."""
-        return jax.tree.leaves(batch)[0]
+    def rows_read(self, batch: Batch) -> dict[str, Array]:
+        """Rows that the embedding looks up: integers by the leaf that is the table.
+
+        A number beyond the table is of no row. Leaves that are not named have no rows that few
+        clients train. By default the first leaf of a batch has the rows of ``embedding``.
+        """
+        return {"embedding": jax.tree.leaves(batch)[0]}
 
     def filled(self, batch: Batch) -> np.ndarray:
         """Share of its row that each example's tokens fill, ``[...]``; all 1 if rows stay whole.

@@ -1,7 +1,5 @@
 """Rules of rounds on quadratics ``F_n(w) = w A_n w / 2 - b_n w``, whose optima are known."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,14 +42,14 @@ class Quadratics:
         average = make_optimizer(server, 1.0)
         own = make_optimizer(client, RATE)
         optimizers = Optimizers(client=own, decoder=own, server=average).transformations
-        self.method: Method = Method(optimizers, Rules(**rules), SimpleNamespace())
+        self.method: Method = Method(optimizers, Rules(**rules))
         self.state = initial_state({"w": jnp.zeros(SIZE)}, None, {}, self.method, CLIENTS)
         self._round = jax.jit(self._one, static_argnames="steps")
 
     def _one(self, state, present, index, steps):
         weights = jnp.asarray(WEIGHTS)
         shares = participant_shares(weights, present)
-        participation = participation_of(weights, present, shares, None)
+        participation = participation_of(weights, present, shares, {})
         batches = jnp.zeros((steps, CLIENTS, 1))
         key = jax.random.key(0)
         return learn_round(
