@@ -499,8 +499,8 @@ KEYS: dict[str, Any] = {
         client_learning_rate=key(2e-3, "learning rate of the clusters", "> 0"),
         embedding_rate_factor=key(
             0.0,
-            "factor on the averaged step of a row in the embedding's tables of tokens and n-grams; 0 "
-            "averages it over the clients that read the row in the round, 1 over all",
+            "factor on the averaged step of a row in the embedding's tables of tokens and n-grams; "
+            "0 averages it over the clients that read the row in the round, 1 over all",
             why="few clusters meet a rare token, and averaging divides its step by all of them "
             "(Ding et al. 2021)",
         ),

@@ -86,6 +86,7 @@ CASES = {
 }
 SLOW = {"one cluster", "large", "above the ceiling, ergodic", "coupled, caps, large batch"}
 SLOW |= {"caps", "coupled", "drift", "coupled, above the ceiling", "coupled, caps, amplifiers"}
+SLOW |= {"ergodic", "half duplex", "reliable", "receiving"}
 """Cases whose parts others have too."""
 assert set(RATE_LAWS) == {case.rate_law for case in CASES.values()}
 

@@ -64,6 +64,7 @@ def test_dssra_hurries_where_idle_nodes_are_expensive(problem):
     assert float(cost[5.0].objective) < float(cost[0.0].objective)
 
 
+@pytest.mark.slow
 def test_greedy_keeps_caps_with_idle_energy(problem):
     control = problem.control
     reference_s = evaluate_one(problem, static_pipeline(problem, 3)).latency_s
