@@ -22,16 +22,21 @@ from collapipe_jax.models.adapters import CLIENT_PARTS, add_adapters, digest, fu
 from collapipe_jax.models.config import LINEAR_LAYERS, AdapterConfig, BertConfig
 from collapipe_jax.models.layers import Params, init_linear
 from collapipe_jax.models.pretrained import (
+    TENSORS,
     LabellingBert,
-    as_tensors,
     encoder_pattern,
-    fill_params,
     load_bert,
     name_with_head,
     read_head,
     read_labels,
 )
-from collapipe_jax.models.tensor_files import CONFIG, read_json, read_tensors
+from collapipe_jax.models.tensor_files import (
+    CONFIG,
+    as_tensors,
+    fill_params,
+    read_json,
+    read_tensors,
+)
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _DIGEST = "collapipe_base_sha256"
@@ -71,7 +76,7 @@ def save_adapters(
         raise InputError("model.adapter_rank", 0, "the model has no adapters", "Give 1 or more")
     tensors = {
         _PREFIX + name_with_head(name): np.ascontiguousarray(tensor)
-        for name, tensor in as_tensors(own).items()
+        for name, tensor in as_tensors(own, TENSORS).items()
     }
     maps = "|".join(encoder_pattern(target) for target in adapters.targets)
     document = {key: allowed[0] for key, allowed in _REQUIRED.items()} | {
@@ -125,7 +130,7 @@ def load_adapted_bert(folder: Path) -> LabellingBert:
     expected = jax.eval_shape(init, jax.random.key(0))
     if "pooler.dense.weight" in tensors:
         expected["pooler"] = jax.eval_shape(lambda: base["pooler"])
-    own = fill_params(path, expected, tensors)
+    own = fill_params(path, expected, tensors, TENSORS)
     encoder = join(own.pop("encoder"), body["encoder"])
     whole = fuse(body | {"encoder": encoder}, adapters)
     if "pooler" in base and document.get("task_type") != _TOKENS:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save
 
@@ -23,11 +22,11 @@ from collapipe_jax.models.layers import Params
 from collapipe_jax.models.tensor_files import (
     CONFIG,
     WEIGHTS,
+    as_tensors,
     check_same,
-    leaves,
+    fill_params,
     read_all,
     read_json,
-    shapes,
     shapes_and_types,
 )
 
@@ -104,12 +103,7 @@ def load_causal_lm(directory: str | Path) -> tuple[CausalConfig, Params, dict[st
     table = tensors.get(f"{_EMBEDDING}.weight")
     if table is not None and document.get("tie_word_embeddings", False):
         tensors.setdefault(f"{_OUTPUT}.weight", table)
-    params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), _expected(config))
-    ours = _as_tensors(params)
-    check_same(directory, shapes(ours), shapes(tensors))
-    for name, tensor in tensors.items():
-        ours[name][...] = tensor
-    return config, jax.tree.map(jnp.asarray, params), document
+    return config, fill_params(directory, _expected(config), tensors, _TENSORS), document
 
 
 def save_causal_lm(
@@ -137,7 +131,7 @@ def save_causal_lm(
     directory = Path(directory)
     document = _config_document(config)
     check_same("params", shapes_and_types(_expected(config)), shapes_and_types(params))
-    tensors = _as_tensors(jax.tree.map(np.asarray, params))
+    tensors = as_tensors(jax.tree.map(np.asarray, params), _TENSORS)
     output = tensors.pop(f"{_OUTPUT}.weight")
     document["tie_word_embeddings"] = np.array_equal(output, tensors[f"{_EMBEDDING}.weight"])
     if not document["tie_word_embeddings"]:
@@ -152,19 +146,6 @@ def save_causal_lm(
 def _expected(config: CausalConfig) -> Params:
     """Shapes and types of all parameters."""
     return jax.eval_shape(CausalLM(sizes=config).init, jax.random.key(0))
-
-
-def _as_tensors(params: Params) -> dict[str, np.ndarray]:
-    """The tensors by their names, sharing memory with our leaves."""
-    tensors = {}
-    for path, leaf in leaves(params).items():
-        layer, _, kind = path.rpartition("/")
-        name = _TENSORS[path if path in _TENSORS else layer]
-        name += ".bias" if kind == "bias" else ".weight"
-        leaf = np.swapaxes(leaf, -1, -2) if kind == "kernel" else leaf
-        blocks = enumerate(leaf) if path.startswith("encoder/") else [(0, leaf)]
-        tensors |= {name.format(block): tensor for block, tensor in blocks}
-    return tensors
 
 
 def _without_buffers(name: str) -> str | None:

@@ -26,17 +26,17 @@ from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import write_bytes, write_text
 from collapipe_jax.models.bert import HEADS, POOLINGS, init_bert
 from collapipe_jax.models.config import BertConfig
-from collapipe_jax.models.layers import LORA_A, LORA_B, Params, init_linear
+from collapipe_jax.models.layers import Params, init_linear
 from collapipe_jax.models.masked_lm import init_masked_lm_head
 from collapipe_jax.models.tensor_files import (
     CONFIG,
     WEIGHTS,
+    as_tensors,
     check_same,
-    leaves,
+    fill_params,
     read_all,
     read_json,
     read_tensors,
-    shapes,
     shapes_and_types,
 )
 
@@ -85,8 +85,7 @@ _REQUIRED: dict[str, tuple[object, ...]] = {
     "quantization_config": (None,),
 }
 
-# Names in ``BertModel`` by the path of our layer or table; {} is the number of a block.
-_TENSORS = {
+TENSORS = {
     "embedding/word": "embeddings.word_embeddings",
     "embedding/position": "embeddings.position_embeddings",
     "embedding/token_type": "embeddings.token_type_embeddings",
@@ -107,11 +106,10 @@ _TENSORS = {
     "transform_norm": "cls.predictions.transform.LayerNorm",
     "output": "cls.predictions.decoder",
 }
+"""Names in ``BertModel`` by the path of our layer or table; {} is the number of a block."""
 _HEAD, _LANGUAGE = "classifier.", "cls.predictions."
 _TIED_BIAS = "cls.predictions.bias"  # of the vocabulary, which the layout has twice
 _HEAD = "classifier."
-_SUFFIXES = {"bias": ".bias", LORA_A: ".lora_A.weight", LORA_B: ".lora_B.weight"}
-_TRANSPOSED = ("kernel", LORA_A, LORA_B)
 
 # Heads of pretraining and question answering, and the numbers 0 .. P - 1 that older versions
 # stored.
@@ -210,19 +208,7 @@ def _fill(
     """Parameters of tensors by name, which are checked, with a head as of ``_expected_params``."""
     pooler = any(name.startswith("pooler.") for name in tensors)
     expected = _expected_params(config, pooler, **head)
-    return fill_params(directory, expected, tensors)
-
-
-def fill_params(where: Path, expected: Params, tensors: Mapping[str, np.ndarray]) -> Params:
-    """Parameters of these shapes from tensors by their names in ``BertModel``."""
-    # Before any memory is taken: a damaged configuration may have any sizes.
-    like = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), expected)
-    check_same(where, shapes(as_tensors(like)), shapes(dict(tensors)))
-    params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), expected)
-    ours = as_tensors(params)
-    for name, tensor in tensors.items():
-        ours[name][...] = tensor
-    return jax.tree.map(jnp.asarray, params)
+    return fill_params(directory, expected, tensors, TENSORS)
 
 
 def save_bert(
@@ -255,7 +241,7 @@ def save_bert(
     crf, masked_lm = "transitions" in params, "output" in params
     expected = _expected_params(config, "pooler" in params, labels, crf=crf, masked_lm=masked_lm)
     check_same("params", shapes_and_types(expected), shapes_and_types(params))
-    tensors = as_tensors(jax.tree.map(np.asarray, params))
+    tensors = as_tensors(jax.tree.map(np.asarray, params), TENSORS)
     if masked_lm:
         tensors[_TIED_BIAS] = tensors[f"{_LANGUAGE}decoder.bias"]
     if labels or masked_lm:
@@ -323,21 +309,8 @@ def name_with_head(name: str) -> str:
 
 def encoder_pattern(target: str) -> str:
     """Regular expression of the names that a linear map of all blocks has in ``BertModel``."""
-    (name,) = (name for path, name in _TENSORS.items() if path.endswith(f"/{target}"))
+    (name,) = (name for path, name in TENSORS.items() if path.endswith(f"/{target}"))
     return re.escape(name).replace(r"\{\}", r"\d+")
-
-
-def as_tensors(params: Params) -> dict[str, np.ndarray]:
-    """The tensors of ``BertModel``, and of its adapters, by name, sharing memory with leaves."""
-    tensors = {}
-    for path, leaf in leaves(params).items():
-        layer, _, kind = path.rpartition("/")
-        name = _TENSORS[path if path in _TENSORS else layer]
-        name += _SUFFIXES.get(kind, ".weight")
-        leaf = np.swapaxes(leaf, -1, -2) if kind in _TRANSPOSED else leaf
-        blocks = enumerate(leaf) if path.startswith("encoder/") else [(0, leaf)]
-        tensors |= {name.format(block): tensor for block, tensor in blocks}
-    return tensors
 
 
 def _read_all(

@@ -1,16 +1,17 @@
 """Tensors by name in safetensors files, and the messages about those that are wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.strict_json import loads
-from collapipe_jax.models.layers import Params
+from collapipe_jax.models.layers import LORA_A, LORA_B, Params
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _INDEX = f"{WEIGHTS}.index.json"
@@ -19,6 +20,8 @@ _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 # NumPy knows the last one because importing jax teaches it.
 _READABLE_DTYPES = ("F32", "F16", "BF16")
 _SHOWN = 8  # names in a message
+_SUFFIXES = {"bias": ".bias", LORA_A: ".lora_A.weight", LORA_B: ".lora_B.weight"}
+_TRANSPOSED = ("kernel", LORA_A, LORA_B)
 
 
 def leaves(params: Params) -> dict[str, Any]:
@@ -87,6 +90,46 @@ def _tensor_files(directory: Path) -> list[Path]:
             "model by from_pretrained(directory) of its class, and call save_pretrained(directory)"
         )
     raise InputError("directory", str(directory), f"holds no {WEIGHTS}", remedy)
+
+
+def as_tensors(params: Params, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Tensors of parameters by their names on file, sharing memory with leaves.
+
+    PyTorch's linear maps have outputs first, so matrices are transposed. Adapters are PEFT's.
+
+    Args:
+      params: any parts of a model.
+      names: on file by the path of our layer or table; {} is the number of a block.
+    """
+    tensors = {}
+    for path, leaf in leaves(params).items():
+        layer, _, kind = path.rpartition("/")
+        name = names[path if path in names else layer] + _SUFFIXES.get(kind, ".weight")
+        leaf = np.swapaxes(leaf, -1, -2) if kind in _TRANSPOSED else leaf
+        blocks = enumerate(leaf) if path.startswith("encoder/") else [(0, leaf)]
+        tensors |= {name.format(block): tensor for block, tensor in blocks}
+    return tensors
+
+
+def fill_params(
+    where: str | Path,
+    expected: Params,
+    tensors: Mapping[str, np.ndarray],
+    names: Mapping[str, str],
+) -> Params:
+    """Parameters of these shapes from all tensors, named as in ``as_tensors``.
+
+    Raises:
+      InputError: tensors that are missing, unknown, or of another shape.
+    """
+    # Before any memory is taken: a damaged configuration may have any sizes.
+    like = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), expected)
+    check_same(where, shapes(as_tensors(like, names)), shapes(dict(tensors)))
+    params = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), expected)
+    ours = as_tensors(params, names)
+    for name, tensor in tensors.items():
+        ours[name][...] = tensor
+    return jax.tree.map(jnp.asarray, params)
 
 
 def check_same(where: str | Path, expected: dict[str, str], found: dict[str, str]) -> None:
