@@ -6,7 +6,6 @@ Layout: https://huggingface.co/docs/peft/developer_guides/checkpoint.
 """
 
 import functools
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +13,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from safetensors.numpy import save
 
 from collapipe_jax.errors import InputError, under_keys
-from collapipe_jax.files.atomic import write_bytes, write_text
 from collapipe_jax.models.adapters import CLIENT_PARTS, add_adapters, digest, fuse, join, split
 from collapipe_jax.models.config import LINEAR_LAYERS, AdapterConfig, BertConfig
 from collapipe_jax.models.layers import Params, init_linear
@@ -36,6 +33,8 @@ from collapipe_jax.models.tensor_files import (
     fill_params,
     read_json,
     read_tensors,
+    refuse_unsupported,
+    write_checkpoint,
 )
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -75,8 +74,7 @@ def save_adapters(
     if adapters is None or (numbers := digest(frozen)) is None:
         raise InputError("model.adapter_rank", 0, "the model has no adapters", "Give 1 or more")
     tensors = {
-        _PREFIX + name_with_head(name): np.ascontiguousarray(tensor)
-        for name, tensor in as_tensors(own, TENSORS).items()
+        _PREFIX + name_with_head(name): tensor for name, tensor in as_tensors(own, TENSORS).items()
     }
     maps = "|".join(encoder_pattern(target) for target in adapters.targets)
     document = {key: allowed[0] for key, allowed in _REQUIRED.items()} | {
@@ -90,10 +88,9 @@ def save_adapters(
         "modules_to_save": ["classifier", *(["pooler"] if "pooler" in own else [])],
         "inference_mode": True,
     }
-    write_bytes(folder / ADAPTER_WEIGHTS, save(tensors, metadata={"format": "pt"}))
-    write_text(folder / ADAPTER_CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
     settings = {**settings, _DIGEST: numbers.tobytes().hex(), "model_type": "bert"}
-    write_text(folder / CONFIG, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+    documents = {ADAPTER_CONFIG: document, CONFIG: settings}
+    write_checkpoint(folder, tensors, documents, ADAPTER_WEIGHTS)
 
 
 def load_adapted_bert(folder: Path) -> LabellingBert:
@@ -104,10 +101,7 @@ def load_adapted_bert(folder: Path) -> LabellingBert:
         missing or that was changed, or tensors that are missing, unknown or of another shape.
     """
     document, settings = _read_json(folder / ADAPTER_CONFIG), _read_json(folder / CONFIG)
-    for key, allowed in _REQUIRED.items():
-        if (found := document.get(key, allowed[0])) not in allowed:
-            remedy = f"Take adapters where it is {allowed[0]!r}"
-            raise InputError(f"{folder / ADAPTER_CONFIG}: {key}", found, "is not supported", remedy)
+    refuse_unsupported(folder / ADAPTER_CONFIG, document, _REQUIRED)
     for key in ("r", "lora_alpha"):
         if not isinstance(found := document.get(key), int | float) or found <= 0:
             remedy = "Take the original file"

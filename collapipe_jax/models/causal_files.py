@@ -4,7 +4,6 @@ Layouts: https://huggingface.co/docs/transformers/model_doc/llama and .../qwen2.
 weights of a linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,22 +11,21 @@ from typing import Any
 
 import jax
 import numpy as np
-from safetensors.numpy import save
 
 from collapipe_jax.errors import InputError, under_keys
-from collapipe_jax.files.atomic import write_bytes, write_text
 from collapipe_jax.models.causal_lm import CausalLM
 from collapipe_jax.models.config import CausalConfig
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.tensor_files import (
     CONFIG,
-    WEIGHTS,
     as_tensors,
     check_same,
     fill_params,
     read_all,
     read_json,
+    refuse_unsupported,
     shapes_and_types,
+    write_checkpoint,
 )
 
 # Sizes in ``config.json``, with the values that stand for an absent key.
@@ -136,11 +134,7 @@ def save_causal_lm(
     document["tie_word_embeddings"] = np.array_equal(output, tensors[f"{_EMBEDDING}.weight"])
     if not document["tie_word_embeddings"]:
         tensors[f"{_OUTPUT}.weight"] = output
-    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    # `from_pretrained` insists on this mark of PyTorch's layout.
-    write_bytes(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
-    document |= dict(settings or {})
-    write_text(directory / CONFIG, json.dumps(document, indent=2, sort_keys=True) + "\n")
+    write_checkpoint(directory, tensors, {CONFIG: document | dict(settings or {})})
 
 
 def _expected(config: CausalConfig) -> Params:
@@ -159,10 +153,7 @@ def _read_config(path: Path) -> tuple[CausalConfig, dict[str, Any]]:
     Keys that change the output are read, or refused where they are not supported.
     """
     document = read_json(path, "Name the directory of a Llama or Qwen2 checkpoint")
-    for key, allowed in _REQUIRED.items():
-        if document.get(key, allowed[0]) not in allowed:
-            remedy = f"Take a checkpoint where it is {allowed[0]!r}"
-            raise InputError(f"{path}: {key}", document[key], "is not supported", remedy)
+    refuse_unsupported(path, document, _REQUIRED)
     sizes: dict[str, Any] = {o: document.get(key, absent) for o, (key, absent) in _SIZES.items()}
     names = {ours: theirs for ours, (theirs, _) in _SIZES.items()}
     names |= {"key_value_heads": _KEY_VALUE_HEADS, "head_size": _HEAD_SIZE}

@@ -9,7 +9,6 @@ other program takes it for a BERT.
 """
 
 import functools
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -20,10 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from safetensors.numpy import save
 
 from collapipe_jax.errors import InputError, under_keys
-from collapipe_jax.files.atomic import write_bytes, write_text
 from collapipe_jax.models.bert import HEADS, POOLINGS, init_bert
 from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.layers import Params, init_linear
@@ -37,7 +34,9 @@ from collapipe_jax.models.tensor_files import (
     read_all,
     read_json,
     read_tensors,
+    refuse_unsupported,
     shapes_and_types,
+    write_checkpoint,
 )
 
 OWN_TYPE = "collapipe_bert"
@@ -246,15 +245,11 @@ def save_bert(
         tensors[_TIED_BIAS] = tensors[f"{_LANGUAGE}decoder.bias"]
     if labels or masked_lm:
         tensors = {name_with_head(name): tensor for name, tensor in tensors.items()}
-    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     file = WEIGHTS
     if config.ngram_buckets or crf or document.get(_POOLING, POOLINGS[0]) != POOLINGS[0]:
         document |= {"model_type": OWN_TYPE, "architectures": ["CollapipeBert"]}
         file = OWN_WEIGHTS
-    # `from_pretrained` insists on this mark of PyTorch's layout.
-    write_bytes(directory / file, save(tensors, metadata={"format": "pt"}))
-    text = json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n"
-    write_text(directory / CONFIG, text)
+    write_checkpoint(directory, tensors, {CONFIG: document}, file)
 
 
 MASKED_LM_SETTINGS = {"architectures": ["BertForMaskedLM"], "tie_word_embeddings": False}
@@ -337,10 +332,7 @@ def _read_config(path: Path) -> tuple[BertConfig, dict[str, Any]]:
     Keys that change the encoder's output are read, or refused where they are not supported.
     """
     document = _read_json(path)
-    for key, allowed in _REQUIRED.items():
-        if document.get(key, allowed[0]) not in allowed:
-            remedy = f"Take a checkpoint where it is {allowed[0]!r}"
-            raise InputError(f"{path}: {key}", document[key], "is not supported", remedy)
+    refuse_unsupported(path, document, _REQUIRED)
     sizes: dict[str, Any] = {o: document.get(key, absent) for o, (key, absent) in _SIZES.items()}
     with under_keys({f"model.{ours}": f"{path}: {key}" for ours, (key, _) in _SIZES.items()}):
         config = BertConfig(**sizes, activation=_ACTIVATIONS[document.get("hidden_act", "gelu")])

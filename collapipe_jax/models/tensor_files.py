@@ -1,6 +1,7 @@
-"""Tensors by name in safetensors files, and the messages about those that are wrong."""
+"""Checkpoints of tensors by name and JSON, and the messages about those that are wrong."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from collapipe_jax.errors import InputError
+from collapipe_jax.files.atomic import write_bytes, write_text
 from collapipe_jax.files.strict_json import loads
 from collapipe_jax.models.layers import LORA_A, LORA_B, Params
 
@@ -130,6 +133,34 @@ def fill_params(
     for name, tensor in tensors.items():
         ours[name][...] = tensor
     return jax.tree.map(jnp.asarray, params)
+
+
+def write_checkpoint(
+    directory: Path,
+    tensors: Mapping[str, np.ndarray],
+    documents: Mapping[str, Mapping[str, Any]],
+    weights: str = WEIGHTS,
+) -> None:
+    """Write tensors, and then JSON documents by the names of their files.
+
+    Each file is whole or not there; files of the same names are replaced.
+    """
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    # `from_pretrained` insists on this mark of PyTorch's layout.
+    write_bytes(directory / weights, save(tensors, metadata={"format": "pt"}))
+    for name, document in documents.items():
+        text = json.dumps(document, indent=2, sort_keys=True, allow_nan=False)
+        write_text(directory / name, text + "\n")
+
+
+def refuse_unsupported(
+    path: Path, document: Mapping[str, Any], required: Mapping[str, Sequence[object]]
+) -> None:
+    """Refuse a document with a key of another value than these; the first stands for no key."""
+    for key, allowed in required.items():
+        if (found := document.get(key, allowed[0])) not in allowed:
+            remedy = f"Take a checkpoint where it is {allowed[0]!r}"
+            raise InputError(f"{path}: {key}", found, "is not supported", remedy)
 
 
 def check_same(where: str | Path, expected: dict[str, str], found: dict[str, str]) -> None:
