@@ -50,6 +50,11 @@ def key(
     return describe
 
 
+def own_seed(what: str) -> Unnamed:
+    """The seed of a part, which may follow that of everything."""
+    return key(-1, f"seed of the {what}; -1 takes `seed`", ">= -1")
+
+
 def section(*structs: type[Struct], **keys: Unnamed) -> dict[str, Key]:
     """Keys by name, described by the fields of the same names.
 

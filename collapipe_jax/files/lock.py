@@ -68,7 +68,7 @@ def _lock(path: Path, kind: int) -> int:
                 stacklevel=4,
             )
             return descriptor
-        with contextlib.suppress(FileNotFoundError):  # whoever had it has removed it since
+        with contextlib.suppress(FileNotFoundError):  # its owner has removed it since
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         os.close(descriptor)

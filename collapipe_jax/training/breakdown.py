@@ -1,4 +1,4 @@
-"""Training that breaks down: how it is found, and what is told of it."""
+"""Training that breaks down: how it is found, and its message."""
 
 from typing import Any
 

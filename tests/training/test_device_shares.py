@@ -19,7 +19,7 @@ def experiment():
 
 
 def shared(experiment, runs, devices):
-    """Numbers of runs, sets of devices, and what is told."""
+    """Numbers of runs, sets of devices, and the message."""
     told = io.StringIO()
     found = share_devices(
         [experiment] * runs, [experiment.learner] * runs, devices, Console(file=told, width=200)
