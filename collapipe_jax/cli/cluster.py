@@ -69,7 +69,7 @@ def read_cluster(given: argparse.Namespace) -> Callable[..., None]:
 
 
 def read_hosts(given: argparse.Namespace) -> Callable[..., None]:
-    """The function that trains one run on so many hosts as the options of a command say.
+    """The function that trains one run on as many hosts as the options of a command say.
 
     Raises:
       InputError: naming the option that is wrong.

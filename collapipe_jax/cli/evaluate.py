@@ -21,14 +21,17 @@ from collapipe_jax.tasks.trained_model import load
 def main(argv: Sequence[str]) -> None:
     """Load the model, score it, print the scores and write them where asked to."""
     offered = {
-        "beams": (0, "beams of the search for translations (default: 1)"),
-        "text_column": ("", "column or key of texts; else text"),
-        "label_column": ("", "classification: likewise of the labels; else category or label"),
+        "beams": (int, "beams of the search for translations (default: 1)"),
+        "text_column": (str, "column or key of texts; else text"),
+        "label_column": (str, "classification: likewise of the labels; else category or label"),
     }
     parser = make_parser(__doc__, "model", "data", out="", **offered)
+    words = "masked_lm: the file is one of tagging"
+    parser.add_argument("--tagged", action="store_true", help=words)
     options = parser.parse_args(argv)
     model = load(options.model)
-    chosen = options_of(model.evaluate, **{name: getattr(options, name) for name in offered})
+    given = {name: getattr(options, name) for name in (*offered, "tagged")}
+    chosen = options_of(model.evaluate, **given)
     scores = model.evaluate(options.data, **chosen)
     for name, value in scores.items():
         print(f"{name:16} {value}")

@@ -65,7 +65,8 @@ def make_parser(description: str | None, *required: str, **options: Any) -> Pars
     Args:
       description: the docstring.
       *required: names of options that must be given.
-      **options: for the others the default, of the option's type, or a pair of it and a help text.
+      **options: for the others the default, of the option's type, or the type of one without; or a
+        pair of it and a help text.
     """
     parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in required:
@@ -74,6 +75,8 @@ def make_parser(description: str | None, *required: str, **options: Any) -> Pars
         default, words = option if isinstance(option, tuple) else (option, _HELP.get(name))
         flag = f"--{name.replace('_', '-')}"
         kind = str if default is None else type(default)
+        if isinstance(default, type):
+            kind, default = default, None
         parser.add_argument(flag, type=kind, default=default, help=words)
     return parser
 
@@ -143,8 +146,13 @@ def add_sweep(parser: Parser) -> None:
 
 
 def options_of(method: Callable[..., Any], **options: Any) -> dict[str, Any]:
-    """Options of a predictor's method that are set; one that it lacks is an ``InputError``."""
-    chosen = {name: value for name, value in options.items() if value}
+    """Options of a predictor's method that are given; one that it lacks is an ``InputError``.
+
+    An option that is not given is None, or False.
+    """
+    chosen = {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
     for name in set(chosen) - set(inspect.signature(method).parameters):
         problem = "has no meaning for a model of this task"
         raise InputError(f"--{name.replace('_', '-')}", chosen[name], problem, "Leave it out")

@@ -13,6 +13,7 @@ longer than those of training are cut; tagging cuts them into parts, and drops n
 import json
 import sys
 from collections.abc import Sequence
+from inspect import signature
 
 from collapipe_jax.cli.options import make_parser, options_of
 from collapipe_jax.errors import InputError
@@ -25,11 +26,11 @@ _AT_A_TIME = 1_000
 def main(argv: Sequence[str]) -> None:
     """Load the model, read the texts, print what it says of them."""
     offered = {
-        "beams": (0, "beams of the search for translations (default: 1)"),
-        "tokens": (0, "most tokens of a continuation (default: 32, or half of the positions)"),
-        "temperature": (0.0, "of drawn continuations (default: 0, the likeliest tokens)"),
-        "top_p": (0.0, "share of the probability that they are drawn from (default: 1)"),
-        "seed": (0, "of the draws"),
+        "beams": (int, "beams of the search for translations (default: 1)"),
+        "tokens": (int, "most tokens of a continuation (default: 32, or half of the positions)"),
+        "temperature": (float, "of drawn continuations (default: 0, the likeliest tokens)"),
+        "top_p": (float, "share of the probability that they are drawn from (default: 1)"),
+        "seed": (int, "of the draws (default: 0)"),
     }
     parser = make_parser(__doc__, "model", **offered)
     parser.add_argument("file", metavar="FILE", nargs="?", help="texts in UTF-8; else from stdin")
@@ -41,10 +42,11 @@ def main(argv: Sequence[str]) -> None:
     model = load(options.model)
     given = {name: getattr(options, name) for name in (*offered, "probabilities")}
     chosen = options_of(model.predict, **given)
-    texts = _read_texts(options.file)
+    texts, draws = _read_texts(options.file), "start" in signature(model.predict).parameters
     for start in range(0, len(texts), _AT_A_TIME):
         part = texts[start : start + _AT_A_TIME]
-        for text, prediction in zip(part, model.predict(part, **chosen), strict=True):
+        place = {"start": start} if draws else {}
+        for text, prediction in zip(part, model.predict(part, **place, **chosen), strict=True):
             if options.json:
                 record = {"text": text, **model.record(prediction)}
                 print(json.dumps(record, ensure_ascii=False, allow_nan=False))

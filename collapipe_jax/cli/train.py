@@ -34,6 +34,7 @@ from collapipe_jax.config.files import parse_overrides, read_values
 from collapipe_jax.config.sweeps import file_axes, read_axis, read_sweep
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
+from collapipe_jax.files.checkpoints import newest_step
 from collapipe_jax.files.workdir import open_workdir, read_summary
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.tables import console_for_tables, make_table
@@ -69,6 +70,9 @@ def main(argv: Sequence[str]) -> None:
     if options.cluster is not None:
         _train_on_hosts(argv, options, overrides)
         return
+    if options.cluster_options:
+        remedy = "Add --cluster, or leave it out"
+        raise InputError("--cluster-options", options.cluster_options, "of a cluster", remedy)
     with _join(options):
         _train_one(options, overrides)
 
@@ -100,7 +104,7 @@ def _train_on_hosts(
     """Start the hosts of one run, and wait for its end."""
     from collapipe_jax.cli.cluster import read_hosts  # brings submitit
 
-    for name in ("coordinator", "host"):
+    for name in ("coordinator", "host", "bind"):
         if (value := getattr(options, name)) is not None:
             problem = "--cluster tells the hosts where they are"
             raise InputError(f"--{name}", value, problem, "Leave it out")
@@ -113,8 +117,8 @@ def _train_on_hosts(
         """Rounds after the newest checkpoint; one more for the test of the trained model."""
         if (folder / "summary.json").exists():
             return 0
-        done = [int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdecimal()]
-        return experiment.config["training"]["rounds"] + 1 - max(done, default=0)
+        done = newest_step(folder / "checkpoints") or 0
+        return experiment.config["training"]["rounds"] + 1 - done
 
     run(folder, argv, missing)
     _print_summary(read_summary(folder, "training"))
@@ -126,8 +130,8 @@ def _train_sweep(
     """Train at every point, and write one summary."""
     from collapipe_jax.training import sweep as sweeps  # brings the store
 
-    for name in ("linear_baseline", "coordinator", "hosts"):
-        if value := getattr(options, name):
+    for name in ("linear_baseline", "coordinator", "hosts", "host", "bind"):
+        if (value := getattr(options, name)) not in (None, False):
             remedy = "Leave it out, or train one run at a time"
             raise InputError(f"--{name.replace('_', '-')}", value, "not with a sweep", remedy)
     axes = [*file_axes(options.config), *(read_axis("--sweep", text) for text in options.sweep)]

@@ -5,9 +5,8 @@ import os
 from collections.abc import Mapping
 
 from collapipe_jax.errors import InputError, Known, Step
-from collapipe_jax.models.counts import block_parameters
+from collapipe_jax.models.counts import NUMBER_BYTES, block_parameters
 
-_NUMBER_BYTES = 4
 _PAIR_BYTES = 200  # of a synthetic pair of sentences, as Python holds it
 
 
@@ -15,14 +14,14 @@ def check_array(what: str, sizes: Mapping[str, int], entries: int | None = None)
     """Refuse an array that is larger than the memory of this machine.
 
     Args:
-      what: it holds.
+      what: what it holds.
       sizes: what its size depends on, by key; the largest one is named.
       entries: of 4 bytes each; the product of the sizes by default.
 
     Raises:
       InputError: naming the key of the largest size.
     """
-    needed = _NUMBER_BYTES * (math.prod(sizes.values()) if entries is None else entries)
+    needed = NUMBER_BYTES * (math.prod(sizes.values()) if entries is None else entries)
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         key = max(sizes, key=lambda name: sizes[name])
@@ -52,6 +51,9 @@ def check_training_memory(fine: Known, step: Step) -> None:
         width, inner, blocks = sizes.values()
         check_array("the encoder", sizes, blocks * block_parameters(width, inner))
     with step():
+        rows = {name: fine[name] for name in ("task.vocabulary_size", "model.ngram_buckets")}
+        check_array("the table of tokens", rows, sum(rows.values()) * fine["model.width"])
+    with step():
         if fine["task.corpus"] == "synthetic" and not fine["task.train"]:
             pairs = {"task.pairs": fine["task.pairs"]}
-            check_array("the corpus", pairs, pairs["task.pairs"] * _PAIR_BYTES // _NUMBER_BYTES)
+            check_array("the corpus", pairs, pairs["task.pairs"] * _PAIR_BYTES // NUMBER_BYTES)

@@ -142,7 +142,7 @@ class Checkpoints:
         A run killed right after a checkpoint leaves it without digests: it is trusted, for Orbax
         renames complete ones only.
         """
-        step = _newest_step(self._directory)
+        step = newest_step(self._directory)
         expected = None if step is None else self._known_digests().get(str(step))
         if step is None or expected is None:
             return
@@ -185,7 +185,7 @@ def _check_room(directory: Path, state: Any) -> None:
             raise OSError(code, problem, str(directory))
 
 
-def _newest_step(directory: Path) -> int | None:
+def newest_step(directory: Path) -> int | None:
     """Largest step among the checkpoints of a folder, if there is any."""
     steps = [int(entry.name) for entry in directory.glob("*") if entry.name.isdigit()]
     return max(steps, default=None)
@@ -204,7 +204,7 @@ def load_run(workdir: str | os.PathLike) -> RunRecord:
     """Results of a run so far, from its newest checkpoint alone; an ``InputError`` without one."""
     path = Path(workdir).absolute()
     config = read_config(path)
-    step = _newest_step(path / "checkpoints")
+    step = newest_step(path / "checkpoints")
     if step is None:
         raise wrong_workdir(workdir, "has no checkpoint yet", "Let its run go on with --resume")
     with Checkpoints(path, writable=False) as checkpoints:

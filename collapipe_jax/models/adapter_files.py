@@ -60,7 +60,7 @@ _read_json = functools.partial(read_json, remedy="Take the original file")
 def save_adapters(
     folder: Path, sizes: BertConfig, params: Params, base: Path, settings: Mapping[str, Any]
 ) -> None:
-    """Write adapters and head for :func:`load_adapted_bert` and PEFT, ``config.json`` the last.
+    """Write adapters and head for :func:`load_adapted_bert` and PEFT, ``config.json`` last.
 
     Args:
       folder: made where it is missing.
@@ -103,7 +103,8 @@ def load_adapted_bert(folder: Path) -> LabellingBert:
     document, settings = _read_json(folder / ADAPTER_CONFIG), _read_json(folder / CONFIG)
     refuse_unsupported(folder / ADAPTER_CONFIG, document, _REQUIRED)
     for key in ("r", "lora_alpha"):
-        if not isinstance(found := document.get(key), int | float) or found <= 0:
+        found: Any = document.get(key)
+        if type(found) not in ((int,) if key == "r" else (int, float)) or found <= 0:
             remedy = "Take the original file"
             raise InputError(
                 f"{folder / ADAPTER_CONFIG}: {key}", found, "no number above 0", remedy

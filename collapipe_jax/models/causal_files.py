@@ -112,7 +112,7 @@ def save_causal_lm(
 ) -> None:
     """Write a checkpoint for ``load_causal_lm`` and ``from_pretrained`` of ``transformers``.
 
-    Each file is whole or not there, ``config.json`` the last; files of the same names are
+    Each file is whole or not there, ``config.json`` last; files of the same names are
     replaced. Tables that are equal are written once, as tied. The layout has no place for
     dropout but that of attention weights, nor for ``rematerialise`` and ``compute_dtype``.
 

@@ -3,8 +3,8 @@
 The control unit looks tokens up, ``encoder.encode`` runs the blocks on the devices, and the edge
 server has the last norm and the table of outputs.
 
-The two tables are apart: none travels for the other's sake. A model whose file ties them starts
-with two equal ones, and training moves each by its own gradient.
+The two tables are apart: neither has to travel because of the other. A model whose file ties
+them starts with two equal ones, and training moves each by its own gradient.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ class CausalLM(SplitModel):
         self, embedding_params: Params, batch: CausalBatch, keys: Array | None
     ) -> tuple[Array, Array]:
         """Rows of the table for all tokens but the last, and which of them are tokens."""
-        x = look_up(embedding_params, self.rows_read(batch)["word"])
+        x = look_up(embedding_params, batch.token_ids[:, :-1])
         # The embedding draws as the layer after the blocks.
         keys = layer_keys(keys, self.sizes.encoder_blocks)
         return dropout(x, keys, 0, self.sizes.dropout_rate), batch.token_ids[:, :-1] != NOTHING
@@ -83,8 +83,9 @@ class CausalLM(SplitModel):
         return summed_cross_entropy(scores, targets, scored, self.label_smoothing)
 
     def rows_read(self, batch: CausalBatch) -> dict[str, Array]:
-        """Tokens whose rows are looked up; behind a text it is token 0."""
-        return {"word": jnp.maximum(batch.token_ids[..., :-1], 0)}
+        """Tokens of the texts; what lies behind a text is no row."""
+        ids = batch.token_ids[..., :-1]
+        return {"word": jnp.where(ids == NOTHING, self.sizes.vocabulary_size, ids)}
 
     def filled(self, batch: CausalBatch) -> np.ndarray:
         """Share of the row that a text fills."""

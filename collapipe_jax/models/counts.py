@@ -19,7 +19,7 @@ class BlockCounts(NamedTuple):
 
 
 def block_counts(sizes: EncoderConfig, sequence: int) -> BlockCounts:
-    """Counts of the kind of block that these sizes are of, on sequences of so many tokens."""
+    """Counts of the kind of block that these sizes are of, on sequences of ``sequence`` tokens."""
     width, inner, heads = sizes.width, sizes.feed_forward_width, sizes.heads
     drops = sizes.dropout_rate > 0.0, sizes.attention_rate > 0.0
     if isinstance(sizes, CausalConfig):
@@ -46,7 +46,7 @@ def _with_adapters(block: BlockCounts, sizes: EncoderConfig, sequence: int) -> B
     adapters, maps, own = sizes.adapters, linear_maps(sizes), adapter_parameters(sizes)
     assert adapters is not None
     flops = block.flops + 2.0 * sequence * own
-    frozen = 2.0 * sequence * sum(inputs * outputs for inputs, outputs in maps.values())
+    frozen = 2.0 * sequence * _weights(sizes)
     numbers = adapters.rank * len(adapters.targets) - sum(
         maps[names[0]][0] for names in _kept_inputs(sizes) if not set(names) & set(adapters.targets)
     )
@@ -69,6 +69,11 @@ def linear_maps(sizes: EncoderConfig) -> dict[str, tuple[int, int]]:
         maps |= {"gate": (width, inner)}
     maps |= {"query": (width, query), "key": (width, shared), "value": (width, shared)}
     return maps | {"out": (query, width)}
+
+
+def _weights(sizes: EncoderConfig) -> int:
+    """Entries of all matrices of a block."""
+    return sum(inputs * outputs for inputs, outputs in linear_maps(sizes).values())
 
 
 def _kept_inputs(sizes: EncoderConfig) -> tuple[tuple[str, ...], ...]:
@@ -131,10 +136,9 @@ def causal_block_parameters(sizes: CausalConfig) -> int:
     With g of a heads for keys and values: ``2 h d (a + g) + 3 h d_ff + 2 h``, and
     ``d (a + 2 g)`` biases where it has some.
     """
-    shared = sizes.key_value_heads * sizes.head_size
-    attention = 2 * sizes.width * (sizes.heads_width + shared)
-    biases = sizes.heads_width + 2 * shared if sizes.query_bias else 0
-    return attention + biases + 3 * sizes.width * sizes.feed_forward_width + 2 * sizes.width
+    maps = linear_maps(sizes)
+    biased = ("query", "key", "value") if sizes.query_bias else ()
+    return _weights(sizes) + sum(maps[name][1] for name in biased) + 2 * sizes.width
 
 
 def causal_block_flops(sizes: CausalConfig, sequence: int) -> float:
@@ -143,11 +147,7 @@ def causal_block_flops(sizes: CausalConfig, sequence: int) -> float:
     Source: docs/system-model.md, section 3: ``2 s (2 h d (a + g) + 3 h d_ff) + 4 s^2 a d``.
     Scores of later tokens are computed too, and then blocked.
     """
-    shared = sizes.key_value_heads * sizes.head_size
-    projections = 2 * sizes.width * (sizes.heads_width + shared)
-    feed_forward = 3 * sizes.width * sizes.feed_forward_width
-    products = 4 * sequence**2 * sizes.heads_width
-    return float(2 * sequence * (projections + feed_forward) + products)
+    return float(2 * sequence * _weights(sizes) + 4 * sequence**2 * sizes.heads_width)
 
 
 def causal_block_numbers(sizes: CausalConfig, sequence: int) -> int:

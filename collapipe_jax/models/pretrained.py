@@ -108,11 +108,11 @@ TENSORS = {
 """Names in ``BertModel`` by the path of our layer or table; {} is the number of a block."""
 _HEAD, _LANGUAGE = "classifier.", "cls.predictions."
 _TIED_BIAS = "cls.predictions.bias"  # of the vocabulary, which the layout has twice
-_HEAD = "classifier."
 
 # Heads of pretraining and question answering, and the numbers 0 .. P - 1 that older versions
 # stored.
-_UNUSED = ("cls.", "qa_outputs.", "embeddings.position_ids")
+_PRETRAINING, _OTHERS = "cls.", ("qa_outputs.", "embeddings.position_ids")
+_UNUSED = (_PRETRAINING, *_OTHERS)
 
 
 def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
@@ -197,7 +197,7 @@ def load_masked_bert(directory: str | Path) -> tuple[BertConfig, Params]:
     """
     directory = Path(directory)
     config, document = _read_config(directory / CONFIG)
-    tensors = _read_all(directory, document, (*_UNUSED[1:], _HEAD, _TIED_BIAS))
+    tensors = _read_all(directory, document, (*_OTHERS, _HEAD, _TIED_BIAS))
     return config, _fill(directory, config, tensors, masked_lm=True)
 
 
@@ -218,7 +218,7 @@ def save_bert(
 ) -> None:
     """Write a checkpoint for ``load_bert`` and ``from_pretrained`` of ``transformers``.
 
-    Each file is whole or not there, ``config.json`` the last; files of the same names are
+    Each file is whole or not there, ``config.json`` last; files of the same names are
     replaced. The layout has no place for ``rematerialise`` and ``compute_dtype``.
 
     Args:

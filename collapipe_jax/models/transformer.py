@@ -192,10 +192,6 @@ class Translator(SplitModel):
         scores, scored = logits(decoder_params, hidden), target_out != PAD_ID
         return summed_cross_entropy(scores, target_out, scored, self.sizes.label_smoothing)
 
-    def rows_read(self, batch: TranslationBatch) -> dict[str, Array]:
-        """Tokens of the sources; targets are looked up in the decoder's own table."""
-        return {"embedding": batch.source_ids}
-
     def filled(self, batch: TranslationBatch) -> np.ndarray:
         """Share of the row that the longer of source and target fills."""
         return np.maximum(filled_share(batch.source_ids), filled_share(batch.target_ids))

@@ -149,7 +149,7 @@ class BertObjective(Objective):
         return {**self.layout_settings(), TASK_KEY: self.kind}
 
     def layout_settings(self) -> Mapping[str, Any]:
-        """Keys of ``config.json`` that tell the head."""
+        """Keys of ``config.json`` that describe the head."""
         choices = {"pooling": self.model.pooling, "head": self.model.head}
         return label_settings(self.data.labels, pools=self.pools, **choices)
 

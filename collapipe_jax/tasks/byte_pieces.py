@@ -10,7 +10,7 @@ from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json, write_text
 from collapipe_jax.models.causal_lm import NOTHING
 from collapipe_jax.models.config import BOS_ID, EOS_ID, PAD_ID
-from collapipe_jax.tasks.subwords import pad_rows
+from collapipe_jax.tasks.subwords import in_short_words, pad_rows
 
 if TYPE_CHECKING:  # the extra `train`, which simulating does without
     from tokenizers import Tokenizer
@@ -132,7 +132,7 @@ def train_byte_pieces(lines: Iterable[str], vocabulary_size: int) -> ByteTokeniz
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    model.train_from_iterator(lines, trainer)
+    model.train_from_iterator(map(in_short_words, lines), trainer)
     # Other programs begin a text as training does.
     begin = _SPECIALS[BOS_ID]
     model.post_processor = processors.TemplateProcessing(

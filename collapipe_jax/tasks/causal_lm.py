@@ -18,6 +18,7 @@ from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks.byte_pieces import ByteTokenizer, check_room, train_byte_pieces
 from collapipe_jax.tasks.plain_text import TextSets, read_text_sets
 from collapipe_jax.tasks.pretrained_sizes import pretrained_sizes
+from collapipe_jax.tasks.scores import perplexity
 from collapipe_jax.tasks.synthetic import generate_parallel_text
 from collapipe_jax.tasks.task import (
     TASK_KEY,
@@ -171,13 +172,8 @@ class LanguageModelling(Objective):
         return float(-np.log(frequency / frequency.sum())[_targets(batch)].mean())
 
 
-def perplexity(loss: float) -> float:
-    """E to the nats a token; infinite where no float holds it."""
-    return math.exp(loss) if loss < 709.0 else math.inf
-
-
 def bits_per_byte(loss: float, tokens: int, size_bytes: int) -> float:
-    """Bits for texts and their ends a byte of text, which compares models of any vocabulary."""
+    """Bits per byte of text, ends of texts included, which compares models of any vocabulary."""
     return loss * tokens / math.log(2) / size_bytes
 
 
@@ -232,10 +228,8 @@ def make_sizes(config: Config) -> CausalConfig:
 def count_work(config: Config) -> ModelCounts:
     """A look-up in front of the blocks; behind them a norm, and the product with all words."""
     task, width = config["task"], config["model"]["width"]
-    sequence, table = (
-        task["source_length"],
-        counts.embedding_parameters(task["vocabulary_size"], width),
-    )
+    sequence = task["source_length"]
+    table = counts.embedding_parameters(task["vocabulary_size"], width)
     return ModelCounts(
         sequence=sequence,
         target_tokens=sequence,

@@ -15,7 +15,7 @@ from collapipe_jax.tasks.masked_lm import hidden_windows, masked_accuracy
 from collapipe_jax.tasks.masking import Masking
 from collapipe_jax.tasks.ngrams import WordNgrams
 from collapipe_jax.tasks.plain_text import read_texts
-from collapipe_jax.tasks.subwords import MASK, pad_rows
+from collapipe_jax.tasks.subwords import MASK, bucket, pad_rows
 from collapipe_jax.tasks.task import PREDICTED, Predictor, held_out_loss, in_batches
 
 _SHARE = 0.15
@@ -46,7 +46,7 @@ class MaskFiller(Predictor):
         rows = [self._row(text, hidden) for text in texts]
         places = [[i for i, piece in enumerate(row) if piece == hidden] for row in rows]
         token_ids = pad_rows(rows, self.length, 0)
-        positions = pad_rows(places, self.length, 0)
+        positions = pad_rows(places, bucket(max(1, *map(len, places))), 0)
         batch = self.with_ngrams(MaskedBatch(token_ids, positions, positions))
 
         def likeliest(part: MaskedBatch) -> tuple[jax.Array, jax.Array]:

@@ -5,7 +5,6 @@ is no key for one, and the scores are those of the validation set.
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.masking import Masking, most_hidden
 from collapipe_jax.tasks.plain_text import TextSets, read_text_sets
 from collapipe_jax.tasks.sampling import seeded_generator
+from collapipe_jax.tasks.scores import perplexity
 from collapipe_jax.tasks.subwords import MASK, WordPiece, pad_rows
 from collapipe_jax.tasks.task import Config, ModelCounts, Predictor, Task, held_out_loss, in_batches
 from collapipe_jax.tasks.translation import length_labels
@@ -124,7 +124,7 @@ class MaskedLanguageModelling(bert.BertObjective):
             self.headline: self.validation_score(params),
             self.baseline: self.baseline_score(),
             "validation_loss": loss,
-            "validation_masked_perplexity": math.exp(loss),
+            "validation_masked_perplexity": perplexity(loss),
         }
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -157,8 +157,8 @@ def hidden_windows(masking: Masking, token_ids: np.ndarray) -> MaskedBatch:
 def masked_accuracy(model: MaskedBert, params: Params, batch: MaskedBatch) -> float:
     """Share of the hidden pieces ``[n, P]`` that are the likeliest, in percent."""
 
-    def likeliest(part: MaskedBatch) -> np.ndarray:
-        return np.asarray(predict_pieces(model, params, part)).argmax(-1)
+    def likeliest(part: MaskedBatch) -> jax.Array:
+        return predict_pieces(model, params, part).argmax(-1)
 
     scored = batch.labels != UNLABELLED
     return 100 * float(np.mean((in_batches(likeliest, batch) == batch.labels)[scored]))
@@ -167,10 +167,8 @@ def masked_accuracy(model: MaskedBert, params: Params, batch: MaskedBatch) -> fl
 def count_work(config: Config) -> ModelCounts:
     """Tables before the encoder; after it the head at the hidden pieces."""
     task, width = config["task"], config["model"]["width"]
-    vocabulary_size, predictions = (
-        task["vocabulary_size"],
-        most_hidden(task["source_length"], task["masked_share"]),
-    )
+    vocabulary_size = task["vocabulary_size"]
+    predictions = most_hidden(task["source_length"], task["masked_share"])
     return ModelCounts(
         sequence=task["source_length"],
         target_tokens=2 * predictions,  # with their places

@@ -3,6 +3,7 @@
 The libraries are imported where they are used: they take seconds to load.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -126,3 +127,8 @@ def macro_f1(true_labels: Labels, predicted_labels: Labels) -> Score:
 def majority_class(train_labels: Labels, count: int) -> np.ndarray:
     """The most frequent class of training ``[count]`` times; of equals the lowest."""
     return np.full(count, np.bincount(train_labels).argmax())
+
+
+def perplexity(loss: float) -> float:
+    """E to the nats a token; infinite where no float holds it."""
+    return math.exp(loss) if loss < 709.0 else math.inf

@@ -76,7 +76,7 @@ def train_bpe(lines: Iterable[str], vocabulary_size: int) -> BpeTokenizer:
         special_tokens=list(BPE_SPECIALS),
         show_progress=False,
     )
-    model.train_from_iterator(map(_in_short_words, lines), trainer)
+    model.train_from_iterator(map(in_short_words, lines), trainer)
     _check_size(model.get_vocab_size(), len(BPE_SPECIALS), vocabulary_size)
     return BpeTokenizer(model)
 
@@ -279,11 +279,16 @@ def train_wordpiece(
         special_tokens=fixed,
         show_progress=False,
     )
-    model.train_from_iterator(map(_in_short_words, lines), trainer)
+    model.train_from_iterator(map(in_short_words, lines), trainer)
     ids = model.get_vocab()
     pieces = [*sorted(ids, key=ids.__getitem__), MASK]
     _check_size(len(pieces), len(SPECIAL_PIECES) + 1, vocabulary_size)
     return WordPiece(pieces, lowercase)
+
+
+def bucket(length: int, shortest: int = 16) -> int:
+    """The least power of two from that length and the shortest on; few lengths are compiled."""
+    return max(shortest, 1 << (length - 1).bit_length())
 
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int, filling: int) -> np.ndarray:
@@ -294,7 +299,7 @@ def pad_rows(rows: Sequence[Sequence[int]], length: int, filling: int) -> np.nda
     return padded
 
 
-def _in_short_words(line: str) -> str:
+def in_short_words(line: str) -> str:
     """A line to learn from; learning takes the square of the length of its longest word."""
     return _LONG_WORD.sub(r"\g<0> ", line)
 

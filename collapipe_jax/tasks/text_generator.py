@@ -18,14 +18,13 @@ from collapipe_jax.tasks.causal_lm import (
     bits_per_byte,
     count_bytes,
     count_targets,
-    perplexity,
 )
 from collapipe_jax.tasks.corpora import TextFile
 from collapipe_jax.tasks.plain_text import read_texts
-from collapipe_jax.tasks.subwords import pad_rows
+from collapipe_jax.tasks.scores import perplexity
+from collapipe_jax.tasks.subwords import bucket, pad_rows
 from collapipe_jax.tasks.task import PREDICTED, Predictor, held_out_loss, in_batches
 
-_SHORTEST = 16  # of the lengths that are compiled, all powers of two
 _USUAL_TOKENS = 32
 
 
@@ -51,22 +50,25 @@ class TextGenerator(Predictor):
         self,
         texts: Sequence[str],
         *,
-        tokens: int = 0,
+        tokens: int | None = None,
         temperature: float = 0.0,
         top_p: float = 1.0,
         seed: int = 0,
+        start: int = 0,
     ) -> list[str]:
         """The continuation of each text, until it ends or has enough tokens.
 
         Args:
           texts: any, also empty ones.
-          tokens: most new tokens; 0 is 32, or half of the model's positions if that is less.
+          tokens: most new tokens; None is 32, or half of the model's positions if that is less.
           temperature: 0 takes the likeliest token; others draw, the more widely the higher.
           top_p: share of the probability, of the likeliest tokens, that draws are from.
           seed: of the draws; a text's also depend on its place among the texts.
+          start: place of the first text, where the others come in other calls.
         """
         positions = self.sizes.positions
-        tokens = tokens or min(_USUAL_TOKENS, max(positions // 2, 1))
+        if tokens is None:
+            tokens = min(_USUAL_TOKENS, max(positions // 2, 1))
         for name, value, is_wrong, problem, remedy in (
             ("--tokens", tokens, not 0 < tokens < positions, "no number of tokens to add",
              f"Give 1 to {positions - 1}: the model has {positions} positions"),
@@ -81,16 +83,16 @@ class TextGenerator(Predictor):
             return []
         encoded, room = self.tokenizer.encode(texts), positions - tokens
         prompts = [[self.tokenizer.begin, *ids][-room:] for ids in encoded]
-        length, options = _bucket(max(map(len, prompts))), Sampling(temperature, top_p)
+        length, options = bucket(max(map(len, prompts))), Sampling(temperature, top_p)
         ends, key = jnp.asarray(self.tokenizer.ends), jax.random.key(seed)
 
         def run(part: tuple[np.ndarray, np.ndarray]) -> jax.Array:
             rows, numbers = part
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
-            given = {"room": _bucket(tokens), "most": tokens, "sampling": options}
+            given = {"room": bucket(tokens), "most": tokens, "sampling": options}
             return generate(self.params, self.sizes, jnp.asarray(rows), keys, ends, **given)
 
-        rows = pad_rows(prompts, length, NOTHING), np.arange(len(prompts))
+        rows = pad_rows(prompts, length, NOTHING), np.arange(start, start + len(prompts))
         new = in_batches(run, rows, PREDICTED)
         pairs = zip(encoded, new, strict=True)
         return [self.tokenizer.continuation(ids, row[row != NOTHING]) for ids, row in pairs]
@@ -99,7 +101,7 @@ class TextGenerator(Predictor):
         """Perplexity, bits a byte and loss on texts, on file as in ``read_texts``."""
         texts = read_texts(TextFile("data", str(file)), text_column=text_column)
         longest = max(map(len, self.tokenizer.encode(texts))) + 1
-        length = min(self.sizes.positions, _bucket(longest))
+        length = min(self.sizes.positions, bucket(longest))
         batch = CausalBatch(self.tokenizer.rows(texts, length))
         loss = held_out_loss(self.params, CausalLM(sizes=self.sizes), batch)
         tokens = count_targets(batch)
@@ -118,8 +120,3 @@ class TextGenerator(Predictor):
     def line(self, prediction: str) -> str:
         """The continuation, its line breaks as spaces."""
         return " ".join(prediction.splitlines())
-
-
-def _bucket(length: int) -> int:
-    """The least power of two from that length, and the shortest, on."""
-    return max(_SHORTEST, 1 << (length - 1).bit_length())

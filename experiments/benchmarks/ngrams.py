@@ -63,8 +63,8 @@ def test_loss(tokenizer: ByteTokenizer, sets: TextSets, order: int) -> float:
     from knlm import KneserNey
 
     def words(texts: list[str]) -> list[list[str]]:
-        ends = [tokenizer.begin], [tokenizer.ends[0]]
-        return [[str(n) for n in (*ends[0], *ids, *ends[1])] for ids in tokenizer.encode(texts)]
+        begin, end = tokenizer.begin, tokenizer.ends[0]
+        return [[str(n) for n in (begin, *ids, end)] for ids in tokenizer.encode(texts)]
 
     model: Any = KneserNey(order, _NUMBER_BYTES)
     for text in words(sets.train):

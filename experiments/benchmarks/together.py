@@ -43,7 +43,8 @@ def main(argv: Sequence[str]) -> None:
     )
     given, overrides = parser.parse_known_args(argv)
     rates = read_numbers("--rates", given.rates, zero=False)
-    console = Console()
+    pairs = [(rate, seed) for rate in rates for seed in range(given.seeds)]
+    timed, console = _evenly(len(pairs), given.alone), Console()
     with tempfile.TemporaryDirectory() as folder:
         root, words = Path(folder), ",".join(f"{rate:g}" for rate in rates)
         swept = " ".join(f"{key}={words}" for key in KEYS)
@@ -51,8 +52,6 @@ def main(argv: Sequence[str]) -> None:
         common = [f"--config={given.config}", *overrides]
         together_s = _train(root, "together", [*common, *sweep])
         console.print(f"together: {_text(together_s)} s")
-        pairs = [(rate, seed) for rate in rates for seed in range(given.seeds)]
-        timed = _evenly(len(pairs), given.alone or len(pairs))
         alone_s = []
         for index in timed:
             rate, seed = pairs[index]
@@ -87,7 +86,9 @@ def _text(values: np.ndarray, form: str = "{:.1f}") -> str:
 
 
 def _evenly(total: int, count: int) -> list[int]:
-    """Numbers of so many of all runs, at equal distances, the first and the last among them."""
+    """Numbers of so many runs at equal distances, first and last among them; of all for 0."""
+    if not count:
+        return list(range(total))
     if not 2 <= count <= total:
         raise InputError("--alone", count, f"not from 2 to {total}", "Give 0 for all runs")
     return [round(index * (total - 1) / (count - 1)) for index in range(count)]

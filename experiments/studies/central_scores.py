@@ -16,6 +16,7 @@ from rich.console import Console
 from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.config.files import parse_overrides, read_config
+from collapipe_jax.tasks.task import held_out_loss
 from collapipe_jax.training.central import train_centrally
 
 
@@ -27,12 +28,13 @@ def main(argv: Sequence[str]) -> None:
     config, console = read_config(given.config, parse_overrides(overrides)), Console()
     start, experiment = time.monotonic(), build_experiment(config)
     (run,) = train_centrally([experiment], console)
-    loss, score = experiment.objective.validate(run.params)
-    row = {"seed": config.seed, "validation_loss": loss, "validation_score": score}
-    row |= experiment.objective.test(run.params) if given.test else {}
+    objective = experiment.objective
+    loss = held_out_loss(run.params, objective.model, objective.data.validation)
+    row = {"seed": config.seed, "validation_loss": loss, "validation_score": run.score}
+    row |= objective.test(run.params) if given.test else {}
     console.print(row | {"duration_s": round(time.monotonic() - start)})
     if given.export:
-        experiment.objective.export(run.params, given.export)
+        objective.export(run.params, given.export)
 
 
 if __name__ == "__main__":

@@ -71,8 +71,9 @@ def main(argv: Sequence[str]) -> None:
     config = read_config(given.config, parse_overrides(overrides))
     console = console_for_tables(_WIDTH)
     couplings = ("hysteresis", "switching_cost", "moments_move")
-    if any(value := [config.control[name] for name in couplings]):
-        raise InputError("control", value, "not part of the theorem", f"Set {couplings} to 0")
+    for name in couplings:
+        if value := config.control[name]:
+            raise InputError(f"control.{name}", value, "not part of the theorem", "Leave it out")
     params = build_system_params(config)  # refuses a wrong one before there is a workdir
     results = Results.create(
         given.workdir, "stability", sizes, config.to_dict(), {"loop": ("loop", loop_names())}
