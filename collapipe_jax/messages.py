@@ -24,9 +24,9 @@ def encode(value: Any) -> bytes:
     Raises:
       TypeError: if something in it is neither plain, nor an array, nor a struct of such.
     """
-    arrays: list[bytes] = []
+    arrays = bytearray()
     head = json.dumps(_describe(value, arrays)).encode()
-    return b"".join([len(head).to_bytes(8, "little"), head, *arrays])
+    return b"".join([len(head).to_bytes(8, "little"), head, arrays])
 
 
 def decode(message: bytes) -> Any:
@@ -50,15 +50,15 @@ def make_error(kind: str, text: str) -> Exception:
     return _ERRORS.get(kind, HostError)(text)
 
 
-def _describe(value: Any, arrays: list[bytes]) -> Any:
+def _describe(value: Any, arrays: bytearray) -> Any:
     """The description of a value; the bytes of its arrays are appended."""
     if type(value) in _PLAIN:
         return {"plain": value}
     if isinstance(value, float):
         return {"float": float(value).hex()}
     if isinstance(value, np.ndarray | np.generic):
-        start = sum(map(len, arrays))
-        arrays.append(value.tobytes())
+        start = len(arrays)
+        arrays += value.tobytes()
         return {"array": [value.dtype.name, list(value.shape), start, value.nbytes]}
     if type(value) in (list, tuple):
         return {type(value).__name__: [_describe(each, arrays) for each in value]}

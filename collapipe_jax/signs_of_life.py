@@ -116,8 +116,11 @@ def watched(index: int, count: int) -> Iterator[None]:
         _name_first_host(str(state.coordinator_address), count)
     try:
         yield
-    except (InputError, OSError, TrainingError, HostError):  # all hosts have it
+    except (InputError, TrainingError, HostError):  # all hosts have it
         watch.tell(_ENDED)
+        raise
+    except OSError:  # perhaps of this host alone; others that have it end by themselves
+        watch.tell(_FAILED)
         raise
     except KeyboardInterrupt:
         watch.tell(_FAILED)

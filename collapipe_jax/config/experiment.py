@@ -271,9 +271,10 @@ def at_rate(experiment: Experiment, multiple: float) -> Experiment:
 def build_rules(config: Config) -> Rules:
     """Rules of clients and server besides their optimisers."""
     training = config.training
+    factor = training.embedding_rate_factor
     return Rules(
         proximal_weight=training.proximal_weight or None,
-        embedding_rate_factor=training.embedding_rate_factor,
+        embedding_rate_factor=None if factor == 1.0 else factor,
         server_average=training.server_average or None,
         control_variates=training.control_variates,
         client_moments=training.client_moments,

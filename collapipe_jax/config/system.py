@@ -179,7 +179,9 @@ def _build_switching(config: Config) -> SwitchingParams | None:
     """What changing partitions costs; without that nothing is carried from round to round."""
     control = config.control
     state_bytes, bits = OPTIMIZERS[config.training.client_optimizer], None
-    if control.moments_move and state_bytes > OPTIMIZERS["sgd"]:
+    # Averaged moments are handed out in every round as it is, and none are left after a reset.
+    keeps = config.training.client_moments == "keep"
+    if control.moments_move and keeps and state_bytes > OPTIMIZERS["sgd"]:
         sizes = find_task(config.task.kind).make_sizes(config)
         moment_bits = block_moment_bits(sizes, state_bytes, config.payload.trained_fraction)
         bits = jnp.asarray(moment_bits)

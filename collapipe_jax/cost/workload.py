@@ -100,7 +100,7 @@ def encoder_workload(
     """The workload, in plain numbers, of any model whose encoder is a stack of our blocks.
 
     Args:
-      sizes: of the blocks, whose kind they tell. Where activations are recomputed in the backward
+      sizes: sizes and kind of the blocks. Where activations are recomputed in the backward
         pass, only a block's input is kept, and backward costs a forward pass more. With adapters,
         they and the decoder are all that is trained.
       sequence: tokens of a sample.
@@ -150,9 +150,6 @@ def encoder_workload(
 def block_moment_bits(
     sizes: EncoderConfig, state_bytes_per_parameter: int, trained_fraction: float
 ) -> float:
-    """Optimiser state of a block on a link, in the precision in which devices compute.
-
-    It is what :func:`encoder_workload` counts as state beside weights and gradients.
-    """
+    """Moments of a block's optimiser on a link, in the precision in which devices compute."""
     moments_bytes = state_bytes_per_parameter - 2 * NUMBER_BYTES
     return float(8 * moments_bytes * trained_fraction * block_counts(sizes, 1).trained)

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, PyTree
 
+from collapipe_jax.federated.aggregation import aggregate
 from collapipe_jax.federated.erasures import loss_per_token
-from collapipe_jax.federated.learner import aggregate
 from collapipe_jax.models.adapters import join, split
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel, example_losses

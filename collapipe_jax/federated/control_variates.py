@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from collapipe_jax.federated.aggregation import aggregate
 from collapipe_jax.models.layers import Params
 
 
@@ -57,17 +58,11 @@ def updated_variates(
     """
     if variates is None:
         return None
-    participates = shares > 0.0
 
-    def changes(new: Array, own: Array) -> Array:
-        counted = participates.reshape(-1, *[1] * (new.ndim - 1))
-        return jnp.where(counted, new - own, 0.0)
+    def updated(new: Array, own: Array) -> Array:
+        return jnp.where((shares > 0.0).reshape(-1, *[1] * (new.ndim - 1)), new, own)
 
-    changed = jax.tree.map(changes, mean_gradients, variates.client_variates)
-    clients = jax.tree.map(jnp.add, variates.client_variates, changed)
-    server = jax.tree.map(
-        lambda c, change: c + presence * jnp.tensordot(shares, change, axes=1),
-        variates.server_variate,
-        changed,
-    )
+    clients = jax.tree.map(updated, mean_gradients, variates.client_variates)
+    change = aggregate(jax.tree.map(jnp.subtract, clients, variates.client_variates), shares)
+    server = jax.tree.map(lambda c, mean: c + presence * mean, variates.server_variate, change)
     return ControlVariates(clients, server)

@@ -14,6 +14,7 @@ import optax
 from flax import struct
 from jaxtyping import Array, Int, Key
 
+from collapipe_jax.federated.aggregation import participant_shares
 from collapipe_jax.federated.erasures import loss_per_token, sample_example_weights
 from collapipe_jax.federated.learner import (
     LearningReport,
@@ -22,7 +23,6 @@ from collapipe_jax.federated.learner import (
     StepGradients,
     initial_state,
     learn_round,
-    participant_shares,
     participation_of,
 )
 from collapipe_jax.federated.optimizers import Optimizers, Transformations

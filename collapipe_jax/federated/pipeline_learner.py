@@ -8,16 +8,15 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int, Key
 
+from collapipe_jax.federated.aggregation import aggregate, participant_shares
 from collapipe_jax.federated.erasures import ErasureLaw, cluster_example_weights, loss_per_token
 from collapipe_jax.federated.learner import (
     LearningReport,
     LearningState,
     Method,
     StepGradients,
-    aggregate,
     initial_state,
     learn_round,
-    participant_shares,
     participation_of,
 )
 from collapipe_jax.federated.optimizers import Optimizers

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, PyTree
 
+from collapipe_jax.federated.aggregation import aggregate
 from collapipe_jax.federated.optimizers import OPTIMIZERS
+from collapipe_jax.models.counts import NUMBER_BYTES
 
 CLIENT_MOMENTS = ("keep", "average", "reset")
-"""What becomes of the moments of the clients' optimisers at the end of a round."""
-
-_BYTES = 4  # of a number: clients compute in single precision
+"""What happens to the moments of the clients' optimisers at the end of a round."""
 
 
 @struct.dataclass(kw_only=True)
@@ -28,7 +28,7 @@ class Rules:
     server_average: Any = None
     # Whether control variates correct the gradients, as in ``control_variates`` (SCAFFOLD)
     control_variates: bool = struct.field(pytree_node=False, default=False)
-    # One of :data:`CLIENT_MOMENTS`. Moments of a client that sits out are kept, or averaged, too
+    # One of :data:`CLIENT_MOMENTS`. Those of a client that sits out share its fate
     client_moments: str = struct.field(pytree_node=False, default="keep")
 
 
@@ -37,7 +37,7 @@ def numbers_sent(training: Any) -> int:
 
     The argument is the section ``training`` of a configuration.
     """
-    moments = OPTIMIZERS[training["client_optimizer"]] // _BYTES - 2
+    moments = OPTIMIZERS[training["client_optimizer"]] // NUMBER_BYTES - 2
     averaged = moments if training["client_moments"] == "average" else 0
     return 1 + averaged + bool(training["control_variates"])
 
@@ -49,7 +49,7 @@ def bytes_held(training: Any) -> int:
     variate, beside this and that of the server.
     """
     kept = bool(training["proximal_weight"]) + 3 * bool(training["control_variates"])
-    return OPTIMIZERS[training["client_optimizer"]] + kept * _BYTES
+    return OPTIMIZERS[training["client_optimizer"]] + kept * NUMBER_BYTES
 
 
 def proximal_gradient(gradients: PyTree, copies: PyTree, start: PyTree, weight: Any) -> PyTree:
@@ -69,10 +69,8 @@ def averaged_moments(
     """
 
     def mean(leaf: Array) -> Array:
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            found = jnp.tensordot(shares.astype(leaf.dtype), leaf, axes=1)
-        else:
-            found = leaf.max(0)
+        is_mean = jnp.issubdtype(leaf.dtype, jnp.floating)
+        found = aggregate(leaf, shares.astype(leaf.dtype)) if is_mean else leaf.max(0)
         return jnp.where(counts, jnp.broadcast_to(found, leaf.shape), leaf)
 
     return jax.tree.map(mean, states)

@@ -69,7 +69,7 @@ def remove_partials(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have what was renamed in a folder outlast a loss of power."""
+    """Make renames in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -79,7 +79,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Give an ``OSError`` without a file's name that of the file that is written."""
+    """Give every ``OSError`` the name of the file that is written."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""JSON that every reader understands alike: what others guess at is refused."""
+"""JSON that every reader understands alike; ambiguous text is refused."""
 
 import json
 import math

@@ -31,9 +31,7 @@ class Run(NamedTuple):
     def validation_score(self) -> float:
         """Validation score of what is tested; not finite if training broke down."""
         scores = self.record.history["score"]
-        if not self.record.config.get("evaluation", {}).get("keep_best", False):
-            return float(scores[-1])
-        return float((np.fmin if self.task.lower_is_better else np.fmax).reduce(scores))
+        return float(scores[self.summary.get("best_round", -1)])
 
     @property
     def task(self) -> Task:

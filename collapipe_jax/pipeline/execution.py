@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.models.adapters import join
+from collapipe_jax.models.adapters import NO_BASE, join
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, encoder_block
 from collapipe_jax.models.layers import Params, layer_keys, narrowed, rematerialised
@@ -60,7 +60,7 @@ def encode_clusters(
     keys: Array | None = None,
     execution: Execution = SEQUENTIAL,
     micro_batches: Array | None = None,
-    base: Params | None = None,
+    base: Params = NO_BASE["encoder"],
 ) -> Array:
     """The outputs of all clusters' encoders.
 
@@ -87,7 +87,7 @@ def encode_clusters(
     """
     if execution.backend == "sequential":
         # One batched product for all clusters instead of a loop over them.
-        run = jax.vmap(lambda own, *rest: encode(join(own, base or {}), config, *rest))
+        run = jax.vmap(lambda own, *rest: encode(join(own, base), config, *rest))
         return run(encoder_params, x, mask, keys)
     slots, base_slots, stages = stage_slots(encoder_params, config, segments, execution, base)
     rest = x, mask, stages, keys, execution, micro_batches, base_slots
@@ -99,7 +99,7 @@ def stage_slots(
     config: EncoderConfig,
     segments: Array | None,
     execution: Execution,
-    base: Params | None = None,
+    base: Params = NO_BASE["encoder"],
 ) -> tuple[Params, Params, Array]:
     """Slots of the stages that execute a partition, and the blocks of each.
 
@@ -122,7 +122,7 @@ def stage_slots(
         columns = make_pipeline_mesh(*segments.shape).shape[STAGE]
         segments, capacity = fold_stages(segments, blocks, capacity, columns)
     own = gather_slots(encoder_params, segments, capacity)
-    return own, gather_slots(base or {}, segments, capacity, shared=True), segments
+    return own, gather_slots(base, segments, capacity, shared=True), segments
 
 
 def run_slots(
@@ -134,14 +134,14 @@ def run_slots(
     keys: Array | None,
     execution: Execution,
     micro_batches: Array | None = None,
-    base_slots: Params | None = None,
+    base_slots: Params = NO_BASE["encoder"],
 ) -> Array:
     """``encode_clusters`` as a pipeline, from slots ``[N, K, capacity, ...]`` already gathered.
 
     ``sharded`` needs a mesh with a column for every stage.
     """
     fits = check_pipeline(slots, config, x, segments, execution.micro_batches)
-    base_slots, most = base_slots or {}, execution.micro_batches
+    most = execution.micro_batches
     inputs = slots, base_slots, x, mask, segments, keys
     if execution.backend == "sharded":
         lag = None

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from collapipe_jax.models.adapters import NO_BASE
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.layers import Params, narrowed
 from collapipe_jax.pipeline.execution import Execution, check_pipeline, run_slots
@@ -45,7 +46,7 @@ class Step(NamedTuple):
     data: Any  # leaves [N, B, ...]
     micro_batches: int  # M, a divisor of B (static)
     keys: Array | None = None  # [N, B]
-    base: Params | None = None  # parameters without a gradient, leaves [N, K, capacity, ...]
+    base: Params = NO_BASE["encoder"]  # parameters without a gradient, leaves [N, K, capacity, ...]
 
 
 class Gradients(NamedTuple):
@@ -140,7 +141,7 @@ def one_f_one_b(step: Step) -> tuple[tuple[Array, Any], Gradients]:
     out_specs = ON_CLUSTER, Gradients._make((ON_DEVICE, ON_CLUSTER, ON_CLUSTER))
     on_stage = functools.partial(_on_stage, static, step.loss)
     run = shard(on_stage, step.segments.shape, in_specs, out_specs)
-    return run(step.slots, step.base or {}, step.head, step.x, rest, step.data, fits)
+    return run(step.slots, step.base, step.head, step.x, rest, step.data, fits)
 
 
 def _on_stage(

@@ -1,4 +1,4 @@
-"""Training that breaks down: how it is found, and its message."""
+"""Detecting and reporting training that breaks down."""
 
 from typing import Any
 

@@ -52,21 +52,17 @@ def train_centrally(experiments: Sequence[Experiment], console: Console) -> list
     scored = _scored_after(rounds, config["evaluation"])
     ends = sorted({*range(0, rounds, ROUNDS_PER_CALL), *scored})
     best: list[CentralRun | None] = [None] * len(experiments)
-    merit = experiments[0].task.merit
+    best_merit, merit = [-np.inf] * len(experiments), experiments[0].task.merit
     for start, end in zip(ends, track(ends[1:], "central", console=console), strict=False):
         numbers = range(start, end)
         learning.advance([central_rounds(experiment, numbers) for experiment in experiments])
         for run, experiment in enumerate(experiments if end in scored else ()):
             params = learning.state(run).scored_params
             score = float(experiment.objective.validation_score(params))
-            before = best[run]
-            if (
-                before is None
-                or merit(score) > merit(before.score)
-                or not config["evaluation"]["keep_best"]
-            ):
+            if best[run] is None or merit(score) > best_merit[run]:
                 # Learning gives up the arrays of its state.
                 best[run] = CentralRun(jax.tree.map(np.array, params), score)
+                best_merit[run] = merit(score) if np.isfinite(score) else -np.inf
     return [run for run in best if run is not None]
 
 

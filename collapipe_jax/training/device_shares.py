@@ -36,7 +36,7 @@ def share_devices(
       experiments: runs of one program.
       learners: their ways of learning.
       devices: one may be there several times, for runs at a time.
-      console: told how several devices share a run, and which are idle.
+      console: where to print how several devices share a run, and which are idle.
 
     Returns:
       Consecutive runs, and where they learn.
@@ -51,15 +51,12 @@ def share_devices(
         if note := _note(experiments, learners[0], places[0], len(own)):
             console.print(note)
     else:
-        parts = count if _takes_turns(devices) else len(own)
-        places = [SingleDeviceSharding(devices[index % len(devices)]) for index in range(parts)]
+        # Runs take turns in threads on CPUs; they are batches on accelerators.
+        takes_turns = own[0].platform == "cpu"
+        parts, spots = (count, devices) if takes_turns else (len(own), own)
+        places = [SingleDeviceSharding(spots[index % len(spots)]) for index in range(parts)]
     bounds = itertools.pairwise(count * part // len(places) for part in range(len(places) + 1))
     return [(slice(*pair), place) for pair, place in zip(bounds, places, strict=True)]
-
-
-def _takes_turns(devices: Sequence[Any]) -> bool:
-    """Whether runs take turns in threads, as on CPUs; they are batches on accelerators."""
-    return devices[0].platform == "cpu"
 
 
 def _place_of_one(experiment: Experiment, learner: Learner, devices: Sequence[Any]) -> Sharding:
@@ -86,10 +83,11 @@ def _note(experiments: Sequence[Experiment], learner: Learner, place: Sharding, 
         return ""  # the run tells of its own mesh
     rows, columns = place.mesh.axis_sizes if isinstance(place, NamedSharding) else (1, 1)
     idle = there - count * rows * columns
-    if rows * columns == 1 and not idle:
-        return ""
-    examples = _examples_of_a_copy(experiment, learner)
-    note = f"{rows} x {columns} devices share {learner.copies} copies of the model"
-    note += f" x {examples} examples of each" + (f", in each of {count} runs" if count > 1 else "")
-    why = f"; {idle} of {there} are idle, as no larger mesh divides these numbers"
-    return note + (why if idle else "")
+    examples, notes = _examples_of_a_copy(experiment, learner), []
+    numbers = f"{learner.copies} copies of the model x {examples} examples of each"
+    if rows * columns > 1:
+        runs = f", in each of {count} runs" if count > 1 else ""
+        notes.append(f"{rows} x {columns} devices share {numbers}{runs}")
+    if idle:
+        notes.append(f"{idle} of {there} are idle, as no larger mesh divides {numbers}")
+    return "; ".join(notes)

@@ -107,8 +107,8 @@ def train_together(
                 stack.enter_context(OngoingRun(experiments[one], workdirs[one], resume, console))
                 for one in places
             ]
-            own = _train_group(runs, console, devices or workers())
-            trained |= {places[runs.index(run)]: found for run, found in own}
+            found = _train_group(runs, console, devices or workers())
+            trained |= {p: found[r] for p, r in zip(places, runs, strict=True) if r in found}
             broken += [run.breakdown for run in runs if run.breakdown]
     if broken:
         raise TrainingError(f"training broke down: {'; '.join(broken)}. {_REMEDY}.")
@@ -117,8 +117,8 @@ def train_together(
 
 def _train_group(
     runs: Sequence[OngoingRun], console: Console, devices: Sequence[Any]
-) -> list[tuple[OngoingRun, TrainedRun]]:
-    """Train runs of one program; those that end come back."""
+) -> dict[OngoingRun, TrainedRun]:
+    """Train runs of one program; those that broke down do not come back."""
     learners = _learners([run.experiment for run in runs])
     shares = share_devices([run.experiment for run in runs], learners, devices, console)
     parts = [
@@ -152,7 +152,7 @@ def _train_group(
             if stops:
                 raise KeyboardInterrupt(_saved(runs, total))
     ended = [(part, run) for part in parts for run in part.runs if not run.breakdown]
-    return [(run, run.finish(part.params(run, scored=True))) for part, run in ended]
+    return {run: run.finish(part.params(run, scored=True)) for part, run in ended}
 
 
 class _Part:

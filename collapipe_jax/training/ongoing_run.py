@@ -253,14 +253,16 @@ class OngoingRun:
 
     def save(self, state: RunState) -> None:
         """Write a checkpoint, unless the run broke down."""
-        if not self.breakdown and (array := broken_array(state.learning)):
-            self._break_down(self.done - 1, f"it left numbers that are not finite in {array}")
         if self.breakdown:
+            return
+        held = hosts.fetch(_without_base(state)._replace(best=self._best))
+        if array := broken_array(held.learning):
+            self._break_down(self.done - 1, f"it left numbers that are not finite in {array}")
             return
         record: dict[str, Any] = {"history": self.history.pop(), "constants": self.constants}
         if self._base_digest is not None:
             record["base_digest"] = self._base_digest
-        self._checkpoints.save(self.done, _without_base(state)._replace(best=self._best), record)
+        self._checkpoints.save(self.done, held, record)
 
     def finish(self, params: Params) -> TrainedRun:
         """Test and export the trained model, unless that is done.
@@ -272,7 +274,8 @@ class OngoingRun:
         path = self.folder / "summary.json"
         if hosts.on_first(lambda: read_object(path) is None):
             summary = summarise(self.experiment, params, load_run(self.folder).history)
-            hosts.on_first(lambda: self._export(params))
+            held = hosts.fetch(params)
+            hosts.on_first(lambda: self._export(held))
             hosts.on_first(lambda: write_json(path, summary))  # last of all
         record = load_run(self.folder)
         return TrainedRun(params, record.history, read_object(path) or {}, record)

@@ -32,9 +32,14 @@ def train_shard(
     Returns:
       The number of runs that all shards lack.
     """
-    own = shard.of(range(len(experiments)))
+    ends = ("summary.json", BREAKDOWN) if may_break else ("summary.json",)
+
+    def is_done(workdir: Path) -> bool:
+        return any((workdir / end).exists() for end in ends)
+
+    # A run that broke down breaks down again: it is not tried twice.
+    own = [n for n in shard.of(range(len(experiments))) if not (may_break and is_done(workdirs[n]))]
     folders = [workdirs[place] for place in own]
     with contextlib.suppress(*([TrainingError] if may_break else [])):
         train_together([experiments[place] for place in own], folders, resume=True, console=console)
-    ends = ("summary.json", BREAKDOWN) if may_break else ("summary.json",)
-    return sum(not any((workdir / end).exists() for end in ends) for workdir in workdirs)
+    return sum(not is_done(workdir) for workdir in workdirs)

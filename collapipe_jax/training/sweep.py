@@ -74,8 +74,12 @@ def train_points(
     parts = part_names(sweep)
     own = shard.of(parts)
     # A run whose summary is damaged ends again; it trains no more.
-    damaged = (p for p in own if read_object(run_folder(results, p) / "summary.json") is None)
-    missing = sorted({*results.missing(own), *damaged})
+    lacking = set(results.missing(own))
+    missing = [
+        part
+        for part in own
+        if part in lacking or read_object(run_folder(results, part) / "summary.json") is None
+    ]
     points = dict(zip(parts, range(len(parts)), strict=True))
     size = at_once or max(len(missing), 1)
     experiment: Experiment | None = None

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collapipe_jax.federated.learner import aggregate, apply_gradient, participant_shares
+from collapipe_jax.federated.aggregation import aggregate, participant_shares
+from collapipe_jax.federated.learner import apply_gradient
 
 CLUSTERS = 4
 ALL = jnp.ones(CLUSTERS, bool)

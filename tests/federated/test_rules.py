@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from collapipe_jax.federated.aggregation import participant_shares
 from collapipe_jax.federated.learner import (
     Method,
     StepGradients,
     initial_state,
     learn_round,
-    participant_shares,
     participation_of,
 )
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer

@@ -16,7 +16,7 @@ from support.leaves_close import assert_close
 
 from collapipe_jax.compilation import WITHOUT_FUSION_EMITTERS
 from collapipe_jax.errors import InputError
-from collapipe_jax.federated.learner import aggregate, participant_shares
+from collapipe_jax.federated.aggregation import aggregate, participant_shares
 from collapipe_jax.models.config import EncoderConfig
 from collapipe_jax.models.encoder import encode, init_encoder
 from collapipe_jax.models.layers import example_keys
