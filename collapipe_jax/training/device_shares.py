@@ -51,12 +51,15 @@ def share_devices(
         if note := _note(experiments, learners[0], places[0], len(own)):
             console.print(note)
     else:
-        # Runs take turns in threads on CPUs; they are batches on accelerators.
-        takes_turns = own[0].platform == "cpu"
-        parts, spots = (count, devices) if takes_turns else (len(own), own)
+        parts, spots = (count, devices) if _takes_turns(devices) else (len(own), own)
         places = [SingleDeviceSharding(spots[index % len(spots)]) for index in range(parts)]
     bounds = itertools.pairwise(count * part // len(places) for part in range(len(places) + 1))
     return [(slice(*pair), place) for pair, place in zip(bounds, places, strict=True)]
+
+
+def _takes_turns(devices: Sequence[Any]) -> bool:
+    """Whether runs take turns in threads, as on CPUs; they are batches on accelerators."""
+    return devices[0].platform == "cpu"
 
 
 def _place_of_one(experiment: Experiment, learner: Learner, devices: Sequence[Any]) -> Sharding:

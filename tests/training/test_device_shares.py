@@ -52,7 +52,7 @@ def shared(experiment, runs, devices):
             "2 x 1 devices share 2 copies of the model x 4 examples of each, in each of 2",
         ),
         (3, 3, [1, 1, 1], ""),
-        (3, 4, [1, 1, 1], "1 x 1 devices share 2 copies"),
+        (3, 4, [1, 1, 1], "1 of 4 are idle, as no larger mesh divides 2 copies"),
     ],
 )
 def test_devices_of_a_run_share_copies_and_examples(runs, devices, parts, told, experiment):
@@ -77,3 +77,5 @@ def test_more_runs_than_accelerators_are_batches_of_almost_one_size(experiment, 
     assert sorted(sizes) == [1, 2, 2, 2]
     assert places == [{device.id} for device in jax.devices()[:4]]
     assert not said
+    twice = [device for device in jax.devices()[:2] for _ in range(2)]
+    assert shared(experiment, 5, twice)[:2] == ([2, 3], [{d.id} for d in jax.devices()[:2]])
