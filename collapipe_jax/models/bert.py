@@ -64,9 +64,7 @@ def init_bert(key: Array, config: BertConfig) -> Params:
         "position": config.positions,
         "token_type": config.token_types,
     }
-    # LeCun's law, for a deviation of 0, takes the width for the number of inputs: by the rows of
-    # each table it would favour the shortest.
-    law = nnx.initializers.truncated_normal(config.initial_deviation or config.width**-0.5)
+    law = nnx.initializers.truncated_normal(config.table_deviation)
     keys = jax.random.split(tables_key, 3)
     tables = {name: law(k, (rows[name], config.width)) for name, k in zip(rows, keys, strict=True)}
     if config.ngram_buckets:

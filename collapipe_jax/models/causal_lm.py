@@ -53,8 +53,7 @@ class CausalLM(SplitModel):
     def init(self, key: Array) -> Params:
         """Fresh parameters of all three parts."""
         sizes, (word_key, encoder_key, output_key) = self.sizes, jax.random.split(key, 3)
-        # As BERT's tables: LeCun's law takes the width for the number of inputs.
-        law = nnx.initializers.truncated_normal(sizes.initial_deviation or sizes.width**-0.5)
+        law = nnx.initializers.truncated_normal(sizes.table_deviation)
         shape = sizes.vocabulary_size, sizes.width
         return {
             "embedding": {"word": law(word_key, shape)},

@@ -131,6 +131,11 @@ class EncoderConfig:
         return self.width
 
     @property
+    def table_deviation(self) -> float:
+        """Deviation of a fresh table, for which LeCun's law takes the width as inputs."""
+        return self.initial_deviation or self.width**-0.5
+
+    @property
     def attention_rate(self) -> float:
         """Probability that an attention weight is dropped."""
         return attention_rate(self.dropout_rate, self.attention_dropout_rate)

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from collapipe_jax.tasks.task import TASK_KEY, Config, ModelCounts, Objective, i
 
 _FILES = ("train", "validation", "test", "vocabulary")
 _COUNTS = ("samples", "validation_samples", "labels")
+Sets = TypeVar("Sets")
 MODEL_READS = frozenset({"model.pretrained", "model.ngram_buckets"})
 READS = MODEL_READS | {f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)}
 NEEDS = {"task.train": "Give a file", "task.test": "Give a file"}
@@ -127,8 +128,7 @@ class BertObjective(Objective):
         body = {name: params[name] for name in ("embedding", "encoder")} | params["decoder"]
         # The layout needs the deviation of fresh weights; LeCun's law states none.
         sizes = self.model.sizes
-        deviation = sizes.initial_deviation or sizes.width**-0.5
-        sizes = dataclasses.replace(sizes, initial_deviation=deviation)
+        sizes = dataclasses.replace(sizes, initial_deviation=sizes.table_deviation)
         self._export_vocabulary(folder)
         save_bert(folder, sizes, body, self._settings)
 
@@ -215,19 +215,25 @@ def embedding_work(config: Config) -> dict[str, Any]:
     }
 
 
-def read_corpus(config: Config, read: Callable[..., LabelledSets]) -> LabelledSets:
-    """Read the labelled sets, and check the vocabulary on file.
+def read_corpus(
+    config: Config,
+    read: Callable[..., Sets],
+    names: Sequence[str] = ("train", "validation", "test"),
+    counts: Sequence[str] = _COUNTS,
+) -> Sets:
+    """Read the sets, and check the vocabulary on file.
 
     Args:
       config: the configuration; wrong keys of it may be missing.
-      read: ``read_tagged`` or ``read_sets``.
+      read: as ``read_tagged``, ``read_sets`` or ``read_text_sets``.
+      names, counts: keys of the task that it takes: texts, and numbers.
 
     Raises:
       InputError: for what is wrong, or for all that is.
     """
     task, found = config["task"], Known()
-    files = {key: task.get(key, "") for key in ("train", "validation", "test")}
-    sizes = {key: task.get(key, 0) for key in _COUNTS}
+    files = {key: task.get(key, "") for key in names}
+    sizes = {key: task.get(key, 0) for key in counts}
     with collect() as step:
         with step():
             found["sets"] = read(**files, **sizes, seed=seed_of(config, "task"))

@@ -157,7 +157,7 @@ class LanguageModelling(Objective):
         self.save(folder)
         sizes, tokenizer = self.model.sizes, self.data.tokenizer
         # The layout needs the deviation of fresh weights; LeCun's law states none.
-        deviation = sizes.initial_deviation or sizes.width**-0.5
+        deviation = sizes.table_deviation
         ends = list(tokenizer.ends)
         settings = {"bos_token_id": tokenizer.begin, "eos_token_id": ends if ends[1:] else ends[0]}
         if self.pretrained is None:

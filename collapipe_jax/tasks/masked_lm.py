@@ -5,6 +5,7 @@ is no key for one, and the scores are those of the validation set.
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,14 +14,13 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
-from collapipe_jax.errors import InputError, Known, collect
+from collapipe_jax.errors import InputError
 from collapipe_jax.models import counts
 from collapipe_jax.models.bert import UNLABELLED
 from collapipe_jax.models.config import PAD_ID, BertConfig
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.masked_lm import MaskedBatch, MaskedBert, predict_pieces
 from collapipe_jax.models.pretrained import MASKED_LM_SETTINGS
-from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks import bert
 from collapipe_jax.tasks.masking import Masking, most_hidden
 from collapipe_jax.tasks.plain_text import TextSets, read_text_sets
@@ -60,18 +60,9 @@ class MaskedLanguageModelling(bert.BertObjective):
     @classmethod
     def read_corpus(cls, config: Config) -> TextSets:
         """Read the texts; report all that is wrong with the files at once."""
-        task, found = config["task"], Known()
-        texts = {key: task.get(key, "") for key in ("train", "validation", "text_column")}
-        sizes = {key: task.get(key, 0) for key in ("samples", "validation_samples")}
-        tagged = task.get("tagged", False)
-        with collect() as step:
-            with step():
-                found["sets"] = read_text_sets(
-                    **texts, **sizes, tagged=tagged, seed=seed_of(config, "task")
-                )
-            if vocabulary := task.get("vocabulary"):
-                WordPiece.from_file(vocabulary, task["lowercase"])
-        return found["sets"]
+        read = functools.partial(read_text_sets, tagged=config["task"].get("tagged", False))
+        names = ("train", "validation", "text_column")
+        return bert.read_corpus(config, read, names, ("samples", "validation_samples"))
 
     @classmethod
     def load_data(cls, config: Config, corpus: TextSets | None = None) -> MaskedData:
