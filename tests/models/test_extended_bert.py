@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import GOLDEN
+from support.leaves_close import assert_same
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.layers import init_linear
@@ -19,11 +20,6 @@ from collapipe_jax.models.pretrained import (
 )
 
 BERT = GOLDEN / "bert_tiny"
-
-
-def assert_leaves_equal(a, b):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def extended():
@@ -44,8 +40,8 @@ def test_what_the_layout_cannot_express_goes_out_and_comes_back(tmp_path):
     save_bert(tmp_path, config, body | head, settings)
     found = load_labelling_bert(tmp_path)
     assert (found.sizes, found.pooling, found.head) == (config, "first", "crf")
-    assert_leaves_equal(found.params, body | head)
-    assert_leaves_equal(load_bert(tmp_path)[1], body)
+    assert_same(found.params, body | head)
+    assert_same(load_bert(tmp_path)[1], body)
     document = json.loads((tmp_path / "config.json").read_text())
     assert document["model_type"] == "collapipe_bert"
     files = {path.name for path in tmp_path.iterdir()}

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from support import GOLDEN
+from support.leaves_close import assert_same
 
 from collapipe_jax.errors import InputError
 from collapipe_jax.models.bert import bert_encode, init_bert
@@ -108,11 +109,6 @@ def change_tensors(directory, change):
 def change_config(directory, **settings):
     path = directory / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-
-
-def assert_same(a, b):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def test_the_stored_checkpoint_gives_what_pytorch_computed():

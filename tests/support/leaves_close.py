@@ -15,3 +15,9 @@ def assert_close(got, expected, tolerance):
     for a, b, scale in zip(jax.tree.leaves(got), leaves, scales, strict=True):
         scale = max(scale, 0.1 * max(scales), 1e-3)
         np.testing.assert_allclose(a, b, rtol=0.0, atol=tolerance * scale)
+
+
+def assert_same(got, expected):
+    """Trees of one structure whose leaves are equal to the bit."""
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
