@@ -86,7 +86,8 @@ CASES = {
 }
 SLOW = {"one cluster", "large", "above the ceiling, ergodic", "coupled, caps, large batch"}
 SLOW |= {"caps", "coupled", "drift", "coupled, above the ceiling", "coupled, caps, amplifiers"}
-SLOW |= {"ergodic", "half duplex", "reliable", "receiving"}
+SLOW |= {"ergodic", "half duplex", "reliable", "receiving", "large batch", "another temperature"}
+SLOW |= {"idle power", "coupled, caps, drift, large, ergodic"}
 """Cases whose parts others have too."""
 assert set(RATE_LAWS) == {case.rate_law for case in CASES.values()}
 
@@ -255,7 +256,14 @@ def test_a_share_or_power_of_a_cluster_by_itself_moves_no_other():
 
 
 @pytest.mark.parametrize(
-    "name", ["mean", "above the ceiling", "caps", "coupled", "half duplex", "reliable", "receiving"]
+    "name",
+    [
+        *("mean", "above the ceiling", "caps", "coupled"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("half duplex", "reliable", "receiving")
+        ),
+    ],
 )
 def test_the_curvature_is_of_the_size_of_the_second_derivative(name):
     """A preconditioner and no bound: mostly within a factor of 2.5, never far too small."""

@@ -54,6 +54,7 @@ def test_a_broken_round_has_no_number_that_is_none(problem, power_w):
     assert np.isinf(cost.objective)
 
 
+@pytest.mark.slow
 def test_dssra_hurries_where_idle_nodes_are_expensive(problem):
     decide = jax.jit(lambda problem: make_policy("dssra")(jax.random.key(0), problem))
     queue = 10.0 * problem.control.energy_queue

@@ -69,7 +69,7 @@ def test_a_node_receives_while_others_send_to_it(problem):
     assert float(cost.objective - quiet.objective) == pytest.approx(float(drift), rel=1e-3)
 
 
-@pytest.mark.parametrize("broadcast", [True, False])
+@pytest.mark.parametrize("broadcast", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["vanilla_fl", "splitfed", "control_unit_fl", "hierarchical_fl"])
 def test_clients_receive_what_comes_down(problem, name, broadcast):
     decision = make_policy(name, broadcast=broadcast)(jax.random.key(0), problem)

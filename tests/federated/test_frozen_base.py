@@ -103,7 +103,7 @@ def by_hand():
     "execution",
     [
         Execution(),
-        Execution("vmapped", 2),
+        pytest.param(Execution("vmapped", 2), marks=pytest.mark.slow),
         pytest.param(Execution("sharded", 2), marks=pytest.mark.slow),
         Execution("sharded", 2, schedule="1f1b"),
     ],
@@ -131,7 +131,10 @@ def check_step(after, before, expected):
     assert jax.tree.structure(base) == jax.tree.structure(before.base)
 
 
-@pytest.mark.parametrize(("make", "outcome"), [(pipelines, PIPELINES), (clients, CLIENTS)])
+@pytest.mark.parametrize(
+    ("make", "outcome"),
+    [(pipelines, PIPELINES), pytest.param(clients, CLIENTS, marks=pytest.mark.slow)],
+)
 def test_the_base_stands_once_in_the_memory_of_a_round(make, outcome):
     """No array of the program is larger than the base's; without adapters it has copies."""
     adapted, base = program(make, outcome, adapted=True)

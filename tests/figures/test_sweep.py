@@ -16,7 +16,13 @@ from collapipe_jax.figures import sweep
 from collapipe_jax.files.realisations import load_sweep
 
 
-@pytest.mark.parametrize("values", [(5.0, 10.0, 20.0, 40.0, 80.0), ("as it is", "otherwise")])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param((5.0, 10.0, 20.0, 40.0, 80.0), marks=pytest.mark.slow),
+        ("as it is", "otherwise"),
+    ],
+)
 def test_sweeps_of_eight_policies_are_readable(values, tmp_path):
     assert_readable(sweep.draw(load_sweep(write_sweep(tmp_path / "s", values))[0]))
 

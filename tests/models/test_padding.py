@@ -44,7 +44,14 @@ def example(kind):
     return model, LabelledBatch(ids, labels[:, 0] if pools else labels, ngrams)
 
 
-@pytest.mark.parametrize("kind", ["classification", "tagging", "masked_lm", "translation"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "tagging",
+        "masked_lm",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("classification", "translation")),
+    ],
+)
 def test_losses_are_those_of_whole_rows(kind):
     model, batch = example(kind)
     params = model.init(jax.random.key(0))

@@ -35,8 +35,10 @@ def test_a_batch_is_split_evenly_over_who_is_there(batch, available):
 @pytest.mark.parametrize(
     "policy",
     [
-        *(pytest.param(own, marks=pytest.mark.slow) for own in (vanilla_fl, control_unit_fl)),
-        splitfed,
+        *(
+            pytest.param(own, marks=pytest.mark.slow)
+            for own in (vanilla_fl, control_unit_fl, splitfed)
+        ),
         hierarchical_fl,
     ],
 )

@@ -121,7 +121,8 @@ def test_clusters_by_themselves_bound_every_partition(plain):
             assert 0.3 * objective < bound <= objective * (1 + 2e-5)
 
 
-@pytest.mark.parametrize("policy", [pytest.param(dssra, marks=pytest.mark.slow), alternating])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [dssra, alternating])
 def test_no_policy_is_below_the_bound_or_better_than_the_best(policy):
     problem = roomy()
     decided = quick_jit(policy)(problem)

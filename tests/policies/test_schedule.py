@@ -37,7 +37,9 @@ def problems(count=NETWORKS, clusters=CLUSTERS, devices=DEVICES, blocks=BLOCKS):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name in ("alternating", "greedy") else name
+        pytest.param(name, marks=pytest.mark.slow)
+        if name in ("dssra", "alternating", "greedy")
+        else name
         for name in PIPELINES
     ],
 )

@@ -38,7 +38,15 @@ def test_all_policies_but_those_that_optimise_have_a_deadline():
     assert set(POLICIES) - set(BLIND) == {"dssra", "greedy", "alternating"}
 
 
-@pytest.mark.parametrize("name", BLIND)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow)
+        if name in ("hierarchical_fl", "splitfed", "titanic_pipelined")
+        else name
+        for name in BLIND
+    ],
+)
 def test_nobody_sits_out_good_links_in_time(name):
     problem = problem_with()
     plain, patient = decide(problem, name, 0.0), decide(problem, name, 1.0)

@@ -130,7 +130,9 @@ def test_affinities_by_hand():
     np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
-@pytest.mark.parametrize(("wanted", "partitions"), [(3, 3), (1, 3), (1, 2), (3, 1)])
+@pytest.mark.parametrize(
+    ("wanted", "partitions"), [pytest.param(3, 3, marks=pytest.mark.slow), (1, 3), (1, 2), (3, 1)]
+)
 def test_the_best_of_all_placements(wanted, partitions):
     """Wanted and finest micro-batches, more partitions, and the static pipeline: all occur."""
     problem = random_problems(60, CLUSTERS, DEVICES, BLOCKS, scarce, seed=partitions)

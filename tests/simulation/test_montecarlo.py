@@ -122,7 +122,9 @@ def test_options_are_checked_before_any_work():
         policy_options(["dssra"], **{**sizes, "chunk": 0})
 
 
-@pytest.mark.parametrize("name", ["static_pipeline", "splitfed", "control_unit_fl"])
+@pytest.mark.parametrize(
+    "name", ["static_pipeline", pytest.param("splitfed", marks=pytest.mark.slow), "control_unit_fl"]
+)
 def test_reducers_keep_what_the_history_has(name, params):
     """Of one network, against sums over its whole history; axes are those of the arrays."""
 

@@ -50,7 +50,7 @@ def test_totals_are_those_of_the_formula():
 @pytest.mark.parametrize(
     ("schedule", "rematerialise", "adapters"),
     [
-        ("1f1b", False, None),
+        pytest.param("1f1b", False, None, marks=pytest.mark.slow),
         ("gpipe", True, None),
         ("1f1b", False, ADAPTERS[0]),
         pytest.param("gpipe", False, None, marks=pytest.mark.slow),
