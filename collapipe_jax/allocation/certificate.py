@@ -20,8 +20,8 @@ class Certificate(NamedTuple):
 
     Attributes:
       lower_bound: of the objective with these segments and micro-batches, ``[...]``, over
-        shares and powers of at least e^-14 of the largest (61 dB) where they are used.
-        Rounding, some 1e-6 of the objective in single precision, is not included.
+        powers of at least e^-14 of the largest (61 dB), and shares of at least e^-30, where
+        they are used. Rounding, some 1e-6 of the objective in single precision, is not included.
       residual: of the KKT conditions, ``[...]``: sizes of the slopes that no limit
         explains, over the objective.
     """

@@ -12,7 +12,8 @@ from collapipe_jax.cost.shapes import ActiveNodes
 
 LEAST_LOG_POWER = -14.0
 """Least power, 61 dB under its maximum."""
-LEAST_LOG_SHARE = -14.0
+LEAST_LOG_SHARE = -30.0
+"""Least share, 130 dB under the band. Where only a feeble link is left, little else arrives."""
 
 
 def to_allocation(fixed: FixedPartition, logs: Allocation) -> Allocation:
