@@ -1,0 +1,141 @@
+"""Tokens that activations give away, by depth of the cut and noise.
+
+    python -m experiments.studies.leakage --config=clinc150 --noise=0,0.3,1,3 \
+        --config.model.pretrained=runs/clinc150/model
+
+A curious party sees the activations between two blocks: a device those that reach it, the edge
+server those behind the last block. It knows the tokens of some texts, here the validation set, and
+fits a linear probe to their activations: linear discriminant analysis, position by position. The
+table has the share of the tokens of test texts that the probe names, by the number of blocks before
+the activations. The last row is the most frequent token. Tokens of every text, such as [CLS], are
+not counted. Noise is Gaussian, with so many times the root mean square of the activations. Without
+``model.pretrained`` the weights are fresh ones.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from collapipe_jax.cli.options import make_parser, read_numbers, run_training
+from collapipe_jax.config.experiment import build_experiment
+from collapipe_jax.config.files import parse_overrides, read_config
+from collapipe_jax.models.encoder import encoder_block
+from collapipe_jax.models.layers import Params
+from collapipe_jax.models.split_model import Batch, SplitModel
+from collapipe_jax.seeds import seed_of
+from collapipe_jax.tables import console_for_tables, make_table
+from collapipe_jax.tasks.task import in_batches
+
+_SHRINKAGE = 1e-3
+_WIDTH = 100
+
+
+class Observed(NamedTuple):
+    """What a party sees at every depth, and the tokens behind it."""
+
+    activations: np.ndarray  # ``[L + 1, positions, h]``, before the first block and after each
+    tokens: np.ndarray  # ``[positions]``
+
+
+def main(argv: Sequence[str]) -> None:
+    """Observe, probe, and print the table."""
+    parser = make_parser(
+        __doc__,
+        "config",
+        noise=("0", "standard deviations of the noise, with commas"),
+        texts=(2000, "texts of either set at most"),
+    )
+    given, overrides = parser.parse_known_args(argv)
+    levels = read_numbers("--noise", given.noise)
+    config = read_config(given.config, parse_overrides(overrides))
+    objective = build_experiment(config).objective
+    model, rng = objective.model, np.random.default_rng(config.seed)
+    fresh = model.init(jax.random.key(seed_of(config, "model")))
+    params = objective.starting_params(fresh)
+    known, hidden = (
+        observe(model, params, jax.tree.map(lambda leaf: leaf[: given.texts], texts))
+        for texts in (objective.data.validation, objective.data.test)
+    )
+    rows = []
+    for depth in range(model.sizes.encoder_blocks + 1):
+        shares = [recovered_share(known, hidden, depth, level, rng) for level in levels]
+        rows.append([str(depth), *(f"{100 * share:.1f}" for share in shares)])
+    guess = 100 * np.mean(hidden.tokens == np.bincount(known.tokens).argmax())
+    rows.append(["none", *[f"{guess:.1f}"] * len(levels)])
+    headings = ("blocks before", *(f"noise {level:g}" for level in levels))
+    title = f"Tokens named, % of {len(hidden.tokens)}"
+    console_for_tables(_WIDTH).print(make_table(headings, rows, title=title))
+
+
+def observe(model: SplitModel, params: Params, texts: Batch) -> Observed:
+    """Activations of texts at every depth, without dropout."""
+
+    @jax.jit
+    def run(batch: Batch) -> tuple[jax.Array, jax.Array]:
+        x, mask = model.embed(params["embedding"], batch, None)
+        seen = [x]
+        for layer in range(model.sizes.encoder_blocks):
+            block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["encoder"])
+            seen.append(encoder_block(block, model.sizes, seen[-1], mask))
+        return jnp.stack(seen, axis=1), mask
+
+    tokens = np.asarray(jax.tree.leaves(texts)[0])
+    activations, real = in_batches(run, texts)
+    common = [token for token in np.unique(tokens) if np.all(np.any(tokens == token, axis=1))]
+    counted = real.astype(bool) & ~np.isin(tokens, common)
+    return Observed(np.moveaxis(activations, 1, 0)[:, counted].astype(np.float32), tokens[counted])
+
+
+def recovered_share(
+    known: Observed, hidden: Observed, depth: int, noise: float, rng: np.random.Generator
+) -> float:
+    """Share of the hidden tokens that a probe of the known ones names.
+
+    Args:
+      known: what the probe is fitted to.
+      hidden: what it reads.
+      depth: number of blocks before the activations.
+      noise: standard deviation of Gaussian noise over the root mean square of activations.
+      rng: draws the noise.
+    """
+    scale = noise * np.sqrt(np.mean(known.activations[depth] ** 2))
+
+    def noisy(observed: Observed) -> np.ndarray:
+        x = observed.activations[depth]
+        return x + scale * rng.standard_normal(x.shape)
+
+    probe = fit_probe(noisy(known), known.tokens)
+    return float(np.mean(probe(noisy(hidden)) == hidden.tokens))
+
+
+def fit_probe(x: np.ndarray, tokens: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Linear discriminant analysis: tokens as Gaussian classes of one covariance.
+
+    A class may have a single example, unlike in scikit-learn, which estimates a covariance of each.
+
+    Source: Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, (4.10).
+
+    Args:
+      x: activations ``[n, h]``.
+      tokens: theirs, ``[n]``.
+
+    Returns:
+      The most probable token of each of other activations.
+    """
+    classes, index, count = np.unique(tokens, return_inverse=True, return_counts=True)
+    means = np.zeros((len(classes), x.shape[1]))
+    np.add.at(means, index, x)
+    means /= count[:, None]
+    spread = x - means[index]
+    covariance = spread.T @ spread / len(x)
+    size = np.trace(covariance) / len(covariance)
+    weights = np.linalg.solve(covariance + _SHRINKAGE * size * np.eye(len(covariance)), means.T)
+    bias = np.log(count / len(x)) - 0.5 * np.sum(means * weights.T, axis=1)
+    return lambda others: classes[np.argmax(others @ weights + bias, axis=1)]
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_training(main))
