@@ -5,6 +5,7 @@ order. So the results of the first host's own work are broadcast here.
 """
 
 import contextlib
+import ipaddress
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -35,8 +36,8 @@ def join(
         TPU tell JAX all three.
       count: number of hosts.
       index: number of this one, from 0.
-      bind: ``ADDRESS:PORT`` that the first host listens at; by default the port of ``coordinator``
-        at all its addresses.
+      bind: ``ADDRESS:PORT`` that the first host listens at; by default ``coordinator`` if it is an
+        address in digits, and the port at all addresses if it is a name.
 
     Raises:
       InputError: if something is missing, the hosts do not find each other, or have different
@@ -56,6 +57,8 @@ def join(
             remedy = "Give --hosts=COUNT and --host=INDEX, from 0"
             raise InputError("--coordinator", coordinator, problem, remedy)
         where = {"coordinator_address": coordinator, "num_processes": count, "process_id": index}
+        if bind is None and _is_in_digits(address):
+            bind = coordinator
         remedy = "Start all of them within 5 minutes, with the address of the first"
     try:
         jax.distributed.initialize(**where, coordinator_bind_address=bind)
@@ -67,6 +70,15 @@ def join(
         problem = f"they have {sorted(devices.values())} devices"
         raise InputError("--hosts", len(devices), problem, "Give all hosts as many")
     return watched(jax.process_index(), jax.process_count())
+
+
+def _is_in_digits(address: str) -> bool:
+    """Whether an address is one of IP, which may be in brackets, instead of a name."""
+    try:
+        ipaddress.ip_address(address.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def is_first() -> bool:

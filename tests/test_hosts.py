@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,10 +169,14 @@ def _start(workdir, devices, *options):
     )
 
 
-def _start_hosts(workdir, *options, devices=(2, 2), of_last=()):
+def _free_port():
     with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        options += (f"--coordinator=localhost:{probe.getsockname()[1]}", "--hosts=2")
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _start_hosts(workdir, *options, devices=(2, 2), of_last=()):
+    options += (f"--coordinator=127.0.0.1:{_free_port()}", "--hosts=2")
     return [
         _start(workdir, devices[0], *options, "--host=0"),
         _start(workdir, devices[1], *options, "--host=1", *of_last),
@@ -222,6 +227,44 @@ def test_a_host_that_fails_ends_the_others(tmp_path):
     assert statuses == [1, 2]
     assert "host 1 of 2 has failed" in printed[0]
     assert "no_such_key" in printed[1]
+
+
+@pytest.mark.slow
+def test_hosts_listen_at_one_address_alone(tmp_path):
+    """A stranger who sees another address of the machine can neither join nor send."""
+    workdir = tmp_path / "run"
+    processes = _start_hosts(workdir, "--config.training.rounds=100000")
+    try:
+        while not (workdir / "metrics.jsonl").exists():
+            time.sleep(0.1)
+            assert all(process.poll() is None for process in processes)
+        ports = [port for process in processes for port in _listening(process.pid)]
+        assert len(ports) >= 2  # of the coordinator, and of sums over hosts
+        for port in ports:
+            with socket.create_connection(("127.0.0.1", port), timeout=5):
+                pass
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", port), timeout=5)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def _listening(pid):
+    """TCP ports that a process of Linux listens at."""
+    folder = Path(f"/proc/{pid}/fd")
+    own = {os.readlink(entry) for entry in folder.iterdir() if entry.is_symlink()}
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [
+        int(row[1].rpartition(":")[2], 16)
+        for row in rows
+        if row[3] == "0A" and f"socket:[{row[9]}]" in own
+    ]
 
 
 @pytest.mark.slow
