@@ -81,7 +81,15 @@ def client_problem():
     return with_ends(as_problem(base_case()[0]))
 
 
-@pytest.mark.parametrize("name", ["vanilla_fl", "splitfed", "control_unit_fl", "hierarchical_fl"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("vanilla_fl", marks=pytest.mark.slow),
+        "splitfed",
+        pytest.param("control_unit_fl", marks=pytest.mark.slow),
+        "hierarchical_fl",
+    ],
+)
 @pytest.mark.usefixtures("x64")
 def test_clients_send_masked_models_to_the_base_station(name):
     """Every term by hand, at the shares of the round without secure aggregation."""
@@ -113,6 +121,7 @@ def test_clients_send_masked_models_to_the_base_station(name):
     np.testing.assert_allclose(found_j, np.where(sends(decision), more_j, 0.0), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_shares_of_clients_still_end_a_round_together():
     problem = client_problem().replace(secure_aggregation=secure_exchange())
     cost = evaluated(problem, make_policy("vanilla_fl")(jax.random.key(0), problem))
