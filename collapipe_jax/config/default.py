@@ -302,7 +302,8 @@ KEYS: dict[str, Any] = {
             "2^(`ring_bits` - 2)",
             ">= 16 and <= 32",
             symbol="b",
-            why="Flower's SecAgg+ computes modulo 2^32; with 20 an entry of 4 clusters keeps 16",
+            why="as Flower's SecAgg+; with 18 steps are 2^-16 of `clip`, and "
+            "an entry is little longer than a parameter of 16 bits",
         ),
         clip=key(
             1.0,

@@ -165,6 +165,22 @@ def test_the_servers_part_of_a_split_model_is_not_quantised(params):
     assert max(leaf.max() for leaf in found["embedding"]) > 1e-4
 
 
+@pytest.mark.slow
+def test_runs_side_by_side_are_each_as_alone(params):
+    numbers = {"dropout_probability": (0.3, 0.0, 1.0), "ring_bits": (24, 32, 20)}
+    runs = [dict(zip(numbers, each, strict=True)) for each in zip(*numbers.values(), strict=True)]
+    learners = [PIPELINE.replace(rules=rules(**run)) for run in runs]
+    state, keys = PIPELINE.init(params), jax.random.split(KEY, len(runs))
+
+    def one(learner, key):
+        return learner.round(state, make_batches(0), outcome(), key, 0)
+
+    together = jax.vmap(one)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *learners), keys)
+    for run, (learner, key) in enumerate(zip(learners, keys, strict=True)):
+        own = jax.tree.map(lambda leaf, run=run: leaf[run], together)
+        jax.tree.map(np.testing.assert_array_equal, own, one(learner, key))
+
+
 def test_other_numbers_compile_nothing(params):
     state, batches = PIPELINE.init(params), make_batches(0)
     PIPELINE.round(state, batches, outcome(), KEY, 0)
