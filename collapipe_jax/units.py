@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 _UNITS = {  # by the suffix of a name, the longest first
     "_dbm_per_hz": "dBm/Hz",
     "_flops_per_s": "FLOP/s",
+    "_bytes_per_s": "byte/s",
     "_joules_per_flop": "J/FLOP",
     "_w_per_hz": "W/Hz",
     "_m_per_s": "m/s",

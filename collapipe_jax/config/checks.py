@@ -11,7 +11,9 @@ from collapipe_jax.config.keys import Key
 from collapipe_jax.config.memory import check_network_memory
 from collapipe_jax.config.networks import follow_networks
 from collapipe_jax.errors import InputError, Known, Step, collect, nearest
+from collapipe_jax.federated.secure_mean import LEAST_ANSWERS
 from collapipe_jax.policies.client_policies import find_cut
+from collapipe_jax.policies.registry import policy_entry
 from collapipe_jax.quantity import Quantity
 from collapipe_jax.simulation.system import NetworksOnFile
 from collapipe_jax.tasks.registry import TASKS, find_task
@@ -63,7 +65,7 @@ def check_values(
     with step():
         check_network_memory(fine, step)
     checks = _check_lengths, _check_task, _check_pipeline, _check_steps, _check_cut
-    for check in (*checks, _check_rules, _check_adapters):
+    for check in (*checks, _check_rules, _check_adapters, _check_secure_aggregation):
         with step():
             check(fine, step)
     return fine
@@ -236,6 +238,28 @@ def _check_adapters(config: Known, step: Step) -> None:
         if config["model.adapter_rank"] and fraction < 1.0:
             problem = "the adapters themselves say what is trained"
             raise InputError("payload.trained_fraction", fraction, problem, "Give 1")
+
+
+def _check_secure_aggregation(config: Known, step: Step) -> None:
+    """Refuse what secure aggregation cannot sum, and rounds of a single party."""
+    if not config["secure_aggregation.enabled"]:
+        return
+    others = {"training.client_moments": ("average", "keep or reset")}
+    others |= {"training.control_variates": (True, "False")}
+    for name, (value, remedy) in others.items():
+        with step():
+            if config[name] == value:
+                problem = "secure aggregation sums updates and counts of rows alone"
+                remedy = f"Give {remedy}, or set secure_aggregation.enabled to False"
+                raise InputError(name, value, problem, remedy)
+    with step():
+        entry, parties = policy_entry(config["policy.name"]), config["network.clusters"]
+        if entry.by_clients and not (entry.by_control_units or entry.averages_in_clusters):
+            parties *= config["network.devices"]
+        if parties < LEAST_ANSWERS:
+            problem = "the sum of a single party is its update"
+            remedy = "Give 2 or more, or set secure_aggregation.enabled to False"
+            raise InputError("network.clusters", config["network.clusters"], problem, remedy)
 
 
 def _check_steps(config: Known, step: Step) -> None:

@@ -13,6 +13,7 @@ from collapipe_jax.config.keys import Key, key, own_seed, section
 from collapipe_jax.config.learning_keys import LEARNING_KEYS
 from collapipe_jax.control.queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning
+from collapipe_jax.cost.secure_exchange import SecureExchange
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.network.devices import DeviceParams
 from collapipe_jax.network.fading import DynamicsParams
@@ -285,6 +286,50 @@ KEYS: dict[str, Any] = {
             "latency after which a policy that ignores the channel leaves a cluster or client out, "
             "in reference latencies, as below the outage SINR; 0 is off",
             why="off: every cluster that can run takes part",
+        ),
+    ),
+    "secure_aggregation": section(
+        SecureExchange,
+        enabled=key(
+            False,
+            "the edge server learns the weighted mean of updates and no single one; trained and "
+            "priced (docs/explanation/secure-aggregation.md)",
+            why="off, as in the paper",
+        ),
+        ring_bits=key(
+            32,
+            "bits of an entry of a masked vector; steps of the quantiser are `clip` over "
+            "2^(`ring_bits` - 2)",
+            ">= 16 and <= 32",
+            symbol="b",
+            why="as Flower's SecAgg+; with 18 steps are 2^-16 of `clip`, and "
+            "an entry is little longer than a parameter of 16 bits",
+        ),
+        clip=key(
+            1.0,
+            "largest change of a parameter in a round; larger ones are cut, and counted",
+            "> 0",
+            why="Adam's steps are near the rate: 4 of them at 0.002 change a weight by 0.008",
+        ),
+        threshold=key(
+            0.66,
+            "share of a round's parties that has to answer, two at least; with fewer a round fails",
+            "> 0 and <= 1",
+            why="Bonawitz et al. 2017 tolerate that a third drops out",
+        ),
+        dropout_probability=key(
+            0.0, why="off: in the model parameters travel reliably, and no device fails"
+        ),
+        secret_bits=key(
+            256.0, why="X25519, and shares of its secrets, as in Bonawitz et al. 2017, section 7"
+        ),
+        party_mask_bytes_per_s=key(
+            1e9,
+            why="one core of ARMv8 with AES instructions: 1.14e9 by `openssl speed` (sbc-bench), "
+            "under a cycle a byte on Cortex-A57 by Linux's own measurement",
+        ),
+        server_mask_bytes_per_s=key(
+            5e9, why="one core of x86 with AES instructions, 0.64 cycles a byte at 3.2 GHz"
         ),
     ),
     **LEARNING_KEYS,

@@ -25,6 +25,7 @@ from collapipe_jax.federated.learner import Learner
 from collapipe_jax.federated.optimizers import Optimizer, Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner
 from collapipe_jax.federated.rules import Rules
+from collapipe_jax.federated.secure_mean import SecureAggregation
 from collapipe_jax.pipeline.execution import SEQUENTIAL, Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 from collapipe_jax.policies.registry import Policy, make_policy, policy_entry
@@ -276,6 +277,21 @@ def build_rules(config: Config) -> Rules:
         proximal_weight=training.proximal_weight or None,
         embedding_rate_factor=None if factor == 1.0 else factor,
         server_average=training.server_average or None,
+        secure_aggregation=_build_secure_aggregation(config),
         control_variates=training.control_variates,
         client_moments=training.client_moments,
+    )
+
+
+def _build_secure_aggregation(config: Config) -> SecureAggregation | None:
+    keys = config.secure_aggregation
+    if not keys.enabled:
+        return None
+    in_clusters = policy_entry(config.policy.name).averages_in_clusters
+    return SecureAggregation(
+        ring_bits=keys.ring_bits,
+        clip=keys.clip,
+        threshold=keys.threshold,
+        dropout_probability=keys.dropout_probability,
+        clients=config.network.devices if in_clusters else 1,
     )

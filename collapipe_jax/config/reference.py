@@ -45,12 +45,16 @@ def documents_page() -> str:
     page = [_PAGE.format(title="Documents", text=_DOCUMENTS)]
     for title, keys in {
         f"## `{documents.NETWORK_FORMAT}`": documents.SIZES,
-        **{f"### `{name}`": keys for name, keys in documents.NETWORK.items()},
+        **{_section_title(name): keys for name, keys in documents.NETWORK.items()},
         f"## `{documents.DECISION_FORMAT}`": documents.DECISION,
         f"## `{documents.COST_FORMAT}`": documents.COST,
     }.items():
         page += [title, _table([_of_quantity(*each) for each in keys.items()])]
     return "\n\n".join(page) + "\n"
+
+
+def _section_title(name: str) -> str:
+    return f"### `{name}`" + " (optional)" * (name in documents.OPTIONAL_SECTIONS)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from collapipe_jax.control.queues import EffectiveQueueParams
 from collapipe_jax.cost.divergence import Learning, local_steps_drift
 from collapipe_jax.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.secure_exchange import SecureExchange
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload, block_moment_bits, encoder_workload
 from collapipe_jax.errors import InputError
@@ -145,6 +146,7 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
             switching=_build_switching(config),
             reference_micro_batches=config.policy.micro_batches,
         ),
+        secure_aggregation=_build_secure_exchange(config),
     )
 
 
@@ -204,6 +206,26 @@ def _build_radio(radio: Config) -> RadioParams:
         node_noise_w_per_hz=density_w_per_hz * linear.pop("node_noise_figure"),
         **laws,
         **linear,
+    )
+
+
+def _build_secure_exchange(config: Config) -> SecureExchange | None:
+    """What secure aggregation adds to a round, if it is on.
+
+    Rows of the embedding have a count each where they are averaged over their readers.
+    """
+    keys = config.secure_aggregation
+    if not keys.enabled:
+        return None
+    rows, by_row = 0.0, config.training.embedding_rate_factor != 1.0
+    if by_row and not config.model.adapter_rank:
+        work = find_task(config.task.kind).count_work(config)
+        rows = work.embedding_parameters / config.model.width
+    return _fill(
+        SecureExchange,
+        keys,
+        number_ratio=jnp.asarray(keys.ring_bits / config.payload.parameter_number_bits),
+        count_bits=jnp.asarray(keys.ring_bits * (1.0 + rows)),
     )
 
 

@@ -14,6 +14,7 @@ from collapipe_jax.cost.constant_power import drawn_j, idle_energy_j
 from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.memory import block_capacity
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.secure_exchange import SecureMessages, mask_energy_j, secure_messages
 from collapipe_jax.network.channel import (
     bit_time_s,
     downlink_sinr,
@@ -25,7 +26,7 @@ from collapipe_jax.network.channel import (
 def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     """Least energy of a round for every control unit; 0 where a cluster cannot run.
 
-    Its computing, and its bits at the energy per bit of vanishing power over the whole
+    Its computing, its masks, and its bits at the energy per bit of vanishing power over the whole
     band, ``ln 2 N_0 / g``, without D2D interference and to the device with the best link.
     Idle energy of the shortest round comes on top, in every cluster, and energy to receive the
     downlink on the whole band.
@@ -36,6 +37,8 @@ def control_unit_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     best_gain = jnp.max(radio.d2d_gain[:, 0, 1:], axis=1)
     hop_j_per_bit = least_bit_energy_j(radio, radio.node_noise_w_per_hz, best_gain)
     computing_j = computing_energy_j(work, work.embed_flops, problem.compute.joules_per_flop[:, 0])
+    if (secure := _secure_messages(problem)) is not None:
+        computing_j = computing_j + mask_energy_j(secure, problem.compute.node_power_w[:, 0])
     floor_j = jnp.where(can_run(problem), computing_j + hop_bits * hop_j_per_bit, 0.0)
     idle_j = idle_energy_j(problem.compute, least_latency_s(problem))
     floor_j = floor_j + uplink_floor_j(problem) + idle_j[:, 0]
@@ -61,8 +64,11 @@ def _least_d2e_s(problem: RoundProblem) -> tuple[Float[Array, " N"], Float[Array
     up_sinr = uplink_sinr(radio, radio.d2e_power_max_w, gain, 1.0)
     up_s = bit_time_s(radio, radio.d2e_bandwidth_hz, up_sinr)
     down_s = bit_time_s(radio, radio.d2e_bandwidth_hz, downlink_sinr(radio, gain))
-    up_s = (samples * work.uplink_bits + work.model_bits) * up_s
-    down_s = (samples * work.activation_bits + work.model_bits) * down_s
+    up_bits = down_bits = work.model_bits
+    if (secure := _secure_messages(problem)) is not None:
+        up_bits, down_bits = secure.upload_bits, down_bits + secure.received_bits
+    up_s = (samples * work.uplink_bits + up_bits) * up_s
+    down_s = (samples * work.activation_bits + down_bits) * down_s
     runs = can_run(problem)
     return jnp.where(runs, up_s, 0.0), jnp.where(runs, down_s, 0.0)
 
@@ -71,9 +77,19 @@ def uplink_floor_j(problem: RoundProblem) -> Float[Array, " N"]:
     """Part of every uplink in :func:`control_unit_floor_j`."""
     work, radio = problem.workload, problem.radio
     noise = radio.bs_noise_w_per_hz + radio.d2e_interference_w / radio.d2e_bandwidth_hz
-    bits = work.local_steps * work.batch * work.uplink_bits + work.model_bits
+    secure = _secure_messages(problem)
+    model_bits = work.model_bits if secure is None else secure.upload_bits
+    bits = work.local_steps * work.batch * work.uplink_bits + model_bits
     floor_j = bits * least_bit_energy_j(radio, noise, radio.d2e_gain[:, 0])
     return jnp.where(can_run(problem), floor_j, 0.0)
+
+
+def _secure_messages(problem: RoundProblem) -> SecureMessages | None:
+    """Secure aggregation of all clusters that can run, if it is on."""
+    if problem.secure_aggregation is None:
+        return None
+    parties = jnp.sum(can_run(problem)).astype(problem.radio.d2e_gain.dtype)
+    return secure_messages(problem.secure_aggregation, problem.workload.model_bits, parties)
 
 
 def block_energy_j(problem: RoundProblem) -> Float[Array, "N K"]:

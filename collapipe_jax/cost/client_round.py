@@ -15,6 +15,7 @@ from collapipe_jax.cost.client_links import (
     ClientLinks,
     client_links,
     of_clients,
+    of_senders,
     replica_links,
     sends,
 )
@@ -31,6 +32,12 @@ from collapipe_jax.cost.memory import block_bytes
 from collapipe_jax.cost.objective import round_objective, unit_costs
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.round_cost import ClientTimes, RoundCost
+from collapipe_jax.cost.secure_exchange import (
+    SecureMessages,
+    exchange_s,
+    mask_energy_j,
+    secure_messages,
+)
 from collapipe_jax.cost.workload import ModelEnds, Workload
 from collapipe_jax.errors import InputError
 from collapipe_jax.network.channel import loss_probability
@@ -137,17 +144,19 @@ def _with_exchange(
 def _d2e_times(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> ClientTimes:
     """Times of every client without the hop over a control unit."""
     work, samples = problem.workload, decision.samples
-    model_bits = client_model_bits(work, decision)
     messages_s = jnp.zeros(samples.shape)
     if not decision.whole_model:
         up_bits, down_bits = samples * work.uplink_bits, samples * work.activation_bits
         messages_s = up_bits * links.uplink_bit_s + down_bits * links.downlink_bit_s
         messages_s = messages_s + 2 * problem.compute.link_overhead_s
+    upload_s = _upload_bits(problem, decision) * links.uplink_bit_s
+    if (secure := _secure_messages(problem, decision)) is not None:
+        upload_s = upload_s + exchange_s(secure, problem.compute.link_overhead_s)
     times = ClientTimes(
-        download_s=model_bits * links.parameter_bit_s,
+        download_s=_download_s(problem, decision, links),
         computing_s=work.local_steps * _step_s(problem, decision),
         messages_s=work.local_steps * messages_s,
-        upload_s=model_bits * links.uplink_bit_s,
+        upload_s=upload_s,
     )
     return jax.tree.map(lambda time_s: jnp.where(samples > 0, time_s, 0.0), times)
 
@@ -173,6 +182,36 @@ def _client_flops(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
     forward = work.embed_flops + decision.client_blocks * work.block_flops
     both = forward * (1.0 + work.backward_ratio)
     return both + work.decoder_flops if decision.whole_model else both
+
+
+def _secure_messages(problem: RoundProblem, decision: ClientDecision) -> SecureMessages | None:
+    """Secure aggregation among all senders of a round, if it is on."""
+    if problem.secure_aggregation is None:
+        return None
+    parties = jnp.sum(sends(decision)).astype(decision.d2e_share.dtype)
+    model_bits = client_model_bits(problem.workload, decision)
+    return secure_messages(problem.secure_aggregation, model_bits, parties)
+
+
+def _upload_bits(problem: RoundProblem, decision: ClientDecision) -> Float[Array, ""]:
+    """Parameters of a sender on the uplink, and what secure aggregation sends besides."""
+    secure = _secure_messages(problem, decision)
+    return client_model_bits(problem.workload, decision) if secure is None else secure.upload_bits
+
+
+def _download_s(
+    problem: RoundProblem, decision: ClientDecision, links: ClientLinks
+) -> Float[Array, "N S"]:
+    """Time in which a sender gets the parameters, and others' public keys and shares.
+
+    Keys are the same for all, as parameters are, and shares are its own.
+    """
+    bits = client_model_bits(problem.workload, decision)
+    secure = _secure_messages(problem, decision)
+    if secure is None:
+        return bits * links.parameter_bit_s
+    common_s = (bits + secure.public_key_bits) * links.parameter_bit_s
+    return common_s + secure.share_bits * links.downlink_bit_s
 
 
 def client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
@@ -201,16 +240,19 @@ def model_ends(work: Workload) -> ModelEnds:
 def _node_energy_j(
     problem: RoundProblem, decision: ClientDecision, links: ClientLinks
 ) -> Float[Array, "N J"]:
-    """``E_k`` of docs/system-model.md, section 6: computing and D2E messages."""
+    """``E_k`` of docs/system-model.md, section 6: computing, masks and D2E messages."""
     work, compute = problem.workload, problem.compute
     samples = work.local_steps * decision.samples
     joules_per_flop = of_clients(compute.joules_per_flop, decision)
     computing_j = samples * _client_flops(work, decision) * joules_per_flop
-    up_bits = client_model_bits(work, decision)
+    up_bits = _upload_bits(problem, decision)
     if not decision.whole_model:
         up_bits = up_bits + samples * work.uplink_bits
     sending_j = jnp.where(sends(decision), up_bits * links.uplink_bit_s, 0.0)
     sending_j = decision.d2e_power_w / problem.radio.amplifier_efficiency * sending_j
+    if (secure := _secure_messages(problem, decision)) is not None:
+        mask_j = mask_energy_j(secure, of_senders(compute.node_power_w, decision))
+        sending_j = sending_j + jnp.where(sends(decision), mask_j, 0.0)
     idle_j = jnp.zeros_like(compute.joules_per_flop)
     if decision.tier == "hierarchical":
         return jnp.concatenate([sending_j, computing_j], axis=1)
@@ -223,7 +265,7 @@ def _received_s(
 ) -> Float[Array, "N J"]:
     """Time that every node receives from the base station: parameters, and gradients of a cut."""
     work, nodes_s = problem.workload, jnp.zeros_like(problem.compute.joules_per_flop)
-    down_s = client_model_bits(work, decision) * links.parameter_bit_s
+    down_s = _download_s(problem, decision, links)
     if not decision.whole_model:
         bits = work.local_steps * decision.samples * work.activation_bits
         down_s = down_s + bits * links.downlink_bit_s

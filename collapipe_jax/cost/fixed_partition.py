@@ -20,6 +20,7 @@ from collapipe_jax.cost.divergence import (
 from collapipe_jax.cost.moments import Moments, leaving_cost, moved_moments
 from collapipe_jax.cost.objective import UnitCosts, unit_costs
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.cost.secure_exchange import exchange_s, mask_energy_j, secure_messages
 from collapipe_jax.cost.shapes import (
     ActiveNodes,
     CrossGain,
@@ -71,11 +72,12 @@ class FixedPartition(Struct):
     uplink_bits: PerCluster = part("of a micro-batch")
     downlink_bits: PerCluster = part("of a micro-batch")
     move_bits: PerDevice | PerMove = part("parameters that a device returns and receives")
-    model_bits: PerCluster = part("encoder and embedding")
+    upload_bits: PerCluster = part("encoder and embedding, masked if aggregation is secure")
+    download_bits: PerCluster = part("encoder and embedding, and what secure aggregation needs")
     hop_overhead_s: PerNode = part("of a D2D message")
     d2e_overhead_s: PerCluster = part("of a D2E message")
     compute: ComputeStages = part("compute stages of a local step")
-    computing_j: PerNode = part("energy of a round's computing")
+    computing_j: PerNode = part("energy of a round's computing, masks included")
     computing_cost: PerCluster = part("the same at the nodes' unit costs")
     sender_cost_per_j: Messages = part("unit cost of energy of a message's sender")
     hop_blocks: PerCluster = part("transport blocks of a micro-batch's D2D message")
@@ -86,6 +88,7 @@ class FixedPartition(Struct):
     leaving_cost: PerCluster = part("of leaving the partition of the round before")
     receiving: Receiving | None = part("power of nodes that receive, if they draw any")
     moments: Moments | None = part("optimiser state that changes its device, if it counts")
+    secure_s: PerCluster | None = part("secure aggregation besides its bits, if it is on")
     caps: EnergyCaps | None = part("on the energy of its nodes, if there are any", default=None)
 
     @property
@@ -119,6 +122,16 @@ def fix_partition(
     weight = participating_weight(learning.cluster_weight, participates)
     costs = unit_costs(problem)
     computing_j = node_computing_energy_j(problem, segments, participates)
+    upload_bits = download_bits = per_cluster(work.model_bits)
+    secure_s = None
+    if problem.secure_aggregation is not None:
+        parties = jnp.sum(participates, axis=0).astype(samples.dtype)
+        secure = secure_messages(problem.secure_aggregation, work.model_bits, parties)
+        upload_bits = per_cluster(secure.upload_bits)
+        download_bits = download_bits + per_cluster(secure.received_bits)
+        secure_s = per_cluster(exchange_s(secure, problem.compute.link_overhead_s))
+        mask_j = per_cluster(mask_energy_j(secure, problem.compute.node_power_w[:, 0]))
+        computing_j = computing_j.at[0].add(mask_j)
     d2e_overhead_s = per_cluster(problem.compute.link_overhead_s)
     move_bits, moments = segments * work.block_param_bits, moved_moments(problem, segments)
     if moments is not None:
@@ -141,7 +154,8 @@ def fix_partition(
         uplink_bits=uplink_bits,
         downlink_bits=step_bits,
         move_bits=move_bits,
-        model_bits=per_cluster(work.model_bits),
+        upload_bits=upload_bits,
+        download_bits=download_bits,
         hop_overhead_s=jnp.where(active, d2e_overhead_s, 0.0),
         d2e_overhead_s=d2e_overhead_s,
         compute=compute_stages(problem, micro_batches, segments, participates),
@@ -156,6 +170,7 @@ def fix_partition(
         leaving_cost=leaving_cost(problem, segments, moments),
         receiving=receiving,
         moments=moments,
+        secure_s=secure_s,
     )
 
 

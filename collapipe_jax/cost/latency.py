@@ -22,8 +22,8 @@ class AirTimes(NamedTuple):
     move_s: PerMove
     uplink_s: PerCluster  # of a micro-batch
     downlink_s: PerCluster  # of a micro-batch
-    model_uplink_s: PerCluster  # of all parameters
-    model_downlink_s: PerCluster  # of all parameters
+    model_uplink_s: PerCluster  # of all parameters, and of secure aggregation
+    model_downlink_s: PerCluster  # likewise
 
 
 class FlowTimes(NamedTuple):
@@ -44,7 +44,7 @@ class LatencyParts(NamedTuple):
     distribute_s: PerCluster  # and to the devices
     iterations_s: PerCluster  # all local steps
     collect_s: PerCluster  # parameters back from the devices
-    upload_s: PerCluster  # and to the base station
+    upload_s: PerCluster  # and to the base station, with all of secure aggregation
 
 
 def air_times(fixed: FixedPartition, bit_time: BitTimes) -> AirTimes:
@@ -55,8 +55,8 @@ def air_times(fixed: FixedPartition, bit_time: BitTimes) -> AirTimes:
         move_s=bit_time.move.value * fixed.move_bits,
         uplink_s=uplink_s * fixed.uplink_bits,
         downlink_s=bit_time.downlink_s * fixed.downlink_bits,
-        model_uplink_s=uplink_s * fixed.model_bits,
-        model_downlink_s=bit_time.downlink_s * fixed.model_bits,
+        model_uplink_s=uplink_s * fixed.upload_bits,
+        model_downlink_s=bit_time.downlink_s * fixed.download_bits,
     )
 
 
@@ -103,16 +103,21 @@ def iteration_time_s(flows: FlowTimes, micro_batches: PerCluster) -> PerCluster:
 
 
 def latency_parts(fixed: FixedPartition, air: AirTimes, flows: FlowTimes) -> LatencyParts:
-    """Latency of every cluster by part, moments included. Source: docs/system-model.md (13)."""
-    distribute_s = sum_nodes(air.move_s[1])
+    """Latency of every cluster by part, moments and secure aggregation included.
+
+    Source: docs/system-model.md (13).
+    """
+    distribute_s, upload_s = sum_nodes(air.move_s[1]), air.model_uplink_s
     if fixed.moments is not None:
         distribute_s = distribute_s + fixed.moments.return_s
+    if fixed.secure_s is not None:
+        upload_s = upload_s + fixed.secure_s
     return LatencyParts(
         download_s=air.model_downlink_s,
         distribute_s=distribute_s,
         iterations_s=fixed.local_steps * iteration_time_s(flows, fixed.micro_batches),
         collect_s=sum_nodes(air.move_s[0]),
-        upload_s=air.model_uplink_s,
+        upload_s=upload_s,
     )
 
 

@@ -3,6 +3,7 @@
 from jaxtyping import Array
 
 from collapipe_jax.cost.divergence import Learning
+from collapipe_jax.cost.secure_exchange import SecureExchange
 from collapipe_jax.cost.switching import Switching
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import Radio
@@ -54,6 +55,10 @@ class RoundProblem(Struct):
     control: Control = part("budgets and queues")
     switching: Switching | None = part(
         "partition of the round before and the cost of leaving it; none by default", default=None
+    )
+
+    secure_aggregation: SecureExchange | None = part(
+        "what secure aggregation of the updates adds; none by default", default=None
     )
 
     @property

@@ -6,6 +6,7 @@ server holds the upper part, one replica a device, and averages it with the rest
 round (SplitFedV1, Thapa et al. 2004.12088). All learn alike except for messages that are erased.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -41,6 +42,8 @@ class ClientsOutcome(NamedTuple):
     # participate
     samples: Array
     loss_probability: Array  # ``P_k [N, K]``, of a client's one message a step and its answer
+    # Encoder blocks of every client, of split models alone: the other ones are the server's
+    client_blocks: Array | None = None
 
 
 @struct.dataclass(kw_only=True)
@@ -81,7 +84,9 @@ class DataParallelLearner:
 
     def outcome(self, decision: Any, cost: Any) -> ClientsOutcome:
         """Effect on learning of a data-parallel decision and of its cost."""
-        return ClientsOutcome(decision.samples, cost.loss_probability)
+        is_split = self.rules.secure_aggregation is not None and not decision.whole_model
+        blocks = decision.client_blocks if is_split else None
+        return ClientsOutcome(decision.samples, cost.loss_probability, blocks)
 
     @jax.jit
     def round(
@@ -122,7 +127,8 @@ class DataParallelLearner:
             self.model.rows_read(batches),
         )
         met = meetings(self.rules, state.client, rows_read)
-        present = participation_of(self.cluster_weight, samples.sum(1) > 0, shares, met)
+        sent = _sent(state.client, outcome.client_blocks)
+        present = participation_of(self.cluster_weight, samples.sum(1) > 0, shares, met, sent)
         after, report = learn_round(gradients_of, state, present, self._method, batches, key, index)
         fits = (samples <= self.max_samples).all() & (samples.sum(1) <= batch_size).all()
         client, average, report = jax.tree.map(
@@ -170,6 +176,20 @@ def _client_shares(weights: Array, samples: Array) -> Array:
     part = samples / jnp.maximum(held, 1)[:, None]
     shares = (participant_shares(weights, held > 0)[:, None] * part).reshape(-1)
     return participant_shares(shares, shares > 0.0)  # the sum is 1 but for rounding
+
+
+def _sent(client: Params, blocks: Array | None) -> Params | None:
+    """Which parameters clients of split models send: embedding and first blocks."""
+    if blocks is None:
+        return None
+
+    def mask(name: str, leaf: Array) -> Array:
+        rows = jnp.arange(len(leaf)) < blocks if name == "encoder" else name == "embedding"
+        return jnp.asarray(rows).reshape(-1, *[1] * (leaf.ndim - 1))
+
+    return {
+        name: jax.tree.map(functools.partial(mask, name), part) for name, part in client.items()
+    }
 
 
 def _client_rows(samples: Array, batch_size: int, max_samples: int) -> tuple[Array, Array]:

@@ -24,7 +24,8 @@ from collapipe_jax.federated.rules import (
     proximal_gradient,
     updated_average,
 )
-from collapipe_jax.federated.token_rows import row_factors, scale_rows
+from collapipe_jax.federated.secure_mean import SecureReport
+from collapipe_jax.federated.server_step import server_step
 from collapipe_jax.models.adapters import join
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel
@@ -40,6 +41,13 @@ class LearningReport(NamedTuple):
     # Norm of the gradient over all parameters, the weighted mean over the participants, averaged
     # over the local steps
     gradient_norm: Array
+    secure: SecureReport | None = None  # of secure aggregation
+
+    @classmethod
+    def filled(cls, rules: Rules, number: Array) -> "LearningReport":
+        """A report of these rules whose entries are all the same."""
+        secure = None if rules.secure_aggregation is None else SecureReport(*[number] * 3)
+        return cls(number, number, number, secure)
 
 
 class Learner(Protocol):
@@ -52,6 +60,11 @@ class Learner(Protocol):
     @property
     def model(self) -> SplitModel:
         """The model that is trained."""
+        ...
+
+    @property
+    def rules(self) -> Rules:
+        """What a federated method adds."""
         ...
 
     @property
@@ -119,6 +132,8 @@ class Participation(NamedTuple):
     presence: Array  # share of the weight of all clients that participates, ``[]``
     # Rows of tables that every client reads ``[N, V]``; none where no row has a factor of its own
     met: Mapping[str, Array]
+    # Which parameters a client sends, broadcast with the leaves; None where these are all
+    sent: Params | None = None
 
 
 class Method(NamedTuple):
@@ -178,6 +193,8 @@ def learn_round(
 ) -> tuple[LearningState, LearningReport]:
     """One round; without a share, a client contributes nothing and keeps its own state.
 
+    A round whose secure aggregation fails changes nothing.
+
     The server's step is on the pseudo-gradient "before less mean" (Reddi et al. 2003.00295);
     ``optax.sgd(1.0)`` is plain averaging.
 
@@ -196,9 +213,11 @@ def learn_round(
         gradients_of, state, shares, method, batches, key, index
     )
     (copies, moments), (decoder, decoder_optimizer) = local
-    step = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares))
-    for table, met in participation.met.items():
-        step = scale_rows(step, table, row_factors(met, shares, rules.embedding_rate_factor))
+    steps = jax.tree.leaves(batches)[0].shape[0]
+    # Numbers up to that of the steps make the keys of steps and of the round's erasures.
+    secure_key = jax.random.fold_in(key, steps + 1)
+    clients = shares, participation.met, participation.sent
+    step, secure = server_step(rules, state.client, copies, *clients, secure_key)
     before = state.client, state.server_optimizer
     client, server_optimizer = apply_gradient(optimizers.server, step, before, index, anyone)
     if rules.client_moments == "average":
@@ -206,12 +225,16 @@ def learn_round(
     elif rules.client_moments == "reset":
         moments = _fresh_moments(optimizers, state.client, shares.size)
     after = LearningState(client, moments, decoder, decoder_optimizer, server_optimizer, state.base)
-    steps = jax.tree.leaves(batches)[0].shape[0]
     mean = jax.tree.map(lambda leaf: leaf / steps, gradient_sum)
-    return after._replace(
+    after = after._replace(
         variates=updated_variates(state.variates, mean, shares, participation.presence),
         average=updated_average(state.average, after.trained, rules.server_average, index),
-    ), report
+    )
+    if secure is None:
+        return after, report
+    after = optax.tree.where(secure.failed > 0.0, state, after)
+    secure = jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), secure)
+    return after, report._replace(secure=secure)
 
 
 def _local_steps(
@@ -289,6 +312,7 @@ def participation_of(
     participates: Bool[Array, " N"],
     shares: Array,
     met: Mapping[str, Array],
+    sent: Params | None = None,
 ) -> Participation:
     """Who takes part in a round.
 
@@ -296,7 +320,8 @@ def participation_of(
       weights, participates: of the clusters.
       shares: of the clusters or their clients.
       met: rows of tables that each of these reads.
+      sent: as in :class:`Participation`.
     """
     total = weights.sum()
     presence = jnp.where(participates, weights, 0.0).sum() / jnp.where(total > 0.0, total, 1.0)
-    return Participation(shares, presence, met)
+    return Participation(shares, presence, met, sent)

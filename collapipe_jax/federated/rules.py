@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from collapipe_jax.federated.aggregation import aggregate
 from collapipe_jax.federated.optimizers import OPTIMIZERS
+from collapipe_jax.federated.secure_mean import SecureAggregation
 from collapipe_jax.models.counts import NUMBER_BYTES
 
 CLIENT_MOMENTS = ("keep", "average", "reset")
@@ -26,6 +27,8 @@ class Rules:
     embedding_rate_factor: Any = None
     # Decay in [0, 1) of ``updated_average``
     server_average: Any = None
+    # How the server learns the mean of the updates without any single one
+    secure_aggregation: SecureAggregation | None = None
     # Whether control variates correct the gradients, as in ``control_variates`` (SCAFFOLD)
     control_variates: bool = struct.field(pytree_node=False, default=False)
     # One of :data:`CLIENT_MOMENTS`. Those of a client that sits out share its fate

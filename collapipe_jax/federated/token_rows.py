@@ -40,18 +40,24 @@ def met_rows(ids: Int[Array, "H N ..."], rows: int) -> Bool[Array, "N V"]:
     return jax.vmap(lambda met: none.at[met].set(True, mode="drop"))(own)
 
 
+def row_shares(met: Bool[Array, "N V"], shares: Float[Array, " N"]) -> Float[Array, " V"]:
+    """Weight of the clients that read a row."""
+    return shares @ met.astype(shares.dtype)
+
+
 def row_factors(
-    met: Bool[Array, "N V"], shares: Float[Array, " N"], factor: Any
+    share: Float[Array, " V"], participants: Int[Array, ""], factor: Any
 ) -> Float[Array, " V"]:
     """What the mean step of every token's row is multiplied by.
+
+    The share is that of :func:`row_shares`.
 
     The factor 0 is ``1 / sum_n shares_n`` over the clients that met the token, which makes the
     step their own weighted mean. A row that nobody met moves by moments of earlier rounds alone;
     it counts as met by one client of mean share. Any other factor is that of all rows, and 1 is
     plain averaging.
     """
-    share = shares @ met.astype(shares.dtype)
-    nobody = jnp.maximum((shares > 0.0).sum(), 1).astype(share.dtype)
+    nobody = jnp.maximum(participants, 1).astype(share.dtype)
     by_clients = jnp.where(share > 0.0, 1.0 / jnp.where(share > 0.0, share, 1.0), nobody)
     return jnp.where(factor == 0.0, by_clients, factor)
 

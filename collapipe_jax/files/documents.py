@@ -17,6 +17,7 @@ from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.problem import Control, RoundProblem
 from collapipe_jax.cost.round_cost import RoundCost
+from collapipe_jax.cost.secure_exchange import SecureExchange
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.errors import InputError, InputWarning
 from collapipe_jax.files.atomic import write_json
@@ -36,7 +37,10 @@ _SECTIONS: dict[str, type[Struct]] = {
     "compute": Compute,
     "learning": Learning,
     "control": Control,
+    "secure_aggregation": SecureExchange,
 }
+OPTIONAL_SECTIONS = frozenset({"secure_aggregation"})
+"""Sections that a network may lack; what they add is then off."""
 _ENERGY_COEFFICIENT = Quantity(
     meaning="energy of an operation over the square of the speed",
     symbol=r"\kappa",
@@ -88,11 +92,13 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
 
     Source: docs/file-formats.md.
     """
-    document = _read_document(path, NETWORK_FORMAT, {*SIZES, *NETWORK})
+    document = _read_document(path, NETWORK_FORMAT, {*SIZES, *NETWORK}, OPTIONAL_SECTIONS)
     axes = _axes(*_read_sizes(document))
     devices = max(devices, int(np.max(axes["K"])))
     sections = {}
     for name, keys in NETWORK.items():
+        if name not in document:
+            continue
         if not isinstance(document[name], dict):
             raise InputError(name, document[name], "not an object", "Write its keys and values")
         section = _filled(document[name], keys)
@@ -117,7 +123,7 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
     each = quantities(Compute)["joules_per_flop"]
     each.check("compute.energy_coefficient * flops_per_s**2", compute["joules_per_flop"])
     parts: dict[str, Any] = {
-        name: cls(**_to_jax(sections[name])) for name, cls in _SECTIONS.items()
+        name: cls(**_to_jax(sections[name])) for name, cls in _SECTIONS.items() if name in sections
     }
     parts["workload"] = parts["workload"].replace(blocks=int(workload["blocks"]))
     return RoundProblem(**parts)
@@ -155,7 +161,10 @@ def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
         if law != default:
             raise InputError(f"radio.{name}", law, "not written on file", f"Use {default!r}")
     sizes = {"clusters": problem.clusters, "devices": problem.devices}
-    sections = {name: _to_lists(getattr(problem, name), keys) for name, keys in NETWORK.items()}
+    parts = {name: getattr(problem, name) for name in NETWORK}
+    sections = {
+        name: _to_lists(part, NETWORK[name]) for name, part in parts.items() if part is not None
+    }
     flops_per_s = np.asarray(problem.compute.flops_per_s, np.float64)
     joules_per_flop = np.asarray(problem.compute.joules_per_flop, np.float64)
     sections["compute"]["energy_coefficient"] = (joules_per_flop / flops_per_s**2).tolist()
@@ -219,8 +228,16 @@ def _is_given(section: Mapping[str, Any], key: str, quantity: Quantity) -> bool:
     return key in section or not quantity.optional
 
 
-def _read_document(path: str | os.PathLike, expected_format: str, keys: set[str]) -> dict[str, Any]:
-    """A document of a format with these keys beside that of the format."""
+def _read_document(
+    path: str | os.PathLike,
+    expected_format: str,
+    keys: set[str],
+    optional: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """A document of a format with these keys beside that of the format.
+
+    It may lack the ``optional`` ones among them.
+    """
     path = Path(path)
     try:
         document = loads(path.read_text(encoding="utf-8"), is_finite=False)
@@ -231,7 +248,7 @@ def _read_document(path: str | os.PathLike, expected_format: str, keys: set[str]
     if not isinstance(document, dict) or document.get("format") != expected_format:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
         raise InputError("format", found, f"{path} is no such document", f"Use {expected_format}")
-    _check_keys(document, {"format", *keys}, "")
+    _check_keys(document, {"format", *keys} - (optional - set(document)), "")
     return document
 
 

@@ -94,6 +94,11 @@ class Compute(Struct):
     )
 
     @property
+    def node_power_w(self) -> Float[Array, "N J *batch"]:
+        """Power of every node while it computes."""
+        return self.joules_per_flop * self.flops_per_s
+
+    @property
     def node_idle_power_w(self) -> Float[Array, "N J *batch"]:
         """Idle power of control units and devices, 0 of devices that are unavailable."""
         is_there = self.memory_bytes > 0

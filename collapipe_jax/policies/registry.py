@@ -49,6 +49,7 @@ class PolicyEntry:
       random: whether it takes a random key.
       by_clients: whether clients train copies of the model, not clusters a pipeline.
       by_control_units: whether these clients are the control units, not the devices.
+      averages_in_clusters: whether control units average the copies of their devices.
     """
 
     decide: Callable[..., Decision | ClientDecision]
@@ -56,6 +57,7 @@ class PolicyEntry:
     random: bool = False
     by_clients: bool = False
     by_control_units: bool = False
+    averages_in_clusters: bool = False
 
 
 _WHOLE_MODELS = ("shares", "accumulation", "broadcast", "deadline")
@@ -89,7 +91,9 @@ POLICIES: dict[str, PolicyEntry] = {
     "control_unit_fl": PolicyEntry(
         control_unit_fl, _WHOLE_MODELS, by_clients=True, by_control_units=True
     ),
-    "hierarchical_fl": PolicyEntry(hierarchical_fl, _WHOLE_MODELS, by_clients=True),
+    "hierarchical_fl": PolicyEntry(
+        hierarchical_fl, _WHOLE_MODELS, by_clients=True, averages_in_clusters=True
+    ),
 }
 """Policies by name; a new one is one entry."""
 

@@ -13,6 +13,7 @@ from collapipe_jax.cost.divergence import Learning, lossless_divergence
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.problem import Control, RoundProblem
+from collapipe_jax.cost.secure_exchange import SecureExchange
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.cost.switching import SwitchingParams
 from collapipe_jax.cost.workload import Workload
@@ -90,6 +91,9 @@ class SystemParams(Struct):
     workload: Workload = part("operations, bits and bytes of a round")
     learning: Learning = part("constants of the convergence bound")
     control: ControlParams = part("budgets and trade-off")
+    secure_aggregation: SecureExchange | None = part(
+        "what secure aggregation adds to a round, if it is on", default=None
+    )
 
 
 class EdgeSystem(Struct):
@@ -128,6 +132,7 @@ def sample_system(key: Array, params: SystemParams, index: ArrayLike = 0) -> Edg
         compute=compute,
         learning=params.learning,
         control=_initial_control(params.control, *radio.d2e_gain.shape),
+        secure_aggregation=params.secure_aggregation,
     )
     # Over weak links a static pipeline may need any number of attempts: the scale has none.
     once = problem.replace(radio=radio.replace(retransmissions="free"))

@@ -80,6 +80,8 @@ def round_metrics(index: int, happened: SystemRound, learning: LearningReport) -
     metrics |= {name: value for name, value in vars(decision).items() if name not in static}
     if cost.control_unit_memory_bytes is not None:
         metrics["control_unit_memory_bytes"] = cost.control_unit_memory_bytes
+    if learning.secure is not None:
+        metrics |= {f"secure_{name}": value for name, value in learning.secure._asdict().items()}
     metrics |= {_VIOLATED + name: broken for name, broken in happened.violations.items()}
     if cost.flows is not None:
         metrics["forward_flow_s"] = cost.flows.forward_s
@@ -133,9 +135,17 @@ def summarise(
             if name.startswith(_VIOLATED)
         },
         "rounds_with_absent_clusters": int(history["absent"].any(axis=1).sum()),
+        **_failed_rounds(history),
         **_scored_round(experiment, history),
         **last_constants(history, experiment.config["training"]["client_learning_rate"]),
     }
+
+
+def _failed_rounds(history: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Rounds with participants that secure aggregation lost; empty without it."""
+    if "secure_failed" not in history:
+        return {}
+    return {"failed_aggregations": int((history["secure_failed"] > 0.0).sum())}
 
 
 def _scored_round(experiment: Experiment, history: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def _learn_one(
         reports = jax.tree.map(lambda rows, new: rows.at[turn].set(new), reports, report)
         return spread_state((state, reports))
 
-    empty = LearningReport(*(jnp.full(len(keys), jnp.nan) for _ in LearningReport._fields))
+    empty = LearningReport.filled(learner.rules, jnp.full(len(keys), jnp.nan))
     return jax.lax.fori_loop(0, count, one, (state, empty))
 
 

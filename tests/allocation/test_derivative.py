@@ -14,6 +14,7 @@ from support.random_allocations import (
     random_weights,
     with_first_cluster_moved,
 )
+from support.random_networks import secure_section
 from support.random_problems import random_rounds, to_batch_last
 
 from collapipe_jax.allocation.energy_caps import fix_capped_partition
@@ -25,6 +26,7 @@ from collapipe_jax.cost.divergence import local_steps_drift
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.link_quality import active_power_w, round_links
 from collapipe_jax.cost.round_terms import air_energy_j, round_terms
+from collapipe_jax.cost.secure_exchange import SecureExchange
 from collapipe_jax.network.channel import RATE_LAWS
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -41,6 +43,7 @@ class Case:
     amplifier_efficiency: float = 1.0
     idle_power_w: float = 0.0
     receive_power_w: float | None = None
+    secure: bool = False
     duplex: str = "full"
     retransmissions: str = "free"
     drift: bool = False
@@ -65,7 +68,7 @@ CASES = {
         receive_power_w=0.5, coupled=True, retransmissions="reliable"
     ),
     "half duplex": Case(duplex="half"),
-    "half duplex, coupled, caps": Case(duplex="half", coupled=True, caps=True),
+    "half duplex, secure, coupled, caps": Case(duplex="half", secure=True, coupled=True, caps=True),
     "reliable": Case(retransmissions="reliable"),
     "reliable, above the ceiling, caps": Case(
         retransmissions="reliable", efficiency_scale=0.15, caps=True
@@ -114,6 +117,9 @@ def draw(case, seed=0):
     if case.receive_power_w is not None:
         compute = compute.replace(receive_power_w=case.receive_power_w + 0.0 * idle_w)
     problem = problem.replace(radio=radio, compute=compute)
+    if case.secure:
+        section = {name: each + 0.0 * idle_w for name, each in secure_section().items()}
+        problem = problem.replace(secure_aggregation=SecureExchange(**section))
     if case.drift:
         drift = local_steps_drift(0.02, 3, problem.learning.gradient_heterogeneity)
         drift = drift.replace(spread=jnp.broadcast_to(drift.spread, drift.divergence.shape))

@@ -205,6 +205,28 @@ def test_a_share_is_not_priced_beside_adapters():
 
 
 @pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("training.client_moments", "average"),
+        ("training.control_variates", True),
+        ("network.clusters", 1),
+    ],
+)
+def test_what_secure_aggregation_cannot_sum_is_refused(name, value):
+    config = changed("secure_aggregation.enabled", True)
+    error = refusal(changed(name, value, config))
+    assert (error.key, error.value) == (name, value)
+    assert "set secure_aggregation.enabled to False" in error.remedy
+
+
+def test_devices_of_one_cluster_are_parties_of_their_own():
+    config = changed("secure_aggregation.enabled", True, changed("network.clusters", 1))
+    config.policy.name = "vanilla_fl"
+    config_checks.check_config(config)
+
+
+@pytest.mark.usefixtures("no_work")
 def test_two_remedies_for_one_drift_are_refused():
     config = changed("training.control_variates", True)
     error = refusal(changed("training.proximal_weight", 0.1, config))

@@ -62,6 +62,7 @@ OWN = ("model.pretrained", "model.seed")  # of the parameters, not of the sizes
 HEADS = ("model.pooling", "model.head")  # of the server's part
 ADAPTERS = {"model.adapter_alpha": 8.0, "model.adapter_targets": ("key",)}  # beside a rank
 CAUSAL = {"model.key_value_heads": 1, "model.head_size": 6, "model.query_bias": True}
+SECURE = "secure_aggregation."
 IN_SYSTEM = [
     *(
         name
@@ -120,6 +121,36 @@ def test_every_key_of_the_model_changes_it(name):
 def test_every_key_of_adapters_changes_the_model(name, value):
     config = changed("model.adapter_rank", 2)
     assert make_sizes(changed(name, value, config)) != make_sizes(config)
+
+
+@pytest.mark.parametrize("name", [name for name in KEYS if name.startswith(SECURE)])
+def test_every_key_of_secure_aggregation_changes_price_or_training(name):
+    weight = np.full(2, 0.5)
+
+    def both(config):
+        rules = tree_of(build.build_rules(config))
+        return tree_of(build_system.build_system_params(config, weight)), rules
+
+    on = changed("secure_aggregation.enabled", True)
+    if name == "secure_aggregation.enabled":
+        after = both(TINY)
+    else:
+        value = {"secure_aggregation.ring_bits": 20}.get(name) or other(name)
+        after = both(changed(name, value, on))
+    in_price, in_training = (a != b for a, b in zip(both(on), after, strict=True))
+    only_trained = name.endswith(("clip", "threshold"))
+    only_priced = name.endswith(("secret_bits", "bytes_per_s"))
+    assert (in_price, in_training) == (not only_trained, not only_priced)
+
+
+def test_rows_are_counted_where_they_are_averaged_over_their_readers():
+    on = changed("secure_aggregation.enabled", True)
+    every = changed("training.embedding_rate_factor", 1.0, on)
+    bits = [
+        float(build_system.build_system_params(config).secure_aggregation.count_bits)
+        for config in (on, every)
+    ]
+    assert bits == [32 * (1 + TINY.task.vocabulary_size), 32]
 
 
 def test_buckets_change_the_embedding_of_bert():

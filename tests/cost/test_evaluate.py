@@ -15,7 +15,7 @@ from support.against_reference import (
     evaluated,
     two_hop_case,
 )
-from support.random_networks import random_decision, random_network
+from support.random_networks import random_decision, random_network, secure_section
 from support.reference_cost import reference_cost
 from support.structs import as_decision, as_problem
 
@@ -44,6 +44,8 @@ def draw(seed):
         network["radio"]["retransmissions"] = "counted"
     if seed % 3 == 2:
         network["compute"]["receive_power_w"] = 0.6
+    if seed in (11, 12, 27):
+        network["secure_aggregation"] = secure_section()
     if seed % 4 == 2:
         network["compute"]["idle_power_w"] = 0.37
         network["compute"]["memory_bytes"][-1, -1] = 0  # away

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from collapipe_jax.federated.rules import Rules
-from collapipe_jax.federated.token_rows import meetings, met_rows, row_factors, scale_rows
+from collapipe_jax.federated.token_rows import (
+    meetings,
+    met_rows,
+    row_factors,
+    row_shares,
+    scale_rows,
+)
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch
 from collapipe_jax.models.config import BertConfig
 
@@ -21,7 +27,8 @@ def test_a_client_meets_the_tokens_of_all_its_steps():
 @pytest.mark.parametrize("factor", [1.0, 2.5])
 def test_a_number_is_the_factor_of_every_row(factor):
     met = met_rows(jnp.array(IDS), 5)
-    np.testing.assert_array_equal(row_factors(met, jnp.array([0.2, 0.8]), factor), factor)
+    share = row_shares(met, jnp.array([0.2, 0.8]))
+    np.testing.assert_array_equal(row_factors(share, jnp.array(2), factor), factor)
 
 
 def test_factor_zero_makes_a_row_the_mean_over_those_who_met_it():
@@ -30,7 +37,8 @@ def test_factor_zero_makes_a_row_the_mean_over_those_who_met_it():
     met[:, 0], met[:, 1], met[:3, 2], met[3, 2] = False, True, False, True
     steps = np.where(met, steps, 0.0)  # who has not met a token leaves it alone
     shares = np.array([0.3, 0.6, 0.1, 0.0])  # the last one sits out
-    factors = row_factors(jnp.array(met), jnp.array(shares), 0.0)
+    share = row_shares(jnp.array(met), jnp.array(shares))
+    factors = row_factors(share, jnp.array(3), 0.0)
     scaled = np.asarray(factors) * (shares @ steps)
     for token in range(30):
         counted = shares * met[:, token]

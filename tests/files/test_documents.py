@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from support.random_networks import random_decision, random_network
+from support.random_networks import random_decision, random_network, secure_section
 from support.reference_cost import reference_cost
 from support.structs import as_problem
 
@@ -362,6 +362,22 @@ def test_laws_of_the_radio_have_no_place_on_file(tmp_path, name, law):
     with pytest.raises(InputError, match=rf"radio\.{name} = '{law}'"):
         write_network(tmp_path / "network.json", other)
     assert not (tmp_path / "network.json").exists()
+
+
+def test_secure_aggregation_is_optional_and_comes_back_as_a_whole(files, tmp_path):
+    assert files()[0].secure_aggregation is None
+    problem, _ = files(put(["secure_aggregation"], secure_section()))
+    path = tmp_path / "again.json"
+    write_network(path, problem)
+    again = read_network(path).secure_aggregation
+    for name, number in secure_section().items():
+        assert getattr(again, name) == pytest.approx(number)
+    lacking = secure_section()
+    del lacking["dropout_probability"]
+    with pytest.raises(InputError, match=r"secure_aggregation\.dropout_probability"):
+        files(put(["secure_aggregation"], lacking))
+    with pytest.raises(InputError, match=r"secure_aggregation\.dropout_probability"):
+        files(put(["secure_aggregation"], secure_section() | {"dropout_probability": 1.0}))
 
 
 # --- memory of control units --------------------------------------------------------------------

@@ -28,8 +28,8 @@ def change(path: Path, section: str, key: str, value: object) -> Path:
 def cut(document: dict, devices: Sequence[int]) -> dict:
     """A network whose clusters have so many devices each, of those that they have."""
     short = {"devices": list(devices)}
-    for name, keys in NETWORK.items():
-        values = document[name].items()
+    for name in document.keys() & NETWORK:
+        keys, values = NETWORK[name], document[name].items()
         short[name] = {key: _cut(value, keys[key].shape, devices) for key, value in values}
     return document | short
 

@@ -87,6 +87,18 @@ def _compute(around, clusters, devices):
     }
 
 
+def secure_section() -> dict:
+    """Secure aggregation in which every term weighs in the result, to be added to a network."""
+    return {
+        "number_ratio": 1.9,
+        "count_bits": 3.1e5,
+        "secret_bits": 4.3e5,
+        "dropout_probability": 0.23,
+        "party_mask_bytes_per_s": 2.7e6,
+        "server_mask_bytes_per_s": 8.3e6,
+    }
+
+
 def _control(around, clusters, nodes):
     return {
         "v": float(around(7.9)),

@@ -278,21 +278,51 @@ class ModelTimes(NamedTuple):
     down: float
 
 
+class SecureMessages(NamedTuple):
+    """Bits of the masked model, up and down, and seconds besides of a party and of the server."""
+
+    up: float
+    down: float
+    mask_s: float
+    rest_s: float
+
+
+def secure_messages(network, decision) -> SecureMessages:
+    """(38)-(41): of every cluster that takes part."""
+    work, own = network["workload"], network.get("secure_aggregation")
+    model_bits = work["blocks"] * work["block_param_bits"] + work["embedding_param_bits"]
+    if own is None:
+        return SecureMessages(model_bits, model_bits, 0.0, 0.0)
+    parties = sum(bool(active_chain(row)) for row in decision["segments"])
+    masked_bits = own["number_ratio"] * model_bits + own["count_bits"]
+    secret, lost = own["secret_bits"], own["dropout_probability"]
+    # Up: two public keys, two shares for every other party, and a share of every party.
+    up = masked_bits + 2 * secret + 2 * (parties - 1) * secret + parties * secret
+    # Down: two public keys and two shares of every other party.
+    down = model_bits + 2 * (parties - 1) * secret + 2 * (parties - 1) * secret
+    own_masks = parties * (1 - lost)
+    pair_masks = parties * (parties - 1) * lost * (1 - lost)
+    server_s = (own_masks + pair_masks) * masked_bits / 8 / own["server_mask_bytes_per_s"]
+    rest_s = 6 * network["compute"]["link_overhead_s"] + server_s
+    mask_s = parties * masked_bits / 8 / own["party_mask_bytes_per_s"]
+    return SecureMessages(up, down, mask_s, rest_s)
+
+
 def model_times_s(network, decision, n, links) -> ModelTimes:
-    """(13)."""
+    """(13), (38), (39)."""
     work, segments = network["workload"], decision["segments"][n]
     block_bits = work["block_param_bits"]
-    model_bits = work["blocks"] * block_bits + work["embedding_param_bits"]
+    secure = secure_messages(network, decision)
     return ModelTimes(
         collect={k: segments[k - 1] * block_bits / rate for k, rate in links.collect.items()},
         distribute=sum(segments[k - 1] * block_bits / rate for k, rate in links.distribute.items()),
-        up=model_bits / links.uplink[0],
-        down=model_bits / links.downlink[0],
+        up=secure.up / links.uplink[0],
+        down=secure.down / links.downlink[0],
     )
 
 
 def cluster_latency_s(network, decision, n, links) -> float:
-    """(12), (14)."""
+    """(12), (14), (41)."""
     count = decision["micro_batches"][n]
     stages, relays = (
         stages_s(network, decision, n, links),
@@ -301,11 +331,13 @@ def cluster_latency_s(network, decision, n, links) -> float:
     iteration = sum(flow(own, count, both) for own, both in zip(stages, relays, strict=True))
     model_s = model_times_s(network, decision, n, links)
     moving_s = model_s.down + model_s.distribute + sum(model_s.collect.values()) + model_s.up
+    secure = secure_messages(network, decision)
+    moving_s += secure.mask_s + secure.rest_s
     return moving_s + network["workload"]["local_steps"] * iteration
 
 
 def node_energies_j(network, decision, n, links) -> list[float]:
-    """(16)."""
+    """(16), (42)."""
     work, compute = network["workload"], network["compute"]
     coefficient, speed = compute["energy_coefficient"][n], compute["flops_per_s"][n]
     drawn = 1 / network["radio"].get("amplifier_efficiency", 1.0)
@@ -326,6 +358,8 @@ def node_energies_j(network, decision, n, links) -> list[float]:
         energy[there] += power[there] * bits / backward_rate
     sending = steps * batch * (activation + target) / links.uplink[0] + model_s.up
     energy[0] += drawn * decision["d2e_power_w"][n] * sending
+    mask_s = secure_messages(network, decision).mask_s
+    energy[0] += coefficient[0] * speed[0] ** 3 * mask_s
     add_received_energy(network, decision, n, links, energy)
     return energy
 
@@ -342,8 +376,8 @@ def add_received_energy(network, decision, n, links, energy):
         moved = decision["segments"][n][k - 1] * work["block_param_bits"]
         energy[0] += watt * moved / links.collect[k]
         energy[k] += watt * moved / links.distribute[k]
-    model_bits = work["blocks"] * work["block_param_bits"] + work["embedding_param_bits"]
-    energy[0] += watt * (bits + model_bits) / links.downlink[0]
+    down_bits = secure_messages(network, decision).down
+    energy[0] += watt * (bits + down_bits) / links.downlink[0]
 
 
 def add_idle_energy(network, n, latency, energy):

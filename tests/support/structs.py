@@ -6,6 +6,7 @@ import numpy as np
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.divergence import Learning
 from collapipe_jax.cost.problem import Control, RoundProblem
+from collapipe_jax.cost.secure_exchange import SecureExchange
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.network.devices import Compute
@@ -18,7 +19,7 @@ def as_problem(network):
         kept = {key: value for key, value in network[section].items() if key not in left_out}
         return {key: jnp.asarray(np.asarray(value)) for key, value in kept.items()}
 
-    compute = network["compute"]
+    compute, secure = network["compute"], network.get("secure_aggregation")
     speed = np.asarray(compute["flops_per_s"], float)
     joules_per_flop = np.asarray(compute["energy_coefficient"], float) * speed**2
     return RoundProblem(
@@ -36,6 +37,7 @@ def as_problem(network):
         ),
         learning=Learning(**arrays("learning")),
         control=Control(**arrays("control")),
+        secure_aggregation=secure and SecureExchange(**arrays("secure_aggregation")),
     )
 
 
