@@ -17,8 +17,10 @@ from collapipe_jax.config.checks import check_needs, check_values
 from collapipe_jax.config.default import KEYS, Config
 from collapipe_jax.config.keys import Key
 from collapipe_jax.config.memory import check_training_memory
+from collapipe_jax.config.privacy import account_of, check_privacy, privacy_rules
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError, Known, Step, collect, under_keys
+from collapipe_jax.federated.accountant import Account
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.learner import Learner
@@ -54,6 +56,7 @@ class Experiment:
     erasure_law: ErasureLaw
     system: EdgeSystem
     policy: Policy
+    account: Account | None  # of privacy, where a run has any
 
     @property
     def task(self) -> Task:
@@ -124,6 +127,7 @@ def build_experiment(
     )
     sizes = np.array([len(indices) for indices in cluster_indices])
     weight = sizes / sizes.sum()
+    account = account_of(config, cluster_indices)
     return Experiment(
         config=config.to_dict(),
         corpus=corpus,
@@ -131,7 +135,7 @@ def build_experiment(
         cluster_indices=cluster_indices,
         cluster_weight=weight,
         optimizers=optimizers,
-        rules=build_rules(config),
+        rules=build_rules(config).replace(**privacy_rules(config, account, weight)),
         execution=_build_execution(config),
         erasure_law=ErasureLaw(
             per_round=training.erased_together == "round",
@@ -139,6 +143,7 @@ def build_experiment(
         ),
         system=build_system(config, weight),
         policy=make_policy(**config.policy),
+        account=account,
     )
 
 
@@ -201,6 +206,8 @@ def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Ste
     with step():
         check_needs(fine, step)
     _check_trainable(fine, step)
+    with step():
+        check_privacy(fine, step)
     with step():
         find_task(fine["task.kind"]).make_sizes(_sections(fine)[1])
     return fine

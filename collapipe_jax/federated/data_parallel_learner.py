@@ -108,11 +108,13 @@ class DataParallelLearner:
             )[:, 0]
             own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
             own = spread(own, (COPY, EXAMPLE))
+            arguments = clients, base, own, ids, counted, survival, dropout_key
             gradient = jax.grad(self._loss, has_aux=True)
             axes = 0, None, 0, 0, 0, 0, None
-            gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=axes)(
-                clients, base, own, ids, counted, survival, dropout_key
-            )
+            if self.rules.example_privacy is not None:
+                gradient, axes = self._private_gradient, (*axes, 0)
+                arguments = *arguments, jax.random.split(step_key, shares.size)
+            gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=axes)(*arguments)
             count = jnp.where(shares > 0.0, counted.sum(1), 0)
             erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
             return StepGradients(gradients, decoder, loss_sum, token_count, erased_fraction)
@@ -162,6 +164,33 @@ class DataParallelLearner:
         tokens = jnp.where(counted, tokens, 0.0)
         loss = loss_per_token(losses, tokens, jnp.where(counted, survival, 0.0))
         return loss, (jnp.where(counted, losses, 0.0).sum(), tokens.sum())
+
+    def _private_gradient(
+        self,
+        own: Params,
+        base: Params,
+        batch: Batch,
+        ids: Array,
+        counted: Array,
+        survival: Array,
+        dropout_key: Array,
+        key: Array,
+    ) -> tuple[Params, tuple[Array, Array]]:
+        """As the gradient of ``_loss``, but the noisy mean of the examples' clipped gradients.
+
+        An example's loss is the mean over its tokens, whatever the lengths of others.
+        """
+
+        def gradient_of(example: tuple) -> tuple[Params, tuple[Array, Array]]:
+            row = jax.tree.map(lambda leaf: leaf[None], example)
+            everything = jnp.ones(())
+            gradient = jax.grad(self._loss, has_aux=True)
+            return gradient(own, base, *row, everything, dropout_key)
+
+        found, sums = self.rules.example_privacy.gradient(
+            gradient_of, (batch, ids, counted), counted.sum(), key
+        )
+        return jax.tree.map(lambda leaf: survival * leaf, found), sums
 
 
 def _client_shares(weights: Array, samples: Array) -> Array:

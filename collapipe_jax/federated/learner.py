@@ -120,6 +120,11 @@ class Participation(NamedTuple):
     # Rows of tables that every client reads ``[N, V]``; none where no row has a factor of its own
     met: Mapping[str, Array]
 
+    @property
+    def fixed_shares(self) -> Array:
+        """Shares of the weight of all clients: who sits out changes no other's."""
+        return self.shares * self.presence
+
 
 class Method(NamedTuple):
     """How a round is computed."""
@@ -132,7 +137,8 @@ class StepGradients(NamedTuple):
     """Gradients of a local step."""
 
     clients: Params  # of every client's copy, leaves ``[N, ...]``
-    # Of the one decoder, weighted mean over the participants; None without it
+    # Of the one decoder, weighted mean over the participants; of every cluster, ``[N, ...]``, where
+    # ``Rules.cluster_privacy`` clips them; None without it
     decoder: Params | None
     loss_sum: Array  # ``[N]``, without erasure weights
     token_count: Array  # ``[N]``, of erased examples too
@@ -190,17 +196,21 @@ def learn_round(
       key, index: as in ``Learner``.
     """
     optimizers, rules = method
-    shares = participation.shares
+    shares, privacy = participation.shares, rules.cluster_privacy
     anyone = (shares > 0.0).any()
     local, gradient_sum, report = _local_steps(
-        gradients_of, state, shares, method, batches, key, index
+        gradients_of, state, participation, method, batches, key, index
     )
     (copies, moments), (decoder, decoder_optimizer) = local
-    step = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares))
+    if privacy is None:
+        step = jax.tree.map(jnp.subtract, state.client, aggregate(copies, shares))
+    else:
+        step = privacy.step(state.client, copies, participation.fixed_shares, key)
     for table, met in participation.met.items():
         step = scale_rows(step, table, row_factors(met, shares, rules.embedding_rate_factor))
     before = state.client, state.server_optimizer
-    client, server_optimizer = apply_gradient(optimizers.server, step, before, index, anyone)
+    counts = anyone if privacy is None else True  # a noisy step does not tell who was there
+    client, server_optimizer = apply_gradient(optimizers.server, step, before, index, counts)
     if rules.client_moments == "average":
         moments = averaged_moments(moments, shares, anyone)
     elif rules.client_moments == "reset":
@@ -217,7 +227,7 @@ def learn_round(
 def _local_steps(
     gradients_of: GradientsOf,
     state: LearningState,
-    shares: Array,
+    participation: Participation,
     method: Method,
     batches: Batch,
     key: Array,
@@ -230,6 +240,7 @@ def _local_steps(
       copy's gradients, None without control variates; and the report.
     """
     optimizers, rules = method
+    shares, privacy = participation.shares, rules.cluster_privacy
     participates = shares > 0.0
     anyone, count = participates.any(), shares.size
 
@@ -245,7 +256,11 @@ def _local_steps(
             descended, client, number, participates
         )
         if found.decoder is not None:
-            server = apply_gradient(optimizers.decoder, found.decoder, server, number, anyone)
+            counts = anyone
+            if privacy is not None:
+                released = found.decoder, participation.fixed_shares, step_key
+                found, counts = found._replace(decoder=privacy.decoder_gradient(*released)), True
+            server = apply_gradient(optimizers.decoder, found.decoder, server, number, counts)
         if gradient_sum is not None:
             gradient_sum = jax.tree.map(jnp.add, gradient_sum, found.clients)
         gradient = aggregate(found.clients, shares), found.decoder
