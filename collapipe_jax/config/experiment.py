@@ -135,7 +135,7 @@ def build_experiment(
         cluster_indices=cluster_indices,
         cluster_weight=weight,
         optimizers=optimizers,
-        rules=build_rules(config).replace(**privacy_rules(config, account, weight)),
+        rules=build_rules(config, **privacy_rules(config, account, weight)),
         execution=_build_execution(config),
         erasure_law=ErasureLaw(
             per_round=training.erased_together == "round",
@@ -275,8 +275,8 @@ def at_rate(experiment: Experiment, multiple: float) -> Experiment:
     return dataclasses.replace(experiment, config=config.to_dict(), optimizers=optimizers)
 
 
-def build_rules(config: Config) -> Rules:
-    """Rules of clients and server besides their optimisers."""
+def build_rules(config: Config, **privacy: Any) -> Rules:
+    """Rules of clients and server besides their optimisers, and those of ``privacy_rules``."""
     training = config.training
     factor = training.embedding_rate_factor
     return Rules(
@@ -285,4 +285,5 @@ def build_rules(config: Config) -> Rules:
         server_average=training.server_average or None,
         control_variates=training.control_variates,
         client_moments=training.client_moments,
+        **privacy,
     )

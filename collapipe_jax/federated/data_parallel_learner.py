@@ -108,9 +108,9 @@ class DataParallelLearner:
             )[:, 0]
             own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
             own = spread(own, (COPY, EXAMPLE))
-            arguments = clients, base, own, ids, counted, survival, dropout_key
-            gradient = jax.grad(self._loss, has_aux=True)
-            axes = 0, None, 0, 0, 0, 0, None
+            gradient: Any = jax.grad(self._loss, has_aux=True)
+            axes: Any = (0, None, 0, 0, 0, 0, None)
+            arguments: Any = (clients, base, own, ids, counted, survival, dropout_key)
             if self.rules.example_privacy is not None:
                 gradient, axes = self._private_gradient, (*axes, 0)
                 arguments = *arguments, jax.random.split(step_key, shares.size)

@@ -325,7 +325,7 @@ class OngoingRun:
                 self._best = _copied(split(scored)[0])
             if evaluation["by_cluster"]:
                 clusters = cluster_scores(self.experiment, scored)
-        found = {"validation_loss": np.float32(loss), "score": score}
+        found: Metrics = {"validation_loss": np.float32(loss), "score": score}
         if (account := self.experiment.account) is not None:
             found["epsilon"] = np.float64(account.epsilon(index + 1) if is_due else np.nan)
         return found | ({"cluster_scores": clusters} if evaluation["by_cluster"] else {})

@@ -26,7 +26,7 @@ SIZES = BertConfig(
     width=8,
     heads=2,
     feed_forward_width=16,
-    encoder_blocks=2,
+    encoder_blocks=1,
     activation="relu",
     initial_deviation=0.3,
 )
@@ -99,7 +99,7 @@ def test_clipping_that_never_bites_leaves_the_round_of_pipelines(start):
 
 @pytest.mark.slow
 def test_clipping_that_never_bites_leaves_a_round_by_1f1b(start):
-    segments = jnp.array([[1, 1], [0, 2], [2, 0]])
+    segments = jnp.array([[1, 0], [0, 1], [1, 0]])
     batches, outcome = make_batches(2), in_pipelines(0.4, segments)
     expected, _ = PIPELINES.round(PIPELINES.init(start), batches, outcome, KEY, 0)
     everywhere = NamedSharding(make_pipeline_mesh(CLUSTERS, 2), PartitionSpec())
@@ -109,6 +109,7 @@ def test_clipping_that_never_bites_leaves_a_round_by_1f1b(start):
     assert_close(found, expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_no_cluster_moves_a_round_of_clients_beyond_its_share(start):
     """Whole models; the data of each cluster in turn are others, or none."""
     learner, batches = clusters_private(CLIENTS, clip_norm=CLIP), make_batches(1)
@@ -170,7 +171,7 @@ def test_clients_take_the_noisy_mean_of_clipped_gradients(start):
     assert spread == pytest.approx(deviation, rel=0.08)
 
     erased, _ = examples_private(z).round(state, batches, at_clients(1.0), KEY, 0)
-    jax.tree.map(np.testing.assert_array_equal, erased.params, start)
+    assert np.abs(flat_vector(change(erased.params, start))).max() < 1e-6
 
 
 def flat_vector(tree):
