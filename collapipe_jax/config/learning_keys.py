@@ -320,10 +320,10 @@ LEARNING_KEYS: dict[str, Any] = {
             why="as `clip_norm`, but of a gradient",
         ),
         examples_at_once=key(
-            16,
+            1,
             "examples of which a client holds the gradients at once, of `example`; 0 holds all",
             ">= 0",
-            why="memory is a model for each of them; more gains little time",
+            why="the fastest on a CPU (docs/how-to/privacy.md); memory is a model for each of them",
         ),
     ),
     "evaluation": section(

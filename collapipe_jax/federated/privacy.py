@@ -19,7 +19,6 @@ from flax import struct
 from jaxtyping import Array, Float, Key, PyTree, UInt32
 
 from collapipe_jax.federated.aggregation import aggregate
-from collapipe_jax.models.layers import Params
 
 UNITS = ("cluster", "example")
 """Whose data a run protects."""
@@ -43,7 +42,7 @@ class ClusterPrivacy:
 
     def step(
         self,
-        start: Params,
+        start: PyTree[Float[Array, "..."]],
         copies: PyTree[Float[Array, "N ..."]],
         shares: Float[Array, " N"],
         key: Key[Array, ""],
