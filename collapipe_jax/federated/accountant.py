@@ -38,7 +38,7 @@ def is_installed() -> bool:
 
 
 def epsilon_of(noise_multiplier: float, releases: float, delta: float) -> float:
-    """Epsilon of so many releases at ``delta``."""
+    """Epsilon of so many releases at ``delta``. Source: docs/theory.md (T27)."""
     import dp_accounting  # takes a second to load
 
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / math.sqrt(releases), delta))

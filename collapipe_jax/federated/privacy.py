@@ -5,7 +5,7 @@ nothing else differs. A unit is a cluster or an example. Denominators are fixed 
 data change, so a release moves by at most the clipping norm times the unit's share. Numbers of
 samples, shares and decisions of the network are taken as public.
 
-Source: docs/theory.md, Privacy; Abadi et al. 1607.00133, McMahan et al. 1710.06963.
+Source: Abadi et al. 1607.00133, McMahan et al. 1710.06963; proofs in docs/theory.md.
 """
 
 from collections.abc import Callable
@@ -144,7 +144,10 @@ def clipped_sum(
 
 
 def sensitivity(clip_norm: Any, largest_share: Any) -> Any:
-    """``C max_n w_n``: how far a unit's data move a mean with fixed denominators."""
+    """``C max_n w_n``: how far a unit's data move a mean with fixed denominators.
+
+    Source: docs/theory.md (T26).
+    """
     return clip_norm * largest_share
 
 
