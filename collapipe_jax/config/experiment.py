@@ -56,7 +56,6 @@ class Experiment:
     erasure_law: ErasureLaw
     system: EdgeSystem
     policy: Policy
-    account: Account | None  # of privacy, where a run has any
 
     @property
     def task(self) -> Task:
@@ -64,13 +63,19 @@ class Experiment:
         return find_task(self.config["task"]["kind"])
 
     @functools.cached_property
+    def account(self) -> Account | None:
+        """What the run spends of privacy, if it has any."""
+        return account_of(self.config, self.cluster_indices)
+
+    @functools.cached_property
     def learner(self) -> Learner:
         """The way of learning for the policy's decisions."""
+        privacy = privacy_rules(self.config, self.account, self.cluster_weight)
         shared = {
             "cluster_weight": jnp.asarray(self.cluster_weight, jnp.float32),
             "model": self.objective.model,
             "optimizers": self.optimizers,
-            "rules": self.rules,
+            "rules": dataclasses.replace(self.rules, **privacy),
         }
         if not policy_entry(self.config["policy"]["name"]).by_clients:
             return PipelineLearner(execution=self.execution, erasure_law=self.erasure_law, **shared)
@@ -127,7 +132,6 @@ def build_experiment(
     )
     sizes = np.array([len(indices) for indices in cluster_indices])
     weight = sizes / sizes.sum()
-    account = account_of(config, cluster_indices)
     return Experiment(
         config=config.to_dict(),
         corpus=corpus,
@@ -135,7 +139,7 @@ def build_experiment(
         cluster_indices=cluster_indices,
         cluster_weight=weight,
         optimizers=optimizers,
-        rules=build_rules(config, **privacy_rules(config, account, weight)),
+        rules=build_rules(config),
         execution=_build_execution(config),
         erasure_law=ErasureLaw(
             per_round=training.erased_together == "round",
@@ -143,7 +147,6 @@ def build_experiment(
         ),
         system=build_system(config, weight),
         policy=make_policy(**config.policy),
-        account=account,
     )
 
 
@@ -275,8 +278,8 @@ def at_rate(experiment: Experiment, multiple: float) -> Experiment:
     return dataclasses.replace(experiment, config=config.to_dict(), optimizers=optimizers)
 
 
-def build_rules(config: Config, **privacy: Any) -> Rules:
-    """Rules of clients and server besides their optimisers, and those of ``privacy_rules``."""
+def build_rules(config: Config) -> Rules:
+    """Rules of clients and server besides their optimisers and privacy."""
     training = config.training
     factor = training.embedding_rate_factor
     return Rules(
@@ -285,5 +288,4 @@ def build_rules(config: Config, **privacy: Any) -> Rules:
         server_average=training.server_average or None,
         control_variates=training.control_variates,
         client_moments=training.client_moments,
-        **privacy,
     )

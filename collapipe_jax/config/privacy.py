@@ -80,15 +80,18 @@ def _check_clusters(config: Known, step: Step) -> None:
 def _check_examples(config: Known, step: Step) -> None:
     """Refuse learning in which no client has a gradient of a single example."""
     with step():
-        policy = config["policy.name"]
-        if not policy_entry(policy).by_clients:
-            problem = f"devices of {policy} know gradients of micro-batches alone"
-            remedy = "Give cluster, or a data-parallel policy such as control_unit_fl"
-            raise InputError("privacy.unit", "example", problem, remedy)
+        _check_policy(config["policy.name"])
     with step():
         if (buckets := config["training.length_buckets"]) > 1:
             problem = "an example's length then decides which others are in its batch"
             raise InputError("training.length_buckets", buckets, problem, "Give 1")
+
+
+def _check_policy(policy: str) -> None:
+    if not policy_entry(policy).by_clients:
+        problem = f"devices of {policy} know gradients of micro-batches alone"
+        remedy = "Give cluster, or a data-parallel policy such as control_unit_fl"
+        raise InputError("privacy.unit", "example", problem, remedy)
 
 
 def account_of(config: Any, cluster_indices: Sequence[np.ndarray]) -> Account | None:
@@ -103,6 +106,7 @@ def account_of(config: Any, cluster_indices: Sequence[np.ndarray]) -> Account | 
         return None
     rounds, local_steps = training["rounds"], training["local_steps"]
     if privacy["unit"] == "example":
+        _check_policy(config["policy"]["name"])  # which a study may have changed
         sizes = rounds, local_steps, training["batch"]
         releases = example_releases(config["seed"], cluster_indices, *sizes)
     else:

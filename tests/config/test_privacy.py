@@ -1,11 +1,13 @@
 """What a configuration with privacy refuses, and the noise that it asks for."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from support import tiny_run
 
 from collapipe_jax.config import privacy as config_privacy
-from collapipe_jax.config.experiment import build_experiment, check_experiment
+from collapipe_jax.config.experiment import build_experiment, build_rules, check_experiment
 from collapipe_jax.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("no_data")
@@ -68,7 +70,7 @@ def test_a_missing_accountant_is_told_before_training(monkeypatch):
 def test_without_privacy_nothing_is_spent():
     experiment = build_experiment(tiny_run.get_config())
     assert experiment.account is None
-    assert experiment.rules.cluster_privacy is experiment.rules.example_privacy is None
+    assert experiment.learner.rules == experiment.rules == build_rules(tiny_run.get_config())
 
 
 def test_a_target_of_epsilon_sets_the_noise():
@@ -76,9 +78,13 @@ def test_a_target_of_epsilon_sets_the_noise():
     experiment = build_experiment(
         make_config({"privacy.epsilon": 3.0, "training.embedding_rate_factor": 1.0})
     )
-    account, rule = experiment.account, experiment.rules.cluster_privacy
+    account, rule = experiment.account, experiment.learner.rules.cluster_privacy
     np.testing.assert_array_equal(account.releases, 3.0 * np.arange(1, 7))
     assert account.epsilon(6) == pytest.approx(3.0, rel=1e-6)
     assert account.epsilon(3) < 3.0
     assert rule.noise_multiplier == account.noise_multiplier > 1.0
     assert rule.largest_share == experiment.cluster_weight.max()
+    config = experiment.config | {"training": experiment.config["training"] | {"rounds": 12}}
+    longer = dataclasses.replace(experiment, config=config)
+    assert longer.account.epsilon(12) == pytest.approx(3.0, rel=1e-6)
+    assert longer.learner.rules.cluster_privacy.noise_multiplier > rule.noise_multiplier
