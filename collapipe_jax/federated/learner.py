@@ -184,6 +184,8 @@ def learn_round(
 ) -> tuple[LearningState, LearningReport]:
     """One round; without a share, a client contributes nothing and keeps its own state.
 
+    With ``Rules.cluster_privacy`` the server takes its noisy steps whoever is there.
+
     The server's step is on the pseudo-gradient "before less mean" (Reddi et al. 2003.00295);
     ``optax.sgd(1.0)`` is plain averaging.
 

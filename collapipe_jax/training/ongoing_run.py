@@ -317,9 +317,9 @@ class OngoingRun:
         """Loss and scores on the validation set; not a number in rounds without."""
         loss, score, evaluation = np.nan, np.float32(np.nan), self.experiment.config["evaluation"]
         clusters = np.full(len(self.experiment.cluster_weight), np.nan, np.float32)
-        is_due = params is not None and self._is_due(index, evaluation["every_rounds"])
-        if params is not None and is_due:
-            scored = params(scored=True)
+        due = params if params and self._is_due(index, evaluation["every_rounds"]) else None
+        if due is not None:
+            scored = due(scored=True)
             loss, score = map(np.float32, self.experiment.objective.validate(scored))
             if self._best is not None and self._merit(score) > self.history.best_merit:
                 self._best = _copied(split(scored)[0])
@@ -327,7 +327,7 @@ class OngoingRun:
                 clusters = cluster_scores(self.experiment, scored)
         found: Metrics = {"validation_loss": np.float32(loss), "score": score}
         if (account := self.experiment.account) is not None:
-            found["epsilon"] = np.float64(account.epsilon(index + 1) if is_due else np.nan)
+            found["epsilon"] = np.float64(account.epsilon(index + 1) if due else np.nan)
         return found | ({"cluster_scores": clusters} if evaluation["by_cluster"] else {})
 
     def _estimate(self, index: int, params: Callable[..., Params] | None) -> Metrics:
