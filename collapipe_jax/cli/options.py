@@ -40,6 +40,7 @@ _EXTRAS = {
     "matplotlib": "figures",
     "tensorboardX": "tensorboard",
     "submitit": "cluster",
+    "dp_accounting": "privacy",
 }
 """Extras of the package by the modules that they bring."""
 

@@ -17,8 +17,10 @@ from collapipe_jax.config.checks import check_needs, check_values
 from collapipe_jax.config.default import KEYS, Config
 from collapipe_jax.config.keys import Key
 from collapipe_jax.config.memory import check_training_memory
+from collapipe_jax.config.privacy import account_of, check_privacy, privacy_rules
 from collapipe_jax.config.system import build_system
 from collapipe_jax.errors import InputError, Known, Step, collect, under_keys
+from collapipe_jax.federated.accountant import Account
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.federated.erasures import ErasureLaw
 from collapipe_jax.federated.learner import Learner
@@ -62,13 +64,19 @@ class Experiment:
         return find_task(self.config["task"]["kind"])
 
     @functools.cached_property
+    def account(self) -> Account | None:
+        """What the run spends of privacy, if it has any."""
+        return account_of(self.config, self.cluster_indices)
+
+    @functools.cached_property
     def learner(self) -> Learner:
         """The way of learning for the policy's decisions."""
+        privacy = privacy_rules(self.config, self.account, self.cluster_weight)
         shared = {
             "cluster_weight": jnp.asarray(self.cluster_weight, jnp.float32),
             "model": self.objective.model,
             "optimizers": self.optimizers,
-            "rules": self.rules,
+            "rules": dataclasses.replace(self.rules, **privacy),
         }
         if not policy_entry(self.config["policy"]["name"]).by_clients:
             return PipelineLearner(execution=self.execution, erasure_law=self.erasure_law, **shared)
@@ -203,6 +211,8 @@ def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Ste
         check_needs(fine, step)
     _check_trainable(fine, step)
     with step():
+        check_privacy(fine, step)
+    with step():
         find_task(fine["task.kind"]).make_sizes(_sections(fine)[1])
     return fine
 
@@ -270,7 +280,7 @@ def at_rate(experiment: Experiment, multiple: float) -> Experiment:
 
 
 def build_rules(config: Config) -> Rules:
-    """Rules of clients and server besides their optimisers."""
+    """Rules of clients and server besides their optimisers and privacy."""
     training = config.training
     factor = training.embedding_rate_factor
     return Rules(

@@ -5,6 +5,7 @@ from typing import Any
 from collapipe_jax.config.keys import key, own_seed, section
 from collapipe_jax.cost.workload import Workload
 from collapipe_jax.federated.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
+from collapipe_jax.federated.privacy import UNITS
 from collapipe_jax.federated.rules import CLIENT_MOMENTS
 from collapipe_jax.models.bert import HEADS, POOLINGS
 from collapipe_jax.models.config import (
@@ -271,6 +272,58 @@ LEARNING_KEYS: dict[str, Any] = {
             "off, and takes those of the last round",
             _RATE,
             why="off; 0.9 averages some 10 rounds",
+        ),
+    ),
+    "privacy": section(
+        seed=own_seed("noise of privacy, which is as secret as the data"),
+        epsilon=key(
+            0.0,
+            "epsilon of the whole run, to which the noise is set; 0 leaves it to "
+            "`noise_multiplier`",
+            ">= 0",
+            symbol=r"\epsilon",
+            why="off (docs/how-to/privacy.md)",
+        ),
+        noise_multiplier=key(
+            0.0,
+            "deviation of the noise over the sensitivity; 0 and no `epsilon` is no privacy",
+            ">= 0",
+            symbol="z",
+            why="off",
+        ),
+        delta=key(
+            1e-5,
+            "chance with which `epsilon` may fail, far below one over the number of units",
+            "> 0 and < 1",
+            symbol=r"\delta",
+            why="usual for up to some 10 000 units",
+        ),
+        unit=key(
+            "cluster",
+            "whose data are protected: those of a `cluster`, by a server that is trusted, or an "
+            "`example`, by its own client, of data-parallel policies",
+            choices=UNITS,
+            why="a cluster's texts are mostly of one owner",
+        ),
+        clip_norm=key(
+            1.0,
+            "largest norm of a client's step in a round, or of an example's gradient",
+            "> 0",
+            symbol="C",
+            why="no value fits all: the usual start is the median of the norms without privacy",
+        ),
+        decoder_clip_norm=key(
+            1.0,
+            "largest norm of a cluster's gradient by the decoder at the server; of pipelines",
+            "> 0",
+            symbol="C_d",
+            why="as `clip_norm`, but of a gradient",
+        ),
+        examples_at_once=key(
+            1,
+            "examples of which a client holds the gradients at once, of `example`; 0 holds all",
+            ">= 0",
+            why="the fastest on a CPU (docs/how-to/privacy.md); memory is a model for each of them",
         ),
     ),
     "evaluation": section(

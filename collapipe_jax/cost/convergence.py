@@ -69,24 +69,43 @@ def _less_absorbed(total: _Scalar, absorbed: _Scalar, closes: Bool[Array, ""]) -
     return jnp.where(closes, total / jnp.where(closes, 1.0 - absorbed, 1.0), jnp.inf)
 
 
-def one_step_bound(learning: Learning, descent: DescentSettings) -> _Scalar:
+def privacy_noise(
+    descent: DescentSettings, added_variance: Array | float, local_steps: Array | int = 1
+) -> _Scalar:
+    """What noise on the server's step adds to a bound, docs/theory.md (T24).
+
+    ``added_variance`` is that of a round's noise, the sum over all coordinates. It counts where
+    clipping leaves every cluster's step as it is.
+    """
+    return jnp.asarray(descent.smoothness * added_variance / (descent.step_size * local_steps))
+
+
+def one_step_bound(
+    learning: Learning, descent: DescentSettings, added_variance: Array | float = 0.0
+) -> _Scalar:
     """Bound at one local step a round. Source: docs/system-model.md (18).
 
-    It is infinite for steps longer than :func:`longest_step`.
+    It is infinite for steps longer than :func:`longest_step`. ``added_variance`` is as in
+    :func:`privacy_noise`.
     """
     divergence = _divergence(learning, descent)
     floor = descent.smoothness * descent.step_size * divergence
     start = 2.0 * descent.start_gap / (descent.step_size * descent.rounds)
     longest = longest_step(learning, descent)
-    return jnp.where(descent.step_size <= longest * (1.0 + 1e-6), start + floor, jnp.inf)
+    total = start + floor + privacy_noise(descent, added_variance)
+    return jnp.where(descent.step_size <= longest * (1.0 + 1e-6), total, jnp.inf)
 
 
 def local_steps_bound(
-    learning: Learning, descent: DescentSettings, local_steps: Array | int
+    learning: Learning,
+    descent: DescentSettings,
+    local_steps: Array | int,
+    added_variance: Array | float = 0.0,
 ) -> _Scalar:
     """Bound with clusters that drift apart over ``H`` local steps, docs/theory.md (T12).
 
     What is bounded is the gradient at the clusters' weighted mean, over all local steps.
+    ``added_variance`` is as in :func:`privacy_noise`.
     """
     weight = learning.cluster_weight
     spread = weight * (1.0 - weight)
@@ -106,6 +125,7 @@ def local_steps_bound(
         2.0 * descent.start_gap / (descent.step_size * local_steps * descent.rounds)
         + relative * jnp.sum(weight**2 * noise)
         + drift * (jnp.sum(spread * noise) + heterogeneity)
+        + privacy_noise(descent, added_variance, local_steps)
     )
     closes = (relative <= 1.0) & (growth < 1.0) & (absorbed < 1.0)
     return _less_absorbed(total, absorbed, closes)

@@ -113,11 +113,19 @@ class DataParallelLearner:
             )[:, 0]
             own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
             own = spread(own, (COPY, EXAMPLE))
-            gradient = jax.grad(self._loss, has_aux=True)
-            axes = 0, None, 0, 0, 0, 0, None
-            gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=axes)(
-                clients, base, own, ids, counted, survival, dropout_key
-            )
+            if self.rules.example_privacy is None:
+                gradient = jax.grad(self._loss, has_aux=True)
+                axes = 0, None, 0, 0, 0, 0, None
+                gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=axes)(
+                    clients, base, own, ids, counted, survival, dropout_key
+                )
+            else:
+                # One client after the other: a CPU is slow at many small products at once.
+                keys = jax.random.split(step_key, shares.size)
+                gradients, (loss_sum, token_count) = jax.lax.map(
+                    lambda each: self._private_gradient(base, dropout_key, *each),
+                    (clients, own, ids, counted, survival, keys),
+                )
             count = jnp.where(shares > 0.0, counted.sum(1), 0)
             erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
             return StepGradients(gradients, decoder, loss_sum, token_count, erased_fraction)
@@ -168,6 +176,33 @@ class DataParallelLearner:
         tokens = jnp.where(counted, tokens, 0.0)
         loss = loss_per_token(losses, tokens, jnp.where(counted, survival, 0.0))
         return loss, (jnp.where(counted, losses, 0.0).sum(), tokens.sum())
+
+    def _private_gradient(
+        self,
+        base: Params,
+        dropout_key: Array,
+        own: Params,
+        batch: Batch,
+        ids: Array,
+        counted: Array,
+        survival: Array,
+        key: Array,
+    ) -> tuple[Params, tuple[Array, Array]]:
+        """As the gradient of ``_loss`` by ``own``, but the noisy mean of clipped gradients.
+
+        An example's loss is the mean over its tokens, whatever the lengths of others.
+        """
+
+        def gradient_of(example: tuple) -> tuple[Params, tuple[Array, Array]]:
+            row = jax.tree.map(lambda leaf: leaf[None], example)
+            everything = jnp.ones(())
+            gradient = jax.grad(self._loss, has_aux=True)
+            return gradient(own, base, *row, everything, dropout_key)
+
+        found, sums = self.rules.example_privacy.gradient(
+            gradient_of, (batch, ids, counted), counted.sum(), key
+        )
+        return jax.tree.map(lambda leaf: survival * leaf, found), sums
 
 
 def _client_shares(weights: Array, samples: Array) -> Array:

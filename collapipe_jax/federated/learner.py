@@ -135,6 +135,11 @@ class Participation(NamedTuple):
     # Which parameters a client sends, broadcast with the leaves; None where these are all
     sent: Params | None = None
 
+    @property
+    def fixed_shares(self) -> Array:
+        """Shares of the weight of all clients: who sits out changes no other's."""
+        return self.shares * self.presence
+
 
 class Method(NamedTuple):
     """How a round is computed."""
@@ -147,7 +152,8 @@ class StepGradients(NamedTuple):
     """Gradients of a local step."""
 
     clients: Params  # of every client's copy, leaves ``[N, ...]``
-    # Of the one decoder, weighted mean over the participants; None without it
+    # Of the one decoder, weighted mean over the participants; of every cluster, ``[N, ...]``, where
+    # ``Rules.cluster_privacy`` clips them; None without it
     decoder: Params | None
     loss_sum: Array  # ``[N]``, without erasure weights
     token_count: Array  # ``[N]``, of erased examples too
@@ -193,7 +199,8 @@ def learn_round(
 ) -> tuple[LearningState, LearningReport]:
     """One round; without a share, a client contributes nothing and keeps its own state.
 
-    A round whose secure aggregation fails changes nothing.
+    A round whose secure aggregation fails changes nothing. With ``Rules.cluster_privacy`` the
+    server takes its noisy steps whoever is there.
 
     The server's step is on the pseudo-gradient "before less mean" (Reddi et al. 2003.00295);
     ``optax.sgd(1.0)`` is plain averaging.
@@ -207,19 +214,20 @@ def learn_round(
       key, index: as in ``Learner``.
     """
     optimizers, rules = method
-    shares = participation.shares
+    shares, privacy = participation.shares, rules.cluster_privacy
     anyone = (shares > 0.0).any()
     local, gradient_sum, report = _local_steps(
-        gradients_of, state, shares, method, batches, key, index
+        gradients_of, state, participation, method, batches, key, index
     )
     (copies, moments), (decoder, decoder_optimizer) = local
     steps = jax.tree.leaves(batches)[0].shape[0]
     # Numbers up to that of the steps make the keys of steps and of the round's erasures.
-    secure_key = jax.random.fold_in(key, steps + 1)
-    clients = shares, participation.met, participation.sent
-    step, secure = server_step(rules, state.client, copies, *clients, secure_key)
+    server_key = jax.random.fold_in(key, steps + 1)
+    clients = shares, participation.fixed_shares, participation.met, participation.sent
+    step, secure = server_step(rules, state.client, copies, *clients, server_key)
     before = state.client, state.server_optimizer
-    client, server_optimizer = apply_gradient(optimizers.server, step, before, index, anyone)
+    counts = anyone if privacy is None else True  # a noisy step does not tell who was there
+    client, server_optimizer = apply_gradient(optimizers.server, step, before, index, counts)
     if rules.client_moments == "average":
         moments = averaged_moments(moments, shares, anyone)
     elif rules.client_moments == "reset":
@@ -240,7 +248,7 @@ def learn_round(
 def _local_steps(
     gradients_of: GradientsOf,
     state: LearningState,
-    shares: Array,
+    participation: Participation,
     method: Method,
     batches: Batch,
     key: Array,
@@ -253,6 +261,7 @@ def _local_steps(
       copy's gradients, None without control variates; and the report.
     """
     optimizers, rules = method
+    shares, privacy = participation.shares, rules.cluster_privacy
     participates = shares > 0.0
     anyone, count = participates.any(), shares.size
 
@@ -268,7 +277,11 @@ def _local_steps(
             descended, client, number, participates
         )
         if found.decoder is not None:
-            server = apply_gradient(optimizers.decoder, found.decoder, server, number, anyone)
+            counts = anyone
+            if privacy is not None:
+                released = found.decoder, participation.fixed_shares, step_key
+                found, counts = found._replace(decoder=privacy.decoder_gradient(*released)), True
+            server = apply_gradient(optimizers.decoder, found.decoder, server, number, counts)
         if gradient_sum is not None:
             gradient_sum = jax.tree.map(jnp.add, gradient_sum, found.clients)
         gradient = aggregate(found.clients, shares), found.decoder

@@ -122,8 +122,11 @@ class PipelineLearner:
             self.erasure_law, erasure_key, round_key, batch_size, *drawn
         )
         keys = jax.vmap(example_keys, in_axes=(None, 0))(key, ids)
-        interleaved = self.execution.schedule == "1f1b"
-        gradients_of = self._by_micro_batch if interleaved else self._by_mini_batch
+        gradients_of = self._by_mini_batch
+        if self.execution.schedule == "1f1b":
+            gradients_of = self._by_micro_batch
+        elif self.rules.cluster_privacy is not None:
+            gradients_of = self._by_cluster
         data = batch, keys, example_weights
         found = gradients_of(outcome, shares, clients, decoder, base, data)
         counted = shares > 0.0
@@ -137,6 +140,19 @@ class PipelineLearner:
             return self.model.embed(join(own, base["embedding"]), *rest)
 
         return jax.vmap(embed)(clients["embedding"], batch, keys)
+
+    def _encoded(
+        self,
+        outcome: PipelineOutcome,
+        base: Params,
+        batch: Batch,
+        keys: Array | None,
+        clients: Params,
+    ) -> Array:
+        """Activations ``[N, B, S, h]`` that reach the edge server."""
+        x, mask = self._embedded(clients, base, batch, keys)
+        rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
+        return encode_clusters(clients["encoder"], self.model.sizes, *rest, base["encoder"])
 
     def _by_mini_batch(
         self,
@@ -158,11 +174,6 @@ class PipelineLearner:
         def flat(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
 
-        def encode(clients: Params) -> Array:
-            x, mask = self._embedded(clients, base, batch, keys)
-            rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
-            return encode_clusters(clients["encoder"], model.sizes, *rest, base["encoder"])
-
         def server_loss(encoded: Array, decoder: Params) -> tuple[Array, tuple[Array, Array]]:
             encoded = spread(encoded, (COPY, EXAMPLE))
             found = model.losses(decoder, flat(encoded), flat(batch), flat(keys))
@@ -170,12 +181,38 @@ class PipelineLearner:
             cluster_loss = loss_per_token(losses, tokens, example_weights)
             return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))
 
+        encode = partial(self._encoded, outcome, base, batch, keys)
         encoded, send_back = jax.vjp(encode, clients)
         server_gradients = jax.grad(server_loss, argnums=(0, 1), has_aux=True)
         (sent, decoder_gradient), sums = server_gradients(encoded, decoder)
         scale = 1.0 / jnp.where(shares > 0.0, shares, 1.0)
         (client_gradient,) = send_back(sent * scale[:, None, None, None])
         return client_gradient, decoder_gradient, *sums
+
+    def _by_cluster(
+        self,
+        outcome: PipelineOutcome,
+        shares: Array,
+        clients: Params,
+        decoder: Params,
+        base: Params,
+        data: tuple,
+    ) -> tuple[Params, Params, Array, Array]:
+        """As ``_by_mini_batch``, with every cluster's own gradient by the decoder."""
+        del shares
+        batch, keys, example_weights = data
+
+        def loss(encoded: Array, decoder: Params, *own: Any) -> tuple[Array, tuple[Array, Array]]:
+            batch, keys, weights = own
+            losses, tokens = self.model.losses(decoder, encoded, batch, keys)
+            return loss_per_token(losses, tokens, weights), (losses.sum(), tokens.sum())
+
+        encode = partial(self._encoded, outcome, base, batch, keys)
+        encoded, send_back = jax.vjp(encode, clients)
+        gradients = jax.vmap(jax.grad(loss, (0, 1), has_aux=True), (0, None, 0, 0, 0))
+        (sent, found), sums = gradients(encoded, decoder, batch, keys, example_weights)
+        (client_gradient,) = send_back(sent)
+        return client_gradient, found, *sums
 
     def _by_micro_batch(
         self,
@@ -214,4 +251,6 @@ class PipelineLearner:
             found, jnp.maximum(tokens, 1.0)
         )
         (client_gradient,) = pull_back((found.slots, found.x))
-        return client_gradient, aggregate(found.head, shares), loss_sum, tokens
+        is_private = self.rules.cluster_privacy is not None
+        decoder_gradient = found.head if is_private else aggregate(found.head, shares)
+        return client_gradient, decoder_gradient, loss_sum, tokens

@@ -31,6 +31,9 @@ class Rules:
     secure_aggregation: SecureAggregation | None = None
     # Whether control variates correct the gradients, as in ``control_variates`` (SCAFFOLD)
     control_variates: bool = struct.field(pytree_node=False, default=False)
+    # ``privacy.ClusterPrivacy`` and ``privacy.ExamplePrivacy``, at most one of them
+    cluster_privacy: Any = None
+    example_privacy: Any = None
     # One of :data:`CLIENT_MOMENTS`. Those of a client that sits out share its fate
     client_moments: str = struct.field(pytree_node=False, default="keep")
 

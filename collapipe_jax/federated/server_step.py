@@ -18,6 +18,7 @@ def server_step(
     before: Params,
     copies: Params,
     shares: Float[Array, " N"],
+    fixed_shares: Float[Array, " N"],
     met: Mapping[str, Bool[Array, "N V"]],
     sent: PyTree[Bool[Array, "..."]] | None,
     key: Key[Array, ""],
@@ -29,12 +30,16 @@ def server_step(
       before: global parameters at the start of the round.
       copies: of the clients after it, leaves ``[N, ...]``.
       shares: as in ``federated``.
+      fixed_shares: the same without rescaling to the participants; for noise of privacy.
       met: rows of tables that every client read; they are averaged over those that read them.
       sent: which parameters clients send; the others are the server's, which averages them itself.
-      key: of secure aggregation.
+      key: of secure aggregation, or of noise.
     """
     if rules.secure_aggregation is None:
-        step, report = jax.tree.map(jnp.subtract, before, aggregate(copies, shares)), None
+        if rules.cluster_privacy is None:
+            step, report = jax.tree.map(jnp.subtract, before, aggregate(copies, shares)), None
+        else:
+            step, report = rules.cluster_privacy.step(before, copies, fixed_shares, key), None
         by_row = {table: row_shares(rows, shares) for table, rows in met.items()}
     else:
         updates = jax.tree.map(lambda own, start: own - start[None], copies, before)

@@ -136,6 +136,7 @@ def summarise(
         },
         "rounds_with_absent_clusters": int(history["absent"].any(axis=1).sum()),
         **_failed_rounds(history),
+        **_privacy(experiment, len(history["score"])),
         **_scored_round(experiment, history),
         **last_constants(history, experiment.config["training"]["client_learning_rate"]),
     }
@@ -157,6 +158,20 @@ def _scored_round(experiment: Experiment, history: Mapping[str, np.ndarray]) -> 
     if "cluster_scores" in history:
         found["cluster_scores"] = history["cluster_scores"][scored].tolist()
     return found
+
+
+def _privacy(experiment: Experiment, rounds: int) -> dict[str, Any]:
+    """What a run of so many rounds has spent; empty without privacy."""
+    if (account := experiment.account) is None:
+        return {}
+    spent = {
+        "unit": account.unit,
+        "epsilon": account.epsilon(rounds),
+        "delta": account.delta,
+        "noise_multiplier": account.noise_multiplier,
+        "releases": float(account.releases[rounds - 1]),
+    }
+    return {"privacy": spent}
 
 
 def _left_out(history: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -149,6 +149,8 @@ class OngoingRun:
                 opened.enter_context(alone(folder))
                 remove_partials(folder)
                 more = added_rounds(read_settings(folder), experiment.config)
+                if more and resume:
+                    _check_added(experiment)
                 return str(open_workdir(folder, experiment.config, resume)), more
 
             # The other hosts may not look before the first has taken the folder.
@@ -315,14 +317,17 @@ class OngoingRun:
         """Loss and scores on the validation set; not a number in rounds without."""
         loss, score, evaluation = np.nan, np.float32(np.nan), self.experiment.config["evaluation"]
         clusters = np.full(len(self.experiment.cluster_weight), np.nan, np.float32)
-        if params and self._is_due(index, evaluation["every_rounds"]):
-            scored = params(scored=True)
+        due = params if params and self._is_due(index, evaluation["every_rounds"]) else None
+        if due is not None:
+            scored = due(scored=True)
             loss, score = map(np.float32, self.experiment.objective.validate(scored))
             if self._best is not None and self._merit(score) > self.history.best_merit:
                 self._best = _copied(split(scored)[0])
             if evaluation["by_cluster"]:
                 clusters = cluster_scores(self.experiment, scored)
-        found = {"validation_loss": np.float32(loss), "score": score}
+        found: Metrics = {"validation_loss": np.float32(loss), "score": score}
+        if (account := self.experiment.account) is not None:
+            found["epsilon"] = np.float64(account.epsilon(index + 1) if due else np.nan)
         return found | ({"cluster_scores": clusters} if evaluation["by_cluster"] else {})
 
     def _estimate(self, index: int, params: Callable[..., Params] | None) -> Metrics:
@@ -337,6 +342,15 @@ class OngoingRun:
     def _is_due(self, index: int, every: int) -> bool:
         """Whether something due every so many rounds, and in the last one, is due in a round."""
         return (index + 1) % every == 0 or index + 1 == self.rounds
+
+
+def _check_added(experiment: Experiment) -> None:
+    """Refuse more rounds where the noise was set for fewer."""
+    if experiment.config["privacy"]["epsilon"]:
+        rounds = experiment.config["training"]["rounds"]
+        problem = "privacy.epsilon has set the noise of the first rounds for fewer"
+        remedy = "Restore the number, or train anew in another workdir"
+        raise InputError("training.rounds", rounds, problem, remedy)
 
 
 def _copied(params: Params | None) -> Params | None:

@@ -245,18 +245,7 @@ def _row(
     case: DescentCase, problem: Problem, trace: Trace, assumed: Trace | None
 ) -> dict[str, Any]:
     """Measured and bounded mean squared gradient of a case, as on file."""
-    values = np.asarray(trace.squared_gradient, np.float64)
-    measured = float(values.mean())
-    limit = float(stats.t.ppf(_CONFIDENCE, values.size - 1) * values.std(ddof=1))
-    limit /= math.sqrt(values.size)
-    most = bound(case, problem, trace)
-    row = case._asdict() | {
-        "measured": measured,
-        "measured_low": measured - limit,
-        "measured_high": measured + limit,
-        "bound": most,
-        "factor": most / measured,
-    }
+    row = case._asdict() | compared(trace, bound(case, problem, trace))
     if assumed is not None:
         # A mean over survivors descends the objective of other weights: by share and survival.
         survives = case.weight * (1.0 - case.loss_probability)
@@ -271,14 +260,31 @@ def _row(
     return row
 
 
+def compared(trace: Trace, most: float) -> dict[str, float]:
+    """Measured mean squared gradient of the repeats, its limits, and the bound over it."""
+    values = np.asarray(trace.squared_gradient, np.float64)
+    measured = float(values.mean())
+    limit = float(stats.t.ppf(_CONFIDENCE, values.size - 1) * values.std(ddof=1))
+    limit /= math.sqrt(values.size)
+    return {
+        "measured": measured,
+        "measured_low": measured - limit,
+        "measured_high": measured + limit,
+        "bound": most,
+        "factor": most / measured,
+    }
+
+
 def _distance(case: DescentCase, problem: Problem, trace: Trace) -> float:
     """Distance of the repeats' mean end from the optimum."""
     end = np.mean(trace.end, axis=0, dtype=np.float64)
     return float(np.linalg.norm(end - problem.optimum(case.weight)))
 
 
-def bound(case: DescentCase, problem: Problem, trace: Trace) -> float:
-    """The theorem for a case, docs/system-model.md (18) and its like of docs/theory.md.
+def constants(
+    case: DescentCase, problem: Problem, trace: Trace
+) -> tuple[Learning, convergence.DescentSettings]:
+    """What the theorems read of a case.
 
     Variance and heterogeneity are the largest that any of its repeats met, leaves ``[R, ...]``
     of the trace: the proofs use them nowhere else.
@@ -298,6 +304,13 @@ def bound(case: DescentCase, problem: Problem, trace: Trace) -> float:
         micro_batches=at.micro_batches,
         loss_probability=at.loss_probability,
     )
+    return learning, descent
+
+
+def bound(case: DescentCase, problem: Problem, trace: Trace) -> float:
+    """The theorem for a case, docs/system-model.md (18) and its like of docs/theory.md."""
+    at = case.setting
+    learning, descent = constants(case, problem, trace)
     if case.kind == "momentum":
         return float(_momentum_bound(learning, descent, at.momentum))
     if case.kind == "absence":
@@ -344,11 +357,12 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for steps in sorted({row["local_steps"] for row in rows}):
         some = [row for row in rows if row["local_steps"] == steps]
         lossless = [row for row in some if row["loss"] == 0.0]
-        summary[str(steps)] = {"without losses": _factors(lossless), "all": _factors(some)}
+        summary[str(steps)] = {"without losses": factors(lossless), "all": factors(some)}
     return summary
 
 
-def _factors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def factors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Where the bound holds, and its factor over what was measured."""
     if not rows:
         return {"settings": 0}
     factors = [row["factor"] for row in rows]
@@ -378,7 +392,7 @@ def _extensions_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         groups.setdefault(row["presence"] if row["kind"] == "absence" else momentum, []).append(row)
     cells = []
     for name, members in groups.items():
-        part = _factors(members)
+        part = factors(members)
         ends = f"{part['factor_min']:.1f}", f"{part['factor_max']:.1f}"
         cells.append((name, f"{part['holds']} of {part['settings']}", *ends))
     headings, title = ("of", "holds", "smallest", "largest"), "extensions, bound over measured"

@@ -19,6 +19,7 @@ from collapipe_jax.federated.erasures import (
     cluster_example_weights,
     sample_example_weights,
 )
+from collapipe_jax.federated.privacy import ClusterPrivacy
 
 CLUSTERS = 4
 DIMENSIONS = 10
@@ -187,6 +188,7 @@ class Setting:
     step_smoothness: Array  # eta L_s
     momentum: Array  # of the server's heavy ball
     present: Array  # who takes part, [S, N]: row t modulo S in round t
+    privacy: ClusterPrivacy | None = None  # clipping and noise of the server; everyone takes part
 
 
 class Trace(NamedTuple):
@@ -196,6 +198,7 @@ class Trace(NamedTuple):
     variance: Array  # largest of a sample's gradient, at any cluster's own point
     heterogeneity: Array  # largest |grad F_n - grad F|^2 of a cluster
     end: Array  # mean of the server's points over the second half of the rounds, [d]
+    longest_step: Array | float = 0.0  # of a cluster in a round, before clipping, with privacy
 
 
 @partial(
@@ -247,7 +250,12 @@ def _descend(
         moved, trace = jax.lax.fori_loop(0, local_steps, one_step, (everywhere, trace))
         present = setting.present[step % setting.present.shape[0]]
         weight = participating_weight(setting.weight, present)
-        velocity = setting.momentum * velocity + x - weight @ moved
+        step_back = x - weight @ moved
+        if (privacy := setting.privacy) is not None:
+            step_back = privacy.step(x, moved, weight, data_key)
+            longest = jnp.max(jnp.linalg.norm(moved - everywhere, axis=1))
+            trace = trace._replace(longest_step=jnp.maximum(trace.longest_step, longest))
+        velocity = setting.momentum * velocity + step_back
         x = x - velocity
         return x, velocity, trace._replace(end=trace.end + x * (step >= rounds // 2))
 

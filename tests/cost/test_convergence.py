@@ -16,6 +16,7 @@ from collapipe_jax.cost.convergence import (
     longest_step,
     momentum_bound,
     one_step_bound,
+    privacy_noise,
 )
 from collapipe_jax.cost.divergence import (
     Learning,
@@ -253,3 +254,20 @@ def test_drift_for_decisions_is_not_read():
     drifting = learning.replace(drift=local_steps_drift(0.01, 4, 0.7))
     assert one_step(learning=drifting) == one_step(learning=learning)
     assert several(4, learning=drifting) == several(4, learning=learning)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_noise_of_the_server_adds_its_term_and_none_adds_nothing(steps):
+    """By hand where nothing is lost; no other term sees it."""
+    learning, descent = make_learning(), make_descent(np.zeros(3), step_size=0.02)
+    variance = 0.3
+
+    def least(*noise):
+        if steps == 1:
+            return float(one_step_bound(learning, descent, *noise))
+        return float(local_steps_bound(learning, descent, steps, *noise))
+
+    assert least(0.0) == least()
+    expected = 2.0 * variance / (0.02 * steps)  # L_s d s^2 / (eta H)
+    assert least(variance) - least() == pytest.approx(expected, rel=1e-12)
+    assert float(privacy_noise(descent, variance, steps)) == pytest.approx(expected, rel=1e-12)
