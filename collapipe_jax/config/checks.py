@@ -226,6 +226,11 @@ def _check_rules(config: Known, step: Step) -> None:
             remedy = "Give 0, or set training.control_variates to False"
             raise InputError("training.proximal_weight", weight, problem, remedy)
     with step():
+        noise, policy = config["training.activation_noise"], config["policy.name"]
+        if noise and policy_entry(policy).by_clients:
+            problem = f"{policy} is no pipeline, whose activations it is for"
+            raise InputError("training.activation_noise", noise, problem, "Give 0")
+    with step():
         kind = config["task.kind"]
         if config["evaluation.by_cluster"] and not find_task(kind).scores_samples:
             problem = f"the score of {kind} is no mean over samples, which have shares by cluster"

@@ -287,6 +287,7 @@ def build_rules(config: Config) -> Rules:
         proximal_weight=training.proximal_weight or None,
         embedding_rate_factor=None if factor == 1.0 else factor,
         server_average=training.server_average or None,
+        activation_noise=training.activation_noise or None,
         secure_aggregation=_build_secure_aggregation(config),
         control_variates=training.control_variates,
         client_moments=training.client_moments,

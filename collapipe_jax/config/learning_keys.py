@@ -273,6 +273,13 @@ LEARNING_KEYS: dict[str, Any] = {
             _RATE,
             why="off; 0.9 averages some 10 rounds",
         ),
+        activation_noise=key(
+            0.0,
+            "deviation of the noise on activations that pipelines send to the edge server, over "
+            "their root mean square",
+            ">= 0",
+            why="off; docs/how-to/privacy.md has what it hides and what it costs",
+        ),
     ),
     "privacy": section(
         seed=own_seed("noise of privacy, which is as secret as the data"),

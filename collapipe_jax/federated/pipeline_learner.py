@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int, Key
 
+from collapipe_jax.federated.activation_noise import with_noise
 from collapipe_jax.federated.aggregation import aggregate, participant_shares
 from collapipe_jax.federated.erasures import ErasureLaw, cluster_example_weights, loss_per_token
 from collapipe_jax.federated.learner import (
@@ -116,7 +117,8 @@ class PipelineLearner:
         clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
         ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
         erasure_key, key = jax.random.split(step_key)
-        key = key if self.model.sizes.drops else None
+        drops = self.model.sizes.drops or self.rules.activation_noise is not None
+        key = key if drops else None
         drawn = outcome.micro_batches, outcome.loss_probability, shares
         example_weights = cluster_example_weights(
             self.erasure_law, erasure_key, round_key, batch_size, *drawn
@@ -152,7 +154,13 @@ class PipelineLearner:
         """Activations ``[N, B, S, h]`` that reach the edge server."""
         x, mask = self._embedded(clients, base, batch, keys)
         rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
-        return encode_clusters(clients["encoder"], self.model.sizes, *rest, base["encoder"])
+        encoded = encode_clusters(clients["encoder"], self.model.sizes, *rest, base["encoder"])
+        return encoded if keys is None else jax.vmap(self._sent)(encoded, keys)
+
+    def _sent(self, encoded: Array, keys: Array) -> Array:
+        """Activations ``[B, S, h]`` of a cluster as it sends them."""
+        noise = self.rules.activation_noise
+        return encoded if noise is None else with_noise(encoded, keys, noise)
 
     def _by_mini_batch(
         self,
@@ -238,6 +246,7 @@ class PipelineLearner:
 
         def loss(decoder: Params, encoded: Array, data: tuple) -> tuple[Array, tuple[Array, Array]]:
             batch, keys, example_weights = data
+            encoded = encoded if keys is None else self._sent(encoded, keys)
             losses, tokens = model.losses(decoder, encoded, batch, keys)
             return (example_weights * losses).sum(), (losses.sum(), tokens.sum())
 

@@ -29,6 +29,8 @@ class Rules:
     server_average: Any = None
     # How the server learns the mean of the updates without any single one
     secure_aggregation: SecureAggregation | None = None
+    # Deviation of the noise on activations of pipelines, as in ``activation_noise``
+    activation_noise: Any = None
     # Whether control variates correct the gradients, as in ``control_variates`` (SCAFFOLD)
     control_variates: bool = struct.field(pytree_node=False, default=False)
     # ``privacy.ClusterPrivacy`` and ``privacy.ExamplePrivacy``, at most one of them

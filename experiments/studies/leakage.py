@@ -8,7 +8,7 @@ server those behind the last block. It knows the tokens of some texts, here the 
 fits a linear probe to their activations: linear discriminant analysis, position by position. The
 table has the share of the tokens of test texts that the probe names, by the number of blocks before
 the activations. The last row is the most frequent token. Tokens of every text, such as [CLS], are
-not counted. Noise is Gaussian, with so many times the root mean square of the activations. Without
+not counted. Noise is that of ``training.activation_noise``, at every depth. Without
 ``model.pretrained`` the weights are fresh ones.
 """
 
@@ -18,10 +18,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Key
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.config.files import parse_overrides, read_config
+from collapipe_jax.federated.activation_noise import with_noise
 from collapipe_jax.models.encoder import encoder_block
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel
@@ -52,7 +55,7 @@ def main(argv: Sequence[str]) -> None:
     levels = read_numbers("--noise", given.noise)
     config = read_config(given.config, parse_overrides(overrides))
     objective = build_experiment(config).objective
-    model, rng = objective.model, np.random.default_rng(config.seed)
+    model, noise_key = objective.model, jax.random.key(config.seed)
     fresh = model.init(jax.random.key(seed_of(config, "model")))
     params = objective.starting_params(fresh)
     known, hidden = (
@@ -61,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
     )
     rows = []
     for depth in range(model.sizes.encoder_blocks + 1):
-        shares = [recovered_share(known, hidden, depth, level, rng) for level in levels]
+        shares = [recovered_share(known, hidden, depth, level, noise_key) for level in levels]
         rows.append([str(depth), *(f"{100 * share:.1f}" for share in shares)])
     guess = 100 * np.mean(hidden.tokens == np.bincount(known.tokens).argmax())
     rows.append(["none", *[f"{guess:.1f}"] * len(levels)])
@@ -90,7 +93,7 @@ def observe(model: SplitModel, params: Params, texts: Batch) -> Observed:
 
 
 def recovered_share(
-    known: Observed, hidden: Observed, depth: int, noise: float, rng: np.random.Generator
+    known: Observed, hidden: Observed, depth: int, noise: float, key: Key[Array, ""]
 ) -> float:
     """Share of the hidden tokens that a probe of the known ones names.
 
@@ -98,17 +101,17 @@ def recovered_share(
       known: what the probe is fitted to.
       hidden: what it reads.
       depth: number of blocks before the activations.
-      noise: standard deviation of Gaussian noise over the root mean square of activations.
-      rng: draws the noise.
+      noise: as ``training.activation_noise``.
+      key: draws the noise.
     """
-    scale = noise * np.sqrt(np.mean(known.activations[depth] ** 2))
 
-    def noisy(observed: Observed) -> np.ndarray:
-        x = observed.activations[depth]
-        return x + scale * rng.standard_normal(x.shape)
+    def noisy(observed: Observed, key: Array) -> np.ndarray:
+        x = jnp.asarray(observed.activations[depth], jnp.float32)
+        return np.asarray(with_noise(x[:, None], jax.random.split(key, len(x)), noise)[:, 0])
 
-    probe = fit_probe(noisy(known), known.tokens)
-    return float(np.mean(probe(noisy(hidden)) == hidden.tokens))
+    first, second = jax.random.split(key)
+    probe = fit_probe(noisy(known, first), known.tokens)
+    return float(np.mean(probe(noisy(hidden, second)) == hidden.tokens))
 
 
 def fit_probe(x: np.ndarray, tokens: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

@@ -37,6 +37,7 @@ def accountant(monkeypatch):
         (ON, "training.client_moments", "average"),
         (ON, "privacy.unit", "example"),
         (ON, "secure_aggregation.enabled", True),
+        ({"policy.name": "vanilla_fl"}, "training.activation_noise", 1.0),
         (ON | {"privacy.epsilon": 1.0}, "privacy.noise_multiplier", 2.0),
         (EXAMPLES, "training.length_buckets", 2),
         (EXAMPLES, "training.embedding_rate_factor", 0.0),

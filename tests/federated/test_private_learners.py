@@ -97,6 +97,36 @@ def test_clipping_that_never_bites_leaves_the_round_of_pipelines(start):
     assert optax.tree.norm(change(noisy.params, plain.params)) > 0.1
 
 
+def test_noise_on_activations_reaches_clusters_and_decoder(start):
+    state, batches, outcome = PIPELINES.init(start), make_batches(2), in_pipelines(0.4)
+    plain, _ = PIPELINES.round(state, batches, outcome, KEY, 0)
+
+    def learn(noise):
+        noisy = PIPELINES.replace(rules=Rules(activation_noise=jnp.float32(noise)))
+        return noisy.round(state, batches, outcome, KEY, 0)[0]
+
+    with compiles(PipelineLearner.round, 1):
+        silent, noisy = learn(0.0), learn(0.5)
+    assert_close(silent, plain, 1e-6)
+    for part in ("encoder", "decoder"):
+        assert optax.tree.norm(change(noisy.params[part], plain.params[part])) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "rules", [Rules(), Rules(activation_noise=0.5)], ids=["plain", "activation noise"]
+)
+def test_a_round_by_1f1b_is_that_of_one_mini_batch(start, rules):
+    segments = jnp.array([[1, 0], [0, 1], [1, 0]])
+    batches, outcome = make_batches(2), in_pipelines(0.4, segments)
+    learner = PIPELINES.replace(rules=rules)
+    expected, _ = learner.round(learner.init(start), batches, outcome, KEY, 0)
+    everywhere = NamedSharding(make_pipeline_mesh(CLUSTERS, 2), PartitionSpec())
+    state = jax.device_put(learner.init(start), everywhere)
+    piped = learner.replace(execution=Execution("sharded", 2, schedule="1f1b"))
+    assert_close(piped.round(state, batches, outcome, KEY, 0)[0], expected, 1e-5)
+
+
 @pytest.mark.slow
 def test_clipping_that_never_bites_leaves_a_round_by_1f1b(start):
     segments = jnp.array([[1, 0], [0, 1], [1, 0]])
