@@ -85,7 +85,7 @@ def client_problem():
     "name",
     [
         pytest.param("vanilla_fl", marks=pytest.mark.slow),
-        "splitfed",
+        pytest.param("splitfed", marks=pytest.mark.slow),
         pytest.param("control_unit_fl", marks=pytest.mark.slow),
         "hierarchical_fl",
     ],

@@ -12,7 +12,7 @@ from collapipe_jax.federated.secure_mean import (
     secure_mean,
 )
 
-PARTIES, ROUNDS = 6, 200
+PARTIES, ROUNDS = 6, 80
 mean_of = jax.jit(secure_mean)
 
 
@@ -93,6 +93,7 @@ def test_the_threshold_is_a_share_rounded_up_but_two_at_least():
         assert least_answers(make_rule(threshold=share), participates) == expected
 
 
+@pytest.mark.slow
 def test_drop_outs_come_with_their_probability():
     updates, _, met = make_round(2)
     shares, rule = jnp.full(PARTIES, 1.0 / PARTIES), make_rule(dropout_probability=0.3)
