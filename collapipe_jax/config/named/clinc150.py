@@ -15,11 +15,11 @@ training.
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.named import classification
 
-VARIANTS = ("", "base")
+VARIANTS = ("", "plain", "base")
 
 
 def get_config(variant: str = "") -> Config:
-    """A small BERT from scratch, or BERT-base."""
+    """A small BERT from scratch, with or without n-grams, or BERT-base."""
     config = classification.get_config()
     config.task.update(
         {
@@ -33,12 +33,26 @@ def get_config(variant: str = "") -> Config:
         }
     )
     config.training.rounds = 400
+    if not variant:
+        _generalise(config)
     if variant == "base":
         enlarge(config)
         config.task.source_length = 32
         config.training.warmup_steps = 160
         config.control.update({"control_unit_budget_j": 140.0, "device_budget_j": 120.0})
     return config
+
+
+def _generalise(config: Config) -> None:
+    """Give it features of words as a linear model has them, and what keeps it from overfitting."""
+    ngrams = {"ngram_buckets": 20_000, "word_ngrams": 2, "ngram_combiner": "sqrtn"}
+    config.model.update({**ngrams, "pooling": "mean", "dropout_rate": 0.35})
+    # Shallow blocks: wide ones overfit, and small ones are quick.
+    config.model.update({"encoder_blocks": 2, "feed_forward_width": 128})
+    config.training.update({"client_optimizer": "adamw", "decoder_optimizer": "adamw"})
+    config.training.update({"weight_decay": 0.2, "server_average": 0.95})
+    config.training.update({"client_learning_rate": 4e-3, "decoder_learning_rate": 4e-3})
+    config.training.update({"batch": 32, "length_buckets": 3})
 
 
 def enlarge(config: Config) -> None:
