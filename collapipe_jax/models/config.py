@@ -27,6 +27,8 @@ GATED_LAYERS = (*LINEAR_LAYERS, "gate")
 ALL_LINEAR = "all"
 """Name of all of them together."""
 _OPTIONAL = ("ngram_buckets",)  # sizes that may be 0
+NGRAM_SIZES = ("ngram_buckets", "word_ngrams", "ngram_combiner")
+"""Sizes of BERT that tell its n-grams."""
 COMBINERS = ("mean", "sqrtn")
 """What the sum of a word's n-grams is divided by: their number, or its square root."""
 _KNOWN = {

@@ -15,7 +15,7 @@ from collapipe_jax.files.atomic import write_text
 from collapipe_jax.models import counts
 from collapipe_jax.models.adapter_files import save_adapters
 from collapipe_jax.models.bert import POOLINGS, BertWithHead, LabelledBatch, predict
-from collapipe_jax.models.config import BertConfig, encoder_sizes
+from collapipe_jax.models.config import NGRAM_SIZES, BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import label_settings, load_bert, save_bert
 from collapipe_jax.models.split_model import SplitModel
@@ -30,7 +30,6 @@ from collapipe_jax.tasks.task import TASK_KEY, Config, ModelCounts, Objective, i
 _FILES = ("train", "validation", "test", "vocabulary")
 _COUNTS = ("samples", "validation_samples", "labels")
 Sets = TypeVar("Sets")
-NGRAM_SIZES = ("ngram_buckets", "word_ngrams", "ngram_combiner")
 MODEL_READS = frozenset({"model.pretrained", *(f"model.{size}" for size in NGRAM_SIZES)})
 READS = MODEL_READS | {f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)}
 NEEDS = {"task.train": "Give a file", "task.test": "Give a file"}

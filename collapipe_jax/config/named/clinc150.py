@@ -2,9 +2,13 @@
 
     collapipe train --config=clinc150 --workdir=runs/clinc150
 
-A small BERT from fresh weights, about 10 minutes on 2 cores. Test accuracy 90.2, 90.2 and 90.1 with
-seeds 0, 1 and 2, trained in one place 89.7, 89.8 and 89.6; the majority class gives 0.7, a linear
-SVM on TF-IDF 92.7.
+A small BERT from fresh weights with hashed n-grams of characters and words, 3 minutes of processor
+time. Test accuracy 91.9 with seed 0, the only one that was run; the majority class gives 0.7, a
+linear SVM on TF-IDF 92.7. The embedding exceeds the memory of control units, which the summary
+counts in every round.
+
+``clinc150:plain`` does without n-grams, with 4 wider blocks. Test accuracy 90.2, 90.2 and 90.1 with
+seeds 0, 1 and 2, trained in one place 89.7, 89.8 and 89.6.
 
 ``clinc150:base`` is BERT-base, for a GPU: from fresh weights, or with
 ``--config.model.pretrained=DIR`` from a folder of bert-base-uncased. The result is in ``model/`` of
@@ -47,7 +51,7 @@ def _generalise(config: Config) -> None:
     """Give it features of words as a linear model has them, and what keeps it from overfitting."""
     ngrams = {"ngram_buckets": 20_000, "word_ngrams": 2, "ngram_combiner": "sqrtn"}
     config.model.update({**ngrams, "pooling": "mean", "dropout_rate": 0.35})
-    # Shallow blocks: wide ones overfit, and small ones are quick.
+    # Two small blocks make a pipeline; a single wide one was no worse.
     config.model.update({"encoder_blocks": 2, "feed_forward_width": 128})
     config.training.update({"client_optimizer": "adamw", "decoder_optimizer": "adamw"})
     config.training.update({"weight_decay": 0.2, "server_average": 0.95})
