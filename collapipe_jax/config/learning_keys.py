@@ -11,11 +11,13 @@ from collapipe_jax.models.bert import HEADS, POOLINGS
 from collapipe_jax.models.config import (
     ALL_LINEAR,
     ATTENTIONS,
+    COMBINERS,
     DTYPES,
     GATED_LAYERS,
     MOST_BLOCKS,
 )
 from collapipe_jax.pipeline.execution import BACKENDS
+from collapipe_jax.tasks.ngrams import MOST_WORDS
 from collapipe_jax.tasks.registry import TASKS
 from collapipe_jax.tasks.sampling import SCHEMES
 
@@ -98,10 +100,24 @@ LEARNING_KEYS: dict[str, Any] = {
         ),
         ngram_buckets=key(
             0,
-            "rows of the table of hashed character n-grams, whose mean joins the embedding of a "
-            "word's first piece; of BERT, 0 is off",
+            "rows of the table of hashed character n-grams, which join the embedding of a word's "
+            "first piece; of BERT, 0 is off",
             ">= 0",
             why="off, as in BERT; Bojanowski et al. (2017)",
+        ),
+        word_ngrams=key(
+            1,
+            "longest n-gram of words, which join at its last word; above 1 read with "
+            "`ngram_buckets` above 0",
+            f"> 0 and <= {MOST_WORDS}",
+            why="characters alone; 2 are pairs of words (Joulin et al. 2017)",
+        ),
+        ngram_combiner=key(
+            "mean",
+            "what joins: the `mean` of the n-grams, or `sqrtn`, their sum over the root of their "
+            "number",
+            choices=COMBINERS,
+            why="fastText has the mean; `sqrtn` is as large as the embedding of a piece",
         ),
     ),
     "pipeline": section(

@@ -46,8 +46,8 @@ class LabelledBatch(NamedTuple):
 
     token_ids: Ids  # [B, S], 0 where padded
     labels: Ids  # [B, S] or [B], UNLABELLED where nothing is scored
-    # Buckets [B, S, G] of the n-grams of the word that a piece begins, from 1 on, 0 where there
-    # are no more; None for a model without n-grams
+    # Buckets [B, S, G] of the n-grams of the word that a piece begins, from 1 on, and 0 for none;
+    # None for a model without n-grams
     ngrams: Ids | None = None
 
 
@@ -87,7 +87,7 @@ def embed_bert(
 ) -> Array:
     """Input ``[B, S, h]`` of the first block: three embeddings, summed, normed, dropped.
 
-    With n-grams the mean of their embeddings is a fourth.
+    With n-grams a fourth is the sum of their embeddings, divided as the sizes say.
 
     Args:
       embedding_params: tables ``word``, ``position`` and ``token_type``, and ``norm``.
@@ -112,16 +112,19 @@ def embed_bert(
     x = x + embedding_params["position"].at[jnp.arange(length)].get(mode="clip")[None]
     x = x + embedding_params["token_type"].at[token_types].get(mode="clip")
     if ngrams is not None:
-        x = x + mean_of_rows(embedding_params["ngram"], ngrams)
+        x = x + combined_rows(embedding_params["ngram"], ngrams, config.ngram_combiner)
     x = bind(Norm, config, embedding_params["norm"])(x)
     return dropout(x, layer_keys(keys, config.encoder_blocks), 0, config.dropout_rate)
 
 
-def mean_of_rows(table: Array, numbers: Array) -> Array:
-    """Mean ``[B, S, h]`` of the rows ``[B, S, G]`` of a table, which count from 1; 0 is no row.
+def combined_rows(table: Array, numbers: Array, combiner: str) -> Array:
+    """Combination ``[B, S, h]`` of the rows ``[B, S, G]`` of a table, which count from 1.
 
-    One row of every piece is added at a time, so all of them are never in memory.
-    Source: Bojanowski et al. 1607.04606, section 3.2.
+    The number 0 is no row. The sum of n rows is divided by n or, for "sqrtn", by ``sqrt(n)``. The
+    latter leaves independent rows their deviation. One row of every piece is added at a time, so
+    all of them are never in memory.
+
+    Source: Bojanowski et al. 1607.04606, section 3.2; ``tf.nn.embedding_lookup_sparse``.
     """
 
     def add(total: Array, column: Array) -> tuple[Array, None]:
@@ -131,7 +134,8 @@ def mean_of_rows(table: Array, numbers: Array) -> Array:
     numbers = numbers.astype(jnp.int32)
     start = jnp.zeros((*numbers.shape[:-1], table.shape[-1]), table.dtype)
     total, _ = jax.lax.scan(add, start, jnp.moveaxis(numbers, -1, 0))
-    return total / jnp.maximum((numbers > 0).sum(-1, keepdims=True), 1)
+    count = jnp.maximum((numbers > 0).sum(-1, keepdims=True), 1)
+    return total / (jnp.sqrt(count) if combiner == "sqrtn" else count)
 
 
 def pool(pooler_params: Params, hidden: Array, averaged: Array | None = None) -> Array:

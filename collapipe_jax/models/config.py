@@ -27,6 +27,10 @@ GATED_LAYERS = (*LINEAR_LAYERS, "gate")
 ALL_LINEAR = "all"
 """Name of all of them together."""
 _OPTIONAL = ("ngram_buckets",)  # sizes that may be 0
+NGRAM_SIZES = ("ngram_buckets", "word_ngrams", "ngram_combiner")
+"""Sizes of BERT that tell its n-grams."""
+COMBINERS = ("mean", "sqrtn")
+"""What the sum of a word's n-grams is divided by: their number, or its square root."""
 _KNOWN = {
     "norm": ("pre", "post"),
     "activation": ("gelu", "gelu_tanh", "relu", "silu"),
@@ -181,10 +185,19 @@ class BertConfig(EncoderConfig):
     token_types: int = 2  # types of text in one sequence
     # Rows of the table of hashed character n-grams (Bojanowski et al. 1607.04606); 0: no table
     ngram_buckets: int = 0
+    # Longest n-gram of words in this table; 1: characters alone
+    word_ngrams: int = 1
+    ngram_combiner: str = "mean"  # one of ``COMBINERS``
     norm: str = "post"
     norm_epsilon: float = 1e-12
     activation: str = "gelu"
     initial_deviation: float = 0.02
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (combiner := self.ngram_combiner) not in COMBINERS:
+            remedy = f"Choose among {', '.join(COMBINERS)}"
+            _reject("ngram_combiner", combiner, "is unknown", remedy)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

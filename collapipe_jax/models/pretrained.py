@@ -22,7 +22,7 @@ from jax import Array
 
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.models.bert import HEADS, POOLINGS, init_bert
-from collapipe_jax.models.config import BertConfig
+from collapipe_jax.models.config import NGRAM_SIZES, BertConfig
 from collapipe_jax.models.layers import Params, init_linear
 from collapipe_jax.models.masked_lm import init_masked_lm_head
 from collapipe_jax.models.tensor_files import (
@@ -61,6 +61,8 @@ _SIZES = {
     "norm_epsilon": ("layer_norm_eps", 1e-12),
     "initial_deviation": ("initializer_range", 0.02),
     "ngram_buckets": ("collapipe_ngram_buckets", 0),
+    "word_ngrams": ("collapipe_word_ngrams", 1),
+    "ngram_combiner": ("collapipe_ngram_combiner", "mean"),
 }
 
 # Ours by theirs. Of two names the first is the one that is written.
@@ -349,8 +351,8 @@ def _config_document(config: BertConfig) -> dict[str, Any]:
         raise InputError("model.initial_deviation", 0.0, problem, remedy)
     names = [theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation]
     sizes = {theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()}
-    if not config.ngram_buckets:
-        del sizes[_SIZES["ngram_buckets"][0]]
+    for name in () if config.ngram_buckets else NGRAM_SIZES:
+        del sizes[_SIZES[name][0]]
     return {
         "architectures": ["BertModel"],
         "model_type": "bert",

@@ -15,13 +15,13 @@ from collapipe_jax.files.atomic import write_text
 from collapipe_jax.models import counts
 from collapipe_jax.models.adapter_files import save_adapters
 from collapipe_jax.models.bert import POOLINGS, BertWithHead, LabelledBatch, predict
-from collapipe_jax.models.config import BertConfig, encoder_sizes
+from collapipe_jax.models.config import NGRAM_SIZES, BertConfig, encoder_sizes
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.pretrained import label_settings, load_bert, save_bert
 from collapipe_jax.models.split_model import SplitModel
 from collapipe_jax.seeds import seed_of
 from collapipe_jax.tasks.corpora import LabelledSets, forbidden_pairs
-from collapipe_jax.tasks.ngrams import MOST, WordNgrams
+from collapipe_jax.tasks.ngrams import WordNgrams, most_ngrams
 from collapipe_jax.tasks.pretrained_sizes import pretrained_sizes
 from collapipe_jax.tasks.sampling import seeded_generator
 from collapipe_jax.tasks.subwords import WordPiece, train_wordpiece
@@ -30,7 +30,7 @@ from collapipe_jax.tasks.task import TASK_KEY, Config, ModelCounts, Objective, i
 _FILES = ("train", "validation", "test", "vocabulary")
 _COUNTS = ("samples", "validation_samples", "labels")
 Sets = TypeVar("Sets")
-MODEL_READS = frozenset({"model.pretrained", "model.ngram_buckets"})
+MODEL_READS = frozenset({"model.pretrained", *(f"model.{size}" for size in NGRAM_SIZES)})
 READS = MODEL_READS | {f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)}
 NEEDS = {"task.train": "Give a file", "task.test": "Give a file"}
 
@@ -103,7 +103,7 @@ class BertObjective(Objective):
     @functools.cached_property
     def with_ngrams(self) -> Callable[[Any], Any]:
         """Adds the n-grams of its words to a batch, where the model reads them."""
-        return WordNgrams(self.data.wordpiece, self.model.sizes.ngram_buckets).added
+        return WordNgrams(self.data.wordpiece, self.model.sizes).added
 
     def starting_params(self, fresh: Params) -> Params:
         """Pretrained parameters where there are any, else fresh ones; the head is always fresh."""
@@ -175,7 +175,7 @@ def make_sizes(config: Config) -> BertConfig:
         return BertConfig(
             vocabulary_size=task["vocabulary_size"],
             positions=task["source_length"],
-            ngram_buckets=config["model"]["ngram_buckets"],
+            **{size: config["model"][size] for size in NGRAM_SIZES},
             **encoder_sizes(config["model"]),
         )
 
@@ -208,7 +208,8 @@ def embedding_work(config: Config) -> dict[str, Any]:
     task, width = config["task"], config["model"]["width"]
     sizes = task["vocabulary_size"], task["source_length"], width
     buckets = config["model"]["ngram_buckets"]
-    operations = 10.0 + (MOST + 2.0 if buckets else 0.0)
+    most = most_ngrams(config["model"]["word_ngrams"])
+    operations = 10.0 + (most + 2.0 if buckets else 0.0)
     return {
         "embedding_parameters": counts.bert_embedding_parameters(*sizes, buckets),
         "embed_flops": operations * task["source_length"] * width,
@@ -267,4 +268,4 @@ def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Pa
     """Sizes of the configuration that are on file, and the parameters."""
     with under_keys({"directory": "model.pretrained"}):
         found, params = load_bert(directory)
-    return pretrained_sizes(directory, wanted, found, ("ngram_buckets",)), params
+    return pretrained_sizes(directory, wanted, found, NGRAM_SIZES), params

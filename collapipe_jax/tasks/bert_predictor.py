@@ -41,7 +41,7 @@ class BertPredictor(Predictor):
             remedy = "Correct collapipe_task in its config.json"
             raise InputError("model", str(folder), problem, remedy)
         self.wordpiece, self.length = load_wordpiece(folder, sizes)
-        self.with_ngrams = WordNgrams(self.wordpiece, sizes.ngram_buckets).added
+        self.with_ngrams = WordNgrams(self.wordpiece, sizes).added
         self.model = BertWithHead(
             sizes=sizes,
             labels=len(self.labels),

@@ -35,7 +35,7 @@ class MaskFiller(Predictor):
     def __init__(self, folder: Path):
         sizes, params = load_masked_bert(folder)
         self.wordpiece, self.length = load_wordpiece(folder, sizes)
-        self.with_ngrams = WordNgrams(self.wordpiece, sizes.ngram_buckets).added
+        self.with_ngrams = WordNgrams(self.wordpiece, sizes).added
         self.model, self.params = MaskedBert(sizes=sizes), split_params(params)
 
     def predict(self, texts: Sequence[str]) -> list[Filled]:

@@ -1,6 +1,6 @@
 """Validation scores of a model trained in one place, to choose settings by.
 
-    python -m experiments.studies.central_scores --config=clinc150 \
+    python -m experiments.studies.central_scores --config=clinc150:plain \
         --config.model.ngram_buckets=20000
 
 Trains as the central run of ``central_gap`` with the same seed, and prints loss and score on the

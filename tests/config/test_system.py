@@ -61,6 +61,7 @@ def other(name):
 OWN = ("model.pretrained", "model.seed")  # of the parameters, not of the sizes
 HEADS = ("model.pooling", "model.head")  # of the server's part
 ADAPTERS = {"model.adapter_alpha": 8.0, "model.adapter_targets": ("key",)}  # beside a rank
+NGRAMS = {"model.ngram_buckets": 8, "model.word_ngrams": 2, "model.ngram_combiner": "sqrtn"}
 CAUSAL = {"model.key_value_heads": 1, "model.head_size": 6, "model.query_bias": True}
 SECURE = "secure_aggregation."
 IN_SYSTEM = [
@@ -108,7 +109,7 @@ def test_every_key_of_the_network_changes_what_is_drawn_from(name):
         name
         for name in KEYS
         if name.startswith("model.")
-        and name not in (*OWN, *HEADS, *ADAPTERS, *CAUSAL, "model.attention", "model.ngram_buckets")
+        and name not in (*OWN, *HEADS, *ADAPTERS, *CAUSAL, *NGRAMS, "model.attention")
     ],
 )
 def test_every_key_of_the_model_changes_it(name):
@@ -153,9 +154,17 @@ def test_rows_are_counted_where_they_are_averaged_over_their_readers():
     assert bits == [32 * (1 + TINY.task.vocabulary_size), 32]
 
 
-def test_buckets_change_the_embedding_of_bert():
-    before, after = (changed("model.ngram_buckets", buckets) for buckets in (0, 8))
-    assert bert.make_sizes(before) != bert.make_sizes(after)
+@pytest.mark.parametrize(("name", "value"), NGRAMS.items())
+def test_every_key_of_n_grams_changes_the_embedding_of_bert(name, value):
+    before = changed("model.ngram_buckets", 4)
+    assert bert.make_sizes(before) != bert.make_sizes(changed(name, value, before))
+
+
+def test_a_pair_of_words_is_priced_as_one_row_more_of_every_piece():
+    before = changed("model.ngram_buckets", 4)
+    after = changed("model.word_ngrams", 2, before)
+    one, two = (bert.embedding_work(config)["embed_flops"] for config in (before, after))
+    assert two - one == before.task.source_length * before.model.width
 
 
 @pytest.mark.parametrize(("name", "value"), CAUSAL.items())

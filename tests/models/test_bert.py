@@ -14,13 +14,13 @@ from collapipe_jax.models.bert import (
     BertWithHead,
     LabelledBatch,
     bert_encode,
+    combined_rows,
     embed_bert,
     init_bert,
-    mean_of_rows,
     pool,
     predict,
 )
-from collapipe_jax.models.config import BertConfig
+from collapipe_jax.models.config import COMBINERS, BertConfig
 from collapipe_jax.models.encoder import encode
 from collapipe_jax.models.layers import example_keys
 from collapipe_jax.models.split_model import example_losses
@@ -315,14 +315,18 @@ def test_the_mean_is_over_real_tokens():
     np.testing.assert_allclose(found, np.tanh(expected), atol=1e-6)
 
 
-def test_n_grams_add_the_mean_of_their_rows():
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_n_grams_add_the_mean_or_scaled_sum_of_their_rows(combiner):
     rng = np.random.default_rng(0)
     table, buckets = rng.standard_normal((6, 8)), rng.integers(0, 7, (3, 5, 4))
     buckets[0, 0], buckets[1, 1] = 0, 6
-    found = mean_of_rows(jnp.asarray(table, jnp.float32), jnp.asarray(buckets, jnp.uint8))
+    table = jnp.asarray(table, jnp.float32)
+    found = combined_rows(table, jnp.asarray(buckets, jnp.uint8), combiner)
     for text, place in np.ndindex(3, 5):
         own = buckets[text, place]
-        expected = table[own[own > 0] - 1].mean(0) if own.any() else np.zeros(8)
+        rows = np.asarray(table)[own[own > 0] - 1]
+        divisor = len(rows) if combiner == "mean" else len(rows) ** 0.5
+        expected = rows.sum(0) / max(divisor, 1)
         np.testing.assert_allclose(found[text, place], expected, atol=1e-6)
 
 

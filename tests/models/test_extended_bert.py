@@ -25,7 +25,8 @@ BERT = GOLDEN / "bert_tiny"
 def extended():
     """A checkpoint with all that the layout has no place for: n-grams, and pairs of tags."""
     config, params = load_bert(BERT)
-    config = dataclasses.replace(config, ngram_buckets=7)
+    ngrams = {"ngram_buckets": 7, "word_ngrams": 2, "ngram_combiner": "sqrtn"}
+    config = dataclasses.replace(config, **ngrams)
     rng = np.random.default_rng(3)
     tables = params["embedding"] | {"ngram": jnp.asarray(rng.normal(size=(7, 16)), jnp.float32)}
     head = init_linear(jax.random.key(1), 16, 3, config)

@@ -2,9 +2,13 @@
 
     collapipe train --config=clinc150 --workdir=runs/clinc150
 
-A small BERT from fresh weights, about 10 minutes on 2 cores. Test accuracy 90.2, 90.2 and 90.1 with
-seeds 0, 1 and 2, trained in one place 89.7, 89.8 and 89.6; the majority class gives 0.7, a linear
-SVM on TF-IDF 92.7.
+A small BERT from fresh weights with hashed n-grams of characters and words, 3 minutes of processor
+time. Test accuracy 91.9 and 92.0 with seeds 0 and 1, trained in one place 92.2
+with seed 0; the majority class gives 0.7, a linear SVM on TF-IDF 92.7. The embedding exceeds
+the memory of control units, which the summary counts in every round.
+
+``clinc150:plain`` does without n-grams, with 4 wider blocks. Test accuracy 90.2, 90.2 and 90.1 with
+seeds 0, 1 and 2, trained in one place 89.7, 89.8 and 89.6.
 
 ``clinc150:base`` is BERT-base, for a GPU: from fresh weights, or with
 ``--config.model.pretrained=DIR`` from a folder of bert-base-uncased. The result is in ``model/`` of
@@ -15,11 +19,11 @@ training.
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.named import classification
 
-VARIANTS = ("", "base")
+VARIANTS = ("", "plain", "base")
 
 
 def get_config(variant: str = "") -> Config:
-    """A small BERT from scratch, or BERT-base."""
+    """A small BERT from scratch, with or without n-grams, or BERT-base."""
     config = classification.get_config()
     config.task.update(
         {
@@ -33,12 +37,26 @@ def get_config(variant: str = "") -> Config:
         }
     )
     config.training.rounds = 400
+    if not variant:
+        _generalise(config)
     if variant == "base":
         enlarge(config)
         config.task.source_length = 32
         config.training.warmup_steps = 160
         config.control.update({"control_unit_budget_j": 140.0, "device_budget_j": 120.0})
     return config
+
+
+def _generalise(config: Config) -> None:
+    """Give it features of words as a linear model has them, and what keeps it from overfitting."""
+    ngrams = {"ngram_buckets": 20_000, "word_ngrams": 2, "ngram_combiner": "sqrtn"}
+    config.model.update({**ngrams, "pooling": "mean", "dropout_rate": 0.35})
+    # Two small blocks make a pipeline; a single wide one was no worse.
+    config.model.update({"encoder_blocks": 2, "feed_forward_width": 128})
+    config.training.update({"client_optimizer": "adamw", "decoder_optimizer": "adamw"})
+    config.training.update({"weight_decay": 0.2, "server_average": 0.95})
+    config.training.update({"client_learning_rate": 4e-3, "decoder_learning_rate": 4e-3})
+    config.training.update({"batch": 32, "length_buckets": 3})
 
 
 def enlarge(config: Config) -> None:
