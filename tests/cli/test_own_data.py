@@ -180,7 +180,7 @@ def test_there_is_no_linear_model_of_translation(files, capfd):
 
 
 @pytest.mark.parametrize(
-    "kind", ["classification", pytest.param("tagging", marks=pytest.mark.slow)]
+    "kind", [pytest.param(k, marks=pytest.mark.slow) for k in ("classification", "tagging")]
 )
 def test_a_linear_model_stands_in_the_summary(files, capfd, kind):
     paths = tiny_corpora.write_sets(files, kind)

@@ -68,7 +68,8 @@ def test_idle_nodes_compute_and_send_nothing_and_keep_every_term_finite():
     for nothing in (
         fixed.uplink_bits,
         fixed.downlink_bits,
-        fixed.model_bits,
+        fixed.upload_bits,
+        fixed.download_bits,
         fixed.downlink_hazard,
     ):
         assert np.all(np.asarray(nothing)[sits_out] == 0)

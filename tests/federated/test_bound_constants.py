@@ -174,6 +174,7 @@ def gradient_by_hand(run):
     return flat
 
 
+@pytest.mark.slow
 def test_a_model_against_the_formulas_written_out(model, gradient_by_hand):
     experiment, params, shares = model
     batches = estimate_batches(experiment, 7)

@@ -132,7 +132,7 @@ def test_a_round_equals_the_loop_written_out(state, present):
         pytest.param(Execution("vmapped", 2), marks=pytest.mark.slow),
         pytest.param(Execution("sharded", 2), marks=pytest.mark.slow),
         pytest.param(Execution("sharded", 4, decided=True), marks=pytest.mark.slow),
-        Execution("sharded", 2, schedule="1f1b"),
+        pytest.param(Execution("sharded", 2, schedule="1f1b"), marks=pytest.mark.slow),
     ],
 )
 def test_a_round_run_as_a_pipeline_is_the_same_round(state, execution):

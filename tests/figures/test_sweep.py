@@ -27,7 +27,7 @@ def test_sweeps_of_eight_policies_are_readable(values, tmp_path):
     assert_readable(sweep.draw(load_sweep(write_sweep(tmp_path / "s", values))[0]))
 
 
-@pytest.mark.parametrize("statistic", ["median", "mean"])
+@pytest.mark.parametrize("statistic", [pytest.param("median", marks=pytest.mark.slow), "mean"])
 def test_sweep_shows_estimates_at_its_values(statistic, tmp_path):
     result = load_sweep(write_sweep(tmp_path / "s"))[0]
     figure = rendered(sweep.draw(result, statistic))

@@ -124,6 +124,7 @@ def searched_nearby(batched, start):
     return first, proposed, optimise(batched, proposed, 60)
 
 
+@pytest.mark.slow
 def test_a_neighbour_is_taken_where_it_is_better(batch_axis_last):
     """Four blocks on one of two like devices and one on the other: a move balances them."""
 

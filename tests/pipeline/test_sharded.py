@@ -163,7 +163,7 @@ def gradient_on(devices, monkeypatch, problem, segments):
 
 
 @pytest.mark.parametrize(
-    "devices", [pytest.param(4, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 1]
+    "devices", [pytest.param(count, marks=pytest.mark.slow) for count in (4, 2, 1)]
 )
 def test_fewer_devices_give_the_same(problem, monkeypatch, devices):
     """Two clusters of four stages on meshes 2 x 4, 2 x 2, 2 x 1 and 1 x 1."""

@@ -48,6 +48,7 @@ def solved():
     return problem, *jax.device_get(solve(problem))
 
 
+@pytest.mark.slow
 def test_feasible_and_finite_even_where_the_static_pipeline_is_broken(solved):
     problem, found, cost, static, _, feasible = solved
     assert np.all(feasible)

@@ -47,6 +47,7 @@ def with_queue_params(system, **params):
     return system.replace(queue_params=system.queue_params.replace(**changed))
 
 
+@pytest.mark.slow
 def test_equal_to_loops_over_keys_and_rounds(history):
     params = tiny_params()
     for index, key in enumerate(keys()):

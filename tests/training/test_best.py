@@ -61,6 +61,7 @@ def together(experiments, root, **options):
     return train_together(experiments, folders, console=QUIET, devices=jax.devices()[:1], **options)
 
 
+@pytest.mark.slow
 def test_the_best_round_is_tested_and_survives_a_kill(
     experiments, worsening, tmp_path, monkeypatch
 ):

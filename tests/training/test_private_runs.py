@@ -72,6 +72,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(undisturbed, tmp_path, mon
     assert run(built(), tmp_path, resume=True) == undisturbed[1]
 
 
+@pytest.mark.slow
 def test_other_noise_needs_no_other_program_and_another_seed_has_other_noise(undisturbed, tmp_path):
     changes = ({}, {"privacy.noise_multiplier": 8.0, "privacy.clip_norm": 0.5}, {"privacy.seed": 5})
     experiments = [built(**changed) for changed in changes]

@@ -95,6 +95,7 @@ def test_a_decoder_only_block_costs_what_its_formula_says():
     assert grown == pytest.approx(stated, rel=0.01)
 
 
+@pytest.mark.slow
 def test_segments_and_interleaving_save_memory():
     """A device of four takes less than a third of the whole encoder, 1F1B less than GPipe."""
     whole = device_bytes(encoder(4), SHAPE._replace(stages=1), "gpipe")

@@ -112,6 +112,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(finished, tmp_path, m
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
 
 
+@pytest.mark.slow
 def test_shards_end_with_the_same_bytes(finished, tmp_path, capsys):
     run(tmp_path / "run", "--shard=1/2")
     assert "other shards lack 5 parts" in capsys.readouterr().out
