@@ -37,6 +37,7 @@ def mapped(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_every_cell_is_a_comparison_under_its_keys(mapped):
     summary = load_map(mapped)
     assert (summary["x_values"], summary["y_values"]) == ([0.004, 0.5], [1, 2])

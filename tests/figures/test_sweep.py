@@ -50,6 +50,7 @@ def test_sweep_shows_estimates_at_its_values(statistic, tmp_path):
     assert shown * 2**30 == pytest.approx(of(memory_bytes))
 
 
+@pytest.mark.slow
 def test_policies_of_a_value_stand_side_by_side(tmp_path):
     result = load_sweep(write_sweep(tmp_path / "s", (1.0, 2.0, 4.0), "Clusters", log=False))[0]
     places = sweep.side_by_side(result, 8)

@@ -91,9 +91,7 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "knob", ["segments", *(pytest.param(k, marks=pytest.mark.slow) for k in KNOBS[1:])]
-)
+@pytest.mark.parametrize("knob", [pytest.param(knob, marks=pytest.mark.slow) for knob in KNOBS])
 def test_one_knob_leaves_the_others_as_they_are(knob, solved):
     problem = solved[0]
 
