@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.random_networks import random_network
 from support.random_problems import ENDS, pick, random_problems, with_ends
-from support.reference_cost import hazard, spectral_efficiency
+from support.reference_links import hazard, spectral_efficiency
 from support.structs import as_problem
 
 from collapipe_jax.cost.client_links import replica_links

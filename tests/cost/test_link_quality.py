@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.random_networks import random_network
 from support.random_problems import random_rounds, to_batch_last
-from support.reference_cost import interference_w as interference_by_loops
+from support.reference_links import interference_w as interference_by_loops
 from support.structs import as_problem
 
 from collapipe_jax.cost.decision import decision_allocation

@@ -16,7 +16,7 @@ from collapipe_jax.simulation.system import sample_system
 
 
 def blocks_of(page):
-    """What stands in Python on a page."""
+    """The code blocks in Python of a page."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 

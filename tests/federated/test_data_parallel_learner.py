@@ -6,25 +6,14 @@ import numpy as np
 import optax
 import pytest
 from support.compilations import compiles
+from support.tiny_bert import SIZES
 
 from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataParallelLearner
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
 from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOutcome
 from collapipe_jax.federated.rules import Rules
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch
-from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.split_model import example_losses
-
-SIZES = BertConfig(
-    vocabulary_size=12,
-    positions=4,
-    width=8,
-    heads=2,
-    feed_forward_width=16,
-    encoder_blocks=1,
-    activation="relu",
-    initial_deviation=0.3,
-)
 
 
 class BrittleTagger(BertWithHead):

@@ -184,7 +184,7 @@ def test_a_round_has_the_noise_that_its_sensitivity_asks_for(play):
     assert spread == pytest.approx(z * DECODER_CLIP * WEIGHTS.max() * RATE * np.sqrt(2), rel=0.1)
 
 
-def test_a_step_is_taken_whoever_is_there(play):
+def test_a_step_is_taken_even_without_participants(play):
     nobody = play((False,) * N, noise_multiplier=1.0)
     assert norm(nobody.client) > 0.0
     assert norm(nobody.decoder) > 0.0

@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from support.compilations import compiles
 from support.leaves_close import assert_close
+from support.tiny_bert import SIZES
 
 from collapipe_jax.federated.data_parallel_learner import ClientsOutcome, DataParallelLearner
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
@@ -15,21 +16,10 @@ from collapipe_jax.federated.pipeline_learner import PipelineLearner, PipelineOu
 from collapipe_jax.federated.privacy import ClusterPrivacy, ExamplePrivacy, clip, seed_words
 from collapipe_jax.federated.rules import Rules
 from collapipe_jax.models.bert import BertWithHead, LabelledBatch
-from collapipe_jax.models.config import BertConfig
 from collapipe_jax.models.split_model import example_losses
 from collapipe_jax.pipeline.execution import Execution
 from collapipe_jax.pipeline.mesh import make_pipeline_mesh
 
-SIZES = BertConfig(
-    vocabulary_size=12,
-    positions=4,
-    width=8,
-    heads=2,
-    feed_forward_width=16,
-    encoder_blocks=1,
-    activation="relu",
-    initial_deviation=0.3,
-)
 MODEL = BertWithHead(sizes=SIZES, labels=5, pools=False)
 CLUSTERS, BATCH, RATE, CLIP = 3, 4, 0.5, 0.05
 WEIGHTS = jnp.array([0.5, 0.2, 0.3])

@@ -6,7 +6,7 @@ import threading
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves what stands under its paths.
+    """Serves the contents of its paths.
 
     ``/broken/...`` hangs up in the middle, ``/stalled/...`` falls silent there.
     """

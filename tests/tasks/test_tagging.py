@@ -99,7 +99,7 @@ def test_tags_come_back_on_the_words(files, length):
     for arrays, text in sets:
         tags = [list(sentence.tags) for sentence in text.sentences]
         assert word_tags(data.labels, arrays, text, arrays.labels) == tags
-        # what stands elsewhere is not read
+        # other fields are not read
         noise = np.where(arrays.labels == -1, 99, 0)
         outside = [["O"] * len(row) for row in tags]
         assert word_tags(data.labels, arrays, text, noise) == outside

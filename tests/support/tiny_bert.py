@@ -1,0 +1,14 @@
+"""Sizes of a BERT of one block, for tests of ways of learning."""
+
+from collapipe_jax.models.config import BertConfig
+
+SIZES = BertConfig(
+    vocabulary_size=12,
+    positions=4,
+    width=8,
+    heads=2,
+    feed_forward_width=16,
+    encoder_blocks=1,
+    activation="relu",
+    initial_deviation=0.3,
+)
