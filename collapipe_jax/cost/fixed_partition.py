@@ -7,6 +7,7 @@ takes any shares and powers.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from collapipe_jax.batch_axis import sum_nodes
@@ -123,22 +124,14 @@ def fix_partition(
     costs = unit_costs(problem)
     computing_j = node_computing_energy_j(problem, segments, participates)
     upload_bits = download_bits = per_cluster(work.model_bits)
-    secure_s = None
-    if problem.secure_aggregation is not None:
-        parties = jnp.sum(participates, axis=0).astype(samples.dtype)
-        secure = secure_messages(problem.secure_aggregation, work.model_bits, parties)
-        upload_bits = per_cluster(secure.upload_bits)
-        download_bits = download_bits + per_cluster(secure.received_bits)
-        secure_s = per_cluster(exchange_s(secure, problem.compute.link_overhead_s))
-        mask_j = per_cluster(mask_energy_j(secure, problem.compute.node_power_w[:, 0]))
-        computing_j = computing_j.at[0].add(mask_j)
+    secure = _secure_part(problem, participates)
+    if secure is not None:
+        upload_bits, download_bits = secure.upload_bits, download_bits + secure.received_bits
+        computing_j = computing_j.at[0].add(secure.mask_j)
     d2e_overhead_s = per_cluster(problem.compute.link_overhead_s)
     move_bits, moments = segments * work.block_param_bits, moved_moments(problem, segments)
     if moments is not None:
         move_bits = jnp.stack([move_bits, move_bits + moments.taken_bits])
-    receiving, receive_power_w = None, problem.compute.receive_power_w
-    if receive_power_w is not None:
-        receiving = Receiving(receive_power_w, of_receivers(costs.energy_per_j, active))
     return FixedPartition(
         radio=radio,
         active=active,
@@ -168,10 +161,42 @@ def fix_partition(
         divergence=cluster_divergence(learning, weight, work.batch, micro_batches),
         costs=costs,
         leaving_cost=leaving_cost(problem, segments, moments),
-        receiving=receiving,
+        receiving=_receiving(problem, costs, active),
         moments=moments,
-        secure_s=secure_s,
+        secure_s=None if secure is None else secure.time_s,
     )
+
+
+class _SecurePart(NamedTuple):
+    """What secure aggregation adds to a cluster's round."""
+
+    upload_bits: PerCluster  # in the place of the parameters in the clear
+    received_bits: PerCluster  # besides the parameters
+    time_s: PerCluster  # besides its bits
+    mask_j: PerCluster  # of the control unit
+
+
+def _secure_part(problem: RoundProblem, participates: PerCluster) -> _SecurePart | None:
+    """Secure aggregation among the control units of the participants, if it is on."""
+    if problem.secure_aggregation is None:
+        return None
+    work, compute = problem.workload, problem.compute
+    parties = jnp.sum(participates, axis=0).astype(work.model_bits.dtype)
+    secure = secure_messages(problem.secure_aggregation, work.model_bits, parties)
+    found = _SecurePart(
+        upload_bits=secure.upload_bits,
+        received_bits=secure.received_bits,
+        time_s=exchange_s(secure, compute.link_overhead_s),
+        mask_j=mask_energy_j(secure, compute.node_power_w[:, 0]),
+    )
+    return jax.tree.map(lambda value: jnp.where(participates, value, 0.0), found)
+
+
+def _receiving(problem: RoundProblem, costs: UnitCosts, active: ActiveNodes) -> Receiving | None:
+    """Power of nodes that receive, if they draw any."""
+    if problem.compute.receive_power_w is None:
+        return None
+    return Receiving(problem.compute.receive_power_w, of_receivers(costs.energy_per_j, active))
 
 
 def interference_gain(radio: Radio) -> CrossGain:

@@ -200,7 +200,7 @@ def learn_round(
     """One round; without a share, a client contributes nothing and keeps its own state.
 
     A round whose secure aggregation fails changes nothing. With ``Rules.cluster_privacy`` the
-    server takes its noisy steps whoever is there.
+    server steps in every round, even without participants: a missing step would tell.
 
     The server's step is on the pseudo-gradient "before less mean" (Reddi et al. 2003.00295);
     ``optax.sgd(1.0)`` is plain averaging.

@@ -68,7 +68,7 @@ class ClusterPrivacy:
 
 @struct.dataclass(kw_only=True)
 class ExamplePrivacy:
-    """Noise of every client on every gradient (DP-SGD), for whoever sees what it sends."""
+    """Noise of every client on every gradient (DP-SGD), against all that see what it sends."""
 
     noise_multiplier: Any  # ``z``, deviation of the noise over the sensitivity
     clip_norm: Any  # largest norm of an example's gradient

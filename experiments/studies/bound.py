@@ -28,7 +28,6 @@ from scipy import stats
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.cost import convergence
 from collapipe_jax.cost.divergence import Learning, participating_weight
-from collapipe_jax.errors import InputError
 from collapipe_jax.files.results import Results, as_columns, as_rows
 from collapipe_jax.tables import make_table
 from experiments.studies.bound_descents import (
@@ -37,6 +36,7 @@ from experiments.studies.bound_descents import (
     Problem,
     Setting,
     Trace,
+    check_lengths,
     descend_all,
     make_problems,
 )
@@ -177,11 +177,7 @@ def main(argv: Sequence[str]) -> None:
         seed=0,
     )
     given, console = parser.parse_args(argv), Console()
-    if given.repeats < 2:
-        raise InputError("--repeats", given.repeats, "give no interval", "Give 2 or more")
-    if given.rounds < CLUSTERS or given.rounds % CLUSTERS:
-        remedy = f"Give a multiple of {CLUSTERS}, so that clusters sit out equally often"
-        raise InputError("--rounds", given.rounds, "no whole number of turns", remedy)
+    check_lengths(given.repeats, given.rounds)
     options = {"repeats": given.repeats, "rounds": given.rounds, "seed": given.seed}
     results = Results.create(given.workdir, "bound", options)
     tables = {

@@ -14,6 +14,7 @@ from flax import struct
 from jax import Array
 
 from collapipe_jax.cost.divergence import participating_weight
+from collapipe_jax.errors import InputError
 from collapipe_jax.federated.erasures import (
     ErasureLaw,
     cluster_example_weights,
@@ -35,6 +36,15 @@ _POINTS = 200  # of a cluster's data
 _RIDGE = 0.1
 _NEWTON_STEPS = 30
 _CLOSE = 1e-10
+
+
+def check_lengths(repeats: int, rounds: int) -> None:
+    """Refuse repeats without an interval, and rounds in which clusters do not take turns evenly."""
+    if repeats < 2:
+        raise InputError("--repeats", repeats, "give no interval", "Give 2 or more")
+    if rounds < CLUSTERS or rounds % CLUSTERS:
+        remedy = f"Give a multiple of {CLUSTERS}, so that clusters sit out equally often"
+        raise InputError("--rounds", rounds, "no whole number of turns", remedy)
 
 
 @struct.dataclass

@@ -4,8 +4,8 @@
 
 The descents of ``bound``, with the clipping and the noise that training has: local steps, losses,
 weights, and noise whose term of the bound, docs/theory.md (T24), is a part of the start's or a
-multiple of it. The clipping norm is so large that it leaves every step as it is, which is told.
-The bound without its term is set beside it. Takes a minute or two.
+multiple of it. The clipping norm is so large that it leaves every step as it is: the table has the
+longest. The bound without its term is set beside it. Takes a minute or two.
 """
 
 import itertools
@@ -20,17 +20,16 @@ from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
 from collapipe_jax.cost import convergence
-from collapipe_jax.errors import InputError
 from collapipe_jax.federated.privacy import ClusterPrivacy, seed_words, sensitivity
 from collapipe_jax.files.results import Results, as_columns, as_rows
 from collapipe_jax.tables import make_table
 from experiments.studies.bound import STEP, DescentCase, compared, constants, factors, start_gap
 from experiments.studies.bound_descents import (
-    CLUSTERS,
     DIMENSIONS,
     Problem,
     Setting,
     Trace,
+    check_lengths,
     descend_all,
     make_problems,
 )
@@ -93,11 +92,7 @@ def main(argv: Sequence[str]) -> None:
         seed=0,
     )
     given, console = parser.parse_args(argv), Console()
-    if given.repeats < 2:
-        raise InputError("--repeats", given.repeats, "give no interval", "Give 2 or more")
-    if given.rounds < CLUSTERS or given.rounds % CLUSTERS:
-        remedy = f"Give a multiple of {CLUSTERS}"
-        raise InputError("--rounds", given.rounds, "no whole number of turns", remedy)
+    check_lengths(given.repeats, given.rounds)
     options = {"repeats": given.repeats, "rounds": given.rounds, "seed": given.seed}
     results = Results.create(given.workdir, "private_bound", options)
     for name in results.missing(["settings"]):
