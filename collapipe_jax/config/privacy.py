@@ -38,10 +38,6 @@ def check_privacy(config: Known, step: Step) -> None:
             remedy = f"pip install 'collapipe-jax[{EXTRA}]' brings it"
             raise InputError(name, value, "dp_accounting is not installed", remedy)
     with step():
-        if config["secure_aggregation.enabled"]:
-            problem = "noise of privacy is added by a server that sees every clipped update"
-            raise InputError("secure_aggregation.enabled", True, problem, "Give False")
-    with step():
         _check_vocabulary(config)
     with step():
         if not config["training.embedding_rate_factor"]:
@@ -70,7 +66,11 @@ def _check_vocabulary(config: Known) -> None:
 
 
 def _check_clusters(config: Known, step: Step) -> None:
-    """Refuse what leaves a cluster beside its clipped steps."""
+    """Refuse what leaves a cluster beside its clipped steps, or hides these from the server."""
+    with step():
+        if config["secure_aggregation.enabled"]:
+            problem = "the server clips the step of every cluster, which it then cannot see"
+            raise InputError("secure_aggregation.enabled", True, problem, "Give False")
     with step():
         if config["training.control_variates"]:
             problem = "control variates leave a cluster without clipping and noise"

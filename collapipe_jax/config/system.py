@@ -212,15 +212,14 @@ def _build_radio(radio: Config) -> RadioParams:
 def _build_secure_exchange(config: Config) -> SecureExchange | None:
     """What secure aggregation adds to a round, if it is on.
 
-    Rows of the embedding have a count each where they are averaged over their readers.
+    Rows of tokens and n-grams have a count each where they are averaged over their readers.
     """
     keys = config.secure_aggregation
     if not keys.enabled:
         return None
     rows, by_row = 0.0, config.training.embedding_rate_factor != 1.0
     if by_row and not config.model.adapter_rank:
-        work = find_task(config.task.kind).count_work(config)
-        rows = work.embedding_parameters / config.model.width
+        rows = config.task.vocabulary_size + config.model.ngram_buckets
     return _fill(
         SecureExchange,
         keys,

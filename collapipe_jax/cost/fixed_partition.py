@@ -124,7 +124,7 @@ def fix_partition(
     costs = unit_costs(problem)
     computing_j = node_computing_energy_j(problem, segments, participates)
     upload_bits = download_bits = per_cluster(work.model_bits)
-    secure = _secure_part(problem, participates)
+    secure = _secure_part(problem, active)
     if secure is not None:
         upload_bits, download_bits = secure.upload_bits, download_bits + secure.received_bits
         computing_j = computing_j.at[0].add(secure.mask_j)
@@ -176,11 +176,11 @@ class _SecurePart(NamedTuple):
     mask_j: PerCluster  # of the control unit
 
 
-def _secure_part(problem: RoundProblem, participates: PerCluster) -> _SecurePart | None:
+def _secure_part(problem: RoundProblem, active: ActiveNodes) -> _SecurePart | None:
     """Secure aggregation among the control units of the participants, if it is on."""
     if problem.secure_aggregation is None:
         return None
-    work, compute = problem.workload, problem.compute
+    work, compute, participates = problem.workload, problem.compute, active[0]
     parties = jnp.sum(participates, axis=0).astype(work.model_bits.dtype)
     secure = secure_messages(problem.secure_aggregation, work.model_bits, parties)
     found = _SecurePart(

@@ -106,7 +106,7 @@ class DataParallelLearner:
         def gradients_of(
             clients: Params, decoder: None, base: Params, batch: Batch, step_key: Array
         ) -> StepGradients:
-            erasure_key, dropout_key = jax.random.split(step_key)
+            erasure_key, dropout_key, noise_key = jax.random.split(step_key, 3)
             # One message a step: its examples share one weight, whatever their number.
             survival = jax.vmap(sample_example_weights, in_axes=(0, None, None, 0))(
                 jax.random.split(erasure_key, shares.size), 1, 1, loss_probability
@@ -121,7 +121,7 @@ class DataParallelLearner:
                 )
             else:
                 # One client after the other: a CPU is slow at many small products at once.
-                keys = jax.random.split(step_key, shares.size)
+                keys = jax.random.split(noise_key, shares.size)
                 gradients, (loss_sum, token_count) = jax.lax.map(
                     lambda each: self._private_gradient(base, dropout_key, *each),
                     (clients, own, ids, counted, survival, keys),

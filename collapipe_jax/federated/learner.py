@@ -199,8 +199,9 @@ def learn_round(
 ) -> tuple[LearningState, LearningReport]:
     """One round; without a share, a client contributes nothing and keeps its own state.
 
-    A round whose secure aggregation fails changes nothing. With ``Rules.cluster_privacy`` the
-    server steps in every round, even without participants: a missing step would tell.
+    A round whose secure aggregation fails changes nothing but the average over rounds. With
+    ``Rules.cluster_privacy`` the server steps in every round, even without participants: a missing
+    step would tell.
 
     The server's step is on the pseudo-gradient "before less mean" (Reddi et al. 2003.00295);
     ``optax.sgd(1.0)`` is plain averaging.
@@ -236,13 +237,14 @@ def learn_round(
     mean = jax.tree.map(lambda leaf: leaf / steps, gradient_sum)
     after = after._replace(
         variates=updated_variates(state.variates, mean, shares, participation.presence),
-        average=updated_average(state.average, after.trained, rules.server_average, index),
+        average=state.average,
     )
-    if secure is None:
-        return after, report
-    after = optax.tree.where(secure.failed > 0.0, state, after)
-    secure = jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), secure)
-    return after, report._replace(secure=secure)
+    if secure is not None:
+        after = optax.tree.where(secure.failed > 0.0, state, after)
+        secure = jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), secure)
+        report = report._replace(secure=secure)
+    average = updated_average(state.average, after.trained, rules.server_average, index)
+    return after._replace(average=average), report
 
 
 def _local_steps(

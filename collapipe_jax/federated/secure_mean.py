@@ -42,7 +42,7 @@ class SecureReport(NamedTuple):
 
     failed: Array  # 1 where too few parties answered, else 0
     dropped: Array  # share of the parties that took part whose vector did not arrive
-    clipped: Array  # share of all entries of updates that were beyond the clip
+    clipped: Array  # share of the entries of updates, sent or not, that were beyond the clip
 
 
 class SecureMean(NamedTuple):
@@ -74,11 +74,15 @@ def secure_mean(
     """
     drop_key, sum_key = jax.random.split(key)
     entries, unravel = _entries(rule, updates, met)
-    weighted = jnp.where((shares > 0.0)[:, None], shares[:, None] * entries, 0.0)
+    counted = shares > 0.0
+    clipped = jnp.clip(entries, -1.0, 1.0)
+    weighted = jnp.where(counted[:, None], shares[:, None] * clipped, 0.0)
     # The mean of a cluster leaves it as one vector.
     weighted = weighted.reshape(-1, rule.clients, weighted.shape[1]).sum(1)
-    participates = (shares > 0.0).reshape(-1, rule.clients).any(1)
-    presence = _presence(rule, drop_key, participates, jnp.isfinite(weighted).all(1))
+    participates = counted.reshape(-1, rule.clients).any(1)
+    # Before clipping, which makes a number of what is infinite.
+    is_finite = (jnp.isfinite(entries).all(1) | ~counted).reshape(-1, rule.clients).all(1)
+    presence = _presence(rule, drop_key, participates, is_finite)
     vectors = quantise(jnp.clip(weighted, -1.0, 1.0), rule.ring_bits)
     threshold, ring = least_answers(rule, participates), ring_mask(rule.ring_bits)
     total, succeeded = secure_sum(sum_key, vectors, presence, threshold, ring)
@@ -87,8 +91,12 @@ def secure_mean(
     return SecureMean(
         update=jax.tree.map(lambda leaf: rule.clip * leaf / weight, found["update"]),
         row_shares={name: rows / weight for name, rows in found["rows"].items()},
-        arrived=jnp.repeat(presence.arrived, rule.clients) & (shares > 0.0),
-        report=_report(rule, presence, succeeded, updates, shares),
+        arrived=jnp.repeat(presence.arrived, rule.clients) & counted,
+        report=SecureReport(
+            failed=1.0 - succeeded.astype(jnp.float32),
+            dropped=(participates & ~presence.arrived).sum() / jnp.maximum(participates.sum(), 1),
+            clipped=_share_beyond(updates, entries, counted),
+        ),
     )
 
 
@@ -121,11 +129,11 @@ def _levels(ring_bits: Any) -> Float[Array, ""]:
 
 
 def _entries(rule: SecureAggregation, updates: PyTree, met: Mapping[str, Array]) -> tuple:
-    """Vectors ``[N, D]`` of all clients without weights, and how to read one."""
+    """Vectors ``[N, D]`` of all clients before clip and weight, and how to read one."""
     tree = {
         "weight": jnp.ones(len(jax.tree.leaves(updates)[0])),
         "rows": {name: rows.astype(jnp.float32) for name, rows in met.items()},
-        "update": jax.tree.map(lambda leaf: jnp.clip(leaf / rule.clip, -1.0, 1.0), updates),
+        "update": jax.tree.map(lambda leaf: leaf / rule.clip, updates),
     }
     one = jax.tree.map(lambda leaf: leaf[0], tree)
     return jax.vmap(lambda own: ravel_pytree(own)[0])(tree), ravel_pytree(one)[1]
@@ -140,15 +148,8 @@ def _presence(
     return Presence(participates, arrived, arrived & drawn[1])
 
 
-def _report(
-    rule: SecureAggregation, presence: Presence, succeeded: Array, updates: PyTree, shares: Array
-) -> SecureReport:
-    count = jnp.maximum(presence.participates.sum(), 1)
-    leaves = [leaf.reshape(len(shares), -1) for leaf in jax.tree.leaves(updates)]
-    beyond = jnp.array([(jnp.abs(leaf) > rule.clip).sum(1) for leaf in leaves]).sum(0)
-    entries = sum(leaf.shape[1] for leaf in leaves) * jnp.maximum((shares > 0.0).sum(), 1)
-    return SecureReport(
-        failed=1.0 - succeeded.astype(jnp.float32),
-        dropped=(presence.participates & ~presence.arrived).sum() / count,
-        clipped=jnp.where(shares > 0.0, beyond, 0).sum() / entries,
-    )
+def _share_beyond(updates: PyTree, entries: Array, counted: Array) -> Array:
+    """Share of the entries of the participants' updates beyond the clip; others never are."""
+    size = sum(leaf[0].size for leaf in jax.tree.leaves(updates))
+    beyond = jnp.where(counted, (jnp.abs(entries) > 1.0).sum(1), 0).sum()
+    return beyond / (size * jnp.maximum(counted.sum(), 1))

@@ -56,7 +56,14 @@ def test_what_the_noise_does_not_cover_is_refused(base, key, value):
 
 
 @pytest.mark.usefixtures("accountant")
-@pytest.mark.parametrize("changes", [ON, EXAMPLES | {"training.control_variates": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ON,
+        EXAMPLES | {"training.control_variates": True},
+        EXAMPLES | {"secure_aggregation.enabled": True},
+    ],
+)
 def test_what_the_noise_covers_is_allowed(changes):
     check_experiment(make_config(changes))
 

@@ -107,9 +107,10 @@ def test_drop_outs_come_with_their_probability():
     )
 
 
-def test_an_update_that_is_not_finite_drops_out():
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_an_update_that_is_not_finite_drops_out(number):
     updates, _, met = make_round(2)
-    updates["kernel"][4, 1, 1] = np.nan
+    updates["kernel"][4, 1, 1] = number
     shares = jnp.full(PARTIES, 1.0 / PARTIES)
     found = mean_of(make_rule(), updates, shares, met, jax.random.key(0))
     assert found.arrived.tolist() == [True] * 4 + [False, True]
