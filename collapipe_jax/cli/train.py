@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--coordinator", help="ADDRESS:PORT of the first host, or auto")
     parser.add_argument("--hosts", type=int, help="how many there are")
     parser.add_argument("--host", type=int, help="which of them this one is, from 0")
-    where = "ADDRESS:PORT that the first host listens at (default: --coordinator)"
+    where = "ADDRESS:PORT that the first host listens at (default: --coordinator if in digits)"
     parser.add_argument("--bind", help=where)
     options, overrides = parser.parse_known_args(argv)
     if options.sweep or options.seeds != 1:

@@ -54,13 +54,13 @@ def _check_vocabulary(config: Known) -> None:
     kind, reads = config["task.kind"], find_task(config["task.kind"]).reads
     if kind not in TASKS or config["model.pretrained"]:
         return
-    problem = "it is learnt from the training set then, whose words it tells"
+    problem = "it would be learnt from the training texts and reveal their words"
     remedy = "Give a vocab.txt of public text, or model.pretrained"
     if "task.vocabulary" in reads:
         if not config["task.vocabulary"]:
             raise InputError("task.vocabulary", "", problem, remedy)
     elif config["task.corpus"] != "synthetic" or config["task.train"]:
-        problem = "its vocabulary is learnt from the training set, whose words it tells"
+        problem = "its vocabulary is learnt from the training texts and reveals their words"
         remedy = "Give model.pretrained" if "model.pretrained" in reads else "Choose another kind"
         raise InputError("task.kind", kind, problem, remedy)
 

@@ -1,4 +1,4 @@
-"""Noise on the activations that a cluster sends to the edge server, against who reads them."""
+"""Noise on the activations that a cluster sends to the edge server, against their readers."""
 
 from typing import Any
 

@@ -137,7 +137,7 @@ class Participation(NamedTuple):
 
     @property
     def fixed_shares(self) -> Array:
-        """Shares of the weight of all clients: who sits out changes no other's."""
+        """Shares of the weight of all clients: an absence changes no other's."""
         return self.shares * self.presence
 
 

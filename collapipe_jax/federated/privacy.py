@@ -23,7 +23,7 @@ from collapipe_jax.federated.aggregation import aggregate
 UNITS = ("cluster", "example")
 """Whose data a run protects."""
 
-_NOISE = 0x6E6F6973  # folded into a key: no other use of it counts so far
+_NOISE = 0x6E6F6973  # folded into a key; no other fold uses this number
 
 
 @struct.dataclass(kw_only=True)

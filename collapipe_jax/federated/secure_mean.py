@@ -5,7 +5,8 @@ its update as a share of the clip, within -1 .. 1. All are multiplied by the cli
 that sums are within -1 .. 1 as well. They are rounded to multiples of ``2^(2 - b)``, which fit into
 ``b`` bits with one to spare for rounding. The server divides the sum by its first entry: the mean
 over those that are left. So it learns the weight of all and of those that read a row. A row with a
-single reader is not hidden, since the others add 0 to it.
+single reader is not hidden, since the others add nothing of
+their texts to it.
 
 A party has a vector of its own: a client, or a control unit that adds up those of its devices.
 """

@@ -61,9 +61,9 @@ class Received(NamedTuple):
 
 
 class SecureSum(NamedTuple):
-    """What the server makes of it."""
+    """Result at the server."""
 
-    total: UInt32[Array, " D"]  # of the vectors that arrived, modulo ``2^32``; 0 without success
+    total: UInt32[Array, " D"]  # of the vectors that arrived, modulo the ring; 0 without success
     succeeded: Bool[Array, ""]  # whether as many as the threshold answered
 
 

@@ -1,7 +1,7 @@
 """Tokens that activations give away, by depth of the cut and noise.
 
     python -m experiments.studies.leakage --config=clinc150:plain --noise=0,0.3,1,3 \
-        --config.model.pretrained=runs/clinc150/model
+        --config.model.pretrained=runs/plain/model
 
 A curious party sees the activations between two blocks: a device those that reach it, the edge
 server those behind the last block. It knows the tokens of some texts, here the validation set, and

@@ -48,10 +48,10 @@ def get_config(variant: str = "") -> Config:
 
 
 def _generalise(config: Config) -> None:
-    """Give it features of words as a linear model has them, and what keeps it from overfitting."""
+    """Give it features of words as a linear model has them, and regularise it."""
     ngrams = {"ngram_buckets": 20_000, "word_ngrams": 2, "ngram_combiner": "sqrtn"}
     config.model.update({**ngrams, "pooling": "mean", "dropout_rate": 0.35})
-    # Two small blocks make a pipeline; a single wide one was no worse.
+    # Two small blocks make a pipeline; one alone was 0.4 points better in one place.
     config.model.update({"encoder_blocks": 2, "feed_forward_width": 128})
     config.training.update({"client_optimizer": "adamw", "decoder_optimizer": "adamw"})
     config.training.update({"weight_decay": 0.2, "server_average": 0.95})
