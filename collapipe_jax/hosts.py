@@ -6,6 +6,7 @@ order. So the results of the first host's own work are broadcast here.
 
 import contextlib
 import ipaddress
+import os
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from collapipe_jax.errors import HostError, InputError, TrainingError
 from collapipe_jax.signs_of_life import watched
 
 _CHUNK_BYTES = 1 << 16  # lengths are rounded up to these, so that few programs are compiled
+_BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"  # which JAX reads where none is given
 _Value = TypeVar("_Value")
 
 
@@ -36,8 +38,9 @@ def join(
         TPU tell JAX all three.
       count: number of hosts.
       index: number of this one, from 0.
-      bind: ``ADDRESS:PORT`` that the first host listens at; by default ``coordinator`` if it is an
-        address in digits, and the port at all addresses if it is a name.
+      bind: ``ADDRESS:PORT`` that the first host listens at; by default that of the environment
+        variable of JAX, else ``coordinator`` if it is an address in digits, and the port at all
+        addresses if it is a name.
 
     Raises:
       InputError: if something is missing, the hosts do not find each other, or have different
@@ -49,17 +52,22 @@ def join(
         where, remedy = {}, "Give ADDRESS:PORT of the first host, --hosts and --host"
     else:
         address, _, port = coordinator.rpartition(":")
-        if not address or not port.isdigit():
-            problem, remedy = "is no address with a port", "Write it like 10.0.0.1:8476"
+        if not address or not port.isdigit() or (":" in address and address[0] != "["):
+            problem, remedy = (
+                "is no address with a port",
+                "Write it like 10.0.0.1:8476 or [::1]:8476",
+            )
             raise InputError("--coordinator", coordinator, problem, remedy)
         if count is None or index is None or not 0 <= index < count:
             problem = f"needs a number of hosts and which this one is, not {count} and {index}"
             remedy = "Give --hosts=COUNT and --host=INDEX, from 0"
             raise InputError("--coordinator", coordinator, problem, remedy)
         where = {"coordinator_address": coordinator, "num_processes": count, "process_id": index}
-        if bind is None and _is_in_digits(address):
+        if bind is None and _BIND_VARIABLE not in os.environ and _is_in_digits(address):
             bind = coordinator
         remedy = "Start all of them within 5 minutes, with the address of the first"
+        if index == 0:
+            remedy += "; where that is none of this machine's own, give --bind=0.0.0.0:PORT"
     try:
         jax.distributed.initialize(**where, coordinator_bind_address=bind)
     except (RuntimeError, ValueError) as error:

@@ -132,6 +132,7 @@ def _only(one, check):
         ("localhost:1", 2, -1, "number of hosts"),
         ("localhost", 2, 0, "no address"),
         (":8476", 2, 0, "no address"),
+        ("::1:8476", 2, 0, "no address"),
         ("auto", 2, 0, "knows the hosts"),
     ],
 )

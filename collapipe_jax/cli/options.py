@@ -146,14 +146,16 @@ def add_sweep(parser: Parser) -> None:
     parser.add_argument("--sweep", action="append", default=[], help=words)
 
 
-def options_of(method: Callable[..., Any], **options: Any) -> dict[str, Any]:
-    """Options of a predictor's method that are given; one that it lacks is an ``InputError``.
-
-    An option that is not given is None, or False.
-    """
-    chosen = {
+def given_of(**options: Any) -> dict[str, Any]:
+    """Options that are given; one that is not is None or False, which 0 is not."""
+    return {
         name: value for name, value in options.items() if value is not None and value is not False
     }
+
+
+def options_of(method: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """Options of a predictor's method that are given; one that it lacks is an ``InputError``."""
+    chosen = given_of(**options)
     for name in set(chosen) - set(inspect.signature(method).parameters):
         problem = "has no meaning for a model of this task"
         raise InputError(f"--{name.replace('_', '-')}", chosen[name], problem, "Leave it out")

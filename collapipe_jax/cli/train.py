@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax import hosts
-from collapipe_jax.cli.options import add_sweep, make_parser
+from collapipe_jax.cli.options import add_sweep, given_of, make_parser
 from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, own_share, read_shards
 from collapipe_jax.config.experiment import Experiment, build_experiment, check_experiment
 from collapipe_jax.config.files import parse_overrides, read_values
@@ -130,10 +130,10 @@ def _train_sweep(
     """Train at every point, and write one summary."""
     from collapipe_jax.training import sweep as sweeps  # brings the store
 
-    for name in ("linear_baseline", "coordinator", "hosts", "host", "bind"):
-        if (value := getattr(options, name)) not in (None, False):
-            remedy = "Leave it out, or train one run at a time"
-            raise InputError(f"--{name.replace('_', '-')}", value, "not with a sweep", remedy)
+    alone = ("linear_baseline", "coordinator", "hosts", "host", "bind")
+    for name, value in given_of(**{name: getattr(options, name) for name in alone}).items():
+        remedy = "Leave it out, or train one run at a time"
+        raise InputError(f"--{name.replace('_', '-')}", value, "not with a sweep", remedy)
     axes = [*file_axes(options.config), *(read_axis("--sweep", text) for text in options.sweep)]
     keys = parse_overrides(overrides)
     sweep = read_sweep(options.config, keys, axes, options.seeds, check_experiment)

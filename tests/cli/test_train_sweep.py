@@ -94,6 +94,7 @@ def test_a_finished_sweep_trains_nothing_anew(swept, monkeypatch):
         (["--sweep=seed=1,2", "--seeds=2"], "two axes"),
         (["--sweep=seed=1,2", "--shard=2/2"], "--shard"),
         (["--sweep=seed=1,2", "--linear-baseline"], "--linear-baseline"),
+        (["--sweep=seed=1,2", "--host=0"], "--host"),
         (["--shard=0/2"], "of a single run"),
         (["--at-once=3"], "of a single run"),
     ],
