@@ -15,9 +15,9 @@ from collapipe_jax.models.config import (
     DTYPES,
     GATED_LAYERS,
     MOST_BLOCKS,
+    MOST_WORDS,
 )
 from collapipe_jax.pipeline.execution import BACKENDS
-from collapipe_jax.tasks.ngrams import MOST_WORDS
 from collapipe_jax.tasks.registry import TASKS
 from collapipe_jax.tasks.sampling import SCHEMES
 

@@ -181,7 +181,7 @@ def _secure_part(problem: RoundProblem, active: ActiveNodes) -> _SecurePart | No
     if problem.secure_aggregation is None:
         return None
     work, compute, participates = problem.workload, problem.compute, active[0]
-    parties = jnp.sum(participates, axis=0).astype(work.model_bits.dtype)
+    parties = jnp.sum(participates, axis=0, dtype=problem.radio.d2e_gain.dtype)
     secure = secure_messages(problem.secure_aggregation, work.model_bits, parties)
     found = _SecurePart(
         upload_bits=secure.upload_bits,

@@ -124,11 +124,8 @@ class PipelineLearner:
             self.erasure_law, erasure_key, round_key, batch_size, *drawn
         )
         keys = jax.vmap(example_keys, in_axes=(None, 0))(key, ids)
-        gradients_of = self._by_mini_batch
-        if self.execution.schedule == "1f1b":
-            gradients_of = self._by_micro_batch
-        elif self.rules.cluster_privacy is not None:
-            gradients_of = self._by_cluster
+        interleaved = self.execution.schedule == "1f1b"
+        gradients_of = self._by_micro_batch if interleaved else self._by_mini_batch
         data = batch, keys, example_weights
         found = gradients_of(outcome, shares, clients, decoder, base, data)
         counted = shares > 0.0
@@ -143,24 +140,12 @@ class PipelineLearner:
 
         return jax.vmap(embed)(clients["embedding"], batch, keys)
 
-    def _encoded(
-        self,
-        outcome: PipelineOutcome,
-        base: Params,
-        batch: Batch,
-        keys: Array | None,
-        clients: Params,
-    ) -> Array:
-        """Activations ``[N, B, S, h]`` that reach the edge server."""
-        x, mask = self._embedded(clients, base, batch, keys)
-        rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
-        encoded = encode_clusters(clients["encoder"], self.model.sizes, *rest, base["encoder"])
-        return encoded if keys is None else jax.vmap(self._sent)(encoded, keys)
-
-    def _sent(self, encoded: Array, keys: Array) -> Array:
+    def _sent(self, encoded: Array, keys: Array | None) -> Array:
         """Activations ``[B, S, h]`` of a cluster as it sends them."""
-        noise = self.rules.activation_noise
-        return encoded if noise is None else with_noise(encoded, keys, noise)
+        if (noise := self.rules.activation_noise) is None:
+            return encoded
+        assert keys is not None
+        return with_noise(encoded, keys, noise)
 
     def _by_mini_batch(
         self,
@@ -171,56 +156,64 @@ class PipelineLearner:
         base: Params,
         data: tuple,
     ) -> tuple[Params, Params, Array, Array]:
-        """Gradients of clients and decoder, which runs once over all ``N B`` examples.
+        """Gradients of clients and decoder, whole mini-batches at a time."""
+        batch, keys, _ = data
+
+        def encode(clients: Params) -> Array:
+            x, mask = self._embedded(clients, base, batch, keys)
+            rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
+            encoded = encode_clusters(clients["encoder"], self.model.sizes, *rest, base["encoder"])
+            return jax.vmap(self._sent)(encoded, keys)
+
+        encoded, send_back = jax.vjp(encode, clients)
+        is_private = self.rules.cluster_privacy is not None
+        server = self._server_by_cluster if is_private else self._server
+        sent, decoder_gradient, sums = server(shares, decoder, encoded, data)
+        (client_gradient,) = send_back(sent)
+        return client_gradient, decoder_gradient, *sums
+
+    def _server(
+        self, shares: Array, decoder: Params, encoded: Array, data: tuple
+    ) -> tuple[Array, Params, tuple[Array, Array]]:
+        """Gradients by the activations and by the decoder, which runs once over ``N B`` examples.
 
         The edge server's loss is ``sum_n shares_n loss_n``, so its gradient by the decoder is the
         weighted mean of the clusters' gradients. What it sends back to a cluster is divided by
         the share, which leaves cluster n the gradient of its own ``loss_n``.
+
+        Returns:
+          Both gradients, and sums of losses and tokens by cluster.
         """
-        model, (batch, keys, example_weights) = self.model, data
+        batch, keys, example_weights = data
 
         def flat(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
 
-        def server_loss(encoded: Array, decoder: Params) -> tuple[Array, tuple[Array, Array]]:
+        def loss(encoded: Array, decoder: Params) -> tuple[Array, tuple[Array, Array]]:
             encoded = spread(encoded, (COPY, EXAMPLE))
-            found = model.losses(decoder, flat(encoded), flat(batch), flat(keys))
+            found = self.model.losses(decoder, flat(encoded), flat(batch), flat(keys))
             losses, tokens = (leaf.reshape(example_weights.shape) for leaf in found)
             cluster_loss = loss_per_token(losses, tokens, example_weights)
             return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))
 
-        encode = partial(self._encoded, outcome, base, batch, keys)
-        encoded, send_back = jax.vjp(encode, clients)
-        server_gradients = jax.grad(server_loss, argnums=(0, 1), has_aux=True)
-        (sent, decoder_gradient), sums = server_gradients(encoded, decoder)
+        gradients = jax.grad(loss, argnums=(0, 1), has_aux=True)
+        (sent, decoder_gradient), sums = gradients(encoded, decoder)
         scale = 1.0 / jnp.where(shares > 0.0, shares, 1.0)
-        (client_gradient,) = send_back(sent * scale[:, None, None, None])
-        return client_gradient, decoder_gradient, *sums
+        return sent * scale[:, None, None, None], decoder_gradient, sums
 
-    def _by_cluster(
-        self,
-        outcome: PipelineOutcome,
-        shares: Array,
-        clients: Params,
-        decoder: Params,
-        base: Params,
-        data: tuple,
-    ) -> tuple[Params, Params, Array, Array]:
-        """As ``_by_mini_batch``, with every cluster's own gradient by the decoder."""
-        del shares
-        batch, keys, example_weights = data
+    def _server_by_cluster(
+        self, _: Array, decoder: Params, encoded: Array, data: tuple
+    ) -> tuple[Array, Params, tuple[Array, Array]]:
+        """As ``_server``, with every cluster's own gradient by the decoder, ``[N, ...]``."""
 
-        def loss(encoded: Array, decoder: Params, *own: Any) -> tuple[Array, tuple[Array, Array]]:
-            batch, keys, weights = own
+        def loss(encoded: Array, decoder: Params, data: tuple) -> tuple[Array, tuple[Array, Array]]:
+            batch, keys, example_weights = data
             losses, tokens = self.model.losses(decoder, encoded, batch, keys)
-            return loss_per_token(losses, tokens, weights), (losses.sum(), tokens.sum())
+            return loss_per_token(losses, tokens, example_weights), (losses.sum(), tokens.sum())
 
-        encode = partial(self._encoded, outcome, base, batch, keys)
-        encoded, send_back = jax.vjp(encode, clients)
-        gradients = jax.vmap(jax.grad(loss, (0, 1), has_aux=True), (0, None, 0, 0, 0))
-        (sent, found), sums = gradients(encoded, decoder, batch, keys, example_weights)
-        (client_gradient,) = send_back(sent)
-        return client_gradient, found, *sums
+        gradients = jax.vmap(jax.grad(loss, (0, 1), has_aux=True), (0, None, 0))
+        (sent, decoder_gradients), sums = gradients(encoded, decoder, data)
+        return sent, decoder_gradients, sums
 
     def _by_micro_batch(
         self,
@@ -246,7 +239,7 @@ class PipelineLearner:
 
         def loss(decoder: Params, encoded: Array, data: tuple) -> tuple[Array, tuple[Array, Array]]:
             batch, keys, example_weights = data
-            encoded = encoded if keys is None else self._sent(encoded, keys)
+            encoded = self._sent(encoded, keys)
             losses, tokens = model.losses(decoder, encoded, batch, keys)
             return (example_weights * losses).sum(), (losses.sum(), tokens.sum())
 

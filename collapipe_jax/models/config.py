@@ -31,6 +31,8 @@ NGRAM_SIZES = ("ngram_buckets", "word_ngrams", "ngram_combiner")
 """Sizes of BERT that tell its n-grams."""
 COMBINERS = ("mean", "sqrtn")
 """What the sum of a word's n-grams is divided by: their number, or its square root."""
+MOST_WORDS = 3
+"""Longest n-gram of words."""
 _KNOWN = {
     "norm": ("pre", "post"),
     "activation": ("gelu", "gelu_tanh", "relu", "silu"),
@@ -198,6 +200,9 @@ class BertConfig(EncoderConfig):
         if (combiner := self.ngram_combiner) not in COMBINERS:
             remedy = f"Choose among {', '.join(COMBINERS)}"
             _reject("ngram_combiner", combiner, "is unknown", remedy)
+        if not 1 <= self.word_ngrams <= MOST_WORDS:
+            remedy = f"Give 1 to {MOST_WORDS}"
+            _reject("word_ngrams", self.word_ngrams, "is no length of n-grams of words", remedy)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

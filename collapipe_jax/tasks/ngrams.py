@@ -18,8 +18,6 @@ SHORTEST, LONGEST = 3, 6
 """Lengths of n-grams in characters, boundary marks included."""
 MOST = 48
 """Most n-grams of characters of a word. A word of up to 13 characters has no more."""
-MOST_WORDS = 3
-"""Longest n-gram of words."""
 
 
 def most_ngrams(word_ngrams: int) -> int:

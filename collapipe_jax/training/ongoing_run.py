@@ -82,14 +82,19 @@ class RunState(NamedTuple):
 
 def initial_run_state(experiment: Experiment) -> RunState:
     """State before the first round."""
-    learning_key, adapter_key = jax.random.split(run_key(experiment, 1, "model"))
-    objective, learner = experiment.objective, experiment.learner
-    params = objective.starting_params(_fresh_params(learning_key, model=objective.model))
-    params = add_adapters(adapter_key, params, objective.model.sizes.adapters)
+    learning = _fresh_learning(experiment.learner, initial_params(experiment))
     # Committed to a place as a checkpoint's arrays are: both run in one compilation.
-    learning = jax.device_put(_fresh_learning(learner, params), learning_place(experiment))
+    learning = jax.device_put(learning, learning_place(experiment))
     best = learning.trained if experiment.config["evaluation"]["keep_best"] else None
     return RunState(learning, initial_network(experiment), best)
+
+
+def initial_params(experiment: Experiment) -> Params:
+    """Parameters before the first round: fresh or pretrained ones, and adapters."""
+    learning_key, adapter_key = jax.random.split(run_key(experiment, 1, "model"))
+    objective = experiment.objective
+    params = objective.starting_params(_fresh_params(learning_key, model=objective.model))
+    return add_adapters(adapter_key, params, objective.model.sizes.adapters)
 
 
 _fresh_params = quick_jit(lambda key, model: model.init(key), static_argnames="model")

@@ -24,14 +24,17 @@ from jaxtyping import Key
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
 from collapipe_jax.config.experiment import build_experiment
 from collapipe_jax.config.files import parse_overrides, read_config
+from collapipe_jax.errors import InputError
 from collapipe_jax.federated.activation_noise import with_noise
 from collapipe_jax.models.encoder import encoder_block
 from collapipe_jax.models.layers import Params
 from collapipe_jax.models.split_model import Batch, SplitModel
-from collapipe_jax.seeds import seed_of
 from collapipe_jax.tables import console_for_tables, make_table
 from collapipe_jax.tasks.task import in_batches
+from collapipe_jax.training.ongoing_run import initial_params
 
+_KINDS = ("classification", "tagging", "translation")
+"""Tasks whose encoder reads a token at every position, and which have a test set."""
 _SHRINKAGE = 1e-3
 _WIDTH = 100
 
@@ -54,10 +57,12 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = parser.parse_known_args(argv)
     levels = read_numbers("--noise", given.noise)
     config = read_config(given.config, parse_overrides(overrides))
-    objective = build_experiment(config).objective
-    model, noise_key = objective.model, jax.random.key(config.seed)
-    fresh = model.init(jax.random.key(seed_of(config, "model")))
-    params = objective.starting_params(fresh)
+    if config.task.kind not in _KINDS:
+        remedy = f"Choose among {', '.join(_KINDS)}"
+        raise InputError("task.kind", config.task.kind, "its tokens are not one a position", remedy)
+    experiment = build_experiment(config)
+    objective, noise_key = experiment.objective, jax.random.key(config.seed)
+    model, params = objective.model, initial_params(experiment)
     known, hidden = (
         observe(model, params, jax.tree.map(lambda leaf: leaf[: given.texts], texts))
         for texts in (objective.data.validation, objective.data.test)

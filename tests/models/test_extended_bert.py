@@ -48,9 +48,14 @@ def test_what_the_layout_cannot_express_goes_out_and_comes_back(tmp_path):
     files = {path.name for path in tmp_path.iterdir()}
     assert files == {"config.json", "collapipe_bert.safetensors"}
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(document | {"collapipe_head": "tree"}))
-    with pytest.raises(InputError, match="collapipe_head = 'tree': is unknown"):
-        load_labelling_bert(tmp_path)
+    wrong = {
+        "collapipe_head": ("tree", "is unknown"),
+        "collapipe_word_ngrams": (99, "is no length"),
+    }
+    for key, (value, told) in wrong.items():
+        path.write_text(json.dumps(document | {key: value}))
+        with pytest.raises(InputError, match=f"{key} = {value!r}: {told}"):
+            load_labelling_bert(tmp_path)
 
 
 def test_a_mean_and_impossible_pairs(tmp_path):
