@@ -24,9 +24,9 @@ from collapipe_jax.federated.learner import (
     StepGradients,
     initial_state,
     learn_round,
-    participation_of,
 )
 from collapipe_jax.federated.optimizers import Optimizers, Transformations
+from collapipe_jax.federated.participation import participation_of
 from collapipe_jax.federated.placement import COPY, EXAMPLE, spread
 from collapipe_jax.federated.rules import Rules
 from collapipe_jax.federated.token_rows import meetings

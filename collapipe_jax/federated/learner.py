@@ -1,6 +1,6 @@
 """The interface of a way of learning, and the round that all ways have in common."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from collapipe_jax.federated.control_variates import (
     updated_variates,
 )
 from collapipe_jax.federated.optimizers import Transformations
+from collapipe_jax.federated.participation import Participation
 from collapipe_jax.federated.placement import spread
 from collapipe_jax.federated.rules import (
     Rules,
@@ -125,22 +126,6 @@ class LearningState(NamedTuple):
         return self.params if self.average is None else join(self.average, self.base)
 
 
-class Participation(NamedTuple):
-    """Who takes part in a round, and in what."""
-
-    shares: Array  # as in ``federated``
-    presence: Array  # share of the weight of all clients that participates, ``[]``
-    # Rows of tables that every client reads ``[N, V]``; none where no row has a factor of its own
-    met: Mapping[str, Array]
-    # Which parameters a client sends, broadcast with the leaves; None where these are all
-    sent: Params | None = None
-
-    @property
-    def fixed_shares(self) -> Array:
-        """Shares of the weight of all clients: an absence changes no other's."""
-        return self.shares * self.presence
-
-
 class Method(NamedTuple):
     """How a round is computed."""
 
@@ -224,8 +209,7 @@ def learn_round(
     steps = jax.tree.leaves(batches)[0].shape[0]
     # Numbers up to that of the steps make the keys of steps and of the round's erasures.
     server_key = jax.random.fold_in(key, steps + 1)
-    clients = shares, participation.fixed_shares, participation.met, participation.sent
-    step, secure = server_step(rules, state.client, copies, *clients, server_key)
+    step, secure = server_step(rules, state.client, copies, participation, server_key)
     before = state.client, state.server_optimizer
     counts = anyone if privacy is None else True  # a noisy step does not tell who was there
     client, server_optimizer = apply_gradient(optimizers.server, step, before, index, counts)
@@ -320,23 +304,3 @@ def apply_gradient(
     update = optax.with_extra_args_support(optimizer).update
     updates, stepped = update(gradient, state, params, step=number)
     return optax.tree.where(counts, (optax.apply_updates(params, updates), stepped), held)
-
-
-def participation_of(
-    weights: Float[Array, " N"],
-    participates: Bool[Array, " N"],
-    shares: Array,
-    met: Mapping[str, Array],
-    sent: Params | None = None,
-) -> Participation:
-    """Who takes part in a round.
-
-    Args:
-      weights, participates: of the clusters.
-      shares: of the clusters or their clients.
-      met: rows of tables that each of these reads.
-      sent: as in :class:`Participation`.
-    """
-    total = weights.sum()
-    presence = jnp.where(participates, weights, 0.0).sum() / jnp.where(total > 0.0, total, 1.0)
-    return Participation(shares, presence, met, sent)

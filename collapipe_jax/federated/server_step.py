@@ -1,12 +1,11 @@
 """The server's gradient: the parameters before a round less the mean of the clients' copies."""
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Key
 
 from collapipe_jax.federated.aggregation import aggregate, participant_shares
+from collapipe_jax.federated.participation import Participation
 from collapipe_jax.federated.rules import Rules
 from collapipe_jax.federated.secure_mean import SecureReport, secure_mean
 from collapipe_jax.federated.token_rows import row_factors, row_shares, scale_rows
@@ -14,36 +13,34 @@ from collapipe_jax.models.layers import Params
 
 
 def server_step(
-    rules: Rules,
-    before: Params,
-    copies: Params,
-    shares: Float[Array, " N"],
-    fixed_shares: Float[Array, " N"],
-    met: Mapping[str, Bool[Array, "N V"]],
-    sent: PyTree[Bool[Array, "..."]] | None,
-    key: Key[Array, ""],
+    rules: Rules, before: Params, copies: Params, clients: Participation, key: Key[Array, ""]
 ) -> tuple[Params, SecureReport | None]:
     """The server's gradient, and what secure aggregation did, if it is on.
+
+    Rows of tables are averaged over the clients that read them. Parameters that clients of split
+    models do not send are the server's own, which averages them in the clear.
 
     Args:
       rules: of the clients.
       before: global parameters at the start of the round.
       copies: of the clients after it, leaves ``[N, ...]``.
-      shares: as in ``federated``.
-      fixed_shares: the same without rescaling to the participants; for noise of privacy.
-      met: rows of tables that every client read; they are averaged over those that read them.
-      sent: which parameters clients send; the others are the server's, which averages them itself.
+      clients: who takes part.
       key: of secure aggregation, or of noise.
     """
+    shares, met, sent = clients.shares, clients.met, clients.sent
     if rules.secure_aggregation is None:
         if rules.cluster_privacy is None:
-            step, report = jax.tree.map(jnp.subtract, before, aggregate(copies, shares)), None
+            step = jax.tree.map(jnp.subtract, before, aggregate(copies, shares))
         else:
-            step, report = rules.cluster_privacy.step(before, copies, fixed_shares, key), None
-        by_row = {table: row_shares(rows, shares) for table, rows in met.items()}
+            step = rules.cluster_privacy.step(before, copies, clients.fixed_shares, key)
+        report, by_row = None, {table: row_shares(rows, shares) for table, rows in met.items()}
     else:
         updates = jax.tree.map(lambda own, start: own - start[None], copies, before)
-        masked = updates if sent is None else _where(sent, updates, 0.0)
+        masked = updates
+        if sent is not None:
+            masked = jax.tree.map(
+                lambda is_sent, own: jnp.where(is_sent[None], own, 0.0), sent, updates
+            )
         found = secure_mean(rules.secure_aggregation, masked, shares, met, key)
         update, by_row, report = found.update, found.row_shares, found.report
         shares = participant_shares(shares, found.arrived)
@@ -54,7 +51,3 @@ def server_step(
         factors = row_factors(share, (shares > 0.0).sum(), rules.embedding_rate_factor)
         step = scale_rows(step, table, factors)
     return step, report
-
-
-def _where(sent: PyTree[Array], updates: Params, other: float) -> Params:
-    return jax.tree.map(lambda mask, leaf: jnp.where(mask[None], leaf, other), sent, updates)

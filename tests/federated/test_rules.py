@@ -11,9 +11,9 @@ from collapipe_jax.federated.learner import (
     StepGradients,
     initial_state,
     learn_round,
-    participation_of,
 )
 from collapipe_jax.federated.optimizers import Optimizers, make_optimizer
+from collapipe_jax.federated.participation import participation_of
 from collapipe_jax.federated.rules import Rules, bytes_held, numbers_sent, updated_average
 
 pytestmark = pytest.mark.usefixtures("x64")
