@@ -1,4 +1,4 @@
-"""Links of data-parallel clients: D2E of who sends, D2D of replicas inside a cluster.
+"""Links of data-parallel clients: D2E links of senders, D2D links of replicas in a cluster.
 
 Equations are those of docs/system-model.md, section 6.
 """

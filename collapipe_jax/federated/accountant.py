@@ -72,10 +72,12 @@ def example_releases(
     entered = np.zeros(1 + max(int(indices.max()) for indices in cluster_indices))
 
     def most() -> Iterator[float]:
+        largest = 0.0
         for index in range(rounds):
             for rows in sample_round(seed, cluster_indices, index, local_steps, batch):
                 names, counts = np.unique(rows, return_counts=True)
                 entered[names] += counts.astype(float) ** 2
-            yield entered.max()
+                largest = max(largest, entered[names].max())
+            yield largest
 
     return np.fromiter(most(), float, rounds)

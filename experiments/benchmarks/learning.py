@@ -8,7 +8,7 @@ some of them padded, with a head of two classes: blocks of width 768 and of widt
 ``transformers.BertForSequenceClassification`` with the fused Adam, as it is and through
 ``torch.compile``, with the same weights, texts and number of threads, in the same process,
 which keeps freed memory as our training programs do (``collapipe_jax.compilation``). They take
-turns, so that whatever else the machine does meets all of them; the medians are compared.
+turns, so that other load of the machine affects all alike; the medians are compared.
 
     python -m experiments.benchmarks.learning --mfu
 

@@ -4,7 +4,7 @@
 
 A client has one local step of a small BERT on random texts, plain and with the noise of
 ``privacy.unit = "example"``, for several numbers of gradients at once. The steps take turns, so
-that whatever else the machine does meets all of them. Seconds are those of the process's cores,
+that other load of the machine affects all alike. Seconds are those of the process's cores,
 medians of the repeats; memory is what XLA lays out for the program beside its arguments.
 """
 

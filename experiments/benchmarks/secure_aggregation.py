@@ -4,7 +4,7 @@
 
 Prices rounds of ``control_unit_fl`` on drawn networks with and without secure aggregation, once
 with a ring of 32 bits and once with the fewest that hold sums of 16-bit inputs. The expansion of
-such inputs by Bonawitz et al. (2017, section 7) stands beside it. Latencies are medians over
+such inputs by Bonawitz et al. (2017, section 7) is printed beside it. Latencies are medians over
 networks; that of the barriers is the largest. Times to simulate are those of the mean of vectors of
 ``--entries`` numbers, in the clear and by the protocol.
 """
@@ -49,8 +49,8 @@ def main(argv: Sequence[str]) -> None:
     (entries,) = read_counts("--entries", options.entries)
     prices = [price(options.config, clusters, networks) for clusters in counts]
     rows = [row for own in prices for row in own]
-    headings = "clusters", "ring", "Mbit", "secure", "ratio", "paper"
-    headings += "round s", "secure", "ratio", "masks s", "barriers s"
+    headings = "clusters", "ring", "Mbit", "secure Mbit", "ratio", "paper"
+    headings += "round s", "secure s", "ratio of s", "masks s", "barriers s"
     console_for_tables(120).print(make_table(headings, rows, left=0))
     times = [simulated(clusters, entries) for clusters in counts]
     headings = "clusters", "mean ms", "secure mean ms"
@@ -74,7 +74,7 @@ def price(name: str, clusters: int, networks: int) -> list[tuple[str, ...]]:
         total = float(sent.upload_bits + sent.received_bits)
         paper = expansion(clusters, clear / _INPUT_BITS, needed)
         bits = f"{clear / 1e6:.1f}", f"{total / 1e6:.1f}", f"{total / clear:.3f}", f"{paper:.3f}"
-        latency_s = (*(f"{np.median(each):.1f}" for each in (plain, secure)),)
+        latency_s = tuple(f"{np.median(each):.1f}" for each in (plain, secure))
         ratio, masks_s = np.median(secure / plain), float(exchange_s(sent, jnp.zeros(())))
         times = *latency_s, f"{ratio:.3f}", f"{masks_s:.3f}", f"{barriers_s.max():.3f}"
         rows.append((str(clusters), str(ring_bits), *bits, *times))

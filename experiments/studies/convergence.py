@@ -6,7 +6,7 @@ r"""How losses slow the learning of a real task, one cause at a time.
 Every cluster's blocks are on its first devices, cut evenly, at full power, in a fixed number of
 micro-batches. Around one such decision the number of micro-batches, of stages and the
 interference vary; everything random is the same in all runs of a seed. Every run is a training
-run in a folder of its own, gone on with if it was killed. More seeds are the same study. Several
+run in a folder of its own, and resumes if it was killed. More seeds are the same study. Several
 processes share the runs with ``--shard=i/n``.
 """
 

@@ -4,8 +4,8 @@ r"""Test score against epsilon, for every example's privacy and for every cluste
         --workdir=runs/privacy --seeds=3
 
 Every value of epsilon sets the noise of a whole run. Everything random but the noise is the same in
-all runs of a seed. The vocabulary is the start of a public one, ``--pieces`` of its entries, which
-stands in the workdir. Every run is a training run in a folder of its own, gone on with if it was
+all runs of a seed. The vocabulary is the start of a public one, ``--pieces`` of its entries, and is
+written to the workdir. Every run is a training run in a folder of its own, and resumes if it was
 killed. More seeds are the same study, and ``--shard=i/n`` shares the runs.
 """
 

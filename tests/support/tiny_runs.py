@@ -4,13 +4,13 @@ import io
 import itertools
 import signal
 
-import jax
 import numpy as np
 from rich.console import Console
 
 from collapipe_jax.files.checkpoints import Checkpoints, load_run
 from collapipe_jax.training import loop as train
 from collapipe_jax.training.ongoing_run import initial_run_state
+from support.leaves_close import assert_same
 
 ROUNDS = 6
 
@@ -37,7 +37,7 @@ def assert_same_run(experiment, workdir, undisturbed):
     for path in (workdir, undisturbed):
         with Checkpoints(path) as checkpoints:
             states.append(checkpoints.load(ROUNDS, like)[0])
-    jax.tree.map(np.testing.assert_array_equal, *states)
+    assert_same(*states)
 
 
 def interrupt_in(monkeypatch, owner, name, count):

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from support import tiny_run
 from support.compilations import compiles
+from support.leaves_close import assert_same
 from support.metrics import read_metrics
 from support.rounds import run_round
 from support.tiny_runs import ROUNDS, interrupt_in, run
@@ -79,7 +80,7 @@ def test_a_round_that_everybody_misses(experiment):
     alone = dataclasses.replace(experiment, system=nobody)
     state = initial_run_state(alone)
     after, metrics = run_round(alone, state, 0)
-    jax.tree.map(np.testing.assert_array_equal, after.learning, state.learning)
+    assert_same(after.learning, state.learning)
     assert metrics["absent"].all()
     assert metrics["latency_s"] == 0.0
     assert json.loads(history.metrics_line(metrics))["train_loss"] is None
@@ -205,6 +206,6 @@ def test_a_run_from_python_needs_no_folder_and_may_be_repeated(tmp_path):
     again = cp.train(config, tmp_path / "run", quiet=True)
     without = cp.train(config, quiet=True)
     for other in (again, without):
-        jax.tree.map(np.testing.assert_array_equal, kept.params, other.params)
+        assert_same(kept.params, other.params)
         assert other.summary == kept.summary
         assert len(other.history["train_loss"]) == 2
