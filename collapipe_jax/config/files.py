@@ -7,9 +7,9 @@ A name is one of :data:`NAMED`, a file ends in ``.py``, and a module has a dot, 
 import ast
 import importlib
 import importlib.util
+import os
 import runpy
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -112,7 +112,7 @@ def call_function(path: str, name: str, *, optional: bool = False) -> Any:
 def _names(path: str, place: str) -> dict[str, Any]:
     """What a configuration defines, by name."""
     if place.endswith(".py"):
-        if not Path(place).is_file():
+        if not os.path.isfile(place):
             raise InputError("--config", path, "no such file", "Name a file, or paper, for one")
         return runpy.run_path(place)
     if place in NAMED:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -46,14 +47,15 @@ def read_networks(place: str) -> tuple[NetworksOnFile, str]:
       InputError: if there is none, one is wrong, or they differ in the number of clusters.
     """
     path = Path(place)
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    files = sorted(path.glob("*.json")) if os.path.isdir(path) else [path]
     if not files:
         problem = "a folder without *.json"
         raise InputError(_KEY, place, problem, "Put networks there, as collapipe sample writes")
     try:
         digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-    except OSError as error:
-        problem, remedy = error.strerror or "unreadable", "Name a network, or a folder of them"
+    except (OSError, ValueError) as error:  # ValueError: no name of a file
+        problem = getattr(error, "strerror", None) or "unreadable"
+        remedy = "Name a network, or a folder of them"
         raise InputError(_KEY, place, problem, remedy) from None
     # Of one file this is what sha256sum shows.
     joined = hashlib.sha256("".join(digests).encode()).hexdigest()

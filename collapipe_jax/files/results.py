@@ -160,8 +160,8 @@ class Results:
             raise InputError("workdir", str(path), problem, remedy)
         try:
             shapes = read_object(path)
-            if shapes is None:
-                raise ValueError("no JSON object")
+            if not shapes:  # every part has arrays
+                raise ValueError("no JSON object with names of arrays")
             return load(shapes)
         except (ValueError, TypeError, KeyError, RuntimeError, OSError) as error:
             problem = f"is damaged ({error})".splitlines()[0]

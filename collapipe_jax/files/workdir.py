@@ -76,7 +76,7 @@ def added_rounds(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> int:
 def read_config(workdir: Path) -> dict[str, Any]:
     """The configuration of a run; an ``InputError`` where there is none."""
     saved = workdir / _CONFIG
-    if not saved.is_file():
+    if not os.path.isfile(saved):
         raise wrong_workdir(workdir, "holds no run", "Name the workdir of a training run")
     found = read_object(saved)
     if found is None:

@@ -149,7 +149,7 @@ def find_cut(cut: str, blocks: int) -> int | str:
         return cut
     if cut == "half":
         return blocks // 2
-    if cut.isdecimal() and int(cut) <= blocks:
+    if cut in map(str, range(blocks + 1)):
         return int(cut)
     remedy = f"Give a number from 0 to {blocks}, or one of: {', '.join(CUTS)}"
     raise InputError("policy.cut", cut, "no such cut", remedy)

@@ -66,9 +66,10 @@ class TextFile(NamedTuple):
         """Where the file is; an ``InputError`` where it is in neither place."""
         directory = os.environ.get(DATA_VARIABLE, "")
         for folder in (".", directory):
-            path = Path(folder).expanduser() / Path(self.name).expanduser()
-            if path.is_file():
-                return path
+            # Unlike pathlib they raise nothing where the name is none of a file or user.
+            path = os.path.join(*map(os.path.expanduser, (folder, self.name)))
+            if os.path.isfile(path):
+                return Path(path)
         if directory:
             problem = f"no such file, neither at this path nor below {DATA_VARIABLE} ({directory})"
         else:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from collapipe_jax.errors import InputError
 from collapipe_jax.models.masked_lm import MaskedBatch, MaskedBert, predict_pieces
 from collapipe_jax.models.pretrained import load_masked_bert
 from collapipe_jax.tasks.bert_predictor import load_wordpiece, split_params
@@ -35,6 +36,9 @@ class MaskFiller(Predictor):
     def __init__(self, folder: Path):
         sizes, params = load_masked_bert(folder)
         self.wordpiece, self.length = load_wordpiece(folder, sizes)
+        if MASK not in self.wordpiece.pieces:
+            path, remedy = str(folder / "vocab.txt"), "Take the original file"
+            raise InputError("file", path, f"has no {MASK}", remedy)
         self.with_ngrams = WordNgrams(self.wordpiece, sizes).added
         self.model, self.params = MaskedBert(sizes=sizes), split_params(params)
 
@@ -42,7 +46,8 @@ class MaskFiller(Predictor):
         """The likeliest pieces; none of a text without ``[MASK]``."""
         if not texts:
             return []
-        hidden = self.wordpiece.pieces.index(MASK)
+        pieces = self.wordpiece.pieces
+        hidden = pieces.index(MASK)
         rows = [self._row(text, hidden) for text in texts]
         places = [[i for i, piece in enumerate(row) if piece == hidden] for row in rows]
         token_ids = pad_rows(rows, self.length, 0)
@@ -50,13 +55,15 @@ class MaskFiller(Predictor):
         batch = self.with_ngrams(MaskedBatch(token_ids, positions, positions))
 
         def likeliest(part: MaskedBatch) -> tuple[jax.Array, jax.Array]:
-            chances = jax.nn.softmax(predict_pieces(self.model, self.params, part))
+            # The model may have more numbers than the vocabulary has pieces.
+            scores = predict_pieces(self.model, self.params, part)[..., : len(pieces)]
+            chances = jax.nn.softmax(scores)
             return chances.argmax(-1), chances.max(-1)
 
         found = in_batches(likeliest, batch, PREDICTED)
         return [
             Filled(
-                tuple(self.wordpiece.pieces[i] for i in best[: len(own)].tolist()),
+                tuple(pieces[i] for i in best[: len(own)].tolist()),
                 tuple(chances[: len(own)].tolist()),
             )
             for best, chances, own in zip(*found, places, strict=True)

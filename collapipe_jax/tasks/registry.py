@@ -1,5 +1,6 @@
 """All tasks by the name that ``task.kind`` gives."""
 
+from collapipe_jax.errors import InputError
 from collapipe_jax.own import find
 from collapipe_jax.tasks.causal_lm import CAUSAL_LM
 from collapipe_jax.tasks.classification import CLASSIFICATION
@@ -19,5 +20,12 @@ TASKS: dict[str, Task] = {
 
 
 def find_task(kind: str) -> Task:
-    """The task of a name of the registry, or of ``package.module:name``."""
-    return find("task.kind", kind, TASKS)
+    """The task of a name of the registry, or of ``package.module:name``.
+
+    Raises:
+      InputError: if there is no such task.
+    """
+    found = find("task.kind", kind, TASKS)
+    if not isinstance(found, Task):
+        raise InputError("task.kind", kind, f"it is a {type(found).__name__}", "Name a Task")
+    return found

@@ -7,7 +7,7 @@ from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.files.atomic import read_object
 from collapipe_jax.models.tensor_files import CONFIG, read_json
 from collapipe_jax.tasks.registry import find_task
-from collapipe_jax.tasks.task import TASK_KEY, Predictor, Task
+from collapipe_jax.tasks.task import TASK_KEY, Predictor
 
 
 def load(folder: str | os.PathLike[str]) -> Predictor:
@@ -34,7 +34,7 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
         raise InputError("model", str(folder), problem, "Train it anew")
     with under_keys({"task.kind": f"{config}: {TASK_KEY}"}):
         task = find_task(kind)
-    if not isinstance(task, Task) or task.load is None:
+    if task.load is None:
         problem = f"the task {kind} cannot load a model"
         raise InputError("model", str(folder), problem, "Give its Task a function load")
     return task.load(path)
@@ -43,17 +43,17 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
 def _model_folder(folder: Path) -> Path:
     """The folder that holds a model: this one, or ``model`` in it."""
     inner = folder / "model"
-    if (inner / CONFIG).is_file():
+    if os.path.isfile(inner / CONFIG):  # is_file() raises where a name is too long
         return inner
     settings = (read_object(folder / CONFIG) or {}).get("task")
     is_workdir = isinstance(settings, dict)
-    if (folder / CONFIG).is_file() and not is_workdir:
+    if os.path.isfile(folder / CONFIG) and not is_workdir:
         return folder
     problem, remedy = "holds no model", "Name the workdir of a training run that has ended"
     if is_workdir and (folder / "summary.json").exists():
         problem = "its run has ended without writing a model"
         remedy = "Delete its summary.json, and go on with --resume to write the model"
-        if getattr(find_task(str(settings.get("kind"))), "load", None) is None:
+        if find_task(str(settings.get("kind"))).load is None:
             problem = "its task writes no model"
             remedy = "Give its Objective an export, and its Task a load"
     elif is_workdir:

@@ -12,6 +12,7 @@ NETWORK = str(ROOT / "docs/examples/edge.network.json")
 DECISION = str(ROOT / "docs/examples/edge.decision.json")
 TRAIN = ("train", "--workdir=run", "--config=quickstart")
 COMPARE = ("compare", "--workdir=run", "--config=paper")
+LONG = "x" * 5000
 PLAN = ("plan", f"--instance={NETWORK}", "--out=out.json")
 
 CASES = {
@@ -138,6 +139,18 @@ CASES = {
         "parsing",
         "translation",
     ),
+    "a task that is none": (
+        [*TRAIN, "--config.task.kind=json:loads"],
+        "task.kind",
+        "json:loads",
+        "Name a Task",
+    ),
+    "a cut of thousands of digits": (
+        [*TRAIN, f"--config.policy.cut={'9' * 5000}"],
+        "policy.cut",
+        "99",
+        "or one of",
+    ),
     "an unknown law": (
         [*TRAIN, "--config.propagation.d2e_path_loss=macro"],
         "propagation.d2e_path_loss",
@@ -173,6 +186,26 @@ CASES = {
         "control.device_budget_j",
         "1e-09",
         "Raise it",
+    ),
+    # names of files
+    "a name too long for a configuration": (
+        ["train", "--workdir=run", f"--config={LONG}.py"],
+        "--config",
+        "xx",
+        "Name a file",
+    ),
+    "a name too long for a network": (
+        [*TRAIN, f"--config.network.file={LONG}"],
+        "network.file",
+        "xx",
+        "Name a network",
+    ),
+    "a name too long for a model": (["predict", f"--model={LONG}"], "model", "xx", "Name the"),
+    "a corpus of an unknown user": (
+        [*TRAIN, "--config.task.corpus=~no_such_user/de.txt"],
+        "task.corpus",
+        "~no_such_user/de.txt",
+        "Give the path",
     ),
     # documents
     "no such network": (

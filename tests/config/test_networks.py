@@ -134,6 +134,7 @@ def test_wrong_files_are_named(folder, tmp_path):
     change(dB, "radio", "d2e_gain", [[93.5] * 4] * 3)
     for place, message in (
         ("nowhere.json", r"nowhere.json': No such file.* Name a network, or a folder"),
+        ("a\0b", "unreadable.* Name a network, or a folder"),
         ("empty", r"empty': a folder without \*.json"),
         ("notes.json", r"notes.json': .*not JSON"),
         ("dB.json", r"dB.json': radio.d2e_gain\[0\]\[0\] = 93.5: out of bounds .* loss in dB\?"),

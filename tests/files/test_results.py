@@ -144,13 +144,20 @@ def test_results_of_another_experiment_or_none_are_reported(results, tmp_path):
 
 @pytest.mark.parametrize(
     ("damage", "problem"),
-    [("no part", "is missing"), ("no chunk", "is damaged"), ("half a chunk", "is damaged")],
+    [
+        ("no part", "is missing"),
+        ("no arrays", "is damaged"),
+        ("no chunk", "is damaged"),
+        ("half a chunk", "is damaged"),
+    ],
 )
 def test_a_missing_or_damaged_part_is_named(damage, problem, results):
     place, _ = write_rows(results)
     chunk = results.store / "latency_s" / "c" / "1" / "0" / "0"
     if damage == "no part":
         results.path("first").unlink()
+    elif damage == "no arrays":
+        results.path("first").write_text("{}")
     elif damage == "no chunk":
         chunk.unlink()
     else:

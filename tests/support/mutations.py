@@ -114,3 +114,12 @@ def mutate_json(rng, data):
     if rng.random() < 0.3:
         return mutate_bytes(rng, data)
     return json.dumps(mutate_value(rng, json.loads(data))).encode()
+
+
+def mutate_tensors(rng, data):
+    """A safetensors file, mutated in its header as JSON or as bytes."""
+    if rng.random() < 0.5:
+        return mutate_bytes(rng, data)
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = mutate_json(rng, data[8:end])
+    return len(header).to_bytes(8, "little") + header + data[end:]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -111,6 +112,18 @@ def test_it_is_a_start_for_tagging_with_every_lever(exported, tmp_path):
     config.model.ngram_buckets = BUCKETS + 1
     with pytest.raises(InputError, match=rf"model\.ngram_buckets.*Set it to {BUCKETS}"):
         build_experiment(config)
+
+
+def test_a_vocabulary_that_lost_pieces_is_refused_or_names_the_others(exported, tmp_path):
+    _, _, folder = exported
+    copy = shutil.copytree(folder, tmp_path / "model")
+    pieces = (copy / "vocab.txt").read_text().split()
+    (copy / "vocab.txt").write_text("\n".join([*pieces[:5], "[MASK]"]))
+    (found,) = cp.load(copy).predict(["we [MASK] " * 5])
+    assert set(found.pieces) <= {*pieces[:5], "[MASK]"}
+    (copy / "vocab.txt").write_text("\n".join(pieces[:5]))
+    with pytest.raises(InputError, match=r"vocab.txt': has no \[MASK\]"):
+        cp.load(copy)
 
 
 def test_masks_are_drawn_anew_by_seed_and_round(exported):

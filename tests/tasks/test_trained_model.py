@@ -61,6 +61,10 @@ def test_a_folder_without_a_model_says_what_to_do(tmp_path, document, files, mes
 
 
 def test_a_task_that_loads_nothing_is_reported(tmp_path):
-    write_config(tmp_path, collapipe_task="collapipe_jax.tasks.classification:Classification")
-    with pytest.raises(InputError, match="cannot load a model"):
-        cp.load(tmp_path)
+    for task, message in (
+        (f"{__name__}:WITHOUT_MODEL", "cannot load a model"),
+        ("collapipe_jax.tasks.classification:Classification", "it is a ABCMeta. Name a Task"),
+    ):
+        write_config(tmp_path, collapipe_task=task)
+        with pytest.raises(InputError, match=message):
+            cp.load(tmp_path)
