@@ -1,7 +1,8 @@
 """Random damage to everything that a user gives: each is refused in one message, or is right.
 
 No case takes more than 5 s of processor time, and no kind raises this process's memory by 2 GiB.
-Seeds are fixed. ``COLLAPIPE_FUZZ=10000`` raises the number of cases of each kind.
+Seeds are fixed. ``COLLAPIPE_FUZZ=10000`` raises the number of cases: so many documents and options,
+a fifth of it of corpora, runs and results, and a tenth of models of each kind.
 """
 
 import json
@@ -37,13 +38,13 @@ from collapipe_jax.tasks.tagging import read_tagged_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_data")]
 
-CASES = int(os.environ.get("COLLAPIPE_FUZZ", "200"))
+CASES = int(os.environ.get("COLLAPIPE_FUZZ", "400"))
 LONGEST_S = 5.0  # of the processor: on a busy machine the clock says little
 MOST_MEMORY_BYTES = 2 * 2**30
 EXAMPLES = ROOT / "docs" / "examples"
 
 
-def fuzz(seed, attempt, cases=CASES):
+def fuzz(seed, attempt, cases):
     """Attempt many cases; each returns or raises an ``InputError`` with one line, and soon."""
     refused, wrong, longest_s, before_bytes = 0, [], 0.0, peak_bytes()
     for case in range(cases):
@@ -89,7 +90,7 @@ def test_documents(tmp_path):
         else:
             read_decision(path, problem)
 
-    fuzz(1, attempt)
+    fuzz(1, attempt, CASES)
 
 
 def keys_of(table=KEYS, prefix=""):
@@ -110,7 +111,7 @@ def test_overrides():
         with collect() as step:
             _check_settings(config, unknown, step)
 
-    fuzz(2, attempt)
+    fuzz(2, attempt, CASES)
 
 
 def test_corpora(tmp_path):
@@ -139,7 +140,7 @@ def test_corpora(tmp_path):
         else:
             read_tagged_text(TextFile("task.train", str(path)))
 
-    fuzz(3, attempt)
+    fuzz(3, attempt, CASES // 5)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +179,7 @@ def test_run_folders(workdir, tmp_path):
         finally:
             shutil.rmtree(copied)
 
-    fuzz(4, attempt)
+    fuzz(4, attempt, CASES // 5)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +217,7 @@ def test_model_folders(models, kind, tmp_path):
         finally:
             shutil.rmtree(copied)
 
-    fuzz(5, attempt)
+    fuzz(5, attempt, CASES // 10)
 
 
 def test_results_of_experiments(tmp_path):
@@ -237,4 +238,4 @@ def test_results_of_experiments(tmp_path):
         finally:
             shutil.rmtree(copied)
 
-    fuzz(6, attempt)
+    fuzz(6, attempt, CASES // 5)

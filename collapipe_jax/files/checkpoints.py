@@ -29,6 +29,7 @@ from collapipe_jax.files.workdir import read_config, wrong_workdir
 
 _KEPT = 2
 _OVERHEAD_BYTES = 1 << 20  # what Orbax writes beside arrays, at most
+_HALF_WRITTEN = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax has not renamed yet
 _ROUNDS = "rounds"  # done, in the record: folders can be renamed
 
 
@@ -67,20 +68,26 @@ class Checkpoints:
         since the run may still be writing them.
 
     Raises:
-      InputError: if the newest checkpoint is damaged.
+      InputError: if the newest checkpoint is damaged, or another one so that Orbax cannot start.
     """
 
     def __init__(self, workdir: Path, *, writable: bool = True):
         self._directory = workdir / "checkpoints"
         self._checksums = workdir / "checksums.json"
         self._history = workdir / "history"
-        self._check_newest()
+        if (newest := newest_step(self._directory)) is not None:
+            self._check(newest)
+        if writable:
+            hosts.on_first(self._remove_half_written)
         # Orbax annotates both arguments by narrower types than it takes.
         directory: Any = self._directory
         latest: Any = ocp.training.preservation_policies.LatestN(_KEPT)
-        self._orbax = ocp.training.Checkpointer(
-            directory, preservation_policy=latest, cleanup_tmp_directories=writable
-        )
+        try:
+            self._orbax = ocp.training.Checkpointer(directory, preservation_policy=latest)
+        except Exception:  # Orbax reads a file of the older ones too
+            for step in _steps(self._directory):
+                self._check(step)
+            raise
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -114,7 +121,7 @@ class Checkpoints:
 
     def latest(self) -> int | None:
         """Rounds done at the newest checkpoint, or None."""
-        found = self._orbax.latest  # waits until half-written files are removed
+        found = self._orbax.latest
         return None if found is None else int(found.step)
 
     def load(self, step: int, state_like: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -136,15 +143,18 @@ class Checkpoints:
         record["history"] = read_rounds(self._history, step)
         return jax.device_put(found.get("state"), places), record
 
-    def _check_newest(self) -> None:
+    def _remove_half_written(self) -> None:
+        """As Orbax can do in a thread, which fails where another one does it at once."""
+        for path in self._directory.glob(f"*{_HALF_WRITTEN}*"):
+            shutil.rmtree(path)
+
+    def _check(self, step: int) -> None:
         """Find damage before Orbax does, which may read zeros or print its own errors.
 
         A run killed right after a checkpoint leaves it without digests: it is trusted, for Orbax
         renames complete ones only.
         """
-        step = newest_step(self._directory)
-        expected = None if step is None else self._known_digests().get(str(step))
-        if step is None or expected is None:
+        if (expected := self._known_digests().get(str(step))) is None:
             return
         found = _file_digests(self._directory / str(step))
         for name in sorted(set(found) | set(expected)):
@@ -187,8 +197,11 @@ def _check_room(directory: Path, state: Any) -> None:
 
 def newest_step(directory: Path) -> int | None:
     """Largest step among the checkpoints of a folder, if there is any."""
-    steps = [int(entry.name) for entry in directory.glob("*") if entry.name.isdigit()]
-    return max(steps, default=None)
+    return max(_steps(directory), default=None)
+
+
+def _steps(directory: Path) -> list[int]:
+    return [int(entry.name) for entry in directory.glob("*") if entry.name.isdigit()]
 
 
 def _file_digests(folder: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ Layout: https://huggingface.co/docs/peft/developer_guides/checkpoint.
 """
 
 import functools
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from collapipe_jax.errors import InputError, under_keys
 from collapipe_jax.models.adapters import CLIENT_PARTS, add_adapters, digest, fuse, join, split
-from collapipe_jax.models.config import LINEAR_LAYERS, AdapterConfig, BertConfig
+from collapipe_jax.models.config import LARGEST, LINEAR_LAYERS, AdapterConfig, BertConfig
 from collapipe_jax.models.layers import Params, init_linear
 from collapipe_jax.models.pretrained import (
     TENSORS,
@@ -102,13 +103,11 @@ def load_adapted_bert(folder: Path) -> LabellingBert:
     """
     document, settings = _read_json(folder / ADAPTER_CONFIG), _read_json(folder / CONFIG)
     refuse_unsupported(folder / ADAPTER_CONFIG, document, _REQUIRED)
-    for key in ("r", "lora_alpha"):
+    for key, kinds in (("r", (int,)), ("lora_alpha", (int, float))):
         found: Any = document.get(key)
-        if type(found) not in ((int,) if key == "r" else (int, float)) or found <= 0:
-            remedy = "Take the original file"
-            raise InputError(
-                f"{folder / ADAPTER_CONFIG}: {key}", found, "no number above 0", remedy
-            )
+        if type(found) not in kinds or not 0 < found <= LARGEST:
+            problem, remedy = f"no number above 0, up to {LARGEST}", "Take the original file"
+            raise InputError(f"{folder / ADAPTER_CONFIG}: {key}", found, problem, remedy)
     labels, path = read_labels(folder / CONFIG, settings), folder / ADAPTER_WEIGHTS
     tensors = read_tensors(path, lambda name: name.removeprefix(_PREFIX).removeprefix("bert."))
     sizes, base = _load_base(folder, document, settings)
@@ -148,7 +147,7 @@ def _load_base(
 ) -> tuple[BertConfig, Params]:
     """The BERT that the adapters change; another than in training is refused, where they tell."""
     key, path = f"{folder / ADAPTER_CONFIG}: {_BASE}", document.get(_BASE, "")
-    if not Path(path).is_dir():
+    if not isinstance(path, str) or not os.path.isdir(path):
         remedy = "Write there where its BERT lies on this machine"
         raise InputError(key, path, "is no folder", remedy)
     with under_keys({"directory": key}):

@@ -14,7 +14,7 @@ PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
 
 MOST_BLOCKS = 10_000
 """Encoder or decoder blocks of a model, far beyond any."""
-_LARGEST = 10**7  # size of a model, far beyond any; a damaged file may have more
+LARGEST = 10**7  # size of a model, far beyond any; a damaged file may have more
 
 DTYPES = ("float32", "bfloat16")
 """Types of products."""
@@ -98,12 +98,14 @@ class EncoderConfig:
             if field.type is int and not (type(value) is int and value >= least):
                 problem = "is no integer from 0 on" if least == 0 else "is no positive integer"
                 _reject(field.name, value, problem, f"Give at least {least}")
-            most = MOST_BLOCKS if field.name.endswith("_blocks") else _LARGEST
+            if field.type is bool and type(value) is not bool:
+                _reject(field.name, value, "is neither true nor false", "Give one of them")
+            most = MOST_BLOCKS if field.name.endswith("_blocks") else LARGEST
             if field.type is int and value > most:
                 _reject(field.name, value, "is beyond any model", f"Give at most {most}")
             if field.name == "attention_dropout_rate" and value == -1.0:
                 continue
-            if field.type is float and not (isinstance(value, Real) and 0.0 <= float(value) < 1.0):
+            if field.type is float and not (isinstance(value, Real) and 0.0 <= value < 1.0):
                 _reject(field.name, value, "is no number in [0, 1)", "Give a share below 1")
         for name, known in _KNOWN.items():
             if getattr(self, name) not in known:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from collapipe_jax.models.bert import LabelledBatch
 from collapipe_jax.tasks.bert_predictor import BertPredictor
-from collapipe_jax.tasks.corpora import OUTSIDE, TaggedSentence, TextFile
+from collapipe_jax.tasks.corpora import TaggedSentence, TextFile
 from collapipe_jax.tasks.scores import span_f1
 from collapipe_jax.tasks.tagging import cut_windows, read_scored, word_tags
 
@@ -57,8 +57,8 @@ class Tagger(BertPredictor):
             tuple(text[start:end] for start, end in each)
             for text, each in zip(whole, places, strict=True)
         ]
-        # Any known tag marks where words begin.
-        _, tags = self._tag([TaggedSentence(each, (OUTSIDE,) * len(each)) for each in words])
+        known = self.labels[0]  # any known tag marks where words begin
+        _, tags = self._tag([TaggedSentence(each, (known,) * len(each)) for each in words])
         rows = zip(whole, places, words, tags, strict=True)
         return [Tagged(_entities(text, at, t), w, tuple(t)) for text, at, w, t in rows]
 

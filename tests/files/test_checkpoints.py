@@ -225,6 +225,14 @@ def test_damaged_digests_are_reported(workdir):
     assert_is_step(load(workdir), 6)
 
 
+def test_an_older_checkpoint_that_orbax_cannot_read_is_named(workdir):
+    (workdir / "checkpoints" / "4" / "_CHECKPOINT_METADATA").write_text("[" * 5000)
+    with pytest.raises(InputError, match=r"checkpoints/4.*METADATA is damaged. Delete this"):
+        load(workdir)
+    shutil.rmtree(workdir / "checkpoints" / "4")
+    assert_is_step(load(workdir), 6)
+
+
 def test_killed_between_checkpoint_and_digest(workdir):
     digests = json.loads((workdir / "checksums.json").read_text())
     del digests["6"]
@@ -254,7 +262,7 @@ def test_killed_before_the_rename_leaves_the_one_before(workdir):
     (folder / "6").rename(folder / "6.orbax-checkpoint-tmp")
     (folder / "6.orbax-checkpoint-tmp" / "state" / "manifest.ocdbt").write_bytes(b"")
     assert_is_step(load(workdir), 4)
-    save(workdir, 6)  # waits until it is swept
+    save(workdir, 6)
     assert sorted(p.name for p in folder.iterdir()) == ["4", "6"]
     assert_is_step(load(workdir), 6)
 

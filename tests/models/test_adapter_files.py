@@ -122,7 +122,10 @@ def test_an_expression_names_the_maps_with_adapters_alone(model, tmp_path):
         ({"use_dora": True}, "use_dora = True: is not supported"),
         ({"peft_type": "IA3"}, "peft_type = 'IA3': is not supported"),
         ({"base_model_name_or_path": "nowhere"}, "base_model_name_or_path = 'nowhere'"),
+        ({"base_model_name_or_path": "x" * 300}, "is no folder"),
+        ({"base_model_name_or_path": None}, "base_model_name_or_path = None: is no folder"),
         ({"r": 3}, "of another shape"),
+        ({"r": 2**63}, "r = 9223372036854775808: no number above 0"),
         ({"lora_alpha": None}, "lora_alpha = None: no number"),
     ],
 )

@@ -1,7 +1,9 @@
 """Classifier and tagger against `transformers`: stored logits, and live where it is installed."""
 
+import json
 import shutil
 import warnings
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -134,6 +136,16 @@ def test_a_damaged_file_is_named(tmp_path, file, content, message):
     (folder / file).write_text(content)
     with pytest.raises(InputError, match=rf"{file}.*{message}"):
         cp.load(folder)
+
+
+def test_a_tagger_may_lack_the_outside_tag(models, tmp_path):
+    folder = Path(shutil.copytree(FOLDERS["tagging"], tmp_path / "copy"))
+    document = json.loads((folder / "config.json").read_text())
+    names = document["id2label"]
+    document["id2label"] = {number: names[number].replace("O", "I-Rest") for number in names}
+    (folder / "config.json").write_text(json.dumps(document))
+    (found,), (expected,) = (m.predict(["we"]) for m in (cp.load(folder), models["tagging"]))
+    assert found.tags == tuple(tag.replace("O", "I-Rest") for tag in expected.tags)
 
 
 def test_a_model_of_another_kind_is_refused(tmp_path):

@@ -135,6 +135,8 @@ def test_wrong_tensors_are_named(copy, change, message):
         ("width", 15, r"config\.json: width = 15: is odd"),
         ("length_penalty", MISSING, "length_penalty"),
         ("reverse", "no", "reverse = 'no': neither true nor false"),
+        ("rematerialise", {}, r"rematerialise = \{\}: is neither true nor false"),
+        ("dropout_rate", 10**400, "is no number in"),
         ("collapipe_task", "no_such", "collapipe_task = 'no_such': unknown name"),
         ("collapipe_task", "no_such:X", "cannot be imported"),
     ],
