@@ -30,7 +30,8 @@ REAL = max(1, KILLS // 4)
 _CONFIG = f"--config={SUPPORT / 'tiny_run.py'}"
 _COMPARE = ("--rounds=2", "--realisations=4", "--chunk=2", "--policies=static_pipeline,vanilla_fl")
 _TRAIN = ("--config.training.rounds=4", "--config.evaluation.every_rounds=2")
-_SHARDS = (["--shard=0/2"], ["--shard=1/2"])
+# Shards leave half-written files of others alone; the whole finds nothing else to do.
+_SHARDS = (["--shard=0/2"], ["--shard=1/2"], [])
 _TEXTS = ("--config.task.vocabulary_size=80", "--config.task.source_length=12")
 _LABELS = {"classification": 2, "tagging": 5}
 # By name: the module, its options, and further ones of each of its processes, one after another
@@ -71,8 +72,7 @@ def task_options(name, folder):
     return [f"--config.task.{key}={value}" for key, value in given.items()]
 
 
-# As here: several devices round otherwise, and so does another number of threads, which follows
-# from the number of devices.
+# Of eight devices it uses one, as programs do here. With one device alone XLA rounds otherwise.
 _ON_ONE_DEVICE = """
 import runpy, sys
 import jax
@@ -107,7 +107,10 @@ def test_a_killed_program_goes_on_to_the_same_bytes(name, tmp_path, start):
     def finish(workdir):
         for more in processes:
             program.main([*options, f"--workdir={workdir}", *more])
-        return contents(workdir)
+        found = contents(workdir)
+        if program is race:  # its folder has no lock, so it removes no half-written files
+            found = {name: found[name] for name in found if not name.endswith(".partial")}
+        return found
 
     expected, taken, rng = finish(whole), [], np.random.default_rng(0)
     for number, more in enumerate(processes):

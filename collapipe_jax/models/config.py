@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any, ClassVar
 
 from collapipe_jax.errors import InputError
@@ -105,7 +104,7 @@ class EncoderConfig:
                 _reject(field.name, value, "is beyond any model", f"Give at most {most}")
             if field.name == "attention_dropout_rate" and value == -1.0:
                 continue
-            if field.type is float and not (isinstance(value, Real) and 0.0 <= value < 1.0):
+            if field.type is float and not (isinstance(value, float | int) and 0.0 <= value < 1.0):
                 _reject(field.name, value, "is no number in [0, 1)", "Give a share below 1")
         for name, known in _KNOWN.items():
             if getattr(self, name) not in known:

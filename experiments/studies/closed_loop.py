@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_reporting_errors
-from collapipe_jax.cli.shards import SHARD, is_done
+from collapipe_jax.cli.shards import SHARD, is_done, own_share
 from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.control.backlog_bound import backlog_lower_bound
@@ -80,7 +80,9 @@ def main(argv: Sequence[str]) -> None:
     params = [build_system_params(config)]  # refuses a wrong one before there is a workdir
     settings = options, config.to_dict(), coordinates(options)
     results = Results.create(given.workdir, "closed_loop", *settings)
-    if not is_done(run_policies(results, params, _networks, time_means, console, shard), shard):
+    with own_share(results, shard):
+        missing = run_policies(results, params, _networks, time_means, console, shard)
+    if not is_done(missing, shard):
         return
     summary = summarise(load_realisations(results.folder, "closed_loop"))
     path = results.write_summary(summary)

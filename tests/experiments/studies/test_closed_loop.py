@@ -124,6 +124,7 @@ def test_a_lost_chunk_is_made_again(finished, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(finished, workdir)
     (workdir / "parts" / "static_pipeline_v10.0" / "000004.json").unlink()  # the short one
+    (workdir / "parts" / "half.json.partial").write_text("{")  # of a process that was killed
     run(workdir)
     assert contents(workdir) == contents(finished)
 
