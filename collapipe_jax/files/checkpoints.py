@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from collapipe_jax.files.workdir import read_config, wrong_workdir
 _KEPT = 2
 _OVERHEAD_BYTES = 1 << 20  # what Orbax writes beside arrays, at most
 _ROUNDS = "rounds"  # done, in the record: folders can be renamed
+_orbax_in_use = threading.Lock()  # Orbax numbers its operations for all threads as one
 
 
 class RunRecord(NamedTuple):
@@ -78,16 +80,17 @@ class Checkpoints:
         # Orbax annotates both arguments by narrower types than it takes.
         directory: Any = self._directory
         latest: Any = ocp.training.preservation_policies.LatestN(_KEPT)
-        self._orbax = ocp.training.Checkpointer(
-            directory, preservation_policy=latest, cleanup_tmp_directories=writable
-        )
+        with _orbax_in_use:
+            self._orbax = ocp.training.Checkpointer(
+                directory, preservation_policy=latest, cleanup_tmp_directories=writable
+            )
 
     def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error Orbax may raise that of its last checkpoint once more.
-        with contextlib.suppress(*([Exception] if kind else [])):
+        with contextlib.suppress(*([Exception] if kind else [])), _orbax_in_use:
             self._orbax.close()
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
@@ -105,7 +108,8 @@ class Checkpoints:
         hosts.on_first(lambda: _check_room(self._directory, state))
         folder = self._directory / str(step)
         try:
-            self._orbax.save_checkpointables(step, {"state": state, "record": rest})
+            with _orbax_in_use:
+                self._orbax.save_checkpointables(step, {"state": state, "record": rest})
         except Exception as error:  # Orbax tells what a disk refuses by errors of many kinds
             problem = f"no checkpoint was written ({type(error).__name__}: {error})"
             raise OSError(errno.EIO, shortened(problem), str(folder)) from error
@@ -126,7 +130,8 @@ class Checkpoints:
         if state_like is not None:
             wanted["state"] = jax.device_get(state_like)
         try:
-            found = self._orbax.load_checkpointables(step, wanted)
+            with _orbax_in_use:
+                found = self._orbax.load_checkpointables(step, wanted)
         except Exception as error:  # Orbax tells damage by errors of many kinds
             raise self.damaged(step, f"cannot be read ({type(error).__name__})") from error
         record = dict(found["record"] or {})
