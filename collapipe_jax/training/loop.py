@@ -130,7 +130,7 @@ def _train_group(
     columns += (TextColumn("{task.fields[status]}"),)
     total, found = sum(run.rounds for run in runs), dict[OngoingRun, TrainedRun]()
     with ThreadPoolExecutor(min(len(parts), len(devices))) as pool:
-        # A single part stays in this thread, which keeps the memory that it frees.
+        # A single part stays in this thread, where an interrupt that does not wait ends it.
         each = pool.map if len(parts) > 1 else map
         with (
             stop_between_rounds() as stop,
