@@ -131,19 +131,21 @@ def keep_freed_memory() -> bool:
 
     XLA takes a step's scratch memory anew at every call. The GNU C library gets blocks of that
     size from the kernel and gives them back after the call, and the kernel clears all their
-    pages each time, in every training step. What is kept is that of the calling
-    thread, so programs run there from now on, and calls return when they are done. Call this
-    before the first computation: JAX reads that when it starts its backend.
+    pages each time, in every training step. All threads share what is kept, and programs run
+    in the calling ones: calls return when they are done. Call this before the first computation:
+    JAX reads that when it starts its backend.
 
     Returns:
       Whether the C library can do so; if not, nothing is changed.
     """
-    trim_threshold, mmap_max, never = -1, -4, 2**31 - 1  # options of glibc's mallopt(3)
+    trim_threshold, mmap_max, arena_max = -1, -4, -8  # options of glibc's mallopt(3)
+    never = 2**31 - 1
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library than GNU's
         return False
-    if not (mallopt(mmap_max, 0) and mallopt(trim_threshold, never)):
+    options = {mmap_max: 0, trim_threshold: never, arena_max: 1}
+    if not all(mallopt(name, value) for name, value in options.items()):
         return False
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     return True

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -100,27 +100,27 @@ def _clients(policy: str, devices: int) -> int:
 def build_experiment(
     config: Config,
     unknown: Mapping[str, Any] | None = None,
-    like: Experiment | None = None,
+    like: Iterable[Experiment] = (),
 ) -> Experiment:
     """Build the experiment of a configuration.
 
     Args:
       config: the configuration. The labels of a corpus are counted where it has none of them.
       unknown: keys that it has no place for, reported with what else is wrong.
-      like: another experiment, whose corpus, samples and model are taken over if they are the
-        same; nothing is then read anew.
+      like: other experiments. Corpus, samples and model of the first one that has the same are
+        taken over; nothing is then read anew.
 
     Raises:
       InputError: naming key, value and remedy. All wrong keys and files are reported at once, then
         what the network or the sizes of the corpus do not allow.
     """
-    like = like if like is not None and _has_same_samples(like.config, config) else None
-    config, corpus = _check(config, unknown, like)
+    same = next((one for one in like if _has_same_samples(one.config, config)), None)
+    config, corpus = _check(config, unknown, same)
     task, training = find_task(config.task.kind), config.training
     optimizers = build_optimizers(config)
     build_system(config)  # before the long work on the corpus
-    if like is not None:
-        objective = like.objective
+    if same is not None:
+        objective = same.objective
     else:
         objective = task.make_objective(config, *([corpus] if task.read_corpus else []))
     cluster_indices = split_samples(
@@ -175,7 +175,7 @@ def _has_same_samples(found: Mapping[str, Any], config: Config) -> bool:
 
 
 def _check(
-    config: Config, unknown: Mapping[str, Any] | None, like: Experiment | None
+    config: Config, unknown: Mapping[str, Any] | None, same: Experiment | None
 ) -> tuple[Config, Any]:
     """The configuration with the number of labels, and the corpus of a task that reads files."""
     corpus = None
@@ -183,8 +183,8 @@ def _check(
         fine = _check_settings(config, unknown, step)
         partial, _ = _sections(fine)
         task = find_task(fine["task.kind"])
-        if like is not None:
-            corpus = like.corpus
+        if same is not None:
+            corpus = same.corpus
         elif task.read_corpus:
             corpus = task.read_corpus(partial)
     config = ConfigDict(unflatten_dict(fine, sep="."))

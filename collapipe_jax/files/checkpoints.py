@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ _KEPT = 2
 _OVERHEAD_BYTES = 1 << 20  # what Orbax writes beside arrays, at most
 _HALF_WRITTEN = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax has not renamed yet
 _ROUNDS = "rounds"  # done, in the record: folders can be renamed
+_orbax_in_use = threading.Lock()  # Orbax numbers its operations for all threads as one
 
 
 class RunRecord(NamedTuple):
@@ -83,7 +85,8 @@ class Checkpoints:
         directory: Any = self._directory
         latest: Any = ocp.training.preservation_policies.LatestN(_KEPT)
         try:
-            self._orbax = ocp.training.Checkpointer(directory, preservation_policy=latest)
+            with _orbax_in_use:
+                self._orbax = ocp.training.Checkpointer(directory, preservation_policy=latest)
         except Exception:  # Orbax reads a file of the older ones too
             for step in _steps(self._directory):
                 self._check(step)
@@ -94,7 +97,7 @@ class Checkpoints:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error Orbax may raise that of its last checkpoint once more.
-        with contextlib.suppress(*([Exception] if kind else [])):
+        with contextlib.suppress(*([Exception] if kind else [])), _orbax_in_use:
             self._orbax.close()
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
@@ -112,7 +115,8 @@ class Checkpoints:
         hosts.on_first(lambda: _check_room(self._directory, state))
         folder = self._directory / str(step)
         try:
-            self._orbax.save_checkpointables(step, {"state": state, "record": rest})
+            with _orbax_in_use:
+                self._orbax.save_checkpointables(step, {"state": state, "record": rest})
         except Exception as error:  # Orbax tells what a disk refuses by errors of many kinds
             problem = f"no checkpoint was written ({type(error).__name__}: {error})"
             raise OSError(errno.EIO, shortened(problem), str(folder)) from error
@@ -133,7 +137,8 @@ class Checkpoints:
         if state_like is not None:
             wanted["state"] = jax.device_get(state_like)
         try:
-            found = self._orbax.load_checkpointables(step, wanted)
+            with _orbax_in_use:
+                found = self._orbax.load_checkpointables(step, wanted)
         except Exception as error:  # Orbax tells damage by errors of many kinds
             raise self.damaged(step, f"cannot be read ({type(error).__name__})") from error
         record = dict(found["record"] or {})

@@ -58,7 +58,7 @@ def share_devices(
 
 
 def _takes_turns(devices: Sequence[Any]) -> bool:
-    """Whether runs take turns in threads, as on CPUs; they are batches on accelerators."""
+    """Whether each core trains a run at a time, as on CPUs; they are batches on accelerators."""
     return devices[0].platform == "cpu"
 
 

@@ -47,7 +47,7 @@ class History:
 
     def append(self, metrics: Metrics) -> None:
         """Add one round."""
-        self.done, self.last = self.done + 1, metrics
+        self.last, self.done = metrics, self.done + 1
         self._rounds.append(metrics)
         self.energy_j = self.energy_j + metrics["energy_j"]
         self.simulated_time_s = metrics["simulated_time_s"]

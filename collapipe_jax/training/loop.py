@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,7 +21,7 @@ from collapipe_jax import hosts
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.errors import InputError, TrainingError
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
-from collapipe_jax.federated.learner import Learner, LearningReport
+from collapipe_jax.federated.learner import Learner
 from collapipe_jax.models.layers import Params
 from collapipe_jax.simulation.environment import SystemRound
 from collapipe_jax.training.device_shares import share_devices, workers
@@ -36,6 +36,7 @@ from collapipe_jax.training.ongoing_run import (
 )
 from collapipe_jax.training.samples import learning_keys, round_batches
 from collapipe_jax.training.tracking import count_tokens, log_speed
+from collapipe_jax.trees import pick
 
 _REMEDY = "Lower the learning rates or training.clip_norm, in another workdir"
 _CALL_S = 2.0  # longest call of several rounds, so that progress and interrupts are not late
@@ -127,32 +128,40 @@ def _train_group(
     ]
     columns = BarColumn(bar_width=10), MofNCompleteColumn(), TimeRemainingColumn()
     columns += (TextColumn("{task.fields[status]}"),)
-    total = sum(run.rounds for run in runs)
-    with (
-        stop_between_rounds() as is_stopped,
-        ThreadPoolExecutor(min(len(parts), len(devices))) as pool,
-        Progress(*columns, console=console, disable=not hosts.is_first()) as progress,
-    ):
-        bar = progress.add_task("rounds", total=total, status="")
-        progress.update(bar, completed=sum(run.done for run in runs))
-        limit, is_compiled = 1, False
-        while any(run.until_due() for run in runs):
-            started_s = time.monotonic()
-            # A program that runs is compiled once, for the first part. A single part stays in
-            # this thread, which keeps the memory that it frees.
-            each = pool.map if is_compiled and len(parts) > 1 else map
-            done = sum(each(lambda part, limit=limit: part.advance(limit), parts))
-            round_s = (time.monotonic() - started_s) / limit
-            limit = int(np.clip(_CALL_S / round_s, 1, ROUNDS_PER_CALL))
-            is_compiled = True
-            stops = is_stopped()
-            for part in parts:
-                part.keep(stops)
-            progress.update(bar, advance=done, status=_status(runs))
-            if stops:
+    total, found = sum(run.rounds for run in runs), dict[OngoingRun, TrainedRun]()
+    with ThreadPoolExecutor(min(len(parts), len(devices))) as pool:
+        # A single part stays in this thread, where an interrupt that does not wait ends it.
+        each = pool.map if len(parts) > 1 else map
+        with (
+            stop_between_rounds() as stop,
+            Progress(*columns, console=console, disable=not hosts.is_first()) as progress,
+        ):
+            bar = progress.add_task("rounds", total=total, status="")
+            progress.update(bar, completed=sum(run.done for run in runs))
+
+            def train_part(part: _Part) -> None:
+                with _stopping_others(stop):
+                    for rounds in part.train(stop):
+                        progress.update(bar, advance=rounds, status=_status(runs))
+
+            with _stopping_others(stop):
+                parts[0].compile()
+                list(each(train_part, parts))
+            if stop.is_set():
                 raise KeyboardInterrupt(_saved(runs, total))
-    ended = [(part, run) for part in parts for run in part.runs if not run.breakdown]
-    return {run: run.finish(part.params(run, scored=True)) for part, run in ended}
+        for ended in each(_Part.finish, parts):
+            found |= ended
+    return found
+
+
+@contextlib.contextmanager
+def _stopping_others(stop: threading.Event) -> Iterator[None]:
+    """After an error, let what runs in other threads save and end."""
+    try:
+        yield
+    except BaseException:
+        stop.set()
+        raise
 
 
 class _Part:
@@ -172,45 +181,57 @@ class _Part:
     ):
         experiments = [run.experiment for run in runs]
         states = [run.start() for run in runs]
-        self.runs, self._networks = runs, [state.system for state in states]
-        self._ahead = NetworkAhead(experiments, self._networks, [run.done for run in runs], cpu)
-        self._learners = learners
+        networks, self.runs, self._learners = [state.system for state in states], runs, learners
+        self._ahead = NetworkAhead(experiments, networks, [run.done for run in runs], cpu)
         buckets = experiments[0].config["training"]["length_buckets"]
         learning = [state.learning for state in states]
         self._learning = LearningRounds(self._learners, learning, place, buckets)
-        self._new: list[tuple[list[NetworkRound], list[LearningReport], int]] = []
-        self._seconds = 0.0
 
-    def advance(self, limit: int) -> int:
-        """Simulate and learn to what is due next, at most ``limit`` rounds; return their sum."""
-        counts = [min(run.until_due(), limit) for run in self.runs]
-        if not any(counts):
-            self._new = []
-            return 0
-        started_s = time.monotonic()
-        rounds = hosts.on_first(lambda: self._ahead.take(counts))
-        inputs = [
+    def compile(self) -> None:
+        """Compile what decides and what learns at once."""
+        if not any(run.until_due() for run in self.runs) or jax.process_count() > 1:
+            return  # several hosts call the same programs in the same order
+        deciding = self._ahead.lower()
+        with ThreadPoolExecutor(1) as other:
+            compiled = other.submit(deciding.compile)
+            found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), deciding.out_info)
+            rounds = [[pick(found, (0, 0))]] * len(self.runs)
+            self._learning.lower(self._inputs(rounds)).compile()
+            compiled.result()
+
+    def train(self, stop: threading.Event) -> Iterator[int]:
+        """Train to the end or, after ``stop``, save and end; yield numbers of new rounds."""
+        limit, stops = 1, stop.is_set()
+        while not stops and any(counts := [min(run.until_due(), limit) for run in self.runs]):
+            started_s = time.monotonic()
+            rounds = hosts.on_first(functools.partial(self._ahead.take, counts))
+            inputs = self._inputs(rounds)
+            reports = self._learning.advance(inputs)
+            seconds, stops = time.monotonic() - started_s, stop.is_set()
+            limit = int(np.clip(_CALL_S * limit / seconds, 1, ROUNDS_PER_CALL))
+            for run, own, data, told in zip(self.runs, rounds, inputs, reports, strict=True):
+                if not own:
+                    continue
+                run.append(own, told, functools.partial(self.params, run))
+                if hosts.is_first():
+                    tokens = sum(map(count_tokens, data.batches))
+                    log_speed(run.folder, run.done, len(own), seconds, tokens)
+                if stops or run.saves_now():
+                    network, _ = own[-1]
+                    run.save(RunState(self._learning.state(self.runs.index(run)), network))
+            yield sum(counts)
+
+    def _inputs(self, rounds: Sequence[Sequence[NetworkRound]]) -> list[Rounds]:
+        """What the runs learn from in their next rounds."""
+        return [
             round_inputs(run.experiment, learner, run.done, [happened for _, happened in own])
             for run, learner, own in zip(self.runs, self._learners, rounds, strict=True)
         ]
-        reports = self._learning.advance(inputs)
-        self._seconds = time.monotonic() - started_s
-        tokens = [sum(map(count_tokens, own.batches)) for own in inputs]
-        self._new = list(zip(rounds, reports, tokens, strict=True))
-        return sum(counts)
 
-    def keep(self, always: bool) -> None:
-        """Take the new rounds into the runs' histories; save those that are due, or all."""
-        pairs = zip(self.runs, self._new, strict=False)
-        for index, (run, (rounds, reports, tokens)) in enumerate(pairs):
-            if not rounds:
-                continue
-            self._networks[index] = rounds[-1][0]
-            run.append(rounds, reports, functools.partial(self.params, run))
-            if hosts.is_first():
-                log_speed(run.folder, run.done, len(rounds), self._seconds, tokens)
-            if always or run.saves_now():
-                run.save(RunState(self._learning.state(index), self._networks[index]))
+    def finish(self) -> dict[OngoingRun, TrainedRun]:
+        """Test and export what was trained, but for runs that broke down."""
+        whole = [run for run in self.runs if not run.breakdown]
+        return {run: run.finish(self.params(run, scored=True)) for run in whole}
 
     def params(self, run: OngoingRun, *, scored: bool) -> Params:
         """Parameters of a run's model, those to score or the newest, where all are evaluated."""
@@ -268,16 +289,16 @@ def _program(experiment: Experiment) -> Hashable:
 
 
 @contextlib.contextmanager
-def stop_between_rounds() -> Iterator[Callable[[], bool]]:
+def stop_between_rounds() -> Iterator[threading.Event]:
     """Let an interrupt (Ctrl-C) wait for the end of a round; a second one does not wait.
 
     Yields:
-      Whether there was one. A thread other than the main one, and one of several hosts, are
+      What an interrupt sets. A thread other than the main one, and one of several hosts, are
       interrupted at once as ever.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread() or jax.process_count() > 1:
-        yield asked.is_set
+        yield asked
         return
 
     def ask(number: int, frame: Any) -> None:
@@ -287,7 +308,7 @@ def stop_between_rounds() -> Iterator[Callable[[], bool]]:
 
     before = signal.signal(signal.SIGINT, ask)
     try:
-        yield asked.is_set
+        yield asked
     finally:
         signal.signal(signal.SIGINT, before)
 

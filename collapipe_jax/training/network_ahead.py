@@ -87,21 +87,32 @@ class NetworkAhead:
 
     def _decide(self, places: Sequence[int], systems: EdgeSystem, short: Sequence[int]) -> None:
         """Decide a window of the runs that are short, among those of one program."""
-        experiments = [self._experiments[one] for one in places]
-        keys = [
-            network_keys(experiment, self._decided[one] + np.arange(WINDOW))
-            for one, experiment in zip(places, experiments, strict=True)
-        ]
         counts = np.array([WINDOW if one in short else 0 for one in places])
-        states = stack([self._states[one] for one in places])
-        inputs = jax.device_put((states, jnp.stack(keys), counts), self._device)
-        found = jax.device_get(_decide_window(systems, *inputs, policy=experiments[0].policy))
+        inputs = self._inputs(places, counts)
+        policy = self._experiments[places[0]].policy
+        found = jax.device_get(_decide_window(systems, *inputs, policy=policy))
         for row, one in enumerate(places):
             rounds = [pick(found, (row, turn)) for turn in range(counts[row])]
             self._ahead[one] += rounds
             self._decided[one] += len(rounds)
             if rounds:
                 self._states[one] = rounds[-1][0]
+
+    def _inputs(self, places: Sequence[int], counts: np.ndarray) -> tuple:
+        """States, keys and numbers of the next rounds, as of :func:`_decide_window`."""
+        keys = [
+            network_keys(self._experiments[one], self._decided[one] + np.arange(WINDOW))
+            for one in places
+        ]
+        states = stack([self._states[one] for one in places])
+        return jax.device_put((states, jnp.stack(keys), counts), self._device)
+
+    def lower(self) -> jax.stages.Lowered:
+        """The program that decides the first run, to compile it."""
+        places, systems = self._groups[0]
+        inputs = self._inputs(places, np.zeros(len(places), int))
+        policy = self._experiments[places[0]].policy
+        return _decide_window.lower(systems, *inputs, policy=policy)
 
 
 def round_latencies_s(experiment: Experiment) -> Iterator[float]:

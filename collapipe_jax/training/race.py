@@ -155,8 +155,7 @@ class _Course:
         for name in dict.fromkeys(name for name, _ in pairs):
             own = self.config.copy_and_resolve_references()
             own.seed, own.policy.name = seed, name
-            like = next(iter(experiments.values()), None)
-            experiments[name] = build_experiment(own, like=like)
+            experiments[name] = build_experiment(own, like=experiments.values())
         rounds = self._rounds(experiments)
         for name, rate in pairs:
             own: Config = ConfigDict(experiments[name].config)

@@ -82,13 +82,13 @@ def train_points(
     ]
     points = dict(zip(parts, range(len(parts)), strict=True))
     size = at_once or max(len(missing), 1)
-    experiment: Experiment | None = None
+    experiments: list[Experiment] = []
     broken: list[str] = []
     for start in range(0, len(missing), size):
-        batch, experiments = missing[start : start + size], []
+        batch, before, experiments = missing[start : start + size], experiments[-1:], []
         for part in batch:
-            experiment = build_experiment(sweep.points[points[part]].config, like=experiment)
-            experiments.append(experiment)
+            config = sweep.points[points[part]].config
+            experiments.append(build_experiment(config, like=[*experiments, *before]))
         folders = [run_folder(results, part) for part in batch]
         try:
             train_together(experiments, folders, resume=True, console=console)

@@ -98,7 +98,7 @@ def with_privacy(built: Experiment, unit: str, epsilon: float) -> Experiment:
     config = ConfigDict(built.config)
     if unit != NOTHING[0]:
         config.privacy.update({"unit": unit, "epsilon": epsilon})
-    return build_experiment(config, like=built)
+    return build_experiment(config, like=[built])
 
 
 def outcome(summary: Mapping[str, Any]) -> dict[str, Any]:

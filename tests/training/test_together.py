@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import re
+import threading
 
 import jax
 import numpy as np
@@ -12,11 +14,11 @@ from support.compilations import compiles
 from support.metrics import read_metrics
 
 from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.training import device_shares
+from collapipe_jax.training import device_shares, loop
 from collapipe_jax.training.learning_rounds import LearningRounds, learn
 from collapipe_jax.training.loop import round_inputs, train, train_together
 from collapipe_jax.training.network_ahead import NetworkAhead, initial_network
-from collapipe_jax.training.ongoing_run import initial_run_state, learning_place
+from collapipe_jax.training.ongoing_run import OngoingRun, initial_run_state, learning_place
 
 pytestmark = pytest.mark.usefixtures("shared_compilation")
 
@@ -156,3 +158,21 @@ def test_threads_of_one_device_share_a_program(experiments, alone, tmp_path):
         together(experiments, tmp_path, devices=jax.devices()[:1] * 3)
     for index in range(3):
         assert files_of(tmp_path, index) == files_of(alone, index)
+
+
+def test_what_is_compiled_ahead_is_not_compiled_again(experiments, tmp_path, caplog):
+    """Last of the file: it forgets the programs of the others."""
+    jax.clear_caches()
+
+    def compiled():
+        found = re.findall(r"XLA compilation of jit\((learn|_decide_window)\)", caplog.text)
+        caplog.clear()
+        return found
+
+    experiment, place = experiments[0], learning_place(experiments[0])
+    with OngoingRun(experiment, tmp_path, False, quiet()) as run, jax.log_compiles():
+        part = loop._Part([run], [experiment.learner], place, 0)
+        part.compile()
+        assert compiled() == ["learn"]  # the other thread does not log
+        assert next(part.train(threading.Event())) == 1
+        assert compiled() == []
