@@ -10,13 +10,17 @@ import jax.numpy as jnp
 
 from collapipe_jax.allocation.allocate import Solution, certified
 from collapipe_jax.batch_axis import batch_last
+from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipelines
 from collapipe_jax.partition.candidates import Candidates, starting_candidates, with_last
+from collapipe_jax.partition.fixed_allocation import repartitioned
 from collapipe_jax.partition.hysteresis import apply_hysteresis, previous_partition
 from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
 
 DEFAULT_SEARCH = SearchConfig()
+_USELESS_LOG_SHARE = -20.0
+"""A share of 2e-9 of a band, under which even links in deep fades need not go."""
 
 
 def dssra(
@@ -38,7 +42,7 @@ def dssra(
 
     def solve(problem):
         static = static_pipelines(problem, micro_batches)
-        candidates = starting_candidates(problem, static, config.candidates)
+        candidates = _starting_candidates(problem, static, config.candidates)
         if problem.switching is None:
             return _alternate(problem, candidates, config)
         before = previous_partition(problem, static)
@@ -47,6 +51,23 @@ def dssra(
         return apply_hysteresis(problem, before, found, sum(config.allocation_steps))
 
     return batch_last(solve)(jax.lax.stop_gradient(problem))
+
+
+def _starting_candidates(problem: RoundProblem, static: Decision, count: int) -> Candidates:
+    """The static pipeline at different powers, and shares narrowed until messages arrive.
+
+    Where one of its links carries nothing at any useful share, descent does not leave its device.
+    There the second candidate has another partition.
+    """
+    own = starting_candidates(problem, static, count)
+    shares = own.logs.d2d_share.min((0, 1)), own.logs.d2e_share.min(0)  # the narrowest, [C, R]
+    swapped = (jnp.minimum(*shares) < _USELESS_LOG_SHARE) & (jnp.arange(count) == 1)[:, None]
+
+    def swap():
+        other = starting_candidates(problem, repartitioned(problem, static), count)
+        return jax.tree.map(lambda new, old: jnp.where(swapped, new, old), other, own)
+
+    return jax.lax.cond(jnp.any(swapped), swap, lambda: own)
 
 
 def _alternate(problem: RoundProblem, candidates: Candidates, config: SearchConfig) -> Solution:
