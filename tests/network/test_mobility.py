@@ -302,7 +302,9 @@ def test_without_a_speed_nothing_is_carried():
 def test_the_walk_starts_on_the_network_of_who_stands():
     still = draw(jax.random.key(0), tiny_params())
     system = draw(jax.random.key(0), walking())
-    jax.tree.map(np.testing.assert_array_equal, system.mean_problem, still.mean_problem)
+    # Two programs round differently.
+    same = functools.partial(np.testing.assert_allclose, rtol=1e-5)
+    jax.tree.map(same, system.mean_problem, still.mean_problem)
     mobility = system.mobility
     position_m, velocity, shadowing = start_of(jax.random.key(1), system).mobility
     gain = large_scale_gain(position_m, shadowing, mobility.topology, mobility.propagation)
