@@ -149,7 +149,7 @@ class Checkpoints:
         return jax.device_put(found.get("state"), places), record
 
     def _remove_half_written(self) -> None:
-        """As Orbax can do in a thread, which fails where another one does it at once."""
+        """Here rather than in a thread of Orbax, which could make the first save fail."""
         for path in self._directory.glob(f"*{_HALF_WRITTEN}*"):
             shutil.rmtree(path)
 

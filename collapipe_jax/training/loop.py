@@ -209,7 +209,8 @@ class _Part:
             reports = self._learning.advance(inputs)
             seconds, stops = time.monotonic() - started_s, stop.is_set()
             limit = int(np.clip(_CALL_S * limit / seconds, 1, ROUNDS_PER_CALL))
-            for run, own, data, told in zip(self.runs, rounds, inputs, reports, strict=True):
+            each = zip(self.runs, rounds, inputs, reports, strict=True)
+            for index, (run, own, data, told) in enumerate(each):
                 if not own:
                     continue
                 run.append(own, told, functools.partial(self.params, run))
@@ -218,7 +219,7 @@ class _Part:
                     log_speed(run.folder, run.done, len(own), seconds, tokens)
                 if stops or run.saves_now():
                     network, _ = own[-1]
-                    run.save(RunState(self._learning.state(self.runs.index(run)), network))
+                    run.save(RunState(self._learning.state(index), network))
             yield sum(counts)
 
     def _inputs(self, rounds: Sequence[Sequence[NetworkRound]]) -> list[Rounds]:
