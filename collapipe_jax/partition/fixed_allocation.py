@@ -11,7 +11,7 @@ from jax import Array
 
 from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.computing import pass_times
-from collapipe_jax.cost.decision import Allocation, Decision, decision_allocation, fill_idle
+from collapipe_jax.cost.decision import Allocation
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.link_quality import received_interference_w, round_links
 from collapipe_jax.cost.memory import set_capacity
@@ -76,17 +76,6 @@ def best_segments(
     filled = jnp.concatenate([jnp.swapaxes(segments, 0, 1)[None], filled.astype(segments.dtype)])
     chosen = jnp.take_along_axis(filled, choice[None, None], axis=0)[0]
     return jnp.swapaxes(chosen, 0, 1)
-
-
-def repartitioned(problem: RoundProblem, decision: Decision) -> Decision:
-    """A decision with its best segments, then with its best micro-batches for these."""
-    fixed = fix_partition(problem, decision.segments, decision.micro_batches)
-    allocation = fill_idle(decision_allocation(decision), fixed.active, 1.0)
-    number = decision.d2d_share.dtype
-    segments, count = decision.segments.astype(number), decision.micro_batches.astype(number)
-    segments = best_segments(problem, segments, count, allocation)
-    count = best_micro_batches(problem, segments, count, allocation)
-    return decision.replace(segments=segments, micro_batches=count)
 
 
 def _subsets(

@@ -14,13 +14,13 @@ from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipelines
 from collapipe_jax.partition.candidates import Candidates, starting_candidates, with_last
-from collapipe_jax.partition.fixed_allocation import repartitioned
 from collapipe_jax.partition.hysteresis import apply_hysteresis, previous_partition
 from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
+from collapipe_jax.partition.linked_devices import has_useless_link, linked_devices
 
 DEFAULT_SEARCH = SearchConfig()
-_USELESS_LOG_SHARE = -20.0
-"""A share of 2e-9 of a band, under which even links in deep fades need not go."""
+_STARTS_OVER_USEFUL_LINKS = ((32, True), (8, False))
+"""Micro-batches of the other starts, and whether they use as many devices as links allow."""
 
 
 def dssra(
@@ -41,33 +41,52 @@ def dssra(
     """
 
     def solve(problem):
-        static = static_pipelines(problem, micro_batches)
-        candidates = _starting_candidates(problem, static, config.candidates)
+        found = _search(problem, _starts(problem, micro_batches), config)
         if problem.switching is None:
-            return _alternate(problem, candidates, config)
-        before = previous_partition(problem, static)
-        candidates = with_last(candidates, starting_candidates(problem, before, 1))
-        found = _alternate(problem, candidates, config)
+            return found
+        before = previous_partition(problem, static_pipelines(problem, micro_batches))
         return apply_hysteresis(problem, before, found, sum(config.allocation_steps))
 
     return batch_last(solve)(jax.lax.stop_gradient(problem))
 
 
-def _starting_candidates(problem: RoundProblem, static: Decision, count: int) -> Candidates:
-    """The static pipeline at different powers, and shares narrowed until messages arrive.
+def _starts(problem: RoundProblem, micro_batches: int) -> list[Decision]:
+    """The static pipeline, and others for networks with links that carry nothing."""
+    starts = [static_pipelines(problem, micro_batches)]
+    for count, many in _STARTS_OVER_USEFUL_LINKS:
+        used = linked_devices(problem, many)
+        compute = problem.compute.replace(memory_bytes=problem.compute.memory_bytes * used)
+        starts.append(static_pipelines(problem.replace(compute=compute), count))
+    return starts
 
-    Where one of its links carries nothing at any useful share, descent does not leave its device.
-    There the second candidate has another partition.
+
+def _search(problem: RoundProblem, starts: list[Decision], config: SearchConfig) -> Solution:
+    """The best answer from all starts, by one loop that is compiled once.
+
+    Where all links are of use, only the first counts, and a batch without others skips them.
     """
-    own = starting_candidates(problem, static, count)
-    shares = own.logs.d2d_share.min((0, 1)), own.logs.d2e_share.min(0)  # the narrowest, [C, R]
-    swapped = (jnp.minimum(*shares) < _USELESS_LOG_SHARE) & (jnp.arange(count) == 1)[:, None]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
+    again = has_useless_link(problem)
 
-    def swap():
-        other = starting_candidates(problem, repartitioned(problem, static), count)
-        return jax.tree.map(lambda new, old: jnp.where(swapped, new, old), other, own)
+    def solve(start):
+        candidates = starting_candidates(problem, start, config.candidates)
+        if problem.switching is not None:
+            before = previous_partition(problem, starts[0])
+            candidates = with_last(candidates, starting_candidates(problem, before, 1))
+        return _alternate(problem, candidates, config)
 
-    return jax.lax.cond(jnp.any(swapped), swap, lambda: own)
+    def goes_on(state):
+        number, _ = state
+        return (number < 1) | ((number < len(starts)) & jnp.any(again))
+
+    def search(state):
+        number, best = state
+        found = solve(jax.tree.map(lambda leaf: leaf[number], stacked))
+        better = (number == 0) | (again & (found.objective < best.objective))
+        return number + 1, jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
+
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(solve, starts[0]))
+    return jax.lax.while_loop(goes_on, search, (jnp.zeros((), int), nothing))[1]
 
 
 def _alternate(problem: RoundProblem, candidates: Candidates, config: SearchConfig) -> Solution:

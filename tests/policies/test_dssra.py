@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.compilations import compiles
-from support.random_problems import pick, random_problems
+from support.random_problems import pick, random_problems, with_unusable_links
 
 from collapipe_jax.allocation.allocate import (
     BROKEN,
@@ -118,15 +118,6 @@ def test_a_device_without_usable_links_is_left_out(solved, kind):
     of_static, latency_s = of_kind(static.latency_s, kind), of_kind(cost.latency_s, kind)
     assert np.all(np.isinf(of_static))
     assert np.max(latency_s) < 10 * np.max(of_kind(cost.latency_s, "plain"))
-
-
-def with_unusable_links(index, rng, network):
-    """Absent devices, and a part of the gains 0, near 1e-25 or anything under 1."""
-    gain, memory = network["radio"]["d2d_gain"], network["compute"]["memory_bytes"]
-    exponent = rng.uniform(*((-27, -22), (-38, 0))[index % 2], gain.shape)
-    other = 10.0**exponent if index % 3 else 0.0 * gain
-    gain[:] = np.where(rng.uniform(size=gain.shape) < rng.uniform(0.05, 0.5), other, gain)
-    memory[rng.uniform(size=memory.shape) < 0.15] = 0
 
 
 @pytest.mark.slow

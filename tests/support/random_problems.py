@@ -49,6 +49,15 @@ def roomy(_, __, network):
     network["compute"]["memory_bytes"] *= 1e3
 
 
+def with_unusable_links(index, rng, network):
+    """Absent devices, and a part of the gains 0, near 1e-25 or anything under 1."""
+    gain, memory = network["radio"]["d2d_gain"], network["compute"]["memory_bytes"]
+    exponent = rng.uniform(*((-27, -22), (-38, 0))[index % 2], gain.shape)
+    other = 10.0**exponent if index % 3 else 0.0 * gain
+    gain[:] = np.where(rng.uniform(size=gain.shape) < rng.uniform(0.05, 0.5), other, gain)
+    memory[rng.uniform(size=memory.shape) < 0.15] = 0
+
+
 def plain_problems(count, clusters, devices, blocks, seed=0):
     """Networks with room for every partition."""
     return random_problems(count, clusters, devices, blocks, roomy, seed)

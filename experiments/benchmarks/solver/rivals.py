@@ -1,6 +1,6 @@
 """What each knob of ``dssra`` is worth, against pipelines at their best, in closed loops.
 
-    python -m experiments.benchmarks.solver.rivals --config=paper --networks=128 --rounds=300
+    python -m experiments.benchmarks.solver.rivals --config=paper --networks=256 --rounds=300
 
 Rows are ``dssra``, ``alternating`` with all knobs and with each alone, and the static pipeline and
 Titanic with the configured number of micro-batches and with the best. All meet the same networks
