@@ -25,7 +25,7 @@ REALISATION = "realisation"
 """Axis that is cut into chunks."""
 
 _FLAGS = {"flag_values": [0, 1], "flag_meanings": "false true"}  # of booleans, as in CF
-_CREATE = {"zarr_format": 3, "config": {"write_empty_chunks": True}}
+_WRITE_ALL = {"array.write_empty_chunks": True}  # a chunk of fill values is a part like others
 
 
 class Place(NamedTuple):
@@ -106,7 +106,7 @@ def _array(
             attributes=attributes,
         )
     except ContainsArrayError:
-        array = zarr.open_array(path / name, mode="r+", **_CREATE)
+        array = _open(path, name)
     if array.dtype != dtype:
         raise TypeError(f"{name} is of type {dtype} here and of {array.dtype} in another part")
     return array
@@ -114,13 +114,20 @@ def _array(
 
 def _create(path: Path, name: str, axes: Sequence[str], **options: Any) -> zarr.Array:
     unit = {"units": unit_of(name.partition(".")[0] if name.startswith("violated.") else name)}
-    return zarr.create_array(
-        path,
-        name=name,
-        dimension_names=tuple(axes),
-        compressors=ZstdCodec(level=3, checksum=True),
-        **{**_CREATE, **options, "attributes": {**unit, **options.get("attributes", {})}},
-    )
+    with zarr.config.set(_WRITE_ALL):
+        return zarr.create_array(
+            path,
+            name=name,
+            dimension_names=tuple(axes),
+            compressors=ZstdCodec(level=3, checksum=True),
+            zarr_format=3,
+            **{**options, "attributes": {**unit, **options.get("attributes", {})}},
+        )
+
+
+def _open(path: Path, name: str) -> zarr.Array:
+    with zarr.config.set(_WRITE_ALL):
+        return zarr.open_array(path / name, mode="r+", zarr_format=3)
 
 
 def _encoding(dtype: np.dtype) -> tuple[np.dtype, Any, dict[str, Any]]:
@@ -142,7 +149,7 @@ def _write_whole(path: Path, name: str, axes: Sequence[str], values: np.ndarray)
             path, name, axes, shape=values.shape, chunks=_whole(values.shape), dtype=dtype
         )
     except ContainsArrayError:  # another process is about to write the same
-        array = zarr.open_array(path / name, mode="r+", **_CREATE)
+        array = _open(path, name)
     array[...] = values
 
 

@@ -83,6 +83,15 @@ def test_integers_and_booleans_have_a_value_for_what_is_missing(values, missing,
     assert found.dtype == values.dtype
 
 
+@pytest.mark.parametrize("values", [np.full(2, np.nan), np.full(2, -(2**31), np.int32)])
+def test_parts_of_missing_values_alone_are_written_like_others(values, results):
+    for start in (0, 2):
+        place = Place({}, start, 4, 2)
+        results.write(f"{start}", {"x": Variable("realisation", values)}, place)
+        found = results.read_parts({f"{start}": place})[f"{start}"]["x"]
+        np.testing.assert_array_equal(found, values)
+
+
 def test_unlike_types_in_one_array_are_refused(results):
     results.write("a", {"x": Variable("realisation", np.ones(2))}, Place({}, 0, 4, 2))
     with pytest.raises(TypeError, match="x is of type int64 here"):
