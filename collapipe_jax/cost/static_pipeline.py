@@ -28,7 +28,7 @@ def static_pipeline(problem: RoundProblem, micro_batches: Int[Array, ""] | int) 
     return with_equal_allocation(problem, segments, count)
 
 
-def static_pipelines(problem: RoundProblem, micro_batches: int) -> Decision:
+def static_pipelines(problem: RoundProblem, micro_batches: Int[Array, ""] | int) -> Decision:
     """A :func:`static_pipeline` for every problem of a batch, along the last axis."""
     return jax.vmap(lambda one: static_pipeline(one, micro_batches), -1, -1)(problem)
 

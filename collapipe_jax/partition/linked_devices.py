@@ -20,15 +20,10 @@ def has_useless_link(problem: RoundProblem) -> Bool[Array, " R"]:
     return jnp.any(pairs & (_full_snr(problem) <= 0), axis=(0, 1, 2))
 
 
-def linked_devices(problem: RoundProblem, many: bool) -> Bool[Array, "N K R"]:
-    """Devices with room for the encoder, all of whose messages arrive.
+def linked_devices(problem: RoundProblem) -> Bool[Array, "2 N K R"]:
+    """Two sets of devices of every cluster with room for the encoder; all where none has.
 
-    Args:
-      problem: with batch axis ``[R]``.
-      many: take as many devices as possible, instead of the set with the best weakest link.
-
-    Returns:
-      A set for every cluster; all devices where no set has room.
+    The first has as many devices as messages can reach. The second has the best weakest link.
     """
     memory_bytes = jnp.swapaxes(problem.compute.memory_bytes, 0, 1)
     wide, memory_bytes = with_candidate_axis((problem, memory_bytes))
@@ -38,12 +33,11 @@ def linked_devices(problem: RoundProblem, many: bool) -> Bool[Array, "N K R"]:
     most_micro_batches = jnp.max(wide.workload.micro_batch_choices, axis=0)
     capacity = set_capacity(wide.workload, memory_bytes, most_micro_batches, members, axis=0)
     has_room = jnp.sum(jnp.where(members, capacity, 0), axis=0) >= wide.workload.blocks
-    score = weakest
-    if many:
-        score = jnp.where(weakest > 0, jnp.sum(members, axis=0), 0) + weakest / (1.0 + weakest)
-    best = jnp.argmax(jnp.where(has_room, score, -1.0), axis=1, keepdims=True)
-    chosen = jnp.take_along_axis(members, best[None], axis=2)[:, :, 0]
-    return jnp.swapaxes(chosen | ~jnp.any(has_room, axis=1), 0, 1)
+    size = jnp.where(weakest > 0, jnp.sum(members, axis=0), 0)
+    scores = jnp.stack([size + weakest / (1.0 + weakest), weakest])
+    best = jnp.argmax(jnp.where(has_room, scores, -1.0), axis=2)[:, None, :, None]
+    chosen = jnp.take_along_axis(members[None], best, axis=3)[:, :, :, 0]
+    return jnp.swapaxes(chosen | ~jnp.any(has_room, axis=1), 1, 2)
 
 
 def _full_snr(problem: RoundProblem) -> Float[Array, "J J N R"]:

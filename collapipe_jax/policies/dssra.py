@@ -17,10 +17,11 @@ from collapipe_jax.partition.candidates import Candidates, starting_candidates, 
 from collapipe_jax.partition.hysteresis import apply_hysteresis, previous_partition
 from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
 from collapipe_jax.partition.linked_devices import has_useless_link, linked_devices
+from collapipe_jax.trees import pick
 
 DEFAULT_SEARCH = SearchConfig()
-_STARTS_OVER_USEFUL_LINKS = ((32, True), (8, False))
-"""Micro-batches of the other starts, and whether they use as many devices as links allow."""
+_MICRO_BATCHES_OF_LINKED = 32, 8
+"""Of the static pipelines on :func:`linked_devices`."""
 
 
 def dssra(
@@ -41,51 +42,56 @@ def dssra(
     """
 
     def solve(problem):
-        found = _search(problem, _starts(problem, micro_batches), config)
-        if problem.switching is None:
+        starts, before = _starts(problem, micro_batches), None
+        if problem.switching is not None:
+            before = previous_partition(problem, pick(starts, 0))
+        found = _search(problem, starts, before, config)
+        if before is None:
             return found
-        before = previous_partition(problem, static_pipelines(problem, micro_batches))
         return apply_hysteresis(problem, before, found, sum(config.allocation_steps))
 
     return batch_last(solve)(jax.lax.stop_gradient(problem))
 
 
-def _starts(problem: RoundProblem, micro_batches: int) -> list[Decision]:
-    """The static pipeline, and others for networks with links that carry nothing."""
-    starts = [static_pipelines(problem, micro_batches)]
-    for count, many in _STARTS_OVER_USEFUL_LINKS:
-        used = linked_devices(problem, many)
+def _starts(problem: RoundProblem, micro_batches: int) -> Decision:
+    """The static pipeline, and others for networks with links that carry nothing, ``[S, ...]``."""
+    linked = linked_devices(problem)
+    used = jnp.concatenate([jnp.ones_like(linked[:1]), linked])
+    counts = jnp.array([micro_batches, *_MICRO_BATCHES_OF_LINKED])
+
+    def start(used, count):
         compute = problem.compute.replace(memory_bytes=problem.compute.memory_bytes * used)
-        starts.append(static_pipelines(problem.replace(compute=compute), count))
-    return starts
+        return static_pipelines(problem.replace(compute=compute), count)
+
+    return jax.vmap(start)(used, counts)
 
 
-def _search(problem: RoundProblem, starts: list[Decision], config: SearchConfig) -> Solution:
+def _search(
+    problem: RoundProblem, starts: Decision, before: Decision | None, config: SearchConfig
+) -> Solution:
     """The best answer from all starts, by one loop that is compiled once.
 
     Where all links are of use, only the first counts, and a batch without others skips them.
     """
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
     again = has_useless_link(problem)
 
-    def solve(start):
-        candidates = starting_candidates(problem, start, config.candidates)
-        if problem.switching is not None:
-            before = previous_partition(problem, starts[0])
+    def solve(number):
+        candidates = starting_candidates(problem, pick(starts, number), config.candidates)
+        if before is not None:
             candidates = with_last(candidates, starting_candidates(problem, before, 1))
         return _alternate(problem, candidates, config)
 
     def goes_on(state):
         number, _ = state
-        return (number < 1) | ((number < len(starts)) & jnp.any(again))
+        return (number < 1) | ((number < len(starts.segments)) & jnp.any(again))
 
     def search(state):
         number, best = state
-        found = solve(jax.tree.map(lambda leaf: leaf[number], stacked))
+        found = solve(number)
         better = (number == 0) | (again & (found.objective < best.objective))
         return number + 1, jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
 
-    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(solve, starts[0]))
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(solve, 0))
     return jax.lax.while_loop(goes_on, search, (jnp.zeros((), int), nothing))[1]
 
 

@@ -47,12 +47,10 @@ def _room(network, cluster, chain):
 
 def test_sets_and_useless_links_are_those_of_plain_loops():
     problem = random_problems(NETWORKS, CLUSTERS, DEVICES, BLOCKS, _some_unusable)
-    chosen = {}
     with jax.numpy_rank_promotion("allow"):  # batch axes come last
         batch = to_batch_last(problem)
         useless = np.asarray(has_useless_link(batch))
-        for many in (True, False):
-            chosen[many] = np.asarray(linked_devices(batch, many))
+        chosen = dict(zip((True, False), np.asarray(linked_devices(batch)), strict=True))
     subsets = [
         chain
         for size in range(1, DEVICES + 1)
