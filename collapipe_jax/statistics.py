@@ -78,7 +78,7 @@ def median_estimate(values: np.ndarray) -> Estimate:
     """Median with the interval between two order statistics, over the first axis.
 
     The interval of ``values [R, ...]`` holds for any distribution, infinite values included. It
-    is unknown for fewer than 6 values, and an infinite median counts as unknown.
+    is unknown for fewer than 6 values, and an infinite median, or that of nothing, is unknown.
     """
     return _over_first_axis(_median, values)
 
@@ -96,7 +96,7 @@ def _mean(values: np.ndarray) -> np.ndarray:
 def _median(values: np.ndarray) -> np.ndarray:
     """Median, and the narrowest symmetric ranks of a sign test at 5 %."""
     ordered = np.sort(values)
-    if not np.isfinite(median := np.median(ordered)):
+    if values.size == 0 or not np.isfinite(median := np.median(ordered)):
         return np.full(3, np.nan)
     rank = int(stats.binom.ppf(0.025, ordered.size, 0.5))
     ends = (ordered[rank - 1], ordered[-rank]) if rank else (np.nan, np.nan)

@@ -4,10 +4,10 @@
 between two order statistics, of a mean by Student's t; one that leaves a panel ends at its frame.
 A network counts with its mean over the rounds. Points of a value are drawn side by side, lest
 intervals hide one another. Axes of amounts are logarithmic where these differ by more than a
-factor of 30. A point whose value is infinite has no marker. Where links are bad, mean
-latencies rest on few networks, so read the medians first. A sweep whose points have names
-has a row for each. A sweep of several axes has a figure along the first for every point of the
-others; seeds are more networks.
+factor of 30. A point whose value is infinite, or where no network can run, has no marker. Where
+links are bad, mean latencies rest on few networks, so read the medians first. A sweep whose points
+have names has a row for each. A sweep of several axes has a figure along the first for every point
+of the others; seeds are more networks.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,9 @@ from matplotlib.figure import Figure
 
 from collapipe_jax.figures import style
 from collapipe_jax.figures.comparison import horizon, only_runnable, separate_rows
-from collapipe_jax.files.realisations import Line
+from collapipe_jax.files.realisations import Line, Realisations
 from collapipe_jax.simulation.comparison import round_means
+from collapipe_jax.simulation.constraints import runnable
 from collapipe_jax.statistics import Estimate, mean_estimate, median_estimate
 
 STATISTICS = {"median": median_estimate, "mean": mean_estimate}
@@ -52,7 +53,7 @@ class Panel(NamedTuple):
 
 def sweep_panels(result: Line, statistic: str) -> dict[str, Panel]:
     """Panels by metric, latency first, of a key of ``STATISTICS``."""
-    points = [round_means(only_runnable(point)) for point in result.points]
+    points = [round_means(point) for point in _runnable_points(result)]
     panels = {}
     for metric, label in _LABELS.items():
         estimates = {}
@@ -70,12 +71,21 @@ def sweep_panels(result: Line, statistic: str) -> dict[str, Panel]:
     return panels | {"device_memory_bytes": Panel(memory.label.format(unit=unit), scaled)}
 
 
+def _runnable_points(result: Line) -> list[Realisations]:
+    """Points with the networks that can run a round, perhaps none; some point has one."""
+    kept = [runnable(point.networks) for point in result.points]
+    if not np.any(kept):
+        only_runnable(result.points[0])  # raises
+    return [point.only(own) for point, own in zip(result.points, kept, strict=True)]
+
+
 @style.styled
 def draw(result: Line, statistic: str = "median") -> Figure:
     """Draw latency at the left and, smaller, the other amounts; by a key of ``STATISTICS``."""
     panels, named = sweep_panels(result, statistic), isinstance(result.values[0], str)
     figure = (_draw_named if named else _draw_values)(result, panels)
-    title = f"{statistic} over {horizon(only_runnable(result.points[0]))}"
+    fullest = max(_runnable_points(result), key=lambda point: len(point.networks["can_run"]))
+    title = f"{statistic} over {horizon(fullest)}"
     at = ", ".join(f"{name} = {value}" for name, value in result.others.items())
     figure.axes[0].set_title(f"{at}\n{title}" if at else title, loc="left")
     handles = style.policy_handles(panels["latency_s"].estimates, joined=not named)

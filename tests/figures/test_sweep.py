@@ -12,6 +12,7 @@ from support.made_up_comparisons import (
     write_sweep,
 )
 
+from collapipe_jax.errors import InputError
 from collapipe_jax.figures import sweep
 from collapipe_jax.files.realisations import load_sweep
 
@@ -76,6 +77,19 @@ def test_policies_of_a_value_stand_side_by_side(tmp_path):
 def test_hard_sweeps_draw(keywords, tmp_path):
     result = load_sweep(write_sweep(tmp_path / "s", **keywords))[0]
     rendered(sweep.draw(result, "mean"))
+
+
+@pytest.mark.parametrize("statistic", ["median", "mean"])
+def test_a_point_where_no_network_can_run_is_left_out(statistic, tmp_path):
+    result = load_sweep(write_sweep(tmp_path / "s", names=EIGHT[:2]))[0]
+    result.points[0].networks["can_run"][:] = False
+    figure = rendered(sweep.draw(result, statistic))
+    drawn = figure.axes[1].containers[0].lines[0].get_ydata()
+    assert np.isnan(drawn).tolist() == [True, False, False]
+    for point in result.points:
+        point.networks["can_run"][:] = False
+    with pytest.raises(InputError, match="no network of the comparison can run"):
+        sweep.draw(result, statistic)
 
 
 def test_a_sweep_of_names_has_a_row_a_point(tmp_path):
