@@ -1,16 +1,14 @@
 """Options by which several processes or machines share an experiment."""
 
 import argparse
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import remove_partials
-from collapipe_jax.files.lock import alone
+from collapipe_jax.files.lock import own_share
 from collapipe_jax.files.realisations import parts_of
 from collapipe_jax.files.results import Results
 from collapipe_jax.simulation.montecarlo import Shard, read_shard
@@ -47,7 +45,7 @@ def carry_out(
     shard, start = read_shards(command, argv, given)
     results = open_comparisons(given.workdir, made)
     start(results, list(parts_of(results.options)))
-    with own_share(results, shard):
+    with own_share(results.folder, *shard):
         missing = run_comparisons(results, made, console, shard)
     return results if is_done(missing, shard, console.print) else None
 
@@ -77,18 +75,6 @@ def read_shards(
         run(results.folder, command, argv, functools.partial(missing_by_shard, results, parts))
 
     return shard, start
-
-
-@contextlib.contextmanager
-def own_share(results: Results, shard: Shard) -> Iterator[None]:
-    """Keep other processes from the same shard, and the whole from its shards."""
-    with contextlib.ExitStack() as locks:
-        locks.enter_context(alone(results.folder, shared=shard.count > 1))
-        if shard.count == 1:
-            remove_partials(results.folder)
-        else:
-            locks.enter_context(alone(results.folder, f"shard_{shard.index}_of_{shard.count}"))
-        yield
 
 
 def is_done(missing: int, shard: Shard, say: Callable[[str], Any] = print) -> bool:

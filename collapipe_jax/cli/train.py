@@ -28,13 +28,14 @@ from rich.table import Table
 
 from collapipe_jax import hosts
 from collapipe_jax.cli.options import add_sweep, given_of, make_parser
-from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, own_share, read_shards
+from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
 from collapipe_jax.config.experiment import Experiment, build_experiment, check_experiment
 from collapipe_jax.config.files import parse_overrides, read_values
 from collapipe_jax.config.sweeps import file_axes, read_axis, read_sweep
 from collapipe_jax.errors import InputError
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.files.checkpoints import newest_step
+from collapipe_jax.files.lock import own_share
 from collapipe_jax.files.workdir import open_workdir, read_summary
 from collapipe_jax.statistics import interval_text, mean_interval
 from collapipe_jax.tables import console_for_tables, make_table
@@ -141,7 +142,7 @@ def _train_sweep(
     results = sweeps.open_training(options.workdir, sweep)
     start(results, sweeps.part_names(sweep))
     console = console_for_tables(_WIDTH)
-    with own_share(results, shard):
+    with own_share(results.folder, *shard):
         missing = sweeps.train_points(results, sweep, console, shard, options.at_once)
     if not is_done(missing, shard, console.print):
         return

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from collapipe_jax.errors import InputError, InputWarning
+from collapipe_jax.files.atomic import remove_partials
 
 LOCK = ".lock"
 """Ending of the files that processes lock."""
@@ -44,6 +45,29 @@ def alone(folder: Path, name: str = "run", *, shared: bool = False) -> Iterator[
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def own_share(folder: Path, index: int, count: int) -> Iterator[None]:
+    """Keep other processes from a share of a folder's work, and the whole from its shares.
+
+    Who has the whole first removes what killed processes left half-written.
+
+    Args:
+      folder: must exist.
+      index: number of the share.
+      count: number of shares; 1 is the whole.
+
+    Raises:
+      InputError: if another process has the same share, or one of them is the whole.
+    """
+    with contextlib.ExitStack() as locks:
+        locks.enter_context(alone(folder, shared=count > 1))
+        if count == 1:
+            remove_partials(folder)
+        else:
+            locks.enter_context(alone(folder, f"shard_{index}_of_{count}"))
+        yield
 
 
 def _lock(path: Path, kind: int) -> int:

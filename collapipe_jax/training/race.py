@@ -15,6 +15,7 @@ from rich.table import Table
 from collapipe_jax.config.default import Config
 from collapipe_jax.config.experiment import Experiment, at_rate, build_experiment
 from collapipe_jax.errors import InputError, TrainingError
+from collapipe_jax.files.lock import own_share
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_entry, save_race
 from collapipe_jax.policies.registry import make_policy
@@ -82,20 +83,13 @@ def race(
     results = Results.create(root, "race", {"clock": clock}, config.to_dict())
 
     course = _Course(config, root, console, clock, shard)
-    pairs = [(name, rate) for rate in rates for name in policies]
     every = range(config.seed, config.seed + seeds)
-    several = len(rates) > 1
-    tried = course.train(pairs, every[:1] if several else every, may_break=several)
-    if tried is None:
-        return False
-    if several:
-        runs = [_best(tried, name) for name in policies]
-        others = course.train([(run.policy, run.rate) for run in runs], every[1:])
-        if others is None:
+    with own_share(root, *shard):
+        runs = course.run(policies, rates, every)
+        if runs is None:
             return False
-        tried = runs + others
-    save_race(tried, results)
-    console.print(race_table(tried, with_rates=len(rates) > 1))
+        save_race(runs, results)
+    console.print(race_table(runs, with_rates=len(rates) > 1))
     return True
 
 
@@ -117,6 +111,24 @@ class _Course:
     # Policy that sets the simulated time; None where the number of rounds is the same
     clock: str | None
     shard: Shard = WHOLE
+
+    def run(
+        self, policies: Sequence[str], rates: Sequence[float], seeds: Sequence[int]
+    ) -> list[Run] | None:
+        """Train all runs, at the best of several rates on the first seed.
+
+        Returns:
+          The runs that are compared, or None if other shards lack some.
+        """
+        pairs = [(name, rate) for rate in rates for name in policies]
+        if len(rates) == 1:
+            return self.train(pairs, seeds)
+        tried = self.train(pairs, seeds[:1], may_break=True)
+        if tried is None:
+            return None
+        best = [_best(tried, name) for name in policies]
+        others = self.train([(run.policy, run.rate) for run in best], seeds[1:])
+        return None if others is None else best + others
 
     def train(
         self, pairs: Sequence[tuple[str, float]], seeds: Sequence[int], may_break: bool = False

@@ -20,13 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_reporting_errors
-from collapipe_jax.cli.shards import SHARD, is_done, own_share
+from collapipe_jax.cli.shards import SHARD, is_done
 from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.config.system import build_system_params
 from collapipe_jax.control.backlog_bound import backlog_lower_bound
 from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
 from collapipe_jax.cost.feasibility import can_run
 from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.files.lock import own_share
 from collapipe_jax.files.realisations import (
     Case,
     Realisations,
@@ -80,7 +81,7 @@ def main(argv: Sequence[str]) -> None:
     params = [build_system_params(config)]  # refuses a wrong one before there is a workdir
     settings = options, config.to_dict(), coordinates(options)
     results = Results.create(given.workdir, "closed_loop", *settings)
-    with own_share(results, shard):
+    with own_share(results.folder, *shard):
         missing = run_policies(results, params, _networks, time_means, console, shard)
     if not is_done(missing, shard):
         return

@@ -14,6 +14,7 @@ from collapipe_jax.config.files import parse_overrides, read_config
 from collapipe_jax.errors import InputError, TrainingError
 from collapipe_jax.figures import draw
 from collapipe_jax.files.checkpoints import RunRecord
+from collapipe_jax.files.lock import alone
 from collapipe_jax.files.results import Results
 from collapipe_jax.files.studies import Run, load_race, save_race
 from collapipe_jax.simulation.montecarlo import Shard
@@ -85,6 +86,12 @@ def test_wrong_policies_are_reported_before_any_work(policies, told, tmp_path):
     with pytest.raises(InputError, match=told):
         race(tiny_run.get_config(), policies, tmp_path, Console())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_second_process_is_kept_from_a_race(tmp_path):
+    with alone(tmp_path), pytest.raises(InputError, match="writes to it"):
+        race(tiny_run.get_config(), ("static_pipeline",), tmp_path, Console())
+    assert not list(tmp_path.glob("*/metrics.jsonl"))
 
 
 def test_every_policy_races_with_the_best_of_its_rates(tmp_path, monkeypatch):
