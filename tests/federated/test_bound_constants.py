@@ -195,6 +195,7 @@ def test_a_model_against_the_formulas_written_out(model, gradient_by_hand):
     np.testing.assert_allclose(found.gradient_norm_squared, squared, **close)
 
 
+@pytest.mark.slow
 def test_curvature_of_a_model_against_differences_of_gradients(model, gradient_by_hand):
     """The backward passes that layers write themselves are differentiated too."""
     experiment, params, shares = model
