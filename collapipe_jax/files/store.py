@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ REALISATION = "realisation"
 """Axis that is cut into chunks."""
 
 _FLAGS = {"flag_values": [0, 1], "flag_meanings": "false true"}  # of booleans, as in CF
-_WRITE_ALL = {"array.write_empty_chunks": True}  # a chunk of fill values is a part like others
+_OPENING = threading.Lock()  # Zarr's settings are those of all threads
 
 
 class Place(NamedTuple):
@@ -114,19 +115,20 @@ def _array(
 
 def _create(path: Path, name: str, axes: Sequence[str], **options: Any) -> zarr.Array:
     unit = {"units": unit_of(name.partition(".")[0] if name.startswith("violated.") else name)}
-    with zarr.config.set(_WRITE_ALL):
-        return zarr.create_array(
-            path,
-            name=name,
-            dimension_names=tuple(axes),
-            compressors=ZstdCodec(level=3, checksum=True),
-            zarr_format=3,
-            **{**options, "attributes": {**unit, **options.get("attributes", {})}},
-        )
+    return zarr.create_array(
+        path,
+        name=name,
+        dimension_names=tuple(axes),
+        compressors=ZstdCodec(level=3, checksum=True),
+        zarr_format=3,
+        config={"write_empty_chunks": True},  # a chunk of fill values is a part like others
+        **{**options, "attributes": {**unit, **options.get("attributes", {})}},
+    )
 
 
 def _open(path: Path, name: str) -> zarr.Array:
-    with zarr.config.set(_WRITE_ALL):
+    """An array that is there; it writes chunks of fill values as :func:`_create` says."""
+    with _OPENING, zarr.config.set({"array.write_empty_chunks": True}):
         return zarr.open_array(path / name, mode="r+", zarr_format=3)
 
 
