@@ -75,6 +75,7 @@ def _search(
     """
     again = has_useless_link(problem)
 
+    @jax.jit  # traced once, for its shapes and for the loop
     def solve(number):
         candidates = starting_candidates(problem, pick(starts, number), config.candidates)
         if before is not None:
@@ -91,8 +92,9 @@ def _search(
         better = (number == 0) | (again & (found.objective < best.objective))
         return number + 1, jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
 
-    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(solve, 0))
-    return jax.lax.while_loop(goes_on, search, (jnp.zeros((), int), nothing))[1]
+    first = jnp.zeros((), int)
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(solve, first))
+    return jax.lax.while_loop(goes_on, search, (first, nothing))[1]
 
 
 def _alternate(problem: RoundProblem, candidates: Candidates, config: SearchConfig) -> Solution:
