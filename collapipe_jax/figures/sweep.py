@@ -51,14 +51,14 @@ class Panel(NamedTuple):
         return np.concatenate([part for one in self.estimates.values() for part in one[::2]])
 
 
-def sweep_panels(result: Line, statistic: str) -> dict[str, Panel]:
+def sweep_panels(points: Sequence[Realisations], statistic: str) -> dict[str, Panel]:
     """Panels by metric, latency first, of a key of ``STATISTICS``."""
-    points = [round_means(point) for point in _runnable_points(result)]
+    means = [round_means(point) for point in points]
     panels = {}
     for metric, label in _LABELS.items():
         estimates = {}
-        for name in points[0]:
-            parts = [STATISTICS[statistic](point[name][metric]) for point in points]
+        for name in means[0]:
+            parts = [STATISTICS[statistic](point[name][metric]) for point in means]
             estimates[name] = Estimate(*map(np.stack, zip(*parts, strict=True)))
         panels[metric] = Panel(label, estimates)
     memory = panels["device_memory_bytes"]
@@ -82,9 +82,10 @@ def _runnable_points(result: Line) -> list[Realisations]:
 @style.styled
 def draw(result: Line, statistic: str = "median") -> Figure:
     """Draw latency at the left and, smaller, the other amounts; by a key of ``STATISTICS``."""
-    panels, named = sweep_panels(result, statistic), isinstance(result.values[0], str)
+    points, named = _runnable_points(result), isinstance(result.values[0], str)
+    panels = sweep_panels(points, statistic)
     figure = (_draw_named if named else _draw_values)(result, panels)
-    fullest = max(_runnable_points(result), key=lambda point: len(point.networks["can_run"]))
+    fullest = max(points, key=lambda point: len(point.networks["can_run"]))
     title = f"{statistic} over {horizon(fullest)}"
     at = ", ".join(f"{name} = {value}" for name, value in result.others.items())
     figure.axes[0].set_title(f"{at}\n{title}" if at else title, loc="left")
