@@ -83,9 +83,8 @@ def race(
     results = Results.create(root, "race", {"clock": clock}, config.to_dict())
 
     course = _Course(config, root, console, clock, shard)
-    every = range(config.seed, config.seed + seeds)
     with own_share(root, *shard):
-        runs = course.run(policies, rates, every)
+        runs = course.run(policies, rates, range(config.seed, config.seed + seeds))
         if runs is None:
             return False
         save_race(runs, results)
