@@ -52,6 +52,7 @@ def queue_of(spent):
     return queue
 
 
+@pytest.mark.slow
 def test_with_any_divergence_it_is_the_queue_of_the_floors(channels):
     floor_j = jax.vmap(jax.vmap(control_unit_floor_j))(channels)
     floor = np.asarray(floor_j / channels.control.energy_budget_j[..., 0], float)

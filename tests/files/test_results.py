@@ -128,7 +128,7 @@ def _take_part(folder, index):
 
 def test_several_processes_may_start_at_once(tmp_path):
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(4, mp_context=context) as pool:
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
         list(pool.map(_take_part, [tmp_path / "run"] * 8, [0, 1, 0, 1, 0, 1, 0, 1]))
     results = Results.open(tmp_path / "run", "study")
     assert not results.missing(["0", "1"])

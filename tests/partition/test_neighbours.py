@@ -143,6 +143,7 @@ def test_a_neighbour_is_taken_where_it_is_better(batch_axis_last):
     np.testing.assert_array_equal(np.sort(second.candidate.segments[0, :, 0]), [2, 3])
 
 
+@pytest.mark.slow
 def test_never_worse_than_the_incumbent_and_within_memory(problem):
     start = jax.vmap(lambda one: static_pipeline(one, 4))(problem)
     first, proposed, second = searched_nearby(*to_batch_last((problem, start)))

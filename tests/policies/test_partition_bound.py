@@ -27,9 +27,8 @@ def decided(problems):
     return decision, jax.jit(jax.vmap(limit_multipliers))(problems, decision)
 
 
-@pytest.mark.parametrize(
-    "most", [MOST_PARTITIONS, pytest.param(0, id="relaxed", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [MOST_PARTITIONS, pytest.param(0, id="relaxed")])
 def test_below_the_best_of_all_and_near_it(problems, decided, most, monkeypatch):
     monkeypatch.setattr(partition_bound, "MOST_PARTITIONS", most)
     gaps = []
@@ -44,6 +43,7 @@ def test_below_the_best_of_all_and_near_it(problems, decided, most, monkeypatch)
     assert np.median(gaps) < (1e-3 if most else 0.05)
 
 
+@pytest.mark.slow
 def test_a_chunk_more_changes_nothing(problems, decided, monkeypatch):
     problem, decision, multipliers = pick((problems, *decided), 0)
     monkeypatch.setattr(partition_bound, "MOST_PARTITIONS", 0)
@@ -54,8 +54,10 @@ def test_a_chunk_more_changes_nothing(problems, decided, monkeypatch):
     np.testing.assert_allclose(*found, rtol=1e-3)
 
 
-def test_too_many_partitions_are_refused(decided):
+def test_too_many_partitions_are_refused():
     problem = pick(random_problems(1, 1, 9, 20), 0)
+    decision = static_pipeline(problem, 1)
+    multipliers = limit_multipliers(problem, decision)
     assert count_partitions(problem) > partition_bound.MOST_OF_A_CLUSTER
     with pytest.raises(InputError, match="partitions of a cluster"):
-        bound_partitions(problem, static_pipeline(problem, 1), decided[1])
+        bound_partitions(problem, decision, multipliers)

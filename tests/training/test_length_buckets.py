@@ -15,6 +15,7 @@ from collapipe_jax.training.ongoing_run import initial_run_state, learning_place
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+@pytest.mark.slow
 def test_rounds_of_several_lengths_are_one_program():
     config = tiny_run.get_config()
     config.model.dropout_rate = 0.0  # its bits depend on the shape

@@ -45,6 +45,7 @@ def undisturbed(tmp_path_factory):
         return workdir, run(built(), workdir)
 
 
+@pytest.mark.slow
 def test_every_evaluation_and_the_summary_tell_epsilon(undisturbed):
     workdir, _ = undisturbed
     told = [line["epsilon"] for line in read_metrics(workdir)]
@@ -57,6 +58,7 @@ def test_every_evaluation_and_the_summary_tell_epsilon(undisturbed):
     assert spent == expected | {"releases": 18.0}
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_the_same_bytes(undisturbed, tmp_path, monkeypatch):
     from collapipe_jax.training.ongoing_run import OngoingRun
 
