@@ -196,11 +196,16 @@ def _check(
 def check_experiment(config: Config) -> None:
     """Refuse what cannot be trained, as :func:`build_experiment` does, without reading files.
 
+    Labels that training counts are taken for two here.
+
     Raises:
       InputError: naming key, value and remedy of all that is wrong.
     """
     with collect() as step:
         _check_settings(config, None, step)
+    if "task.labels" in find_task(config.task.kind).reads and not config.task.labels:
+        config = config.copy_and_resolve_references()
+        config.task.labels = 2
     build_system(config)
 
 

@@ -197,6 +197,12 @@ def test_what_translation_does_not_read_is_refused(name, value):
     assert "translation does not read it" in error.problem
 
 
+def test_labels_that_training_counts_are_no_reason_to_refuse():
+    config = read_config("classification", {"task.train": "a.csv", "task.test": "b.csv"})
+    build.check_experiment(config)
+    assert config.task.labels == 0
+
+
 def test_a_share_is_not_priced_beside_adapters():
     config = changed("model.adapter_rank", 2)
     config.payload.trained_fraction = 0.5
