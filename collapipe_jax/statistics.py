@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats takes a second to import
 
 _RESAMPLES = 2_000
 
@@ -35,7 +35,7 @@ def mean_interval(values: np.ndarray) -> Interval:
     mean, half = float(values.mean()), None
     if values.size > 1:
         deviation = values.std(ddof=1) / np.sqrt(values.size)
-        half = float(stats.t.ppf(0.975, values.size - 1) * deviation)
+        half = float(special.stdtrit(values.size - 1, 0.975) * deviation)
     return {"mean": mean, "ci95": half}
 
 
@@ -98,7 +98,8 @@ def _median(values: np.ndarray) -> np.ndarray:
     ordered = np.sort(values)
     if values.size == 0 or not np.isfinite(median := np.median(ordered)):
         return np.full(3, np.nan)
-    rank = int(stats.binom.ppf(0.025, ordered.size, 0.5))
+    chances = special.bdtr(np.arange(ordered.size + 1), ordered.size, 0.5)
+    rank = int(np.searchsorted(chances, 0.025))
     ends = (ordered[rank - 1], ordered[-rank]) if rank else (np.nan, np.nan)
     return np.array([median, *ends])
 
