@@ -162,4 +162,5 @@ def keep_compiled_programs() -> None:
     if folder == "off" or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
     jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    # The many small programs of a start take a second together.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
