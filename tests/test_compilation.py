@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from flax import struct
 
-from collapipe_jax.compilation import compile_together
+from collapipe_jax.compilation import compile_together, cores
 
 # A step whose scratch memory is 64 MiB, more than the library ever keeps by itself; minor page
 # faults of one step follow.
@@ -30,6 +30,11 @@ for _ in range(10):
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
 """
 PAGES = 2**14
+
+
+def test_cores_are_counted_on_systems_without_affinity(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert cores() == os.cpu_count()
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Which devices of a host train which runs."""
 
 import itertools
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from rich.console import Console
 
+from collapipe_jax.compilation import cores
 from collapipe_jax.config.experiment import Experiment
 from collapipe_jax.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.federated.learner import Learner
@@ -20,7 +20,7 @@ def workers() -> list[Any]:
     """Devices of this host; a CPU as often as it has cores, of which a run uses about one."""
     devices = jax.local_devices()
     if len(devices) == 1 and devices[0].platform == "cpu":
-        return devices * len(os.sched_getaffinity(0))
+        return devices * cores()
     return devices
 
 

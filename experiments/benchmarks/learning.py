@@ -20,7 +20,6 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, read_counts, read_numbers, run_training
+from collapipe_jax.compilation import cores
 from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.atomic import write_json
 from collapipe_jax.models.bert import bert_encode, init_bert
@@ -45,7 +45,7 @@ from collapipe_jax.tables import make_table
 from experiments.benchmarks.timing import in_turns
 
 CLASSES = 2
-THREADS = len(os.sched_getaffinity(0))  # cores that this process may use; XLA takes as many
+THREADS = cores()  # XLA takes as many
 LEARNING_RATE = 1e-5
 
 _SIZES = {"widths": [768, 256], "blocks": [2, 4], "batches": [8, 32]}
