@@ -139,9 +139,10 @@ def keep_freed_memory() -> bool:
     XLA takes a step's scratch memory anew at every call. The GNU C library gets blocks of that
     size from the kernel and gives them back after the call, and the kernel clears all their
     pages each time, in every training step. Threads share as many heaps as there are cores:
-    with one they wait for each other, with more a step of long rows takes up to a quarter more
-    time and memory. Programs run in the calling threads: calls return when they are done. Call
-    this before the first computation: JAX reads that when it starts its backend.
+    with one they wait for each other, with more a step of long rows takes more time and memory
+    (docs/pipeline.md has figures of two cores). Programs run in the calling threads: calls return
+    when they are done. Call this before the first computation: JAX reads that when it starts its
+    backend.
 
     Returns:
       Whether the C library can do so; if not, nothing is changed.
