@@ -57,7 +57,7 @@ class SearchConfig(NamedTuple):
     allocation_steps: tuple[int, ...] = (20, 20, 20, 50)
     candidates: int = 3
     cluster_candidates: int = 8
-    cluster_steps: int = 12
+    cluster_steps: int = 8
 
 
 class Incumbent(NamedTuple):

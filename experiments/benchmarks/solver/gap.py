@@ -7,7 +7,7 @@ default settings; exhaustive search, in double precision, covers every partition
 a lower bound. One line for every network in DIR/gap.jsonl, from which a killed run goes on;
 the summary is printed and in DIR/summary.json. ``--law=wide`` draws other networks. Seeds below 200
 were for tuning the solver, so state figures from others. With ``--allocation-steps=12,8,24
---candidates=2 --cluster-candidates=4 --cluster-steps=8`` it searches less and decides faster.
+--candidates=2 --cluster-candidates=4 --cluster-steps=5`` it searches less and decides faster.
 """
 
 import functools
