@@ -39,12 +39,14 @@ from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.documents import read_network, write_decision
 from collapipe_jax.partition.neighbours import neighbour_objectives
-from collapipe_jax.policies.dssra import dssra
+from collapipe_jax.policies.dssra import DEFAULT_SEARCH, dssra
 from collapipe_jax.policies.partition_bound import bound_partitions
 from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.tables import console_for_tables
 
 _WIDTH = 100
+_SEARCH = DEFAULT_SEARCH._replace(allocation_steps=(*DEFAULT_SEARCH.allocation_steps[:-1], 200))
+"""A network alone has time for more steps at the end."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -84,7 +86,7 @@ def _plan_and_explain(
     on_device, problem = problem, jax.device_get(problem)
     some_decision = jax.eval_shape(lambda problem: static_pipeline(problem, micro_batches), problem)
     decide, evaluate, look_nearby = compile_together(
-        (lambda problem: dssra(problem, micro_batches), problem),
+        (lambda problem: dssra(problem, micro_batches, _SEARCH), problem),
         (lambda *round_: (appraise(*round_), limit_multipliers(*round_)), problem, some_decision),
         (neighbour_objectives, problem, some_decision),
         kept_as=f"plan-{micro_batches}",

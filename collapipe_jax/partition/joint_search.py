@@ -49,7 +49,7 @@ class SearchConfig(NamedTuple):
       allocation_steps: gradient steps on every candidate, all clusters together, by
         iteration; between two iterations other partitions are proposed, and neighbours of the
         incumbent before the last one.
-      candidates: how many, the incumbent included.
+      candidates: how many, the incumbent included; at least 2.
       cluster_candidates: partitions of a cluster, besides its own.
       cluster_steps: gradient steps on each of these, its cluster by itself.
     """

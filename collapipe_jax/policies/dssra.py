@@ -9,11 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from collapipe_jax.allocation.allocate import Solution, certified
+from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.batch_axis import batch_last
 from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipelines
 from collapipe_jax.partition.candidates import Candidates, starting_candidates, with_last
+from collapipe_jax.partition.fixed_allocation import best_micro_batches, best_segments
 from collapipe_jax.partition.hysteresis import apply_hysteresis, previous_partition
 from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
 from collapipe_jax.partition.linked_devices import has_useless_link, linked_devices
@@ -77,9 +80,10 @@ def _search(
 
     @jax.jit  # traced once, for its shapes and for the loop
     def solve(number):
-        candidates = starting_candidates(problem, pick(starts, number), config.candidates)
-        if before is not None:
-            candidates = with_last(candidates, starting_candidates(problem, before, 1))
+        start = pick(starts, number)
+        other = _best_partition(problem, start) if before is None else before
+        candidates = starting_candidates(problem, start, config.candidates)
+        candidates = with_last(candidates, starting_candidates(problem, other, 1))
         return _alternate(problem, candidates, config)
 
     def goes_on(state):
@@ -95,6 +99,15 @@ def _search(
     first = jnp.zeros((), int)
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(solve, first))
     return jax.lax.while_loop(goes_on, search, (first, nothing))[1]
+
+
+def _best_partition(problem: RoundProblem, start: Decision) -> Decision:
+    """The start with its best segments, then micro-batches, for its own shares and powers."""
+    fixed = fix_partition(problem, start.segments, start.micro_batches)
+    allocation = to_allocation(fixed, to_logs(fixed, start))
+    segments = best_segments(problem, start.segments, start.micro_batches, allocation)
+    count = best_micro_batches(problem, segments, start.micro_batches, allocation)
+    return start.replace(segments=segments, micro_batches=count)
 
 
 def _alternate(problem: RoundProblem, candidates: Candidates, config: SearchConfig) -> Solution:

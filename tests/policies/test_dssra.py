@@ -18,6 +18,7 @@ from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, is_feasible
 from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.policies.alternating import alternating
 from collapipe_jax.policies.dssra import SearchConfig, dssra
 from collapipe_jax.policies.greedy import greedy
 from collapipe_jax.policies.titanic import titanic
@@ -125,15 +126,15 @@ def test_hardly_worse_than_other_policies_over_unusable_links():
     problem = random_problems(2 * NETWORKS, CLUSTERS, DEVICES, BLOCKS, with_unusable_links)
 
     def objectives(problem):
-        others = greedy(problem).decision, static_pipeline(problem, 8), titanic(problem, 8)
-        decisions = dssra(problem).decision, *others
+        ours, turns, relaxed = (solve(problem).decision for solve in (dssra, alternating, greedy))
+        decisions = ours, relaxed, static_pipeline(problem, 8), titanic(problem, 8), turns
         feasible = [is_feasible(problem, decision) for decision in decisions]
         costs = [evaluate(problem, decision).objective for decision in decisions]
         return jnp.where(jnp.stack(feasible), jnp.stack(costs), jnp.inf)
 
     ours, *others = np.asarray(quick_jit(jax.vmap(objectives))(problem)).T
     best = np.min(others, axis=0)
-    assert np.all(ours <= best * 1.01)
+    assert np.all(ours <= best * 1.002)
     assert np.sum(np.isfinite(ours)) > 1.5 * np.sum(np.isfinite(others[1]))
 
 
