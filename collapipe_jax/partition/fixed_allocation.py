@@ -12,7 +12,7 @@ from jax import Array
 from collapipe_jax.batch_axis import sum_nodes
 from collapipe_jax.cost.computing import pass_times
 from collapipe_jax.cost.decision import Allocation
-from collapipe_jax.cost.fixed_partition import fix_partition
+from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
 from collapipe_jax.cost.link_quality import received_interference_w, round_links
 from collapipe_jax.cost.memory import set_capacity
 from collapipe_jax.cost.objective import unit_costs
@@ -46,7 +46,8 @@ def best_segments(
     Returns:
       Segments ``[N, K, R]``, of no larger objective.
     """
-    active, linear = _subsets(problem, segments, micro_batches, allocation)
+    fixed = fix_partition(problem, segments, micro_batches)
+    active, linear = _subsets(problem, fixed, micro_batches, allocation)
     blocks, per_s = problem.workload.blocks, unit_costs(problem).latency_per_s
     wide, count = with_candidate_axis((problem, micro_batches))
     memory_bytes = jnp.swapaxes(wide.compute.memory_bytes, 0, 1)
@@ -68,7 +69,6 @@ def best_segments(
         return filled, *(jnp.where(holds, values[0], jnp.inf) for values in (latency_s, other))
 
     filled, latency_s, cost = jax.lax.map(fill, jnp.array(_LATENCY_PARTS, linear.rest_s.dtype))
-    fixed = fix_partition(problem, segments, micro_batches)
     own = round_terms(fixed, allocation)
     latency_s = jnp.concatenate([own.cluster_latency_s[None], latency_s])
     cost = jnp.concatenate([own.cluster_cost[None], cost])
@@ -79,10 +79,9 @@ def best_segments(
 
 
 def _subsets(
-    problem: RoundProblem, segments: Array, micro_batches: Array, allocation: Allocation
+    problem: RoundProblem, own: FixedPartition, micro_batches: Array, allocation: Allocation
 ) -> tuple[Array, LinearCosts]:
     """Subsets ``[K, N, A, R]`` of the active devices, and their costs."""
-    own = fix_partition(problem, segments, micro_batches)
     received_w = received_interference_w(own, allocation)
     speed = jnp.swapaxes(problem.compute.flops_per_s, 0, 1)[1:]
     held = own.active[1:, :, None]

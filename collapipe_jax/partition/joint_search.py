@@ -148,6 +148,7 @@ def _either(
     first: Array, one: Callable[[], ClusterCandidates], other: Callable[[], ClusterCandidates]
 ) -> ClusterCandidates:
     """One list of candidates or the other; the shorter ends with some of infinite cost."""
+    one, other = jax.jit(one), jax.jit(other)  # each traced once, for its shapes and for its branch
     count = max(jax.eval_shape(each).cost.shape[0] for each in (one, other))
 
     def padded(found):
