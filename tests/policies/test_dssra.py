@@ -126,7 +126,7 @@ def test_hardly_worse_than_other_policies_over_unusable_links():
     problem = random_problems(2 * NETWORKS, CLUSTERS, DEVICES, BLOCKS, with_unusable_links)
 
     def objectives(problem):
-        ours, turns, relaxed = (solve(problem).decision for solve in (dssra, alternating, greedy))
+        ours, turns, relaxed = (decide(problem).decision for decide in (dssra, alternating, greedy))
         decisions = ours, relaxed, static_pipeline(problem, 8), titanic(problem, 8), turns
         feasible = [is_feasible(problem, decision) for decision in decisions]
         costs = [evaluate(problem, decision).objective for decision in decisions]
