@@ -15,7 +15,7 @@ from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipelines
-from collapipe_jax.partition.candidates import Candidates, starting_candidates, with_last
+from collapipe_jax.partition.candidates import Candidates, join, starting_candidates
 from collapipe_jax.partition.fixed_allocation import best_micro_batches, best_segments
 from collapipe_jax.partition.hysteresis import apply_hysteresis, previous_partition
 from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
@@ -82,9 +82,9 @@ def _search(
     def solve(number):
         start = pick(starts, number)
         other = _best_partition(problem, start) if before is None else before
-        candidates = starting_candidates(problem, start, config.candidates)
-        candidates = with_last(candidates, starting_candidates(problem, other, 1))
-        return _alternate(problem, candidates, config)
+        candidates = starting_candidates(problem, start, config.candidates - 1)
+        last = starting_candidates(problem, other, 1)
+        return _alternate(problem, join(candidates, last), config)
 
     def goes_on(state):
         number, _ = state
