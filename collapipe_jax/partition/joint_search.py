@@ -43,7 +43,7 @@ from collapipe_jax.partition.neighbours import neighbour_candidates
 
 
 class SearchConfig(NamedTuple):
-    """How much a policy searches. All are lengths of loops or of axes.
+    """How much a policy searches. Numbers of candidates are lengths of axes, and fixed.
 
     Attributes:
       allocation_steps: gradient steps on every candidate, all clusters together, by
@@ -57,7 +57,7 @@ class SearchConfig(NamedTuple):
     allocation_steps: tuple[int, ...] = (20, 20, 20, 50)
     candidates: int = 3
     cluster_candidates: int = 8
-    cluster_steps: int = 8
+    cluster_steps: int | Array = 8
 
 
 class Incumbent(NamedTuple):

@@ -5,8 +5,11 @@ together, and other partitions are proposed around the best candidate, the incum
 its neighbours. It stays a candidate, so the objective never rises. docs/dssra.md derives the steps.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from collapipe_jax.allocation.allocate import Solution, certified
 from collapipe_jax.allocation.variables import to_allocation, to_logs
@@ -23,8 +26,18 @@ from collapipe_jax.partition.linked_devices import has_useless_link, linked_devi
 from collapipe_jax.trees import pick
 
 DEFAULT_SEARCH = SearchConfig()
-_MICRO_BATCHES_OF_LINKED = 32, 8
-"""Of the static pipelines on :func:`linked_devices`."""
+
+
+class _Retry(NamedTuple):
+    """Another search, for networks with links that carry nothing."""
+
+    linked: int  # which set of :func:`linked_devices` it starts on
+    micro_batches: int  # of the static pipeline there
+    queue_scale: float  # of the energy queue, until neighbours are looked at
+
+
+_RETRIES = _Retry(0, 32, 1.0), _Retry(1, 8, 1.0), _Retry(0, 32, 0.0), _Retry(1, 8, 3.0)
+_CLUSTER_STEPS_OF_RETRIES = 10
 
 
 def dssra(
@@ -57,10 +70,10 @@ def dssra(
 
 
 def _starts(problem: RoundProblem, micro_batches: int) -> Decision:
-    """The static pipeline, and others for networks with links that carry nothing, ``[S, ...]``."""
-    linked = linked_devices(problem)
+    """The static pipeline, and those of the retries, ``[S, ...]``."""
+    linked = linked_devices(problem)[jnp.array([retry.linked for retry in _RETRIES])]
     used = jnp.concatenate([jnp.ones_like(linked[:1]), linked])
-    counts = jnp.array([micro_batches, *_MICRO_BATCHES_OF_LINKED])
+    counts = jnp.array([micro_batches, *(retry.micro_batches for retry in _RETRIES)])
 
     def start(used, count):
         compute = problem.compute.replace(memory_bytes=problem.compute.memory_bytes * used)
@@ -77,6 +90,8 @@ def _search(
     Where all links are of use, only the first counts, and a batch without others skips them.
     """
     again = has_useless_link(problem)
+    queue_scales = jnp.array([1.0, *(retry.queue_scale for retry in _RETRIES)])
+    cluster_steps = jnp.array([config.cluster_steps] + len(_RETRIES) * [_CLUSTER_STEPS_OF_RETRIES])
 
     @jax.jit  # traced once, for its shapes and for the loop
     def solve(number):
@@ -84,7 +99,8 @@ def _search(
         other = _best_partition(problem, start) if before is None else before
         candidates = starting_candidates(problem, start, config.candidates - 1)
         last = starting_candidates(problem, other, 1)
-        return _alternate(problem, join(candidates, last), config)
+        effort = config._replace(cluster_steps=cluster_steps[number])
+        return _alternate(problem, join(candidates, last), effort, queue_scales[number])
 
     def goes_on(state):
         number, _ = state
@@ -110,15 +126,22 @@ def _best_partition(problem: RoundProblem, start: Decision) -> Decision:
     return start.replace(segments=segments, micro_batches=count)
 
 
-def _alternate(problem: RoundProblem, candidates: Candidates, config: SearchConfig) -> Solution:
-    """Optimise and propose in turn, by one loop that is compiled once."""
+def _alternate(
+    problem: RoundProblem, candidates: Candidates, config: SearchConfig, queue_scale: Array
+) -> Solution:
+    """Optimise and propose in turn, by one loop that is compiled once.
+
+    Energy queues are scaled until neighbours are looked at.
+    """
     steps = jnp.array(config.allocation_steps)
 
     def iterate(candidates, number):
-        incumbent = optimise(problem, candidates, steps[number])
+        scale = jnp.where(number + 2 < len(steps), queue_scale, 1.0)
+        scaled = _with_scaled_queue(problem, scale)
+        incumbent = optimise(scaled, candidates, steps[number])
         candidates = jax.lax.cond(
             number + 1 < len(steps),
-            lambda: propose_partitions(problem, incumbent, config, nearby=number + 2 == len(steps)),
+            lambda: propose_partitions(scaled, incumbent, config, nearby=number + 2 == len(steps)),
             lambda: candidates,
         )
         best, fixed, evaluation = incumbent
@@ -127,3 +150,8 @@ def _alternate(problem: RoundProblem, candidates: Candidates, config: SearchConf
 
     _, solutions = jax.lax.scan(iterate, candidates, jnp.arange(len(steps)))
     return jax.tree.map(lambda leaf: leaf[-1], solutions)
+
+
+def _with_scaled_queue(problem: RoundProblem, scale: Array) -> RoundProblem:
+    control = problem.control
+    return problem.replace(control=control.replace(energy_queue=scale * control.energy_queue))
