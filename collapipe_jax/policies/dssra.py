@@ -37,6 +37,7 @@ class _Retry(NamedTuple):
 
 
 _RETRIES = _Retry(0, 32, 1.0), _Retry(1, 8, 1.0), _Retry(0, 32, 0.0), _Retry(1, 8, 3.0)
+"""A last one starts from the best answer so far and looks at neighbours alone."""
 _CLUSTER_STEPS_OF_RETRIES = 10
 
 
@@ -90,30 +91,32 @@ def _search(
     Where all links are of use, only the first counts, and a batch without others skips them.
     """
     again = has_useless_link(problem)
-    queue_scales = jnp.array([1.0, *(retry.queue_scale for retry in _RETRIES)])
-    cluster_steps = jnp.array([config.cluster_steps] + len(_RETRIES) * [_CLUSTER_STEPS_OF_RETRIES])
+    queue_scales = jnp.array([1.0, *(retry.queue_scale for retry in _RETRIES), 1.0])
+    last = len(_RETRIES) + 1
 
     @jax.jit  # traced once, for its shapes and for the loop
-    def solve(number):
-        start = pick(starts, number)
+    def solve(number, best):
+        start = pick(starts, jnp.minimum(number, last - 1))
+        start = jax.tree.map(lambda own, new: jnp.where(number < last, own, new), start, best)
         other = _best_partition(problem, start) if before is None else before
         candidates = starting_candidates(problem, start, config.candidates - 1)
-        last = starting_candidates(problem, other, 1)
-        effort = config._replace(cluster_steps=cluster_steps[number])
-        return _alternate(problem, join(candidates, last), effort, queue_scales[number])
+        candidates = join(candidates, starting_candidates(problem, other, 1))
+        steps = jnp.where(number == 0, config.cluster_steps, _CLUSTER_STEPS_OF_RETRIES)
+        effort = config._replace(cluster_steps=steps)
+        return _alternate(problem, candidates, effort, queue_scales[number], number == last)
 
     def goes_on(state):
         number, _ = state
-        return (number < 1) | ((number < len(starts.segments)) & jnp.any(again))
+        return (number < 1) | ((number <= last) & jnp.any(again))
 
     def search(state):
         number, best = state
-        found = solve(number)
+        found = solve(number, best.decision)
         better = (number == 0) | (again & (found.objective < best.objective))
         return number + 1, jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
 
     first = jnp.zeros((), int)
-    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(solve, first))
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(solve, first, pick(starts, 0)))
     return jax.lax.while_loop(goes_on, search, (first, nothing))[1]
 
 
@@ -127,21 +130,26 @@ def _best_partition(problem: RoundProblem, start: Decision) -> Decision:
 
 
 def _alternate(
-    problem: RoundProblem, candidates: Candidates, config: SearchConfig, queue_scale: Array
+    problem: RoundProblem,
+    candidates: Candidates,
+    config: SearchConfig,
+    queue_scale: Array,
+    only_nearby: Array,
 ) -> Solution:
     """Optimise and propose in turn, by one loop that is compiled once.
 
-    Energy queues are scaled until neighbours are looked at.
+    The last proposals are neighbours; if ``only_nearby``, all are. Before them energy queues
+    are scaled.
     """
     steps = jnp.array(config.allocation_steps)
 
     def iterate(candidates, number):
-        scale = jnp.where(number + 2 < len(steps), queue_scale, 1.0)
-        scaled = _with_scaled_queue(problem, scale)
+        nearby = only_nearby | (number + 2 >= len(steps))
+        scaled = _with_scaled_queue(problem, jnp.where(nearby, 1.0, queue_scale))
         incumbent = optimise(scaled, candidates, steps[number])
         candidates = jax.lax.cond(
             number + 1 < len(steps),
-            lambda: propose_partitions(scaled, incumbent, config, nearby=number + 2 == len(steps)),
+            lambda: propose_partitions(scaled, incumbent, config, nearby=nearby),
             lambda: candidates,
         )
         best, fixed, evaluation = incumbent

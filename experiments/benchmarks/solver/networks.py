@@ -3,8 +3,8 @@
 Networks are hard, but not hopeless. The law "tight" changes the default configuration: memory that
 forces splits, queues of all lengths, Rayleigh fading, and outage thresholds at which losses matter.
 The law "wide" changes that of the paper: anything from half a GiB of memory to two, both bands from
-5 to 80 MHz, V from 3 to 30, with the same queues and fading. Results are on file, one line each,
-from which a killed run goes on.
+5 to 80 MHz, V from 3 to 30, with the same queues and fading. The law "unusable" takes devices and
+links away from "wide". Results are on file, one line each, from which a killed run goes on.
 """
 
 import json
@@ -128,7 +128,28 @@ def _wide(memory_key: Array, radio_key: Array, problem: RoundProblem) -> RoundPr
     )
 
 
-LAWS = {"tight": (default.get_config, _tight), "wide": (paper.get_config, _wide)}
+def _unusable(memory_key: Array, radio_key: Array, problem: RoundProblem) -> RoundProblem:
+    """Some devices absent, and some gains 0, near 1e-25 or anything under 1."""
+    problem = _wide(memory_key, radio_key, problem)
+    share_key, link_key, kind_key, zero_key, gain_key, absent_key = jax.random.split(radio_key, 6)
+    gain, memory_bytes = problem.radio.d2d_gain, problem.compute.memory_bytes
+    share = jax.random.uniform(share_key, minval=0.05, maxval=0.5)
+    low, high = jax.random.choice(kind_key, jnp.array([(-27.0, -22.0), (-38.0, 0.0)]))
+    other = 10.0 ** jax.random.uniform(gain_key, gain.shape, minval=low, maxval=high)
+    other = jnp.where(jax.random.bernoulli(zero_key, 1 / 3), 0.0, other)
+    replaced = jax.random.bernoulli(link_key, share, gain.shape)
+    absent = jax.random.bernoulli(absent_key, 0.15, memory_bytes.shape)
+    return problem.replace(
+        compute=problem.compute.replace(memory_bytes=jnp.where(absent, 0.0, memory_bytes)),
+        radio=problem.radio.replace(d2d_gain=jnp.where(replaced, other, gain)),
+    )
+
+
+LAWS = {
+    "tight": (default.get_config, _tight),
+    "wide": (paper.get_config, _wide),
+    "unusable": (paper.get_config, _unusable),
+}
 """Laws of random networks: a configuration, and what is changed in each network."""
 
 
