@@ -10,8 +10,8 @@ from collapipe_jax.network.channel import d2d_sinr
 from collapipe_jax.partition.active_sets import candidate_sets
 from collapipe_jax.partition.candidates import with_candidate_axis
 
-_USELESS_SNR = 1e-6
-"""At most that, which is some tens of bits a second over 20 MHz."""
+LEAST_USEFUL_SNR = 1e-6
+"""Some tens of bits a second over 20 MHz."""
 
 
 def has_useless_link(problem: RoundProblem) -> Bool[Array, " R"]:
@@ -20,7 +20,7 @@ def has_useless_link(problem: RoundProblem) -> Bool[Array, " R"]:
     present = jnp.concatenate([jnp.ones_like(memory_bytes[:1], bool), memory_bytes > 0])
     others = ~jnp.eye(len(present), dtype=bool)[:, :, None, None]
     pairs = present[:, None] & present[None] & others
-    return jnp.any(pairs & (_full_snr(problem) <= _USELESS_SNR), axis=(0, 1, 2))
+    return jnp.any(pairs & (_full_snr(problem) < LEAST_USEFUL_SNR), axis=(0, 1, 2))
 
 
 def linked_devices(problem: RoundProblem) -> Bool[Array, "2 N K R"]:
@@ -36,7 +36,7 @@ def linked_devices(problem: RoundProblem) -> Bool[Array, "2 N K R"]:
     most_micro_batches = jnp.max(wide.workload.micro_batch_choices, axis=0)
     capacity = set_capacity(wide.workload, memory_bytes, most_micro_batches, members, axis=0)
     has_room = jnp.sum(jnp.where(members, capacity, 0), axis=0) >= wide.workload.blocks
-    size = jnp.where(weakest > _USELESS_SNR, jnp.sum(members, axis=0), 0)
+    size = jnp.where(weakest >= LEAST_USEFUL_SNR, jnp.sum(members, axis=0), 0)
     scores = jnp.stack([size + weakest / (1.0 + weakest), weakest])
     best = jnp.argmax(jnp.where(has_room, scores, -1.0), axis=2)[:, None, :, None]
     chosen = jnp.take_along_axis(members[None], best, axis=3)[:, :, :, 0]

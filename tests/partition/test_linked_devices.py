@@ -7,7 +7,11 @@ import numpy as np
 from support.random_problems import random_problems, to_batch_last, with_unusable_links
 
 from collapipe_jax.network.channel import LEAST_SNR_PER_W
-from collapipe_jax.partition.linked_devices import has_useless_link, linked_devices
+from collapipe_jax.partition.linked_devices import (
+    LEAST_USEFUL_SNR,
+    has_useless_link,
+    linked_devices,
+)
 
 NETWORKS, CLUSTERS, DEVICES, BLOCKS = 40, 2, 3, 5
 
@@ -63,7 +67,9 @@ def test_sets_and_useless_links_are_those_of_plain_loops():
         for n in range(CLUSTERS):
             snr = _full_snr(network, n)
             present = [0, *(1 + np.flatnonzero(network.compute.memory_bytes[n] > 0))]
-            expected |= any(snr[a, b] == 0 for a, b in itertools.permutations(present, 2))
+            expected |= any(
+                snr[a, b] < LEAST_USEFUL_SNR for a, b in itertools.permutations(present, 2)
+            )
             roomy = {c: _weakest(snr, c) for c in subsets if _room(network, n, c) >= BLOCKS}
             sets = {
                 many: tuple(1 + np.flatnonzero(chosen[many][n, :, index])) for many in (True, False)
@@ -73,12 +79,13 @@ def test_sets_and_useless_links_are_those_of_plain_loops():
                 assert len(sets[True]) == len(sets[False]) == DEVICES
                 continue
             best = max(roomy.values())
-            kinds.add("linked" if best > 0 else "not linked")
+            is_linked = best >= LEAST_USEFUL_SNR
+            kinds.add("linked" if is_linked else "not linked")
             np.testing.assert_allclose(roomy[sets[False]], best, rtol=1e-5)
-            if best > 0:
-                most = max(len(chain) for chain, weakest in roomy.items() if weakest > 0)
-                assert roomy[sets[True]] > 0
-                assert len(sets[True]) == most
+            if is_linked:
+                linked = {c: each for c, each in roomy.items() if each >= LEAST_USEFUL_SNR}
+                assert sets[True] in linked
+                assert len(sets[True]) == max(map(len, linked))
         assert useless[index] == expected
         kinds.add(expected)
     assert kinds == {"no room", "linked", "not linked", True, False}

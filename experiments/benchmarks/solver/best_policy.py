@@ -72,7 +72,7 @@ def summarise(objectives: np.ndarray) -> dict:
     best, names = np.min(others, axis=1), list(_DECIDE)[1:]
     numbers = np.flatnonzero(np.isfinite(best))
     ours, others, best = ours[numbers], others[numbers], best[numbers]
-    excess = np.where(ours == best, 0.0, ours / np.where(best > 0, best, 1.0) - (best > 0))
+    excess = np.where(ours == best, 0.0, ours / np.where(best > 0, best, 1.0) - 1.0)
     worse = [
         {
             "network": int(numbers[row]),

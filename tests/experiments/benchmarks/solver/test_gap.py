@@ -8,7 +8,7 @@ from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import is_feasible
 from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
-from experiments.benchmarks.solver import gap, greedy_gap
+from experiments.benchmarks.solver import best_policy, gap, greedy_gap
 from experiments.benchmarks.solver.networks import LAWS, SMALL_SHAPES, sample_problems
 from experiments.double_precision import pick
 
@@ -53,7 +53,7 @@ def test_no_gap_where_nothing_can_run():
 
 
 @pytest.mark.parametrize(
-    "law", [pytest.param(law, marks=pytest.mark.slow) if law == "wide" else law for law in LAWS]
+    "law", [law if law == "tight" else pytest.param(law, marks=pytest.mark.slow) for law in LAWS]
 )
 def test_networks_of_a_law_are_drawn_and_can_be_solved(law):
     problems = sample_problems(3, 8, SMALL_SHAPES[3], law)
@@ -84,6 +84,33 @@ def test_the_wide_law_keeps_its_ranges():
         assert np.all((value >= low * 0.999) & (value <= high * 1.001)), name
         assert value.min() < 1.3 * low, name
         assert value.max() > high / 1.3, name
+
+
+def test_the_unusable_law_takes_links_and_devices_away():
+    problems = sample_problems(5, 64, SMALL_SHAPES[3], "unusable")
+    gain = np.asarray(problems.radio.d2d_gain)
+    present = np.asarray(problems.compute.memory_bytes) > 0
+    assert 0.02 < np.mean(gain == 0) < 0.2
+    assert 0.05 < np.mean((gain > 0) & (gain < 1e-20)) < 0.3
+    assert np.all(gain <= 1)
+    assert 0.7 < np.mean(present) < 0.95
+
+
+def test_networks_on_which_another_policy_is_better_are_named():
+    others = [[2.0, 3.0, 2.5, 4.0], [1.0, 2.0, 2.0, 2.0], [np.inf] * 4, [np.inf, 5.0, 5.0, 5.0]]
+    objectives = np.column_stack([[2.0005, 1.1, 7.0, np.inf], others])
+    summary = best_policy.summarise(objectives)
+    assert summary["finite"] == 3
+    assert summary["dssra_infinite"] == 1
+    assert [(row["network"], row["best"]) for row in summary["worse"]] == [
+        (3, "titanic"),
+        (1, "greedy"),
+    ]
+    assert summary["worse"][1]["excess"] == pytest.approx(0.1)
+    assert summary["others_finite"]["greedy"] == 2
+    nothing = best_policy.summarise(np.zeros((1, 5)))
+    assert nothing["worse"] == []
+    assert nothing["finite"] == 1
 
 
 def test_caps_out_of_reach_are_counted_apart():
