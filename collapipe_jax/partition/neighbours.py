@@ -1,6 +1,6 @@
-"""Neighbours of a partition: one block on another device, or the next number of micro-batches.
+"""Neighbours of a partition: one block on another device, or another number of micro-batches.
 
-Every cluster has ``K (K - 1)`` moves of a block, to idle devices too, and two steps of ``M``.
+Every cluster has ``K (K - 1)`` moves of a block, to idle devices too, and ``C`` choices of ``M``.
 Those that are impossible are masked, so all arrays have fixed sizes, with the batch last.
 """
 
@@ -27,10 +27,10 @@ from collapipe_jax.partition.cluster_search import ClusterCandidates, within_ran
 
 
 class Neighbours(NamedTuple):
-    """Neighbours of every cluster, ``C = K (K - 1) + 2``; its own partition if impossible."""
+    """Neighbours of every cluster, ``J = K (K - 1) + C``; its own partition if impossible."""
 
-    segments: Array  # ``[N, K, C, R]``
-    micro_batches: Array  # ``[N, C, R]``
+    segments: Array  # ``[N, K, J, R]``
+    micro_batches: Array  # ``[N, J, R]``
     possible: Array  # booleans, likewise
 
 
@@ -43,21 +43,21 @@ def neighbours(problem: RoundProblem, segments: Array, micro_batches: Array) -> 
       micro_batches: ``[N, R]``.
     """
     work, own, number = problem.workload, segments[:, :, None], micro_batches[:, None]
-    moves = _moves(segments.shape[1])
-    change = np.pad(moves, ((0, 0), (0, 2)))[:, :, None]
+    moves, choices = _moves(segments.shape[1]), work.micro_batch_choices.astype(number.dtype)
+    change = np.pad(moves, ((0, 0), (0, len(choices))))[:, :, None]
     moved = own + jnp.asarray(change, own.dtype)
-    fewer, more = _next_choices(work.micro_batch_choices, micro_batches)
     stays = jnp.repeat(number, moves.shape[1], axis=1)
-    stepped = jnp.concatenate([stays, fewer[:, None], more[:, None]], axis=1)
+    others = jnp.broadcast_to(choices, (len(number), *choices.shape))
+    changed = jnp.concatenate([stays, others], axis=1)
 
     memory_bytes = problem.compute.memory_bytes[:, :, None]
-    capacity = set_capacity(work, memory_bytes, stepped[:, None], moved > 0, axis=1)
+    capacity = set_capacity(work, memory_bytes, changed[:, None], moved > 0, axis=1)
     fits = (moved >= 0) & (moved <= capacity)
-    differs = jnp.any(moved != own, axis=1) | (stepped != number)
+    differs = jnp.any(moved != own, axis=1) | (changed != number)
     possible = jnp.all(fits, axis=1) & differs & jnp.any(own > 0, axis=1)
     return Neighbours(
         segments=jnp.where(possible[:, None], moved, own),
-        micro_batches=jnp.where(possible, stepped, number),
+        micro_batches=jnp.where(possible, changed, number),
         possible=possible,
     )
 
@@ -67,18 +67,6 @@ def _moves(devices: int) -> np.ndarray:
     givers, takers = np.nonzero(~np.eye(devices, dtype=bool))
     one = np.eye(devices, dtype=int)
     return one[:, takers] - one[:, givers]
-
-
-def _next_choices(choices: Array, micro_batches: Array) -> tuple[Array, Array]:
-    """Next smaller and next larger allowed number, or the same at an end; ``[N, R]`` each."""
-    choices = choices[:, None].astype(micro_batches.dtype)  # [C, 1, R]
-    fewer = jnp.max(jnp.where(choices < micro_batches, choices, 0), axis=0)
-    larger = choices > micro_batches
-    more = jnp.min(jnp.where(larger, choices, jnp.max(choices, axis=0)), axis=0)
-    return (
-        jnp.where(fewer > 0, fewer, micro_batches),
-        jnp.where(jnp.any(larger, axis=0), more, micro_batches),
-    )
 
 
 def inherited_allocation(own: Candidates, segments: Array) -> Allocation:
@@ -153,7 +141,7 @@ def neighbour_objectives(problem: RoundProblem, decision: Decision, steps: int =
       steps: gradient steps on each neighbour, all clusters together.
 
     Returns:
-      ``[N, K (K - 1) + 2]``: in a neighbour one cluster changes. Infinite where it is impossible.
+      ``[N, K (K - 1) + C]``: in a neighbour one cluster changes. Infinite where it is impossible.
     """
     return batch_last(functools.partial(_neighbour_objectives, steps=steps))(problem, decision)
 
