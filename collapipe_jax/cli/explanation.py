@@ -100,7 +100,7 @@ def explain(
 ) -> Group:
     """Certificate, and all limits that keep the objective from falling, with their multipliers.
 
-    ``nearby`` are objectives of the decision's neighbours, ``[N, C]``, infinite if impossible.
+    ``nearby`` are objectives of the decision's neighbours, ``[N, J]``, infinite if impossible.
     Computed on the host with NumPy's arrays, so that nothing is compiled.
     """
     return Group(
@@ -127,7 +127,7 @@ def _certificate(solution: Solution) -> str:
 def _nearby(objectives: np.ndarray, objective: float) -> str:
     """Whether a neighbour of the decision has a smaller objective, in words."""
     count = int(np.sum(np.isfinite(objectives)))
-    kind = f"{count} decisions that move one block or step M once were optimised"
+    kind = f"{count} decisions that move one block or take another M were optimised"
     if not count or np.min(objectives) >= objective * (1.0 - _CLOSE):
         return f"no neighbour is better by {100 * _CLOSE:.2g} %: {kind}"
     cluster = int(np.argmin(np.min(objectives, axis=1)))

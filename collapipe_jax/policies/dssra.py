@@ -29,7 +29,7 @@ DEFAULT_SEARCH = SearchConfig()
 
 
 class _Retry(NamedTuple):
-    """Another search, for networks with links that carry nothing."""
+    """Another search, for networks with links that carry next to nothing."""
 
     linked: int  # which set of :func:`linked_devices` it starts on
     micro_batches: int  # of the static pipeline there
@@ -38,7 +38,8 @@ class _Retry(NamedTuple):
 
 _RETRIES = _Retry(0, 32, 1.0), _Retry(1, 8, 1.0), _Retry(0, 32, 0.0), _Retry(1, 8, 3.0)
 """A last one starts from the best answer so far and looks at neighbours alone."""
-_CLUSTER_STEPS_OF_RETRIES = 10
+_LEAST_CLUSTER_STEPS = 10
+"""Of retries."""
 
 
 def dssra(
@@ -101,8 +102,8 @@ def _search(
         other = _best_partition(problem, start) if before is None else before
         candidates = starting_candidates(problem, start, config.candidates - 1)
         candidates = join(candidates, starting_candidates(problem, other, 1))
-        steps = jnp.where(number == 0, config.cluster_steps, _CLUSTER_STEPS_OF_RETRIES)
-        effort = config._replace(cluster_steps=steps)
+        more = jnp.maximum(config.cluster_steps, _LEAST_CLUSTER_STEPS)
+        effort = config._replace(cluster_steps=jnp.where(number == 0, config.cluster_steps, more))
         return _alternate(problem, candidates, effort, queue_scales[number], number == last)
 
     def goes_on(state):
