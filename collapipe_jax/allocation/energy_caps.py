@@ -69,8 +69,8 @@ def fix_capped_partition(
     control = problem.control
     queue = jnp.swapaxes(control.energy_queue, 0, 1)
     budget_j = jnp.swapaxes(control.energy_budget_j, 0, 1)
-    no_queue = control.replace(energy_queue=jnp.zeros_like(control.energy_queue))
-    fixed = fix_partition(problem.replace(control=no_queue), segments, micro_batches)
+    no_queue = problem.with_energy_queue(jnp.zeros_like(control.energy_queue))
+    fixed = fix_partition(no_queue, segments, micro_batches)
     left_j, least_j = budget_j - fixed.constant_j, least_air_energy_j(fixed)
     room_j = jnp.where(left_j >= IN_REACH * least_j, left_j, _OUT_OF_REACH * least_j)
     room_j = jnp.where(fixed.active, jnp.maximum(room_j, _LEAST_J), 1.0)

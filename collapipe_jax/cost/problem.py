@@ -68,6 +68,10 @@ class RoundProblem(Struct):
             return self
         return self.replace(radio=self.radio.replace(retransmissions="free"))
 
+    def with_energy_queue(self, queue: Array) -> "RoundProblem":
+        """The problem with another energy queue, in budgets ``[N, K + 1]``."""
+        return self.replace(control=self.control.replace(energy_queue=queue))
+
     @property
     def clusters(self) -> int:
         """Number of clusters ``N``."""

@@ -146,7 +146,8 @@ def _alternate(
 
     def iterate(candidates, number):
         nearby = only_nearby | (number + 2 >= len(steps))
-        scaled = _with_scaled_queue(problem, jnp.where(nearby, 1.0, queue_scale))
+        scale = jnp.where(nearby, 1.0, queue_scale)
+        scaled = problem.with_energy_queue(scale * problem.control.energy_queue)
         incumbent = optimise(scaled, candidates, steps[number])
         candidates = jax.lax.cond(
             number + 1 < len(steps),
@@ -159,8 +160,3 @@ def _alternate(
 
     _, solutions = jax.lax.scan(iterate, candidates, jnp.arange(len(steps)))
     return jax.tree.map(lambda leaf: leaf[-1], solutions)
-
-
-def _with_scaled_queue(problem: RoundProblem, scale: Array) -> RoundProblem:
-    control = problem.control
-    return problem.replace(control=control.replace(energy_queue=scale * control.energy_queue))

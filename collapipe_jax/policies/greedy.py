@@ -83,7 +83,7 @@ def greedy(
 
 
 def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Solution:
-    problem = _with_energy_queue(problem, jnp.zeros_like(problem.control.energy_queue))
+    problem = problem.with_energy_queue(jnp.zeros_like(problem.control.energy_queue))
     problem = _without_received_energy(_without_idle_energy(problem), micro_batches)
     relaxed = relax_infeasible_budgets(problem)
     steps = jnp.array((*config.allocation_steps, 0))
@@ -110,10 +110,6 @@ def _solve(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> S
     nothing = best_of(_Scaled(candidates, worst, candidates.logs.d2d_power))
     (_, best), _ = jax.lax.scan(iterate, (candidates, nothing), jnp.arange(len(steps)))
     return _solution(relaxed, best)
-
-
-def _with_energy_queue(problem: RoundProblem, queue: Array) -> RoundProblem:
-    return problem.replace(control=problem.control.replace(energy_queue=queue))
 
 
 def _without_idle_energy(problem: RoundProblem) -> RoundProblem:
@@ -190,7 +186,7 @@ def _propose_partitions(relaxed: RoundProblem, own: Candidates, config: SearchCo
     cost_per_j = jnp.where(fixed.active, own.weights.caps / fixed.caps.room_j, 0.0)
     queue = jnp.swapaxes(cost_per_j, 0, 1) * relaxed.control.energy_budget_j
     incumbent = Incumbent(own, fixed, evaluation)
-    with_costs = _with_energy_queue(relaxed, queue)
+    with_costs = relaxed.with_energy_queue(queue)
     return propose_partitions(with_costs, incumbent, config, fix_capped_partition)
 
 
