@@ -20,16 +20,18 @@ _CHUNK_ELSEWHERE = 4096
 _SMALL_BATCH = 8
 
 
-def batch_last(solve: Callable) -> Callable:
+def batch_last(solve: Callable, whole: bool = False) -> Callable:
     """Turn a function of batched problems into one of a single problem.
 
     ``solve`` takes and returns trees of arrays with a trailing batch axis. Under ``jax.vmap``,
-    nested or not, all problems go through it together, a chunk of the batch at a time.
+    nested or not, all problems go through it together, a chunk of the batch at a time. If
+    ``whole``, it gets the whole batch, to use :func:`in_chunks` and :func:`improve_in_chunks`.
     """
+    solve = solve if whole else in_chunks(solve)
 
     @custom_vmap
     def solve_batch(*arguments):
-        return _in_chunks(solve, arguments)
+        return solve(*arguments)
 
     @solve_batch.def_vmap
     def _(size, is_batched, *arguments):
@@ -53,20 +55,58 @@ def batch_last(solve: Callable) -> Callable:
     return solve_one
 
 
-def _in_chunks(solve, arguments):
-    """Solve the batch in chunks; the last one is padded with the last problem."""
-    batch = jax.tree.leaves(arguments)[0].shape[-1]
-    chunk = _CHUNK.get(jax.default_backend(), _CHUNK_ELSEWHERE)
-    if batch <= chunk:
-        return solve(*arguments)
-    chunks = -(-batch // chunk)
-    index = jnp.minimum(jnp.arange(chunks * chunk), batch - 1).reshape(chunks, chunk)
+def in_chunks(solve: Callable, times: int = 1) -> Callable:
+    """A function of batches that takes any batch in chunks; the last is padded with its end.
 
-    def solve_chunk(chosen):
-        return solve(*jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=-1), arguments))
+    Chunks are so many ``times`` larger for a function that works on less for each problem.
+    """
 
-    result = jax.lax.map(solve_chunk, index)
-    return jax.tree.map(lambda leaf: _join_batches(leaf)[..., :batch], result)
+    def solve_in_chunks(*arguments):
+        batch, chunk = _sizes(arguments, times)
+        if batch <= chunk:
+            return solve(*arguments)
+        chunks = -(-batch // chunk)
+        index = jnp.minimum(jnp.arange(chunks * chunk), batch - 1).reshape(chunks, chunk)
+        result = jax.lax.map(lambda chosen: solve(*_take(arguments, chosen)), index)
+        return jax.tree.map(lambda leaf: _join_batches(leaf)[..., :batch], result)
+
+    return solve_in_chunks
+
+
+def improve_in_chunks(improve: Callable, needed: Array, problem, answer):
+    """Better answers to the problems that need one, chunks of these at a time.
+
+    Args:
+      improve: from a problem and its answer to another answer; with batch axes.
+      needed: booleans ``[R]``.
+      problem: trees of arrays ``[..., R]``.
+      answer: likewise.
+
+    Returns:
+      The answers, those to the other problems as they were.
+    """
+    batch, chunk = _sizes(answer)
+    order = jnp.argsort(~needed, stable=True)
+    chunks = (jnp.sum(needed) + chunk - 1) // chunk
+
+    def improve_chunk(number, answer):
+        chosen = order[jnp.minimum(number * chunk + jnp.arange(chunk), batch - 1)]
+        before = _take(answer, chosen)
+        after = improve(_take(problem, chosen), before)
+        after = jax.tree.map(lambda a, b: jnp.where(needed[chosen], a, b), after, before)
+        return jax.tree.map(lambda leaf, new: leaf.at[..., chosen].set(new), answer, after)
+
+    return jax.lax.fori_loop(0, chunks, improve_chunk, answer)
+
+
+def _sizes(batched, times: int = 1) -> tuple[int, int]:
+    """Problems in all, and in a chunk."""
+    batch = jax.tree.leaves(batched)[0].shape[-1]
+    return batch, min(batch, times * _CHUNK.get(jax.default_backend(), _CHUNK_ELSEWHERE))
+
+
+def _take(batched, chosen: Array):
+    return jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=-1), batched)
 
 
 def _join_batches(leaf):

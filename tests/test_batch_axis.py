@@ -7,7 +7,14 @@ import pytest
 from support.random_problems import pick
 
 from collapipe_jax import batch_axis
-from collapipe_jax.batch_axis import batch_last, fusion_barrier, max_nodes, sum_nodes
+from collapipe_jax.batch_axis import (
+    batch_last,
+    fusion_barrier,
+    improve_in_chunks,
+    in_chunks,
+    max_nodes,
+    sum_nodes,
+)
 
 ROWS, COLUMNS = 3, 2
 
@@ -103,6 +110,35 @@ def test_a_batch_larger_than_a_chunk(monkeypatch, count):
     arguments = random_arguments(count)
     assert_equal(jax.vmap(batch_last(watched))(*arguments), one_by_one(*arguments, (count,)))
     assert seen[-1] == (min(count, 4),)
+
+
+def test_chunks_may_be_larger_for_a_lighter_function(monkeypatch):
+    monkeypatch.setattr(batch_axis, "_CHUNK", {"cpu": 4})
+    monkeypatch.setattr(batch_axis, "_CHUNK_ELSEWHERE", 4)
+    values = jnp.arange(11.0)
+    sizes = in_chunks(lambda one: jnp.full_like(one, len(one)), times=2)(values)
+    np.testing.assert_array_equal(sizes, 8.0)
+
+
+@pytest.mark.parametrize("needed", [[], [2], [0, 3, 4, 9], [1, 2, 5, 7, 10], range(11)])
+def test_only_problems_that_need_it_are_improved(monkeypatch, needed):
+    monkeypatch.setattr(batch_axis, "_CHUNK", {"cpu": 4})
+    monkeypatch.setattr(batch_axis, "_CHUNK_ELSEWHERE", 4)
+    calls = []
+
+    def improve(problem, answer):
+        jax.debug.callback(lambda: calls.append(1))
+        return {"sum": answer["sum"] + problem, "rows": 2.0 * answer["rows"]}
+
+    problem = jnp.arange(11.0)
+    before = {"sum": 10.0 * problem, "rows": jnp.stack([problem, -problem])}
+    is_needed = np.isin(np.arange(11), list(needed))
+    after = jax.jit(lambda: improve_in_chunks(improve, jnp.asarray(is_needed), problem, before))()
+    np.testing.assert_array_equal(after["sum"], np.where(is_needed, 11.0, 10.0) * problem)
+    doubled = np.where(is_needed, 2.0, 1.0) * np.asarray(before["rows"])
+    np.testing.assert_array_equal(after["rows"], doubled)
+    jax.effects_barrier()
+    assert len(calls) == -(-len(needed) // 4)
 
 
 @pytest.mark.parametrize("batch", [1, 64])

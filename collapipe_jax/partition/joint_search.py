@@ -46,15 +46,15 @@ class SearchConfig(NamedTuple):
     """How much a policy searches. Numbers of candidates are lengths of axes, and fixed.
 
     Attributes:
-      allocation_steps: gradient steps on every candidate, all clusters together, by
-        iteration; between two iterations other partitions are proposed, and neighbours of the
-        incumbent before the last one.
+      allocation_steps: gradient steps, all clusters together, by iteration. All but the last are
+        on every candidate; between two of these other partitions are proposed, the last time
+        neighbours of the incumbent. By ``dssra`` the last are on the incumbent alone.
       candidates: how many, the incumbent included; at least 2.
       cluster_candidates: partitions of a cluster, besides its own.
       cluster_steps: gradient steps on each of these, its cluster by itself.
     """
 
-    allocation_steps: tuple[int, ...] = (20, 20, 20, 50)
+    allocation_steps: tuple[int, ...] = (20, 20, 20, 20, 60)
     candidates: int = 3
     cluster_candidates: int = 8
     cluster_steps: int | Array = 8

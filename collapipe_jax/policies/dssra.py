@@ -13,33 +13,53 @@ from jax import Array
 
 from collapipe_jax.allocation.allocate import Solution, certified
 from collapipe_jax.allocation.variables import to_allocation, to_logs
-from collapipe_jax.batch_axis import batch_last
+from collapipe_jax.batch_axis import batch_last, improve_in_chunks, in_chunks
 from collapipe_jax.cost.decision import Decision
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipelines
-from collapipe_jax.partition.candidates import Candidates, join, starting_candidates
+from collapipe_jax.partition.candidates import (
+    Candidates,
+    join,
+    repeat,
+    starting_candidates,
+    with_candidate_axis,
+)
 from collapipe_jax.partition.fixed_allocation import best_micro_batches, best_segments
 from collapipe_jax.partition.hysteresis import apply_hysteresis, previous_partition
 from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
 from collapipe_jax.partition.linked_devices import has_useless_link, linked_devices
-from collapipe_jax.trees import pick
 
 DEFAULT_SEARCH = SearchConfig()
 
 
-class _Retry(NamedTuple):
-    """Another search, for networks with links that carry next to nothing."""
+class _Search(NamedTuple):
+    """A search from static pipelines, or one look at neighbours of the best answer."""
 
-    linked: int  # which set of :func:`linked_devices` it starts on
-    micro_batches: int  # of the static pipeline there
-    queue_scale: float  # of the energy queue, until neighbours are looked at
+    linked: int | None  # which set of :func:`linked_devices` it starts on; all devices if None
+    micro_batches: int | None  # of the static pipeline there; as given if None
+    queue_scale: float = 1.0  # of the energy queue, until neighbours are looked at
+    cluster_steps: int = 10  # at least
 
 
-_RETRIES = _Retry(0, 32, 1.0), _Retry(1, 8, 1.0), _Retry(0, 32, 0.0), _Retry(1, 8, 3.0)
-"""A last one starts from the best answer so far and looks at neighbours alone."""
-_LEAST_CLUSTER_STEPS = 10
-"""Of retries."""
+_FIRST = _Search(None, None, cluster_steps=0)
+_RETRIES = (
+    _Search(0, 32),
+    _Search(1, 8),
+    _Search(0, 32, queue_scale=0.0),
+    _Search(1, 8, queue_scale=3.0),
+)
+_LOOKS = _Search(None, None), _Search(None, None, cluster_steps=50)
+_SEARCHES = (_FIRST, *_RETRIES, *_LOOKS)
+_FIRST_LOOK = _SEARCHES.index(_LOOKS[0])
+
+
+class _Best(NamedTuple):
+    """The best decision so far."""
+
+    candidate: Candidates  # without the axis of candidates
+    objective: Array  # ``[R]``
+    moved: Array  # whether the last look at neighbours changed its partition, ``[R]``
 
 
 def dssra(
@@ -60,65 +80,118 @@ def dssra(
     """
 
     def solve(problem):
-        starts, before = _starts(problem, micro_batches), None
-        if problem.switching is not None:
-            before = previous_partition(problem, pick(starts, 0))
-        found = _search(problem, starts, before, config)
-        if before is None:
+        best = _search(problem, micro_batches, config)
+        return in_chunks(finish, times=config.candidates)(problem, best)
+
+    def finish(problem, best):
+        best, fixed, evaluation = optimise(
+            problem, with_candidate_axis(best), config.allocation_steps[-1]
+        )
+        found = certified(fixed, best.segments, best.micro_batches, best.logs, evaluation)
+        if problem.switching is None:
             return found
+        before = _previous_partition(problem, micro_batches)
         return apply_hysteresis(problem, before, found, sum(config.allocation_steps))
 
-    return batch_last(solve)(jax.lax.stop_gradient(problem))
+    return batch_last(solve, whole=True)(jax.lax.stop_gradient(problem))
 
 
-def _starts(problem: RoundProblem, micro_batches: int) -> Decision:
-    """The static pipeline, and those of the retries, ``[S, ...]``."""
-    linked = linked_devices(problem)[jnp.array([retry.linked for retry in _RETRIES])]
-    used = jnp.concatenate([jnp.ones_like(linked[:1]), linked])
-    counts = jnp.array([micro_batches, *(retry.micro_batches for retry in _RETRIES)])
+def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Candidates:
+    """The best of all searches, by one loop that is compiled once.
 
-    def start(used, count):
-        compute = problem.compute.replace(memory_bytes=problem.compute.memory_bytes * used)
-        return static_pipelines(problem.replace(compute=compute), count)
-
-    return jax.vmap(start)(used, counts)
-
-
-def _search(
-    problem: RoundProblem, starts: Decision, before: Decision | None, config: SearchConfig
-) -> Solution:
-    """The best answer from all starts, by one loop that is compiled once.
-
-    Where all links are of use, only the first counts, and a batch without others skips them.
+    All but the first are for networks with links that carry next to nothing. But the first look
+    is also for those whose partition changed when neighbours were looked at last.
     """
-    again = has_useless_link(problem)
-    queue_scales = jnp.array([1.0, *(retry.queue_scale for retry in _RETRIES), 1.0])
-    last = len(_RETRIES) + 1
-
-    @jax.jit  # traced once, for its shapes and for the loop
-    def solve(number, best):
-        start = pick(starts, jnp.minimum(number, last - 1))
-        start = jax.tree.map(lambda own, new: jnp.where(number < last, own, new), start, best)
-        other = _best_partition(problem, start) if before is None else before
-        candidates = starting_candidates(problem, start, config.candidates - 1)
-        candidates = join(candidates, starting_candidates(problem, other, 1))
-        more = jnp.maximum(config.cluster_steps, _LEAST_CLUSTER_STEPS)
-        effort = config._replace(cluster_steps=jnp.where(number == 0, config.cluster_steps, more))
-        return _alternate(problem, candidates, effort, queue_scales[number], number == last)
-
-    def goes_on(state):
-        number, _ = state
-        return (number < 1) | ((number <= last) & jnp.any(again))
+    again = in_chunks(has_useless_link)(problem)
 
     def search(state):
         number, best = state
-        found = solve(number, best.decision)
-        better = (number == 0) | (again & (found.objective < best.objective))
-        return number + 1, jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
 
-    first = jnp.zeros((), int)
-    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(solve, first, pick(starts, 0)))
-    return jax.lax.while_loop(goes_on, search, (first, nothing))[1]
+        def improve(problem, best):
+            return _search_once(problem, number, best, micro_batches, config)
+
+        needed = (number == 0) | again | ((number == _FIRST_LOOK) & best.moved)
+        best = improve_in_chunks(improve, needed, problem, best)
+        skips = (number == 0) & ~jnp.any(again)
+        return jnp.where(skips, _FIRST_LOOK, number + 1), best
+
+    start = starting_candidates(problem, static_pipelines(problem, micro_batches), 1)
+    start = jax.tree.map(lambda leaf: leaf[..., 0, :], start)
+    worst = jnp.full_like(problem.control.v, jnp.inf)
+    state = jnp.zeros((), int), _Best(start, worst, jnp.zeros_like(again))
+    return jax.lax.while_loop(lambda state: state[0] < len(_SEARCHES), search, state)[1].candidate
+
+
+def _search_once(
+    problem: RoundProblem, number: Array, best: _Best, micro_batches: int, config: SearchConfig
+) -> _Best:
+    """The answer of one of the searches, if it is better."""
+    column = {name: jnp.array(_column(name, micro_batches))[number] for name in _Search._fields}
+    least = jnp.maximum(config.cluster_steps, column["cluster_steps"])
+    config = config._replace(cluster_steps=least)
+    steps = jnp.array(config.allocation_steps[:-1])
+    looks, last = number >= _FIRST_LOOK, len(steps) - 1
+    queue = problem.control.energy_queue
+
+    def start():
+        static = _static_pipeline(problem, column["linked"], column["micro_batches"])
+        if problem.switching is None:
+            other = _best_partition(problem, static)
+        else:
+            other = _previous_partition(problem, micro_batches)
+        candidates = starting_candidates(problem, static, config.candidates - 1)
+        return join(candidates, starting_candidates(problem, other, 1))
+
+    def take_turn(turn, state):
+        candidates, before, _, _ = state
+        nearby = turn >= last - 1
+        scaled = problem.with_energy_queue(jnp.where(nearby, 1.0, column["queue_scale"]) * queue)
+        # A look starts from what is optimised already.
+        found = optimise(scaled, candidates, jnp.where(looks & (turn < last), 0, steps[turn]))
+        candidates = jax.lax.cond(
+            turn < last,
+            lambda: propose_partitions(scaled, found, config, nearby=nearby),
+            lambda: candidates,
+        )
+        moved = ~_same_partition(found.candidate, before)
+        return candidates, found.candidate, found.evaluation.objective, moved
+
+    candidates = jax.lax.cond(looks, lambda: repeat(best.candidate, config.candidates), start)
+    state = candidates, best.candidate, best.objective, best.moved
+    first = jnp.where(looks, last - 1, 0)
+    found = _Best(*jax.lax.fori_loop(first, last + 1, take_turn, state)[1:])
+    better = found.objective < best.objective
+    better |= number == 0  # though nothing may be finite
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
+
+
+def _column(name: str, micro_batches: int) -> list:
+    """One field of all searches, as numbers."""
+    default = {"linked": -1, "micro_batches": micro_batches}
+    values = (getattr(search, name) for search in _SEARCHES)
+    return [default[name] if value is None else value for value in values]
+
+
+def _static_pipeline(problem: RoundProblem, linked: Array, micro_batches: Array) -> Decision:
+    """That on one of the sets of :func:`linked_devices`, or on all devices if ``linked < 0``."""
+    memory_bytes = problem.compute.memory_bytes
+    used = jax.lax.cond(
+        linked < 0,
+        lambda: jnp.ones(memory_bytes.shape, bool),
+        lambda: linked_devices(problem)[linked],
+    )
+    compute = problem.compute.replace(memory_bytes=memory_bytes * used)
+    return static_pipelines(problem.replace(compute=compute), micro_batches)
+
+
+def _previous_partition(problem: RoundProblem, micro_batches: int) -> Decision:
+    return previous_partition(problem, static_pipelines(problem, micro_batches))
+
+
+def _same_partition(one: Candidates, other: Candidates) -> Array:
+    """Whether all clusters have the same segments and micro-batches, ``[R]``."""
+    segments = jnp.all(one.segments == other.segments, axis=(0, 1))
+    return segments & jnp.all(one.micro_batches == other.micro_batches, axis=0)
 
 
 def _best_partition(problem: RoundProblem, start: Decision) -> Decision:
@@ -128,35 +201,3 @@ def _best_partition(problem: RoundProblem, start: Decision) -> Decision:
     segments = best_segments(problem, start.segments, start.micro_batches, allocation)
     count = best_micro_batches(problem, segments, start.micro_batches, allocation)
     return start.replace(segments=segments, micro_batches=count)
-
-
-def _alternate(
-    problem: RoundProblem,
-    candidates: Candidates,
-    config: SearchConfig,
-    queue_scale: Array,
-    only_nearby: Array,
-) -> Solution:
-    """Optimise and propose in turn, by one loop that is compiled once.
-
-    The last proposals are neighbours; if ``only_nearby``, all are. Before them energy queues
-    are scaled.
-    """
-    steps = jnp.array(config.allocation_steps)
-
-    def iterate(candidates, number):
-        nearby = only_nearby | (number + 2 >= len(steps))
-        scale = jnp.where(nearby, 1.0, queue_scale)
-        scaled = problem.with_energy_queue(scale * problem.control.energy_queue)
-        incumbent = optimise(scaled, candidates, steps[number])
-        candidates = jax.lax.cond(
-            number + 1 < len(steps),
-            lambda: propose_partitions(scaled, incumbent, config, nearby=nearby),
-            lambda: candidates,
-        )
-        best, fixed, evaluation = incumbent
-        partition = best.segments, best.micro_batches
-        return candidates, certified(fixed, *partition, best.logs, evaluation)
-
-    _, solutions = jax.lax.scan(iterate, candidates, jnp.arange(len(steps)))
-    return jax.tree.map(lambda leaf: leaf[-1], solutions)

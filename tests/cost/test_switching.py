@@ -22,7 +22,9 @@ from collapipe_jax.simulation.environment import Environment, initial_state, sim
 from collapipe_jax.simulation.system import sample_system
 
 CLUSTERS, DEVICES, BLOCKS, NETWORKS = 2, 2, 3, 16
-LIGHT = SearchConfig(allocation_steps=(8, 16), candidates=2, cluster_candidates=3, cluster_steps=5)
+LIGHT = SearchConfig(
+    allocation_steps=(8, 8, 16), candidates=2, cluster_candidates=3, cluster_steps=5
+)
 
 
 def test_moved_encoders_against_a_loop():

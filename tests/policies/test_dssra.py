@@ -27,7 +27,7 @@ from experiments.double_precision import in_double
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
 NETWORKS = 120
 LIGHT = SearchConfig(
-    allocation_steps=(6, 6, 12), candidates=3, cluster_candidates=4, cluster_steps=5
+    allocation_steps=(6, 6, 6, 12), candidates=3, cluster_candidates=4, cluster_steps=5
 )
 KINDS = (
     *("plain", "fades", "away", "nobody", "no queues", "huge queues", "v = 0", "one device"),
@@ -119,6 +119,15 @@ def test_a_device_without_usable_links_is_left_out(solved, kind):
     of_static, latency_s = of_kind(static.latency_s, kind), of_kind(cost.latency_s, kind)
     assert np.all(np.isinf(of_static))
     assert np.max(latency_s) < 10 * np.max(of_kind(cost.latency_s, "plain"))
+
+
+def test_a_decision_does_not_depend_on_the_others_of_its_batch(solved):
+    """Some are searched again, a chunk of these at a time."""
+    problem, found, *_ = solved
+    order = np.random.default_rng(0).permutation(NETWORKS)
+    shuffled = solve_all(jax.tree.map(lambda leaf: leaf[order], problem))[0]
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(shuffled), strict=True):
+        np.testing.assert_array_equal(one[order], other)
 
 
 @pytest.mark.slow

@@ -129,12 +129,10 @@ def _wide(memory_key: Array, radio_key: Array, problem: RoundProblem) -> RoundPr
 
 
 def _unusable(memory_key: Array, radio_key: Array, problem: RoundProblem) -> RoundProblem:
-    """Some devices absent, and some gains 0, near 1e-25 or anything under 1.
-
-    Keys of the bands and of V are used again, so wider bands go with more gains replaced.
-    """
-    problem = _wide(memory_key, radio_key, problem)
-    share_key, link_key, kind_key, zero_key, gain_key, absent_key = jax.random.split(radio_key, 6)
+    """Some devices absent, and some gains 0, near 1e-25 or anything under 1."""
+    wide_key, link_key = jax.random.split(radio_key)
+    problem = _wide(memory_key, wide_key, problem)
+    share_key, link_key, kind_key, zero_key, gain_key, absent_key = jax.random.split(link_key, 6)
     gain, memory_bytes = problem.radio.d2d_gain, problem.compute.memory_bytes
     share = jax.random.uniform(share_key, minval=0.05, maxval=0.5)
     low, high = jax.random.choice(kind_key, jnp.array([(-27.0, -22.0), (-38.0, 0.0)]))

@@ -23,6 +23,7 @@ def test_the_default_and_every_option():
     [
         ("--allocation-steps", "3,x"),
         ("--allocation-steps", ""),
+        ("--allocation-steps", "3"),
         ("--allocation-steps", "3,0"),
         ("--candidates", "1"),
         ("--cluster-candidates", "0"),
