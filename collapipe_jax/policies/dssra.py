@@ -143,7 +143,7 @@ def _search_once(
         return join(candidates, starting_candidates(problem, other, 1))
 
     def take_turn(turn, state):
-        candidates, before, _, _ = state
+        candidates, before = state
         nearby = turn >= last - 1
         scaled = problem.with_energy_queue(jnp.where(nearby, 1.0, column["queue_scale"]) * queue)
         # A look starts from what is optimised already.
@@ -153,13 +153,12 @@ def _search_once(
             lambda: propose_partitions(scaled, found, config, nearby=nearby),
             lambda: candidates,
         )
-        moved = ~_same_partition(found.candidate, before)
-        return candidates, found.candidate, found.evaluation.objective, moved
+        moved = ~_same_partition(found.candidate, before.candidate)
+        return candidates, _Best(found.candidate, found.evaluation.objective, moved)
 
     candidates = jax.lax.cond(looks, lambda: repeat(best.candidate, config.candidates), start)
-    state = candidates, best.candidate, best.objective, best.moved
     first = jnp.where(looks, last - 1, 0)
-    found = _Best(*jax.lax.fori_loop(first, last + 1, take_turn, state)[1:])
+    _, found = jax.lax.fori_loop(first, last + 1, take_turn, (candidates, best))
     better = found.objective < best.objective
     better |= number == 0  # though nothing may be finite
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)

@@ -75,11 +75,15 @@ def lower_bound_with_cvxpy(
       rounds: of new tangents, at most.
 
     Raises:
-      InputError: if CVXPY or Clarabel is missing.
+      InputError: if CVXPY or Clarabel is missing, or attempts lengthen a time on air.
     """
     if cp is None:
         remedy = 'Run pip install -e ".[bench]"'
         raise InputError("cvxpy", None, "the package or its solver is missing", remedy)
+    attempts = problem.radio.retransmissions
+    if attempts != "free":
+        told = "the conic program has no further attempts"
+        raise InputError("radio.retransmissions", attempts, told, "Set it to free")
     with jax.enable_x64(True):
         problem, decision = in_double(problem), in_double(decision)
         fixed = fix(problem, decision)
@@ -211,7 +215,7 @@ def _rows(fixed: FixedPartition, unit_bit_s, unit_s: Array, point: _Point) -> _R
     sinr = link_sinrs(fixed, allocation, noise_w * jnp.expm1(point.log_noise))
     senders = of_senders(point.logs.d2d_power, fixed.active)
     rule = _First(point.longest_s * unit_s)
-    links = Links(None, jax.tree.map(jnp.exp, point.log_bit_hz_s), None, None)
+    links = Links(sinr, jax.tree.map(jnp.exp, point.log_bit_hz_s), None, None)
     bit_s = _bit_times_s(link_bit_times(fixed, allocation, links, rule))
     messages_s, downlink_s = jax.tree.map(jnp.multiply, point.bit_s, unit_bit_s)
     air = air_times(fixed, BitTimes(*(Maximum(s, None) for s in messages_s), downlink_s))

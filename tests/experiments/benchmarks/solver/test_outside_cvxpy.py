@@ -49,6 +49,14 @@ def test_clusters_that_sit_out_and_single_micro_batches(case):
     check_bound(problem, start.replace(segments=segments, micro_batches=counts, **allocation))
 
 
+@needs_cvxpy
+def test_attempts_that_take_time_are_refused(case):
+    problem, start = case
+    problem = problem.replace(radio=problem.radio.replace(retransmissions="counted"))
+    with pytest.raises(InputError, match="retransmissions"):
+        lower_bound_with_cvxpy(problem, start)
+
+
 def test_missing_packages_are_named(case, monkeypatch):
     monkeypatch.setattr(outside_cvxpy, "cp", None)
     with pytest.raises(InputError, match="bench"):
