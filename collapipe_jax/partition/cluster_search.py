@@ -38,7 +38,7 @@ from collapipe_jax.partition.active_sets import (
 from collapipe_jax.partition.candidates import with_candidate_axis
 from collapipe_jax.partition.fill import LinearCosts, cost_at, fill_sets, linear_costs
 
-_FILLED_SETS = 12
+_FILLED_SETS = 8
 """Sets that get shares and blocks, for each number of micro-batches: the first by rank."""
 _OF_A_SET = 3
 """Candidates of an active set that rank with those of others; its further ones come last. Chosen on

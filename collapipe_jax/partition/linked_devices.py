@@ -10,8 +10,8 @@ from collapipe_jax.network.channel import d2d_sinr
 from collapipe_jax.partition.active_sets import candidate_sets
 from collapipe_jax.partition.candidates import with_candidate_axis
 
-LEAST_USEFUL_SNR = 1e-6
-"""Some tens of bits a second over 20 MHz."""
+LEAST_USEFUL_SNR = 1e-5
+"""Some hundreds of bits a second over 20 MHz."""
 
 
 def has_useless_link(problem: RoundProblem) -> Bool[Array, " R"]:

@@ -38,16 +38,18 @@ class _Search(NamedTuple):
 
     linked: int | None  # which set of :func:`linked_devices` it starts on; all devices if None
     micro_batches: int | None  # of the static pipeline there; as given if None
-    queue_scale: float = 1.0  # of the energy queue, until neighbours are looked at
+    queue_scales: tuple[float, float] = (1.0, 1.0)
+    """Of the energy queue, in the first turn and from then until neighbours are looked at."""
     cluster_steps: int = 10  # at least
 
 
-_FIRST = _Search(None, None, cluster_steps=0)
+# Low powers at first: under strong interference the partitions of all clusters hang together.
+_FIRST = _Search(None, None, queue_scales=(5.0, 1.0), cluster_steps=0)
 _RETRIES = (
     _Search(0, 32),
     _Search(1, 8),
-    _Search(0, 32, queue_scale=0.0),
-    _Search(1, 8, queue_scale=3.0),
+    _Search(0, 32, queue_scales=(0.0, 0.0)),
+    _Search(1, 8, queue_scales=(3.0, 3.0)),
 )
 _LOOKS = _Search(None, None), _Search(None, None, cluster_steps=50)
 _SEARCHES = (_FIRST, *_RETRIES, *_LOOKS)
@@ -145,7 +147,8 @@ def _search_once(
     def take_turn(turn, state):
         candidates, before = state
         nearby = turn >= last - 1
-        scaled = problem.with_energy_queue(jnp.where(nearby, 1.0, column["queue_scale"]) * queue)
+        scale = column["queue_scales"][jnp.minimum(turn, 1)]
+        scaled = problem.with_energy_queue(jnp.where(nearby, 1.0, scale) * queue)
         # A look starts from what is optimised already.
         found = optimise(scaled, candidates, jnp.where(looks & (turn < last), 0, steps[turn]))
         candidates = jax.lax.cond(
