@@ -43,7 +43,7 @@ class _Search(NamedTuple):
     cluster_steps: int = 10  # at least
 
 
-# Low powers at first: under strong interference the partitions of all clusters hang together.
+# Low powers at first: under strong interference the partitions of clusters depend on each other.
 _FIRST = _Search(None, None, queue_scales=(5.0, 1.0), cluster_steps=0)
 _RETRIES = (
     _Search(0, 32),

@@ -13,6 +13,7 @@ from collapipe_jax.allocation.allocate import (
     OPTIMAL,
     STEP_LIMIT,
     TOLERANCE,
+    allocate,
 )
 from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.evaluate import evaluate
@@ -22,6 +23,7 @@ from collapipe_jax.policies.alternating import alternating
 from collapipe_jax.policies.dssra import SearchConfig, dssra
 from collapipe_jax.policies.greedy import greedy
 from collapipe_jax.policies.titanic import titanic
+from experiments.benchmarks.solver.networks import NetworkShape, sample_problems
 from experiments.double_precision import in_double
 
 CLUSTERS, DEVICES, BLOCKS = 2, 3, 5
@@ -145,6 +147,17 @@ def test_hardly_worse_than_other_policies_over_unusable_links():
     best = np.min(others, axis=0)
     assert np.all(ours <= best * 1.002)
     assert np.sum(np.isfinite(ours)) > 1.5 * np.sum(np.isfinite(others[1]))
+
+
+@pytest.mark.slow
+def test_clusters_that_interfere_change_together():
+    """From the first partitions each cluster by itself is best left as it is."""
+    shape = NetworkShape(clusters=2, devices=3, blocks=6)
+    problem = pick(sample_problems(9515, 28, shape, law="wide"), 27)
+    found = quick_jit(dssra)(problem)
+    together = static_pipeline(problem, 32).replace(segments=jnp.array([[5, 1, 0], [3, 3, 0]]))
+    best = quick_jit(allocate)(problem, together)
+    assert found.objective < 1.001 * best.objective
 
 
 def test_the_objective_is_that_of_the_decision(solved):
