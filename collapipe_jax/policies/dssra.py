@@ -2,7 +2,8 @@
 
 Two steps alternate: shares and powers of some candidate partitions are optimised, all clusters
 together, and other partitions are proposed around the best candidate, the incumbent; the last are
-its neighbours. It stays a candidate, so the objective never rises. docs/dssra.md derives the steps.
+its neighbours. It stays a candidate, so the objective does not rise after the first turn, which
+counts energy more. The static pipeline is kept if nothing is better. docs/dssra.md derives the steps.
 """
 
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from collapipe_jax.allocation.allocate import Solution, certified
 from collapipe_jax.allocation.variables import to_allocation, to_logs
 from collapipe_jax.batch_axis import batch_last, improve_in_chunks, in_chunks
 from collapipe_jax.cost.decision import Decision
+from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipelines
@@ -25,7 +27,11 @@ from collapipe_jax.partition.candidates import (
     starting_candidates,
     with_candidate_axis,
 )
-from collapipe_jax.partition.fixed_allocation import best_micro_batches, best_segments
+from collapipe_jax.partition.fixed_allocation import (
+    best_micro_batches,
+    best_segments,
+    nan_to_inf,
+)
 from collapipe_jax.partition.hysteresis import apply_hysteresis, previous_partition
 from collapipe_jax.partition.joint_search import SearchConfig, optimise, propose_partitions
 from collapipe_jax.partition.linked_devices import has_useless_link, linked_devices
@@ -99,7 +105,7 @@ def dssra(
 
 
 def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Candidates:
-    """The best of all searches, by one loop that is compiled once.
+    """The best of the static pipeline and all searches, by one loop that is compiled once.
 
     All but the first are for networks with links that carry next to nothing. But the first look
     is also for those whose partition changed when neighbours were looked at last.
@@ -117,10 +123,15 @@ def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> 
         skips = (number == 0) & ~jnp.any(again)
         return jnp.where(skips, _FIRST_LOOK, number + 1), best
 
-    start = starting_candidates(problem, static_pipelines(problem, micro_batches), 1)
-    start = jax.tree.map(lambda leaf: leaf[..., 0, :], start)
-    worst = jnp.full_like(problem.control.v, jnp.inf)
-    state = jnp.zeros((), int), _Best(start, worst, jnp.zeros_like(again))
+    def start(problem):
+        static = static_pipelines(problem, micro_batches)
+        candidate = jax.tree.map(
+            lambda leaf: leaf[..., 0, :], starting_candidates(problem, static, 1)
+        )
+        objective = nan_to_inf(jax.vmap(evaluate, -1, -1)(problem, static).objective)
+        return _Best(candidate, objective, moved=jnp.zeros(objective.shape, bool))
+
+    state = jnp.zeros((), int), in_chunks(start)(problem)
     return jax.lax.while_loop(lambda state: state[0] < len(_SEARCHES), search, state)[1].candidate
 
 
@@ -163,7 +174,6 @@ def _search_once(
     first = jnp.where(looks, last - 1, 0)
     _, found = jax.lax.fori_loop(first, last + 1, take_turn, (candidates, best))
     better = found.objective < best.objective
-    better |= number == 0  # though nothing may be finite
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
 
 

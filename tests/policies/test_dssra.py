@@ -151,7 +151,7 @@ def test_hardly_worse_than_other_policies_over_unusable_links():
 
 @pytest.mark.slow
 def test_clusters_that_interfere_change_together():
-    """From the first partitions each cluster by itself is best left as it is."""
+    """A search at full powers from the start ends 1.9 % higher, with other devices in both."""
     shape = NetworkShape(clusters=2, devices=3, blocks=6)
     problem = pick(sample_problems(9515, 28, shape, law="wide"), 27)
     found = quick_jit(dssra)(problem)

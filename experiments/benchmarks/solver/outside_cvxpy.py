@@ -82,8 +82,8 @@ def lower_bound_with_cvxpy(
         raise InputError("cvxpy", None, "the package or its solver is missing", remedy)
     attempts = problem.radio.retransmissions
     if attempts != "free":
-        told = "the conic program has no further attempts"
-        raise InputError("radio.retransmissions", attempts, told, "Set it to free")
+        reason = "the conic program has no further attempts"
+        raise InputError("radio.retransmissions", attempts, reason, "Set it to free")
     with jax.enable_x64(True):
         problem, decision = in_double(problem), in_double(decision)
         fixed = fix(problem, decision)
