@@ -22,10 +22,10 @@ from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipelines
 from collapipe_jax.partition.candidates import (
     Candidates,
-    join,
     repeat,
     starting_candidates,
     with_candidate_axis,
+    with_last,
 )
 from collapipe_jax.partition.fixed_allocation import (
     best_micro_batches,
@@ -49,17 +49,19 @@ class _Search(NamedTuple):
     cluster_steps: int = 10  # at least
 
 
-# Low powers at first: under strong interference the partitions of clusters depend on each other.
-_FIRST = _Search(None, None, queue_scales=(5.0, 1.0), cluster_steps=0)
-_RETRIES = (
-    _Search(0, 32),
-    _Search(1, 8),
-    _Search(0, 32, queue_scales=(0.0, 0.0)),
-    _Search(1, 8, queue_scales=(3.0, 3.0)),
+_STARTS = (
+    # Low powers at first: under strong interference the clusters' partitions depend on each other.
+    _Search(None, None, queue_scales=(5.0, 1.0), cluster_steps=0),
+    _Search(0, 32, queue_scales=(5.0, 1.0)),
+    _Search(0, 8, queue_scales=(0.0, 1.0)),
+    _Search(1, 8, queue_scales=(5.0, 1.0)),
+    _Search(0, 8, queue_scales=(1.0, 1.0)),
 )
 _LOOKS = _Search(None, None), _Search(None, None, cluster_steps=50)
-_SEARCHES = (_FIRST, *_RETRIES, *_LOOKS)
-_FIRST_LOOK = _SEARCHES.index(_LOOKS[0])
+_SEARCHES = (*_STARTS, *_LOOKS)
+_FIRST_LOOK = len(_STARTS)
+_DEVICES = 20
+"""Devices times starts, at most: smaller networks get more starts in about the same time."""
 
 
 class _Best(NamedTuple):
@@ -107,10 +109,11 @@ def dssra(
 def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Candidates:
     """The best of the static pipeline and all searches, by one loop that is compiled once.
 
-    All but the first are for networks with links that carry next to nothing. But the first look
-    is also for those whose partition changed when neighbours were looked at last.
+    Small networks, and those with links that carry next to nothing, start several times and look at
+    neighbours of the best answer twice. Others start once, and look at neighbours again if the
+    last look changed their partition.
     """
-    again = in_chunks(has_useless_link)(problem)
+    starts = in_chunks(number_of_starts)(problem)
 
     def search(state):
         number, best = state
@@ -118,10 +121,10 @@ def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> 
         def improve(problem, best):
             return _search_once(problem, number, best, micro_batches, config)
 
-        needed = (number == 0) | again | ((number == _FIRST_LOOK) & best.moved)
+        looks_again = (starts > 1) | ((number == _FIRST_LOOK) & best.moved)
+        needed = jnp.where(number < _FIRST_LOOK, number < starts, looks_again)
         best = improve_in_chunks(improve, needed, problem, best)
-        skips = (number == 0) & ~jnp.any(again)
-        return jnp.where(skips, _FIRST_LOOK, number + 1), best
+        return number + 1, best
 
     def start(problem):
         static = static_pipelines(problem, micro_batches)
@@ -135,6 +138,13 @@ def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> 
     return jax.lax.while_loop(lambda state: state[0] < len(_SEARCHES), search, state)[1].candidate
 
 
+def number_of_starts(problem: RoundProblem) -> Array:
+    """How many static pipelines to start from; with batch axis ``[R]``."""
+    present = jnp.sum(problem.compute.memory_bytes > 0, axis=(0, 1))
+    starts = jnp.clip(_DEVICES // jnp.maximum(present, 1), 1, len(_STARTS))
+    return jnp.where(has_useless_link(problem), len(_STARTS), starts)
+
+
 def _search_once(
     problem: RoundProblem, number: Array, best: _Best, micro_batches: int, config: SearchConfig
 ) -> _Best:
@@ -144,16 +154,21 @@ def _search_once(
     config = config._replace(cluster_steps=least)
     steps = jnp.array(config.allocation_steps[:-1])
     looks, last = number >= _FIRST_LOOK, len(steps) - 1
+    # A later start is compared with answers that are optimised already.
+    steps = steps.at[last].multiply(jnp.where((number > 0) & ~looks, 2, 1))
     queue = problem.control.energy_queue
 
     def start():
         static = _static_pipeline(problem, column["linked"], column["micro_batches"])
+        candidates = starting_candidates(problem, static, config.candidates)
+        return jax.lax.cond(number == 0, lambda: with_other(candidates, static), lambda: candidates)
+
+    def with_other(candidates, static):
         if problem.switching is None:
             other = _best_partition(problem, static)
         else:
             other = _previous_partition(problem, micro_batches)
-        candidates = starting_candidates(problem, static, config.candidates - 1)
-        return join(candidates, starting_candidates(problem, other, 1))
+        return with_last(candidates, starting_candidates(problem, other, 1))
 
     def take_turn(turn, state):
         candidates, before = state
