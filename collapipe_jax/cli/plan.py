@@ -45,8 +45,10 @@ from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.tables import console_for_tables
 
 _WIDTH = 100
-_SEARCH = DEFAULT_SEARCH._replace(allocation_steps=(*DEFAULT_SEARCH.allocation_steps[:-1], 200))
-"""A network alone has time for more steps at the end."""
+_SEARCH = DEFAULT_SEARCH._replace(
+    allocation_steps=(*DEFAULT_SEARCH.allocation_steps[:-1], 200), starts=5
+)
+"""A network alone has time for all starts, and for more steps at the end."""
 
 
 def main(argv: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ its neighbours. It stays a candidate, so the objective does not rise after the f
 counts energy more. The static pipeline is kept if nothing is better. docs/dssra.md derives all.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.fixed_partition import fix_partition
 from collapipe_jax.cost.problem import RoundProblem
 from collapipe_jax.cost.static_pipeline import static_pipelines
+from collapipe_jax.errors import InputError
 from collapipe_jax.partition.candidates import (
     Candidates,
     repeat,
@@ -87,7 +89,12 @@ def dssra(
       objective is at most that of this static pipeline, unless hysteresis keeps the
       partition before. No gradient flows through it: that of the objective at the decision
       held constant is the gradient of the optimum (envelope theorem).
+
+    Raises:
+      InputError: if ``config.starts`` is not from 1 to 5.
     """
+    if not 1 <= config.starts <= len(_STARTS):
+        raise InputError("starts", config.starts, "no such number", f"Take 1 to {len(_STARTS)}")
 
     def solve(problem):
         best = _search(problem, micro_batches, config)
@@ -113,7 +120,7 @@ def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> 
     neighbours of the best answer twice. Others start once, and look at neighbours again if the
     last look changed their partition.
     """
-    starts = in_chunks(number_of_starts)(problem)
+    starts = in_chunks(functools.partial(number_of_starts, least=config.starts))(problem)
 
     def search(state):
         number, best = state
@@ -138,10 +145,10 @@ def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> 
     return jax.lax.while_loop(lambda state: state[0] < len(_SEARCHES), search, state)[1].candidate
 
 
-def number_of_starts(problem: RoundProblem) -> Array:
+def number_of_starts(problem: RoundProblem, least: int = 1) -> Array:
     """How many static pipelines to start from; with batch axis ``[R]``."""
     present = jnp.sum(problem.compute.memory_bytes > 0, axis=(0, 1))
-    starts = jnp.clip(_DEVICES // jnp.maximum(present, 1), 1, len(_STARTS))
+    starts = jnp.clip(_DEVICES // jnp.maximum(present, 1), least, len(_STARTS))
     return jnp.where(has_useless_link(problem), len(_STARTS), starts)
 
 

@@ -19,6 +19,7 @@ from collapipe_jax.compilation import quick_jit
 from collapipe_jax.cost.evaluate import evaluate
 from collapipe_jax.cost.feasibility import can_run, is_feasible
 from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.errors import InputError
 from collapipe_jax.policies.alternating import alternating
 from collapipe_jax.policies.dssra import SearchConfig, dssra, number_of_starts
 from collapipe_jax.policies.greedy import greedy
@@ -166,10 +167,10 @@ def test_clusters_that_interfere_change_together(seed, number, segments):
 
 
 def test_small_networks_start_more_often():
-    def starts(clusters, devices, change):
+    def starts(clusters, devices, change, least=1):
         problem = random_problems(1, clusters, devices, BLOCKS, change)
         with jax.numpy_rank_promotion("allow"):  # batch axes come last
-            return int(number_of_starts(to_batch_last(problem))[0])
+            return int(number_of_starts(to_batch_last(problem), least)[0])
 
     def as_it_is(index, rng, network):
         network["compute"]["memory_bytes"][:] = 1e12
@@ -183,7 +184,16 @@ def test_small_networks_start_more_often():
 
     assert starts(4, 5, as_it_is) == starts(3, 4, as_it_is) == 1
     assert starts(2, 3, as_it_is) == 3
+    assert starts(4, 5, as_it_is, least=2) == 2
+    assert starts(2, 3, as_it_is, least=2) == 3
     assert starts(4, 5, one_each) == starts(4, 5, dead_link) == 5
+
+
+@pytest.mark.parametrize("starts", [0, 6])
+def test_a_wrong_number_of_starts_is_refused(starts):
+    problem = random_problems(1, CLUSTERS, DEVICES, BLOCKS)
+    with pytest.raises(InputError, match=f"starts.*{starts}.*1 to 5"):
+        dssra(problem, config=LIGHT._replace(starts=starts))
 
 
 def test_the_objective_is_that_of_the_decision(solved):

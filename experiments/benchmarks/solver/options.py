@@ -13,6 +13,7 @@ _WORDS = {
     "candidates": (_DEFAULT.candidates, "candidates of all clusters together"),
     "cluster_candidates": (_DEFAULT.cluster_candidates, "candidates of a cluster"),
     "cluster_steps": (_DEFAULT.cluster_steps, "gradient steps on each of these"),
+    "starts": (_DEFAULT.starts, "starts, at least, of 5"),
 }
 SEARCH_OPTIONS = {
     name: (default, f"{words} (default {default})") for name, (default, words) in _WORDS.items()

@@ -13,9 +13,10 @@ def given(*arguments):
 def test_the_default_and_every_option():
     assert given() == SearchConfig()
     config = given(
-        "--allocation-steps=3,4", "--candidates=2", "--cluster-candidates=5", "--cluster-steps=6"
+        *("--allocation-steps=3,4", "--candidates=2", "--cluster-candidates=5"),
+        *("--cluster-steps=6", "--starts=2"),
     )
-    assert config == SearchConfig((3, 4), 2, 5, 6)
+    assert config == SearchConfig((3, 4), 2, 5, 6, 2)
 
 
 @pytest.mark.parametrize(
