@@ -3,7 +3,8 @@
 Two steps alternate: shares and powers of some candidate partitions are optimised, all clusters
 together, and other partitions are proposed around the best candidate, the incumbent; the last are
 its neighbours. It stays a candidate, so the objective does not rise after the first turn, which
-counts energy more. The static pipeline is kept if nothing is better. docs/dssra.md derives all.
+counts energy differently. The best of several such searches is kept, or the static pipeline if
+none is better. docs/dssra.md derives all.
 """
 
 import functools

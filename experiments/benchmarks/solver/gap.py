@@ -99,10 +99,15 @@ def _partition(decision: Decision) -> dict:
 
 
 def summarise(rows: Sequence[dict]) -> dict:
-    """Gaps of ``dssra``, networks with heavy losses apart, and the worst cases."""
-    usable, heavy = networks.split_by_loss(rows)
-    worst = sorted(rows, key=lambda row: -_gap(row))[:_WORST]
+    """Gaps of ``dssra``, networks with heavy losses apart, and the worst cases.
+
+    Networks whose every decision costs infinitely much, as under the law "unusable", only count.
+    """
+    finite = [row for row in rows if np.isfinite(row["exhaustive"])]
+    usable, heavy = networks.split_by_loss(finite)
+    worst = sorted(finite, key=lambda row: -_gap(row))[:_WORST]
     return {
+        "never_finite": len(rows) - len(finite),
         "usable": _summary(usable),
         "heavy_loss": _summary(heavy),
         "worst": [{"gap": _gap(row), "partition_gap": _partition_gap(row), **row} for row in worst],

@@ -45,6 +45,14 @@ def test_gaps_are_over_the_best_and_heavy_losses_are_apart():
     assert gap.summarise(rows[:1])["heavy_loss"] == {"networks": 0}
 
 
+def test_networks_without_a_finite_decision_only_count():
+    hopeless = {**gap_row(0, np.inf), "exhaustive": np.inf, "lower_bound": np.inf}
+    summary = gap.summarise([hopeless, gap_row(1, 1.2)])
+    assert summary["never_finite"] == 1
+    assert summary["usable"]["networks"] == 1
+    assert [row["network"] for row in summary["worst"]] == [1]
+
+
 def test_no_gap_where_nothing_can_run():
     nothing = {**gap_row(0, 0.0), "exhaustive": 0.0, "lower_bound": 0.0, "dssra_tuned": 0.0}
     summary = gap.summarise([nothing, gap_row(1, 1.2)])
