@@ -6,7 +6,6 @@ import pytest
 from support.random_problems import pick, random_problems
 
 from collapipe_jax.allocation.limit_multipliers import limit_multipliers
-from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError
 from collapipe_jax.policies import partition_bound
 from collapipe_jax.policies.dssra import dssra
@@ -54,10 +53,8 @@ def test_a_chunk_more_changes_nothing(problems, decided, monkeypatch):
     np.testing.assert_allclose(*found, rtol=1e-3)
 
 
-def test_too_many_partitions_are_refused():
+def test_too_many_partitions_are_refused_before_anything_is_computed():
     problem = pick(random_problems(1, 1, 9, 20), 0)
-    decision = static_pipeline(problem, 1)
-    multipliers = limit_multipliers(problem, decision)
     assert count_partitions(problem) > partition_bound.MOST_OF_A_CLUSTER
     with pytest.raises(InputError, match="partitions of a cluster"):
-        bound_partitions(problem, decision, multipliers)
+        bound_partitions(problem, None, None)
