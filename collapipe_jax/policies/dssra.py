@@ -64,7 +64,7 @@ _LOOKS = _Search(None, None), _Search(None, None, cluster_steps=50)
 _SEARCHES = (*_STARTS, *_LOOKS)
 _FIRST_LOOK = len(_STARTS)
 _DEVICES = 20
-"""Devices times starts, at most: smaller networks get more starts in about the same time."""
+"""Devices times starts, at most: smaller networks get more starts in a similar time."""
 
 
 class _Best(NamedTuple):
