@@ -39,14 +39,14 @@ from collapipe_jax.cost.static_pipeline import static_pipeline
 from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.files.documents import read_network, write_decision
 from collapipe_jax.partition.neighbours import neighbour_objectives
-from collapipe_jax.policies.dssra import DEFAULT_SEARCH, dssra
+from collapipe_jax.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra
 from collapipe_jax.policies.partition_bound import bound_partitions
 from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
 from collapipe_jax.tables import console_for_tables
 
 _WIDTH = 100
 _SEARCH = DEFAULT_SEARCH._replace(
-    allocation_steps=(*DEFAULT_SEARCH.allocation_steps[:-1], 200), starts=5
+    allocation_steps=(*DEFAULT_SEARCH.allocation_steps[:-1], 200), starts=MOST_STARTS
 )
 """A network alone has time for all starts, and for more steps at the end."""
 

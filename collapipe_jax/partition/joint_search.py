@@ -52,7 +52,7 @@ class SearchConfig(NamedTuple):
       candidates: how many, the incumbent included; at least 2.
       cluster_candidates: partitions of a cluster, besides its own.
       cluster_steps: gradient steps on each of these, its cluster by itself.
-      starts: of ``dssra``, at least; 5 at most. Small networks have more anyway.
+      starts: of ``dssra``, at least. Small networks have more anyway.
     """
 
     allocation_steps: tuple[int, ...] = (20, 20, 20, 20, 60)

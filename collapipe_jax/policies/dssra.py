@@ -60,9 +60,10 @@ _STARTS = (
     _Search(1, 8, queue_scales=(5.0, 1.0)),
     _Search(0, 8, queue_scales=(1.0, 1.0)),
 )
+MOST_STARTS = len(_STARTS)
 _LOOKS = _Search(None, None), _Search(None, None, cluster_steps=50)
 _SEARCHES = (*_STARTS, *_LOOKS)
-_FIRST_LOOK = len(_STARTS)
+_FIRST_LOOK = MOST_STARTS
 _DEVICES = 20
 """Devices times starts, at most: smaller networks get more starts in a similar time."""
 
@@ -92,10 +93,10 @@ def dssra(
       held constant is the gradient of the optimum (envelope theorem).
 
     Raises:
-      InputError: if ``config.starts`` is not from 1 to 5.
+      InputError: if ``config.starts`` is not from 1 to :data:`MOST_STARTS`.
     """
-    if not 1 <= config.starts <= len(_STARTS):
-        raise InputError("starts", config.starts, "no such number", f"Take 1 to {len(_STARTS)}")
+    if not 1 <= config.starts <= MOST_STARTS:
+        raise InputError("starts", config.starts, "no such number", f"Take 1 to {MOST_STARTS}")
 
     def solve(problem):
         best = _search(problem, micro_batches, config)
@@ -149,8 +150,8 @@ def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> 
 def number_of_starts(problem: RoundProblem, least: int = 1) -> Array:
     """How many static pipelines to start from; with batch axis ``[R]``."""
     present = jnp.sum(problem.compute.memory_bytes > 0, axis=(0, 1))
-    starts = jnp.clip(_DEVICES // jnp.maximum(present, 1), least, len(_STARTS))
-    return jnp.where(has_useless_link(problem), len(_STARTS), starts)
+    starts = jnp.clip(_DEVICES // jnp.maximum(present, 1), least, MOST_STARTS)
+    return jnp.where(has_useless_link(problem), MOST_STARTS, starts)
 
 
 def _search_once(

@@ -5,6 +5,7 @@ import argparse
 from collapipe_jax.cli.options import read_counts
 from collapipe_jax.errors import InputError, require_positive
 from collapipe_jax.partition.joint_search import SearchConfig
+from collapipe_jax.policies.dssra import MOST_STARTS
 
 _DEFAULT = SearchConfig()
 _STEPS = ",".join(map(str, _DEFAULT.allocation_steps))
@@ -13,7 +14,7 @@ _WORDS = {
     "candidates": (_DEFAULT.candidates, "candidates of all clusters together"),
     "cluster_candidates": (_DEFAULT.cluster_candidates, "candidates of a cluster"),
     "cluster_steps": (_DEFAULT.cluster_steps, "gradient steps on each of these"),
-    "starts": (_DEFAULT.starts, "starts, at least, of 5"),
+    "starts": (_DEFAULT.starts, f"starts, at least, of {MOST_STARTS}"),
 }
 SEARCH_OPTIONS = {
     name: (default, f"{words} (default {default})") for name, (default, words) in _WORDS.items()
