@@ -30,24 +30,13 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collapipe_jax.config.default import get_config as default_config
-    from collapipe_jax.config.files import read_config
-    from collapipe_jax.config.system import build_system_params as system_params
-    from collapipe_jax.cost.decision import ClientDecision, Decision
-    from collapipe_jax.cost.evaluate import evaluate
-    from collapipe_jax.cost.feasibility import is_feasible, violations
-    from collapipe_jax.cost.problem import RoundProblem
-    from collapipe_jax.cost.round_cost import RoundCost
-    from collapipe_jax.errors import InputError, TrainingError
-    from collapipe_jax.files.datasets import open_results
-    from collapipe_jax.files.documents import (
-        read_decision,
-        read_network,
-        write_decision,
-        write_network,
-    )
-    from collapipe_jax.policies.registry import PolicyEntry, make_policy
-    from collapipe_jax.simulation.environment import (
+    from collapipe_jax.core.errors import InputError, TrainingError
+    from collapipe_jax.edge.cost.decision import ClientDecision, Decision
+    from collapipe_jax.edge.cost.evaluate import evaluate
+    from collapipe_jax.edge.cost.feasibility import is_feasible, violations
+    from collapipe_jax.edge.cost.problem import RoundProblem
+    from collapipe_jax.edge.cost.round_cost import RoundCost
+    from collapipe_jax.edge.environment import (
         Environment,
         SystemRound,
         observe,
@@ -55,41 +44,52 @@ if TYPE_CHECKING:
         simulate,
         step,
     )
-    from collapipe_jax.simulation.system import SystemParams
-    from collapipe_jax.tasks.trained_model import load
-    from collapipe_jax.training.ongoing_run import TrainedRun
-    from collapipe_jax.training.run import train
+    from collapipe_jax.edge.policies.registry import PolicyEntry, make_policy
+    from collapipe_jax.edge.system import SystemParams
+    from collapipe_jax.learning.tasks.trained_model import load
+    from collapipe_jax.runs.config.default import get_config as default_config
+    from collapipe_jax.runs.config.files import read_config
+    from collapipe_jax.runs.config.system import build_system_params as system_params
+    from collapipe_jax.runs.documents import (
+        read_decision,
+        read_network,
+        write_decision,
+        write_network,
+    )
+    from collapipe_jax.runs.results.datasets import open_results
+    from collapipe_jax.runs.training.ongoing_run import TrainedRun
+    from collapipe_jax.runs.training.run import train
 
 _PUBLIC = {
-    "ClientDecision": "cost.decision",
-    "Decision": "cost.decision",
-    "Environment": "simulation.environment",
-    "InputError": "errors",
-    "PolicyEntry": "policies.registry",
-    "RoundCost": "cost.round_cost",
-    "RoundProblem": "cost.problem",
-    "SystemParams": "simulation.system",
-    "SystemRound": "simulation.environment",
-    "default_config": "config.default:get_config",
-    "evaluate": "cost.evaluate",
-    "is_feasible": "cost.feasibility",
-    "load": "tasks.trained_model",
-    "make_policy": "policies.registry",
-    "observe": "simulation.environment",
-    "open_results": "files.datasets",
-    "read_config": "config.files",
-    "read_decision": "files.documents",
-    "read_network": "files.documents",
-    "reset": "simulation.environment",
-    "simulate": "simulation.environment",
-    "step": "simulation.environment",
-    "TrainingError": "errors",
-    "TrainedRun": "training.ongoing_run",
-    "train": "training.run",
-    "system_params": "config.system:build_system_params",
-    "violations": "cost.feasibility",
-    "write_decision": "files.documents",
-    "write_network": "files.documents",
+    "ClientDecision": "edge.cost.decision",
+    "Decision": "edge.cost.decision",
+    "Environment": "edge.environment",
+    "InputError": "core.errors",
+    "PolicyEntry": "edge.policies.registry",
+    "RoundCost": "edge.cost.round_cost",
+    "RoundProblem": "edge.cost.problem",
+    "SystemParams": "edge.system",
+    "SystemRound": "edge.environment",
+    "default_config": "runs.config.default:get_config",
+    "evaluate": "edge.cost.evaluate",
+    "is_feasible": "edge.cost.feasibility",
+    "load": "learning.tasks.trained_model",
+    "make_policy": "edge.policies.registry",
+    "observe": "edge.environment",
+    "open_results": "runs.results.datasets",
+    "read_config": "runs.config.files",
+    "read_decision": "runs.documents",
+    "read_network": "runs.documents",
+    "reset": "edge.environment",
+    "simulate": "edge.environment",
+    "step": "edge.environment",
+    "TrainingError": "core.errors",
+    "TrainedRun": "runs.training.ongoing_run",
+    "train": "runs.training.run",
+    "system_params": "runs.config.system:build_system_params",
+    "violations": "edge.cost.feasibility",
+    "write_decision": "runs.documents",
+    "write_network": "runs.documents",
 }
 """Module of each public name, and the name there where it is another."""
 

@@ -6,8 +6,8 @@
 Decisions are fixed here, so that one of them at a time can be varied.
 """
 
-from collapipe_jax.config.default import Config
-from collapipe_jax.config.named import clinc150
+from collapipe_jax.runs.config.default import Config
+from collapipe_jax.runs.config.named import clinc150
 
 
 def get_config() -> Config:

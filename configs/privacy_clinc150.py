@@ -7,8 +7,8 @@ Large batches, few steps: with a fixed number of passes the noise of all steps t
 their number.
 """
 
-from collapipe_jax.config.default import Config
-from collapipe_jax.config.named import clinc150
+from collapipe_jax.runs.config.default import Config
+from collapipe_jax.runs.config.named import clinc150
 
 
 def get_config() -> Config:

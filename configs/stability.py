@@ -3,8 +3,8 @@
 python -m experiments.studies.stability --config=configs/stability.py --workdir=runs/stability
 """
 
-from collapipe_jax.config import default
-from collapipe_jax.config.default import Config
+from collapipe_jax.runs.config import default
+from collapipe_jax.runs.config.default import Config
 
 
 def get_config() -> Config:

@@ -11,9 +11,9 @@ a program of its own and takes minutes to compile.
 
 from typing import Any
 
-from collapipe_jax.config import default
-from collapipe_jax.config.default import Config
-from collapipe_jax.config.named import paper
+from collapipe_jax.runs.config import default
+from collapipe_jax.runs.config.default import Config
+from collapipe_jax.runs.config.named import paper
 
 _NANO, _TX2, _NX, _ORIN = "jetson_nano", "jetson_tx2", "jetson_xavier_nx", "jetson_orin_nano"
 

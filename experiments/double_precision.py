@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.feasibility import is_feasible
+from collapipe_jax.edge.cost.problem import RoundProblem
 
 
 def pick(tree, index: int):

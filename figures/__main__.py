@@ -12,9 +12,9 @@ from functools import partial
 
 from collapipe_jax.cli import figures as command
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.figures.draw import KINDS, Kind
-from collapipe_jax.files.realisations import load_realisations
-from collapipe_jax.files.studies import load_study
+from collapipe_jax.runs.figures.draw import KINDS, Kind
+from collapipe_jax.runs.results.realisations import load_realisations
+from collapipe_jax.runs.results.studies import load_study
 from figures import bound, convergence, gap, stability, tradeoff
 
 STUDIES: dict[str, Kind] = {

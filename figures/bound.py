@@ -15,8 +15,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.figures import style
-from collapipe_jax.files.results import Results, as_rows
+from collapipe_jax.runs.figures import style
+from collapipe_jax.runs.results.experiment import Results, as_rows
 
 _LOOKS = (
     style.line(style.BLUE, "-", "o"),

@@ -14,9 +14,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.figures import style
-from collapipe_jax.files.studies import ConvergenceStudy, Row
-from collapipe_jax.statistics import mean_estimate
+from collapipe_jax.core.statistics import mean_estimate
+from collapipe_jax.runs.figures import style
+from collapipe_jax.runs.results.studies import ConvergenceStudy, Row
 
 GOAL = 0.3
 """Share of the best last score of a seed, to which times are measured: what most runs reach."""

@@ -21,8 +21,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.errors import InputError
-from collapipe_jax.figures import style
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.figures import style
 
 FLOOR_PERCENT = 1e-5
 """Left end of the axis."""

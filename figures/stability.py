@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collapipe_jax.figures import style
-from collapipe_jax.files.results import Results
-from collapipe_jax.statistics import mean_interval
+from collapipe_jax.core.statistics import mean_interval
+from collapipe_jax.runs.figures import style
+from collapipe_jax.runs.results.experiment import Results
 
 _MEASURED = style.line(style.BLUE, "-", "o")
 _BOUND = style.line(style.VERMILLION, (0, (4, 1.5)), "^")

@@ -14,7 +14,7 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_llvm_disable_expensive_passes=true",
         # Further threads save no processor time: both cores are at work.
         "--xla_cpu_parallel_codegen_split_count=1",
-        # Newer versions refuse the flag; see collapipe_jax/compilation.py.
+        # Newer versions refuse the flag; see collapipe_jax/core/compilation.py.
         "--xla_cpu_use_fusion_emitters=false" if version("jax") < "0.11.1" else "",
     ]
 ).strip()
@@ -35,7 +35,11 @@ gc.set_threshold(200_000, 50, 1000)
 
 # Shapes and types of these packages' public functions are checked in every call.
 jaxtyping.install_import_hook(
-    ["collapipe_jax." + room for room in ("allocation", "control", "cost", "federated", "network")],
+    [
+        "collapipe_jax." + room
+        for room in ("edge.control", "edge.cost", "edge.network", "edge.solver")
+    ]
+    + ["collapipe_jax.learning.federated"],
     "beartype.beartype",
 )
 

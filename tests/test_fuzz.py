@@ -22,19 +22,19 @@ from support import ROOT, tiny_corpora, tiny_models
 from support.mutations import TEXTS, mutate_bytes, mutate_json, mutate_tensors, pick
 
 import collapipe_jax as cp
-from collapipe_jax.config.default import KEYS
-from collapipe_jax.config.experiment import _check_settings
-from collapipe_jax.config.files import parse_overrides, read_values
-from collapipe_jax.config.keys import Key
-from collapipe_jax.errors import InputError, collect
-from collapipe_jax.files.checkpoints import Checkpoints, load_run
-from collapipe_jax.files.documents import read_decision, read_network
-from collapipe_jax.files.results import Results, Variable
-from collapipe_jax.files.workdir import open_workdir, read_summary
-from collapipe_jax.tasks.classification import LabelledText, read_sets
-from collapipe_jax.tasks.corpora import TextFile
-from collapipe_jax.tasks.parallel_text import read_parallel_text
-from collapipe_jax.tasks.tagging import read_tagged_text
+from collapipe_jax.core.errors import InputError, collect
+from collapipe_jax.learning.tasks.classification import LabelledText, read_sets
+from collapipe_jax.learning.tasks.corpora import TextFile
+from collapipe_jax.learning.tasks.parallel_text import read_parallel_text
+from collapipe_jax.learning.tasks.tagging import read_tagged_text
+from collapipe_jax.runs.config.default import KEYS
+from collapipe_jax.runs.config.experiment import _check_settings
+from collapipe_jax.runs.config.files import parse_overrides, read_values
+from collapipe_jax.runs.config.keys import Key
+from collapipe_jax.runs.documents import read_decision, read_network
+from collapipe_jax.runs.results.checkpoints import Checkpoints, load_run
+from collapipe_jax.runs.results.experiment import Results, Variable
+from collapipe_jax.runs.results.workdir import open_workdir, read_summary
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_data")]
 

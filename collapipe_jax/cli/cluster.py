@@ -15,7 +15,7 @@ from typing import Any
 
 import submitit
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.core.errors import InputError
 
 KINDS = ("slurm", "local")
 _NAMES = {

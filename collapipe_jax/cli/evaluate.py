@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collapipe_jax.cli.options import make_parser, options_of
-from collapipe_jax.files.atomic import write_json
-from collapipe_jax.tasks.trained_model import load
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.learning.tasks.trained_model import load
 
 
 def main(argv: Sequence[str]) -> None:

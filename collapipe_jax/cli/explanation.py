@@ -5,16 +5,16 @@ from jax import Array
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from collapipe_jax.allocation.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Solution
-from collapipe_jax.allocation.limit_multipliers import FullDevice, LimitMultipliers
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.divergence import lossless_divergence
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round_cost import RoundCost
-from collapipe_jax.policies.partition_bound import PartitionBound
-from collapipe_jax.tables import make_table
-from collapipe_jax.units import bytes_to_mib
+from collapipe_jax.core.tables import make_table
+from collapipe_jax.core.units import bytes_to_mib
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.divergence import lossless_divergence
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.round_cost import RoundCost
+from collapipe_jax.edge.solver.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Solution
+from collapipe_jax.edge.solver.limit_multipliers import FullDevice, LimitMultipliers
+from collapipe_jax.edge.solver.partition_bound import PartitionBound
 
 _ROWS = 10
 _SLIGHT = 1e-6

@@ -16,9 +16,9 @@ from pathlib import Path
 from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.corpora import DATA_VARIABLE
-from collapipe_jax.tasks.public_corpora import corpora, fetch
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.tasks.corpora import DATA_VARIABLE
+from collapipe_jax.learning.tasks.public_corpora import corpora, fetch
 
 
 def main(argv: Sequence[str]) -> None:

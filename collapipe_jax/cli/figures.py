@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.errors import InputError
-from collapipe_jax.figures import gantt, gantt_clients
-from collapipe_jax.figures.draw import KINDS, Kind, draw_figure, draw_folders, figure_name
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.figures import gantt, gantt_clients
+from collapipe_jax.runs.figures.draw import KINDS, Kind, draw_figure, draw_folders, figure_name
 
 _TAKES = {gantt: ("round", "cluster"), gantt_clients: ("round",)}
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from collapipe_jax.errors import nearest
+from collapipe_jax.core.errors import nearest
 
 COMMANDS = {
     "quickstart": "train with two policies on synthetic text, compare, draw: 2 to 3 minutes",
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.path.append(os.getcwd())  # where modules of one's own may be; last, to hide nothing
 
     from collapipe_jax.cli.options import run_reporting_errors, run_training
-    from collapipe_jax.compilation import keep_compiled_programs
+    from collapipe_jax.core.compilation import keep_compiled_programs
 
     keep_compiled_programs()
     run = run_training if name in _TRAINING else run_reporting_errors

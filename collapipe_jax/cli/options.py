@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from collapipe_jax.compilation import keep_freed_memory
-from collapipe_jax.config.named import NAMED
-from collapipe_jax.errors import HostError, InputError, InputWarning, TrainingError
+from collapipe_jax.core.compilation import keep_freed_memory
+from collapipe_jax.core.errors import HostError, InputError, InputWarning, TrainingError
+from collapipe_jax.runs.config.named import NAMED
 
 _HELP = {
     "config": "NAME, FILE.py or package.module, with :VARIANT where it has some; names: "

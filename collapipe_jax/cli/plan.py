@@ -15,12 +15,6 @@ import jax
 import numpy as np
 from rich.console import RenderableType
 
-from collapipe_jax.allocation.allocate import Solution
-from collapipe_jax.allocation.limit_multipliers import (
-    LimitMultipliers,
-    full_devices,
-    limit_multipliers,
-)
 from collapipe_jax.cli.explanation import (
     appraise,
     certificate_of_partitions,
@@ -29,20 +23,26 @@ from collapipe_jax.cli.explanation import (
     explain,
 )
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.compilation import compile_for_now, compile_together
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.feasibility import can_run
-from collapipe_jax.cost.latency import LatencyParts
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round_cost import Flows, RoundCost
-from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.errors import InputError, require_positive
-from collapipe_jax.files.documents import read_network, write_decision
-from collapipe_jax.partition.neighbours import neighbour_objectives
-from collapipe_jax.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra
-from collapipe_jax.policies.partition_bound import bound_partitions
-from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
-from collapipe_jax.tables import console_for_tables
+from collapipe_jax.core.compilation import compile_for_now, compile_together
+from collapipe_jax.core.errors import InputError, require_positive
+from collapipe_jax.core.tables import console_for_tables
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.feasibility import can_run
+from collapipe_jax.edge.cost.latency import LatencyParts
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.round_cost import Flows, RoundCost
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra
+from collapipe_jax.edge.policies.registry import POLICIES, Policy, make_policy
+from collapipe_jax.edge.solver.allocate import Solution
+from collapipe_jax.edge.solver.limit_multipliers import (
+    LimitMultipliers,
+    full_devices,
+    limit_multipliers,
+)
+from collapipe_jax.edge.solver.neighbours import neighbour_objectives
+from collapipe_jax.edge.solver.partition_bound import bound_partitions
+from collapipe_jax.runs.documents import read_network, write_decision
 
 _WIDTH = 100
 _SEARCH = DEFAULT_SEARCH._replace(

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import jax
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.feasibility import violations
-from collapipe_jax.files.documents import read_decision, read_network, write_cost
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.feasibility import violations
+from collapipe_jax.runs.documents import read_decision, read_network, write_cost
 
 
 def main(argv: Sequence[str]) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.config.named import quickstart
-from collapipe_jax.figures.draw import draw_folders
-from collapipe_jax.training.race import race
+from collapipe_jax.runs.config.named import quickstart
+from collapipe_jax.runs.figures.draw import draw_folders
+from collapipe_jax.runs.studies.race import race
 
 POLICIES = ("dssra", "static_pipeline")
 

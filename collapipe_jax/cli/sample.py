@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import jax
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.compilation import quick_jit
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.config.system import build_system
-from collapipe_jax.files.documents import write_network
-from collapipe_jax.seeds import seed_of
-from collapipe_jax.simulation.environment import Environment, initial_state, observe
+from collapipe_jax.core.compilation import quick_jit
+from collapipe_jax.core.seeds import seed_of
+from collapipe_jax.edge.environment import Environment, initial_state, observe
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.config.system import build_system
+from collapipe_jax.runs.documents import write_network
 
 
 def main(argv: Sequence[str]) -> None:

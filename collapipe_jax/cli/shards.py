@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.console import Console
 
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.lock import own_share
-from collapipe_jax.files.realisations import parts_of
-from collapipe_jax.files.results import Results
-from collapipe_jax.simulation.montecarlo import Shard, read_shard
-from collapipe_jax.simulation.points import (
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.io.lock import own_share
+from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.realisations import parts_of
+from collapipe_jax.runs.studies.montecarlo import Shard, read_shard
+from collapipe_jax.runs.studies.points import (
     Comparisons,
     missing_by_shard,
     open_comparisons,

@@ -19,16 +19,16 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import add_sweep, make_parser
 from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
-from collapipe_jax.config.files import parse_overrides
-from collapipe_jax.config.sweeps import file_axes, read_axis
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import load_points
-from collapipe_jax.policies.registry import POLICIES
-from collapipe_jax.simulation.comparison import summarise
-from collapipe_jax.simulation.montecarlo import policy_options
-from collapipe_jax.simulation.points import read_comparisons
-from collapipe_jax.statistics import interval_text
-from collapipe_jax.tables import console_for_tables, make_table
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.statistics import interval_text
+from collapipe_jax.core.tables import console_for_tables, make_table
+from collapipe_jax.edge.policies.registry import POLICIES
+from collapipe_jax.runs.config.files import parse_overrides
+from collapipe_jax.runs.config.sweeps import file_axes, read_axis
+from collapipe_jax.runs.results.realisations import load_points
+from collapipe_jax.runs.studies.comparison import summarise
+from collapipe_jax.runs.studies.montecarlo import policy_options
+from collapipe_jax.runs.studies.points import read_comparisons
 
 _STYLE = {"box": box.SIMPLE, "padding": (0, 1, 0, 0)}
 _WIDTH = 100

@@ -26,20 +26,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax import hosts
 from collapipe_jax.cli.options import add_sweep, given_of, make_parser
 from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
-from collapipe_jax.config.experiment import Experiment, build_experiment, check_experiment
-from collapipe_jax.config.files import parse_overrides, read_values
-from collapipe_jax.config.sweeps import file_axes, read_axis, read_sweep
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import write_json
-from collapipe_jax.files.checkpoints import newest_step
-from collapipe_jax.files.lock import own_share
-from collapipe_jax.files.workdir import open_workdir, read_summary
-from collapipe_jax.statistics import interval_text, mean_interval
-from collapipe_jax.tables import console_for_tables, make_table
-from collapipe_jax.training.loop import check_shared, train
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.io.lock import own_share
+from collapipe_jax.core.statistics import interval_text, mean_interval
+from collapipe_jax.core.tables import console_for_tables, make_table
+from collapipe_jax.runs import hosts
+from collapipe_jax.runs.config.experiment import Experiment, build_experiment, check_experiment
+from collapipe_jax.runs.config.files import parse_overrides, read_values
+from collapipe_jax.runs.config.sweeps import file_axes, read_axis, read_sweep
+from collapipe_jax.runs.results.checkpoints import newest_step
+from collapipe_jax.runs.results.workdir import open_workdir, read_summary
+from collapipe_jax.runs.training.loop import check_shared, train
 
 _SWEEP: dict[str, Any] = {
     "seeds": (1, "number of seeds"),
@@ -129,7 +129,7 @@ def _train_sweep(
     argv: Sequence[str], options: argparse.Namespace, overrides: Sequence[str]
 ) -> None:
     """Train at every point, and write one summary."""
-    from collapipe_jax.training import sweep as sweeps  # brings the store
+    from collapipe_jax.runs.training import sweep as sweeps  # brings the store
 
     alone = ("linear_baseline", "coordinator", "hosts", "host", "bind")
     for name, value in given_of(**{name: getattr(options, name) for name in alone}).items():

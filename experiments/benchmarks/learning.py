@@ -7,7 +7,7 @@ some of them padded, with a head of two classes: blocks of width 768 and of widt
 32 texts at a time, with dropout of 0.1 and without. Ours is one compiled step; PyTorch runs
 ``transformers.BertForSequenceClassification`` with the fused Adam, as it is and through
 ``torch.compile``, with the same weights, texts and number of threads, in the same process,
-which keeps freed memory as our training programs do (``collapipe_jax.compilation``). They take
+which keeps freed memory as our training programs do (``collapipe_jax.core.compilation``). They take
 turns, so that other load of the machine affects all alike; the medians are compared.
 
     python -m experiments.benchmarks.learning --mfu
@@ -33,15 +33,15 @@ from rich.console import Console
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, read_counts, read_numbers, run_training
-from collapipe_jax.compilation import cores
-from collapipe_jax.errors import InputError, require_positive
-from collapipe_jax.files.atomic import write_json
-from collapipe_jax.models.bert import bert_encode, init_bert
-from collapipe_jax.models.config import BertConfig
-from collapipe_jax.models.counts import block_flops
-from collapipe_jax.models.layers import Params, example_keys
-from collapipe_jax.models.pretrained import load_bert
-from collapipe_jax.tables import make_table
+from collapipe_jax.core.compilation import cores
+from collapipe_jax.core.errors import InputError, require_positive
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.tables import make_table
+from collapipe_jax.learning.models.bert import bert_encode, init_bert
+from collapipe_jax.learning.models.config import BertConfig
+from collapipe_jax.learning.models.counts import block_flops
+from collapipe_jax.learning.models.layers import Params, example_keys
+from collapipe_jax.learning.models.pretrained import load_bert
 from experiments.benchmarks.timing import in_turns
 
 CLASSES = 2

@@ -2,9 +2,9 @@
 
     python -m experiments.benchmarks.linear_baselines --samples=2000
 
-The models of ``collapipe_jax.tasks.linear_baselines``, each trained on the whole training set and
-on ``--samples`` texts or sentences of it, the ones that a model gets with the same seed. Corpora
-are found through COLLAPIPE_DATA. About 10 minutes on 2 cores.
+The models of ``collapipe_jax.learning.tasks.linear_baselines``, each trained on the whole
+training set and on ``--samples`` texts or sentences of it, the ones that a model gets with the same
+seed. Corpora are found through COLLAPIPE_DATA. About 10 minutes on 2 cores.
 """
 
 import itertools
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.errors import InputError
-from collapipe_jax.tables import console_for_tables, make_table
-from collapipe_jax.tasks.classification import read_sets
-from collapipe_jax.tasks.linear_baselines import class_scores, tag_scores
-from collapipe_jax.tasks.scores import Score
-from collapipe_jax.tasks.tagging import read_tagged
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.tables import console_for_tables, make_table
+from collapipe_jax.learning.tasks.classification import read_sets
+from collapipe_jax.learning.tasks.linear_baselines import class_scores, tag_scores
+from collapipe_jax.learning.tasks.scores import Score
+from collapipe_jax.learning.tasks.tagging import read_tagged
 from experiments.benchmarks.timing import timed
 
 

@@ -18,18 +18,18 @@ from rich.console import Console
 from rich.progress import track
 
 from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
-from collapipe_jax.config.default import get_config
-from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.cost.memory import block_bytes
-from collapipe_jax.cost.workload import encoder_workload
-from collapipe_jax.models.config import LINEAR_LAYERS, AdapterConfig, EncoderConfig
-from collapipe_jax.pipeline.schedules import SCHEDULES
-from collapipe_jax.tables import make_table
-from collapipe_jax.training.learning_rounds import LearningRounds
-from collapipe_jax.training.loop import round_inputs
-from collapipe_jax.training.network_ahead import NetworkAhead
-from collapipe_jax.training.ongoing_run import initial_run_state, learning_place
-from collapipe_jax.units import bytes_to_mib
+from collapipe_jax.core.tables import make_table
+from collapipe_jax.core.units import bytes_to_mib
+from collapipe_jax.edge.cost.memory import block_bytes
+from collapipe_jax.edge.cost.workload import encoder_workload
+from collapipe_jax.learning.models.config import LINEAR_LAYERS, AdapterConfig, EncoderConfig
+from collapipe_jax.learning.pipeline.schedules import SCHEDULES
+from collapipe_jax.runs.config.default import get_config
+from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.training.learning_rounds import LearningRounds
+from collapipe_jax.runs.training.loop import round_inputs
+from collapipe_jax.runs.training.network_ahead import NetworkAhead
+from collapipe_jax.runs.training.ongoing_run import initial_run_state, learning_place
 from experiments.benchmarks.pipeline import QUICK, Shape, device_bytes
 
 STATE_BYTES = 16

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
-from collapipe_jax.errors import InputError
-from collapipe_jax.models.tensor_files import read_json
-from collapipe_jax.tables import console_for_tables, make_table
-from collapipe_jax.tasks.byte_pieces import ByteTokenizer
-from collapipe_jax.tasks.causal_lm import (
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.tables import console_for_tables, make_table
+from collapipe_jax.learning.models.tensor_files import read_json
+from collapipe_jax.learning.tasks.byte_pieces import ByteTokenizer
+from collapipe_jax.learning.tasks.causal_lm import (
     CausalData,
     LanguageModelling,
     bits_per_byte,
     count_targets,
     perplexity,
 )
-from collapipe_jax.tasks.plain_text import TextSets
+from collapipe_jax.learning.tasks.plain_text import TextSets
 
 _NUMBER_BYTES = 4  # of a token's number in the library
 

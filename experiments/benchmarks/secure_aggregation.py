@@ -16,19 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_errors
-from collapipe_jax.config.files import read_config
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.client_links import client_links
-from collapipe_jax.cost.client_round import model_ends
-from collapipe_jax.cost.decision import ClientDecision
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.secure_exchange import exchange_s, secure_messages
-from collapipe_jax.federated.aggregation import aggregate
-from collapipe_jax.federated.secure_mean import SecureAggregation, secure_mean
-from collapipe_jax.policies.client_policies import control_unit_fl
-from collapipe_jax.simulation.system import SystemParams, sample_system
-from collapipe_jax.tables import console_for_tables, make_table
+from collapipe_jax.core.tables import console_for_tables, make_table
+from collapipe_jax.edge.cost.client_links import client_links
+from collapipe_jax.edge.cost.client_round import model_ends
+from collapipe_jax.edge.cost.decision import ClientDecision
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.secure_exchange import exchange_s, secure_messages
+from collapipe_jax.edge.policies.client_policies import control_unit_fl
+from collapipe_jax.edge.system import SystemParams, sample_system
+from collapipe_jax.learning.federated.aggregation import aggregate
+from collapipe_jax.learning.federated.secure_mean import SecureAggregation, secure_mean
+from collapipe_jax.runs.config.files import read_config
+from collapipe_jax.runs.config.system import build_system_params
 from experiments.benchmarks.timing import in_turns
 
 _INPUT_BITS = 16

@@ -16,19 +16,19 @@ import jax
 import numpy as np
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.config import default
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.errors import require_positive
-from collapipe_jax.files.atomic import write_json
-from collapipe_jax.policies.registry import POLICIES, Policy, make_policy
-from collapipe_jax.simulation.environment import (
+from collapipe_jax.core.errors import require_positive
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.edge.environment import (
     Environment,
     initial_state,
     reset,
     simulate,
     simulate_round,
 )
-from collapipe_jax.simulation.system import SystemParams, sample_system
+from collapipe_jax.edge.policies.registry import POLICIES, Policy, make_policy
+from collapipe_jax.edge.system import SystemParams, sample_system
+from collapipe_jax.runs.config import default
+from collapipe_jax.runs.config.system import build_system_params
 from experiments.benchmarks.timing import timed
 
 _BLOCKS = 12

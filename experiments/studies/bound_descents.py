@@ -13,14 +13,14 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from collapipe_jax.cost.divergence import participating_weight
-from collapipe_jax.errors import InputError
-from collapipe_jax.federated.erasures import (
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.divergence import participating_weight
+from collapipe_jax.learning.federated.erasures import (
     ErasureLaw,
     cluster_example_weights,
     sample_example_weights,
 )
-from collapipe_jax.federated.privacy import ClusterPrivacy
+from collapipe_jax.learning.federated.privacy import ClusterPrivacy
 
 CLUSTERS = 4
 DIMENSIONS = 10

@@ -21,14 +21,14 @@ from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
 from collapipe_jax.cli.shards import SHARD, is_done
-from collapipe_jax.config.experiment import Experiment, at_rate
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.files.results import Results, as_columns
-from collapipe_jax.files.studies import load_entry
-from collapipe_jax.simulation.montecarlo import Shard, read_shard
-from collapipe_jax.statistics import mean_interval
-from collapipe_jax.training.central import train_centrally
-from collapipe_jax.training.shards import train_shard
+from collapipe_jax.core.statistics import mean_interval
+from collapipe_jax.runs.config.experiment import Experiment, at_rate
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.results.experiment import Results, as_columns
+from collapipe_jax.runs.results.studies import load_entry
+from collapipe_jax.runs.studies.montecarlo import Shard, read_shard
+from collapipe_jax.runs.training.central import train_centrally
+from collapipe_jax.runs.training.shards import train_shard
 from experiments.studies.seeds import experiments_of_seeds
 
 WAYS = ("collaborative", "central")

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, run_training
-from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.tasks.task import held_out_loss
-from collapipe_jax.training.central import train_centrally
+from collapipe_jax.learning.tasks.task import held_out_loss
+from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.training.central import train_centrally
 
 
 def main(argv: Sequence[str]) -> None:

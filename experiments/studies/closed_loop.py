@@ -21,29 +21,29 @@ from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_reporting_errors
 from collapipe_jax.cli.shards import SHARD, is_done
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.control.backlog_bound import backlog_lower_bound
-from collapipe_jax.control.budget_floors import control_unit_floor_j, device_budget_floor_j
-from collapipe_jax.cost.feasibility import can_run
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.files.lock import own_share
-from collapipe_jax.files.realisations import (
+from collapipe_jax.core.io.lock import own_share
+from collapipe_jax.core.statistics import interval_text, mean_interval
+from collapipe_jax.core.tables import COMPACT, make_table
+from collapipe_jax.edge.control.backlog_bound import backlog_lower_bound
+from collapipe_jax.edge.control.budget_floors import control_unit_floor_j, device_budget_floor_j
+from collapipe_jax.edge.cost.feasibility import can_run
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.environment import observed_problems, reset
+from collapipe_jax.edge.policies.registry import POLICIES, make_policy
+from collapipe_jax.edge.system import SystemParams
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.config.system import build_system_params
+from collapipe_jax.runs.results.experiment import Results, Variable, as_columns
+from collapipe_jax.runs.results.realisations import (
     Case,
     Realisations,
     coordinates,
     load_realisations,
     select,
 )
-from collapipe_jax.files.results import Results, Variable, as_columns
-from collapipe_jax.policies.registry import POLICIES, make_policy
-from collapipe_jax.simulation import constraints
-from collapipe_jax.simulation.environment import observed_problems, reset
-from collapipe_jax.simulation.montecarlo import policy_options, read_shard, run_policies
-from collapipe_jax.simulation.reducers import time_means
-from collapipe_jax.simulation.system import SystemParams
-from collapipe_jax.statistics import interval_text, mean_interval
-from collapipe_jax.tables import COMPACT, make_table
+from collapipe_jax.runs.studies import constraints
+from collapipe_jax.runs.studies.montecarlo import policy_options, read_shard, run_policies
+from collapipe_jax.runs.studies.reducers import time_means
 
 GROUPS = ("within_floors", "below_floors")
 

@@ -27,22 +27,22 @@ from scipy import stats
 
 from collapipe_jax.cli.options import make_parser, run_training
 from collapipe_jax.cli.shards import SHARD, is_done
-from collapipe_jax.config.experiment import Experiment
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.config.system import build_system
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.feasibility import usable_blocks
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import split_equally, with_equal_allocation
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.checkpoints import load_run
-from collapipe_jax.files.results import Results
-from collapipe_jax.files.studies import ConvergenceStudy, Row, save_study
-from collapipe_jax.policies.registry import Policy
-from collapipe_jax.simulation.montecarlo import WHOLE, Shard, read_shard
-from collapipe_jax.statistics import Interval, interval_text, mean_interval
-from collapipe_jax.tables import make_table
-from collapipe_jax.training.shards import train_shard
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.statistics import Interval, interval_text, mean_interval
+from collapipe_jax.core.tables import make_table
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.feasibility import usable_blocks
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.static_pipeline import split_equally, with_equal_allocation
+from collapipe_jax.edge.policies.registry import Policy
+from collapipe_jax.runs.config.experiment import Experiment
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.config.system import build_system
+from collapipe_jax.runs.results.checkpoints import load_run
+from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.studies import ConvergenceStudy, Row, save_study
+from collapipe_jax.runs.studies.montecarlo import WHOLE, Shard, read_shard
+from collapipe_jax.runs.training.shards import train_shard
 from experiments.studies.seeds import experiments_of_seeds
 
 LAST_SHARE = 0.25

@@ -22,16 +22,16 @@ from jax import Array
 from jaxtyping import Key
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
-from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.errors import InputError
-from collapipe_jax.federated.activation_noise import with_noise
-from collapipe_jax.models.encoder import encoder_block
-from collapipe_jax.models.layers import Params
-from collapipe_jax.models.split_model import Batch, SplitModel
-from collapipe_jax.tables import console_for_tables, make_table
-from collapipe_jax.tasks.task import in_batches
-from collapipe_jax.training.ongoing_run import initial_params
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.tables import console_for_tables, make_table
+from collapipe_jax.learning.federated.activation_noise import with_noise
+from collapipe_jax.learning.models.encoder import encoder_block
+from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.models.split_model import Batch, SplitModel
+from collapipe_jax.learning.tasks.task import in_batches
+from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.training.ongoing_run import initial_params
 
 _KINDS = ("classification", "tagging", "translation")
 """Tasks whose encoder reads a token at every position, and which have a test set."""

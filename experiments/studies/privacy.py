@@ -20,15 +20,15 @@ from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
 from collapipe_jax.cli.shards import SHARD, is_done
-from collapipe_jax.config.experiment import Experiment, build_experiment
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.files.results import Results
-from collapipe_jax.files.workdir import read_summary
-from collapipe_jax.simulation.montecarlo import read_shard
-from collapipe_jax.statistics import interval_text, mean_interval
-from collapipe_jax.tables import make_table
-from collapipe_jax.tasks.subwords import CONTINUES, SPECIAL_PIECES, WordPiece
-from collapipe_jax.training.shards import train_shard
+from collapipe_jax.core.statistics import interval_text, mean_interval
+from collapipe_jax.core.tables import make_table
+from collapipe_jax.learning.tasks.subwords import CONTINUES, SPECIAL_PIECES, WordPiece
+from collapipe_jax.runs.config.experiment import Experiment, build_experiment
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.workdir import read_summary
+from collapipe_jax.runs.studies.montecarlo import read_shard
+from collapipe_jax.runs.training.shards import train_shard
 from experiments.studies.seeds import experiments_of_seeds
 
 NOTHING = ("none", 0.0)

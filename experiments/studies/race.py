@@ -19,13 +19,13 @@ from pathlib import Path
 
 from collapipe_jax.cli.options import make_parser, read_numbers, run_training
 from collapipe_jax.cli.shards import SHARD
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.errors import require_positive
-from collapipe_jax.figures.draw import draw_folders
-from collapipe_jax.policies.registry import POLICIES
-from collapipe_jax.simulation.montecarlo import read_shard
-from collapipe_jax.tables import console_for_tables
-from collapipe_jax.training.race import race
+from collapipe_jax.core.errors import require_positive
+from collapipe_jax.core.tables import console_for_tables
+from collapipe_jax.edge.policies.registry import POLICIES
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.figures.draw import draw_folders
+from collapipe_jax.runs.studies.montecarlo import read_shard
+from collapipe_jax.runs.studies.race import race
 
 _WIDTH = 160
 

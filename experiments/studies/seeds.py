@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
-from collapipe_jax.config.experiment import Experiment, build_experiment
-from collapipe_jax.errors import InputError
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.config.experiment import Experiment, build_experiment
 
 
 def experiments_of_seeds(config: ConfigDict, seeds: int) -> Iterator[Experiment]:

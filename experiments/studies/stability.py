@@ -22,22 +22,22 @@ from rich.progress import track
 from rich.table import Table
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.results import Results, Variable
-from collapipe_jax.files.store import Place
-from collapipe_jax.policies.exhaustive import exhaustive
-from collapipe_jax.policies.registry import Policy, make_policy
-from collapipe_jax.seeds import seed_of
-from collapipe_jax.simulation.environment import observed_problems, reset
-from collapipe_jax.simulation.montecarlo import Setup, Work, realisation_keys, run_parts, with_v
-from collapipe_jax.simulation.reducers import limit_use
-from collapipe_jax.simulation.system import SystemParams
-from collapipe_jax.statistics import interval_text, mean_interval
-from collapipe_jax.tables import console_for_tables, make_table
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.seeds import seed_of
+from collapipe_jax.core.statistics import interval_text, mean_interval
+from collapipe_jax.core.tables import console_for_tables, make_table
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.environment import observed_problems, reset
+from collapipe_jax.edge.policies.registry import Policy, make_policy
+from collapipe_jax.edge.solver.exhaustive import exhaustive
+from collapipe_jax.edge.system import SystemParams
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.config.system import build_system_params
+from collapipe_jax.runs.results.experiment import Results, Variable
+from collapipe_jax.runs.results.store import Place
+from collapipe_jax.runs.studies.montecarlo import Setup, Work, realisation_keys, run_parts, with_v
+from collapipe_jax.runs.studies.reducers import limit_use
 from experiments.double_precision import in_double, judge, pick
 
 V = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

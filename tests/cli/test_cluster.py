@@ -16,8 +16,8 @@ from support.metrics import read_metrics
 from collapipe_jax.cli import cluster, sweep
 from collapipe_jax.cli.cluster import read_hosts, read_options, run_shards
 from collapipe_jax.cli.train import main as train
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import load_points
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.results.realisations import load_points
 
 
 def test_options_of_jobs_have_the_names_of_the_cluster():

@@ -14,17 +14,17 @@ from support import ROOT, SUPPORT
 from support.random_problems import pick, plain_problems
 
 from collapipe_jax.cli import compare
-from collapipe_jax.compilation import quick_jit
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import load_realisations
-from collapipe_jax.policies.registry import make_policy
-from collapipe_jax.policies.titanic import titanic
-from collapipe_jax.simulation.comparison import METRICS
-from collapipe_jax.simulation.environment import reset, simulate
-from collapipe_jax.simulation.montecarlo import realisation_keys
+from collapipe_jax.core.compilation import quick_jit
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.environment import reset, simulate
+from collapipe_jax.edge.policies.registry import make_policy
+from collapipe_jax.edge.policies.titanic import titanic
+from collapipe_jax.runs.config.system import build_system_params
+from collapipe_jax.runs.results.realisations import load_realisations
+from collapipe_jax.runs.studies.comparison import METRICS
+from collapipe_jax.runs.studies.montecarlo import realisation_keys
 
 CONFIG = SUPPORT / "tiny_run.py"
 ROUNDS, REALISATIONS, CHUNK = 4, 5, 3

@@ -7,8 +7,8 @@ import pytest
 
 from collapipe_jax.cli import fetch as program
 from collapipe_jax.cli.fetch import main
-from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.public_corpora import Corpus, CorpusFile
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.tasks.public_corpora import Corpus, CorpusFile
 
 CONTENT = b"word\tO\n" * 20_000
 

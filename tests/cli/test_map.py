@@ -6,9 +6,9 @@ import pytest
 from support.compilations import compiles
 
 from collapipe_jax.cli import figures, map
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import load_map, load_points
-from collapipe_jax.simulation.montecarlo import simulate_reduced
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.results.realisations import load_map, load_points
+from collapipe_jax.runs.studies.montecarlo import simulate_reduced
 
 X, Y = "devices.memory_share=0.004,0.5", "training.local_steps=1,2"
 

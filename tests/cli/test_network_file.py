@@ -9,8 +9,8 @@ from support.network_files import change, cut, write_sample
 
 from collapipe_jax.cli import compare, train
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.files.checkpoints import load_run
-from collapipe_jax.files.realisations import load_realisations
+from collapipe_jax.runs.results.checkpoints import load_run
+from collapipe_jax.runs.results.realisations import load_realisations
 
 TINY = f"--config={SUPPORT / 'tiny_run.py'}"
 SIZES = ("network.clusters=2", "network.devices=3", "dynamics.availability=1.0")

@@ -4,8 +4,8 @@ import pytest
 
 from collapipe_jax.cli import options as command_line
 from collapipe_jax.cli.options import read_counts, read_numbers
-from collapipe_jax.errors import InputError, require_positive
-from collapipe_jax.tables import console_for_tables
+from collapipe_jax.core.errors import InputError, require_positive
+from collapipe_jax.core.tables import console_for_tables
 
 
 def test_numbers_come_once_each_from_the_least_on():

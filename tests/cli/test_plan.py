@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from support import ROOT
 
-from collapipe_jax.allocation.limit_multipliers import FullDevice
 from collapipe_jax.cli import explanation, plan
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.files.documents import read_decision, read_network
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.feasibility import is_feasible
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.solver.limit_multipliers import FullDevice
+from collapipe_jax.runs.documents import read_decision, read_network
 
 EXAMPLE = ROOT / "docs" / "examples" / "edge.network.json"
 

@@ -3,10 +3,10 @@
 import jax
 
 from collapipe_jax.cli import sample
-from collapipe_jax.compilation import quick_jit
-from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.files.documents import read_network
-from collapipe_jax.policies.registry import make_policy
+from collapipe_jax.core.compilation import quick_jit
+from collapipe_jax.edge.cost.feasibility import is_feasible
+from collapipe_jax.edge.policies.registry import make_policy
+from collapipe_jax.runs.documents import read_network
 
 
 def test_a_drawn_network_can_be_read_and_decided(tmp_path):

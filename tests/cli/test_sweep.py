@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from collapipe_jax.cli import figures, sweep
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.datasets import open_results
-from collapipe_jax.files.realisations import load_points, load_sweep
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.results.datasets import open_results
+from collapipe_jax.runs.results.realisations import load_points, load_sweep
 
 SMALL = """
 from support import tiny_run

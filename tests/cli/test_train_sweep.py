@@ -8,9 +8,9 @@ from support import tiny_run
 
 import collapipe_jax as cp
 from collapipe_jax.cli.train import main
-from collapipe_jax.errors import InputError
-from collapipe_jax.figures import training_sweep
-from collapipe_jax.figures.draw import draw_folders
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.figures import training_sweep
+from collapipe_jax.runs.figures.draw import draw_folders
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -80,7 +80,7 @@ def test_a_damaged_summary_of_a_run_is_mended(swept):
 
 def test_a_finished_sweep_trains_nothing_anew(swept, monkeypatch):
     before = (swept / "summary.json").read_bytes()
-    monkeypatch.setattr("collapipe_jax.training.sweep.train_together", None)
+    monkeypatch.setattr("collapipe_jax.runs.training.sweep.train_together", None)
     main([*COMMON, f"--workdir={swept}"])
     assert (swept / "summary.json").read_bytes() == before
 

@@ -9,8 +9,8 @@ import pytest
 from support import ROOT
 
 from collapipe_jax.cli.main import COMMANDS
-from collapipe_jax.config.files import read_config
-from collapipe_jax.config.named import NAMED
+from collapipe_jax.runs.config.files import read_config
+from collapipe_jax.runs.config.named import NAMED
 
 PAGES = sorted(
     str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
@@ -57,7 +57,7 @@ def test_programs_and_configurations_exist(page, monkeypatch):
 
 
 def test_files_of_configurations_exist():
-    named = (ROOT / "collapipe_jax/config/named").glob("*.py")
+    named = (ROOT / "collapipe_jax/runs/config/named").glob("*.py")
     pages = [ROOT / page for page in PAGES if page != "CHANGELOG.md"]  # it names former files
     for page in (*pages, *named):
         for path in re.findall(r"configs/\w+\.py", page.read_text(encoding="utf-8")):

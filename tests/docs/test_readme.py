@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from support import ROOT
 
-from collapipe_jax.config import default
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.feasibility import can_run, is_feasible
-from collapipe_jax.simulation.system import sample_system
+from collapipe_jax.edge.cost.feasibility import can_run, is_feasible
+from collapipe_jax.edge.system import sample_system
+from collapipe_jax.runs.config import default
+from collapipe_jax.runs.config.system import build_system_params
 
 
 def blocks_of(page):

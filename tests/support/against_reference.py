@@ -5,7 +5,7 @@ from functools import cache
 import jax
 import numpy as np
 
-from collapipe_jax.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.evaluate import evaluate
 from support.random_networks import random_decision, random_network
 from support.reference_cost import NUMBERS, reference_cost
 from support.structs import as_decision, as_problem

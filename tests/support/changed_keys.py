@@ -4,7 +4,7 @@ import copy
 
 from ml_collections import ConfigDict
 
-from collapipe_jax.config import default
+from collapipe_jax.runs.config import default
 from support import tiny_run
 
 DEFAULT = default.get_config().to_dict()

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.ticker import FixedLocator
 
-from collapipe_jax.files.checkpoints import RunRecord
+from collapipe_jax.runs.results.checkpoints import RunRecord
 
 CLUSTERS, DEVICES = 3, 4
 

@@ -7,14 +7,14 @@ import math
 import numpy as np
 from matplotlib.text import Text
 
-from collapipe_jax.files.realisations import (
+from collapipe_jax.runs.results.experiment import Results, Variable
+from collapipe_jax.runs.results.realisations import (
     Case,
     Realisations,
     coordinates,
     load_realisations,
     parts_of,
 )
-from collapipe_jax.files.results import Results, Variable
 from figures import gap
 from support.drawing import assert_units, rendered
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from collapipe_jax.cli import sample
-from collapipe_jax.files.documents import NETWORK
+from collapipe_jax.runs.documents import NETWORK
 from support import SUPPORT
 
 

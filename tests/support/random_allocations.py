@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from collapipe_jax.allocation.smooth_objective import Coupling
-from collapipe_jax.cost.decision import Allocation
+from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.solver.smooth_objective import Coupling
 
 
 def random_logs(rng, clusters, devices, *batch, spread=4.0):

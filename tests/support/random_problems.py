@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from collapipe_jax.cost.workload import ModelEnds
+from collapipe_jax.edge.cost.workload import ModelEnds
 from support.random_networks import random_decision, random_network
 from support.structs import as_decision, as_problem
 

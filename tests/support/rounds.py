@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 
-from collapipe_jax.training.history import round_metrics
-from collapipe_jax.training.learning_rounds import LearningRounds
-from collapipe_jax.training.loop import round_inputs
-from collapipe_jax.training.network_ahead import NetworkAhead
-from collapipe_jax.training.ongoing_run import RunState, learning_place
+from collapipe_jax.runs.training.history import round_metrics
+from collapipe_jax.runs.training.learning_rounds import LearningRounds
+from collapipe_jax.runs.training.loop import round_inputs
+from collapipe_jax.runs.training.network_ahead import NetworkAhead
+from collapipe_jax.runs.training.ongoing_run import RunState, learning_place
 
 
 def run_round(experiment, state, index):

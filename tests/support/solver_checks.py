@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 
-from collapipe_jax.allocation.allocate import OPTIMAL
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.policies.dssra import dssra
-from collapipe_jax.policies.exhaustive import exhaustive
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.feasibility import is_feasible
+from collapipe_jax.edge.policies.dssra import dssra
+from collapipe_jax.edge.solver.allocate import OPTIMAL
+from collapipe_jax.edge.solver.exhaustive import exhaustive
 from support.random_problems import pick, plain_problems, random_problems, roomy
 
 

@@ -3,13 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.divergence import Learning
-from collapipe_jax.cost.problem import Control, RoundProblem
-from collapipe_jax.cost.secure_exchange import SecureExchange
-from collapipe_jax.cost.workload import Workload
-from collapipe_jax.network.channel import RADIO_LAWS, Radio
-from collapipe_jax.network.devices import Compute
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.divergence import Learning
+from collapipe_jax.edge.cost.problem import Control, RoundProblem
+from collapipe_jax.edge.cost.secure_exchange import SecureExchange
+from collapipe_jax.edge.cost.workload import Workload
+from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
+from collapipe_jax.edge.network.devices import Compute
 
 
 def as_problem(network):

@@ -1,6 +1,6 @@
 """Sizes of a BERT of one block, for tests of ways of learning."""
 
-from collapipe_jax.models.config import BertConfig
+from collapipe_jax.learning.models.config import BertConfig
 
 SIZES = BertConfig(
     vocabulary_size=12,

@@ -7,7 +7,7 @@ To draw them anew, where `transformers` and `torch` are installed, from the fold
 
 import numpy as np
 
-from collapipe_jax.models.causal_lm import NOTHING
+from collapipe_jax.learning.models.causal_lm import NOTHING
 from support import GOLDEN
 
 CLASSES = {"llama": "Llama", "qwen2": "Qwen2"}

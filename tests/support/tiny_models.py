@@ -1,7 +1,7 @@
 """Folders of tiny models of every kind, as runs write them; their weights are fresh."""
 
-from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.training.ongoing_run import initial_run_state
+from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.training.ongoing_run import initial_run_state
 from support import tiny_corpora, tiny_run
 
 _BERT = {"task.vocabulary_size": 80, "task.source_length": 12, "model.label_smoothing": 0.0}

@@ -69,8 +69,8 @@ def write_golden():
     """Train both models, and note what `transformers` computes."""
     import transformers
 
-    from collapipe_jax.config.experiment import build_experiment
-    from collapipe_jax.training.loop import train
+    from collapipe_jax.runs.config.experiment import build_experiment
+    from collapipe_jax.runs.training.loop import train
 
     for kind, folder in FOLDERS.items():
         with tempfile.TemporaryDirectory() as name:

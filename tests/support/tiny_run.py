@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from collapipe_jax.config import default
+from collapipe_jax.runs.config import default
 
 
 def get_config() -> ConfigDict:

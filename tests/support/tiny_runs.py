@@ -7,9 +7,9 @@ import signal
 import numpy as np
 from rich.console import Console
 
-from collapipe_jax.files.checkpoints import Checkpoints, load_run
-from collapipe_jax.training import loop as train
-from collapipe_jax.training.ongoing_run import initial_run_state
+from collapipe_jax.runs.results.checkpoints import Checkpoints, load_run
+from collapipe_jax.runs.training import loop as train
+from collapipe_jax.runs.training.ongoing_run import initial_run_state
 from support.leaves_close import assert_same
 
 ROUNDS = 6

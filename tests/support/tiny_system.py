@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 
-from collapipe_jax.config.default import get_config
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.network.propagation import PropagationParams
+from collapipe_jax.edge.network.propagation import PropagationParams
+from collapipe_jax.runs.config.default import get_config
+from collapipe_jax.runs.config.system import build_system_params
 
 PROPAGATION = PropagationParams(
     d2e_path_loss="macro_2ghz",

@@ -1,6 +1,6 @@
 """A Transformer that compiles in a moment."""
 
-from collapipe_jax.models.config import TransformerConfig
+from collapipe_jax.learning.models.config import TransformerConfig
 
 CONFIG = TransformerConfig(
     vocabulary_size=12,

@@ -19,14 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from collapipe_jax.allocation.allocate import Solution, allocate
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import static_pipeline, with_equal_allocation
-from collapipe_jax.errors import require_positive
-from collapipe_jax.files.atomic import write_json
-from collapipe_jax.policies.dssra import dssra
+from collapipe_jax.core.errors import require_positive
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation
+from collapipe_jax.edge.policies.dssra import dssra
+from collapipe_jax.edge.solver.allocate import Solution, allocate
 from experiments.benchmarks.solver import networks
 from experiments.benchmarks.solver.outside_cvxpy import lower_bound_with_cvxpy
 from experiments.benchmarks.solver.outside_scipy import solve_with_scipy

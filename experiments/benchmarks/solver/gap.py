@@ -19,15 +19,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.allocation.allocate import allocate
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.errors import require_positive
-from collapipe_jax.files.atomic import write_json
-from collapipe_jax.policies.dssra import dssra
-from collapipe_jax.policies.exhaustive import exhaustive
-from collapipe_jax.tables import make_table
+from collapipe_jax.core.errors import require_positive
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.tables import make_table
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.policies.dssra import dssra
+from collapipe_jax.edge.solver.allocate import allocate
+from collapipe_jax.edge.solver.exhaustive import exhaustive
 from experiments.benchmarks.solver import networks
 from experiments.benchmarks.solver.options import SEARCH_OPTIONS, search_config
 from experiments.benchmarks.timing import timed

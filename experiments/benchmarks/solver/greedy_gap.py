@@ -19,13 +19,13 @@ import numpy as np
 from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.cost.decision import Decision, active_nodes
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.errors import InputError, require_positive
-from collapipe_jax.files.atomic import write_json
-from collapipe_jax.policies.greedy import greedy
+from collapipe_jax.core.errors import InputError, require_positive
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.edge.cost.decision import Decision, active_nodes
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.policies.greedy import greedy
 from experiments.benchmarks.solver import networks
 from experiments.benchmarks.solver.outside_scipy import evaluate_compiled, solve_with_scipy
 from experiments.double_precision import in_double

@@ -21,18 +21,18 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from collapipe_jax.config import default
-from collapipe_jax.config.named import paper
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.memory import block_bytes
-from collapipe_jax.cost.problem import Control, RoundProblem
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import write_text
-from collapipe_jax.simulation.environment import Environment, initial_state, observe
-from collapipe_jax.simulation.montecarlo import realisation_keys
-from collapipe_jax.simulation.system import SystemParams, sample_system
-from collapipe_jax.tables import make_table
-from collapipe_jax.units import db_to_linear
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.io.atomic import write_text
+from collapipe_jax.core.tables import make_table
+from collapipe_jax.core.units import db_to_linear
+from collapipe_jax.edge.cost.memory import block_bytes
+from collapipe_jax.edge.cost.problem import Control, RoundProblem
+from collapipe_jax.edge.environment import Environment, initial_state, observe
+from collapipe_jax.edge.system import SystemParams, sample_system
+from collapipe_jax.runs.config import default
+from collapipe_jax.runs.config.named import paper
+from collapipe_jax.runs.config.system import build_system_params
+from collapipe_jax.runs.studies.montecarlo import realisation_keys
 from experiments.double_precision import pick
 
 _BATCH = 32

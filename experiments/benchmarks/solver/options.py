@@ -3,9 +3,9 @@
 import argparse
 
 from collapipe_jax.cli.options import read_counts
-from collapipe_jax.errors import InputError, require_positive
-from collapipe_jax.partition.joint_search import SearchConfig
-from collapipe_jax.policies.dssra import MOST_STARTS
+from collapipe_jax.core.errors import InputError, require_positive
+from collapipe_jax.edge.policies.dssra import MOST_STARTS
+from collapipe_jax.edge.solver.joint_search import SearchConfig
 
 _DEFAULT = SearchConfig()
 _STEPS = ",".join(map(str, _DEFAULT.allocation_steps))

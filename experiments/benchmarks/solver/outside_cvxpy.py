@@ -20,18 +20,24 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from collapipe_jax.allocation.variables import to_allocation, to_logs
-from collapipe_jax.cost.chain import Messages, of_senders
-from collapipe_jax.cost.decision import Allocation, Decision
-from collapipe_jax.cost.divergence import excess_inverse_survival
-from collapipe_jax.cost.fixed_partition import FixedPartition
-from collapipe_jax.cost.latency import air_times, cluster_latency_s, flow_times, latency_parts
-from collapipe_jax.cost.link_quality import BitTimes, Links, link_bit_times, link_sinrs, round_links
-from collapipe_jax.cost.maximum import Maximum
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round_terms import energy_cost, message_energy_j, round_terms
-from collapipe_jax.errors import InputError
-from collapipe_jax.network import channel
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.chain import Messages, of_senders
+from collapipe_jax.edge.cost.decision import Allocation, Decision
+from collapipe_jax.edge.cost.divergence import excess_inverse_survival
+from collapipe_jax.edge.cost.fixed_partition import FixedPartition
+from collapipe_jax.edge.cost.latency import air_times, cluster_latency_s, flow_times, latency_parts
+from collapipe_jax.edge.cost.link_quality import (
+    BitTimes,
+    Links,
+    link_bit_times,
+    link_sinrs,
+    round_links,
+)
+from collapipe_jax.edge.cost.maximum import Maximum
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.round_terms import energy_cost, message_energy_j, round_terms
+from collapipe_jax.edge.network import channel
+from collapipe_jax.edge.solver.variables import to_allocation, to_logs
 from experiments.benchmarks.solver.outside_scipy import (
     OutsideSolution,
     decision_at,

@@ -18,20 +18,20 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from scipy import optimize
 
-from collapipe_jax.allocation.variables import to_allocation, to_logs
-from collapipe_jax.cost.decision import (
+from collapipe_jax.edge.cost.decision import (
     Allocation,
     Decision,
     active_nodes,
     make_decision,
     participates,
 )
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.fixed_partition import FixedPartition, fix_partition
-from collapipe_jax.cost.maximum import HardMax, Maximum
-from collapipe_jax.cost.objective import drift_plus_penalty
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.round_terms import node_energy_j, round_terms
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.fixed_partition import FixedPartition, fix_partition
+from collapipe_jax.edge.cost.maximum import HardMax, Maximum
+from collapipe_jax.edge.cost.objective import drift_plus_penalty
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.round_terms import node_energy_j, round_terms
+from collapipe_jax.edge.solver.variables import to_allocation, to_logs
 from experiments.double_precision import in_double
 
 _OPTIONS = {"maxiter": 1500, "ftol": 1e-10}

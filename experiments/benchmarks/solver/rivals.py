@@ -15,20 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.feasibility import can_run
-from collapipe_jax.errors import require_positive
-from collapipe_jax.policies.alternating import KNOBS
-from collapipe_jax.policies.registry import Policy, make_policy
-from collapipe_jax.seeds import seed_of
-from collapipe_jax.simulation.constraints import DIVERGENCE_LIMIT, ENERGY_LIMIT
-from collapipe_jax.simulation.environment import observed_problems, reset
-from collapipe_jax.simulation.montecarlo import realisation_keys, simulate_reduced
-from collapipe_jax.simulation.reducers import per_round
-from collapipe_jax.simulation.system import SystemParams
-from collapipe_jax.statistics import median_estimate
-from collapipe_jax.tables import console_for_tables, make_table
+from collapipe_jax.core.errors import require_positive
+from collapipe_jax.core.seeds import seed_of
+from collapipe_jax.core.statistics import median_estimate
+from collapipe_jax.core.tables import console_for_tables, make_table
+from collapipe_jax.edge.cost.feasibility import can_run
+from collapipe_jax.edge.environment import observed_problems, reset
+from collapipe_jax.edge.policies.alternating import KNOBS
+from collapipe_jax.edge.policies.registry import Policy, make_policy
+from collapipe_jax.edge.system import SystemParams
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.config.system import build_system_params
+from collapipe_jax.runs.studies.constraints import DIVERGENCE_LIMIT, ENERGY_LIMIT
+from collapipe_jax.runs.studies.montecarlo import realisation_keys, simulate_reduced
+from collapipe_jax.runs.studies.reducers import per_round
 from experiments.benchmarks.timing import in_turns
 
 _REPEATS, _QUEUE_ROUNDS, _WIDTH = 5, 4, 120

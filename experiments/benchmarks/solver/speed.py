@@ -21,15 +21,15 @@ from jax.sharding import PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
-from collapipe_jax.allocation.allocate import Solution
 from collapipe_jax.cli.options import make_parser, run_reporting_errors
-from collapipe_jax.cost.problem import RoundProblem
-from collapipe_jax.cost.static_pipeline import with_equal_allocation
-from collapipe_jax.errors import InputError, require_positive
-from collapipe_jax.files.atomic import write_json
-from collapipe_jax.partition.joint_search import SearchConfig
-from collapipe_jax.policies.dssra import dssra
-from collapipe_jax.tables import make_table
+from collapipe_jax.core.errors import InputError, require_positive
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.tables import make_table
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.static_pipeline import with_equal_allocation
+from collapipe_jax.edge.policies.dssra import dssra
+from collapipe_jax.edge.solver.allocate import Solution
+from collapipe_jax.edge.solver.joint_search import SearchConfig
 from experiments.benchmarks.solver.networks import LARGE_SHAPE, sample_problems
 from experiments.benchmarks.solver.options import SEARCH_OPTIONS, search_config
 from experiments.benchmarks.solver.outside_cvxpy import lower_bound_with_cvxpy

@@ -1,8 +1,8 @@
 from support import tiny_corpora
 
-from collapipe_jax.tasks.classification import read_sets
-from collapipe_jax.tasks.linear_baselines import class_scores, tag_scores, text_svm
-from collapipe_jax.tasks.tagging import read_tagged
+from collapipe_jax.learning.tasks.classification import read_sets
+from collapipe_jax.learning.tasks.linear_baselines import class_scores, tag_scores, text_svm
+from collapipe_jax.learning.tasks.tagging import read_tagged
 
 
 def test_a_linear_model_reads_what_a_word_tells(tmp_path):

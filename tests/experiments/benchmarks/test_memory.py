@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
-from collapipe_jax.models.config import CausalConfig, EncoderConfig
-from collapipe_jax.models.counts import block_parameters
+from collapipe_jax.learning.models.config import CausalConfig, EncoderConfig
+from collapipe_jax.learning.models.counts import block_parameters
 from experiments.benchmarks.memory import ADAPTERS, STATE_BYTES, formula_bytes
 from experiments.benchmarks.pipeline import Shape, device_bytes
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from collapipe_jax.errors import InputError
-from collapipe_jax.tasks.byte_pieces import train_byte_pieces
-from collapipe_jax.tasks.plain_text import TextSets
-from collapipe_jax.tasks.synthetic import generate_parallel_text
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.tasks.byte_pieces import train_byte_pieces
+from collapipe_jax.learning.tasks.plain_text import TextSets
+from collapipe_jax.learning.tasks.synthetic import generate_parallel_text
 from experiments.benchmarks import ngrams
 
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from support.drawing import rendered
 
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.errors import InputError
-from collapipe_jax.figures import style
-from collapipe_jax.files.results import Results
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.runs.figures import style
+from collapipe_jax.runs.results.experiment import Results
 from experiments.studies import bound as experiment
 from experiments.studies.bound import DescentCase, bound, start_gap
 from experiments.studies.bound_descents import (

@@ -5,10 +5,10 @@ import json
 import pytest
 from support import tiny_run
 
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.atomic import write_json
-from collapipe_jax.training import shards
-from collapipe_jax.training.central import CentralRun
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.runs.training import shards
+from collapipe_jax.runs.training.central import CentralRun
 from experiments.studies import central_gap
 
 
@@ -67,7 +67,8 @@ def trained(monkeypatch):
     monkeypatch.setattr(shards, "train_together", together)
     monkeypatch.setattr(central_gap, "train_centrally", centrally)
     monkeypatch.setattr(central_gap, "load_entry", load)
-    monkeypatch.setattr("collapipe_jax.tasks.translation.Translation.test", lambda *_: test)
+    translation = "collapipe_jax.learning.tasks.translation.Translation"
+    monkeypatch.setattr(f"{translation}.test", lambda *_: test)
     return asked
 
 

@@ -13,18 +13,18 @@ from support import SUPPORT
 from support.made_up_comparisons import random_loop
 
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.config.system import build_system_params
-from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.realisations import load_realisations
-from collapipe_jax.files.results import Results
-from collapipe_jax.policies.registry import POLICIES, PolicyEntry, make_policy
-from collapipe_jax.simulation.constraints import (
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.environment import reset, simulate
+from collapipe_jax.edge.policies.registry import POLICIES, PolicyEntry, make_policy
+from collapipe_jax.runs.config.system import build_system_params
+from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.realisations import load_realisations
+from collapipe_jax.runs.studies.constraints import (
     DIVERGENCE_LIMIT,
     network_groups,
 )
-from collapipe_jax.simulation.environment import reset, simulate
-from collapipe_jax.simulation.montecarlo import realisation_keys
+from collapipe_jax.runs.studies.montecarlo import realisation_keys
 from experiments.studies import closed_loop
 from experiments.studies.closed_loop import sample_path_excess, summarise
 from figures import __main__ as all_figures

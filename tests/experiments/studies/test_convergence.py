@@ -8,14 +8,14 @@ from support import tiny_run
 from support.drawing import rendered
 from support.tiny_system import tiny_params
 
-from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.errors import InputError
-from collapipe_jax.files.datasets import open_results
-from collapipe_jax.files.results import Results
-from collapipe_jax.files.studies import ConvergenceStudy, load_study, save_study
-from collapipe_jax.simulation.montecarlo import Shard
-from collapipe_jax.simulation.system import sample_system
-from collapipe_jax.training import shards
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.feasibility import is_feasible
+from collapipe_jax.edge.system import sample_system
+from collapipe_jax.runs.results.datasets import open_results
+from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.studies import ConvergenceStudy, load_study, save_study
+from collapipe_jax.runs.studies.montecarlo import Shard
+from collapipe_jax.runs.training import shards
 from experiments.studies import convergence
 from experiments.studies.convergence import (
     AXES,

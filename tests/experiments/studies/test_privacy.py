@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support import tiny_run
 
-from collapipe_jax.config.experiment import build_experiment
-from collapipe_jax.tasks.subwords import CONTINUES, SPECIAL_PIECES, WordPiece
+from collapipe_jax.learning.tasks.subwords import CONTINUES, SPECIAL_PIECES, WordPiece
+from collapipe_jax.runs.config.experiment import build_experiment
 from experiments.studies.privacy import short_vocabulary, summarise, with_privacy
 
 pytestmark = pytest.mark.usefixtures("no_data")

@@ -9,19 +9,19 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from support import tiny_run
 
-from collapipe_jax.config.experiment import build_experiment, build_optimizers
-from collapipe_jax.config.files import parse_overrides, read_config
-from collapipe_jax.errors import InputError, TrainingError
-from collapipe_jax.figures import draw
-from collapipe_jax.files.checkpoints import RunRecord
-from collapipe_jax.files.lock import alone
-from collapipe_jax.files.results import Results
-from collapipe_jax.files.studies import Run, load_race, save_race
-from collapipe_jax.simulation.montecarlo import Shard
-from collapipe_jax.tasks.translation import Translation
-from collapipe_jax.training import race as module
-from collapipe_jax.training.network_ahead import round_latencies_s
-from collapipe_jax.training.race import race
+from collapipe_jax.core.errors import InputError, TrainingError
+from collapipe_jax.core.io.lock import alone
+from collapipe_jax.learning.tasks.translation import Translation
+from collapipe_jax.runs.config.experiment import build_experiment, build_optimizers
+from collapipe_jax.runs.config.files import parse_overrides, read_config
+from collapipe_jax.runs.figures import draw
+from collapipe_jax.runs.results.checkpoints import RunRecord
+from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.studies import Run, load_race, save_race
+from collapipe_jax.runs.studies import race as module
+from collapipe_jax.runs.studies.montecarlo import Shard
+from collapipe_jax.runs.studies.race import race
+from collapipe_jax.runs.training.network_ahead import round_latencies_s
 from experiments.studies import race as study
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from support.tiny_system import tiny_params
 
-from collapipe_jax.errors import InputError
-from collapipe_jax.figures.draw import kind_of
-from collapipe_jax.files.results import Results
-from collapipe_jax.policies.registry import make_policy
-from collapipe_jax.simulation.environment import observed_problems, reset, simulate
-from collapipe_jax.simulation.system import sample_system
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.environment import observed_problems, reset, simulate
+from collapipe_jax.edge.policies.registry import make_policy
+from collapipe_jax.edge.system import sample_system
+from collapipe_jax.runs.figures.draw import kind_of
+from collapipe_jax.runs.results.experiment import Results
 from experiments.studies import stability
 from experiments.studies.stability import LEAST_SLACK, bounds, summarise
 from figures import stability as stability_figure

@@ -2,7 +2,7 @@ import jax
 import pytest
 from support.random_problems import pick, plain_problems
 
-from collapipe_jax.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.feasibility import is_feasible
-from collapipe_jax.cost.static_pipeline import static_pipeline
-from collapipe_jax.errors import InputError
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.feasibility import is_feasible
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from experiments.benchmarks.solver import best_policy, gap, greedy_gap
 from experiments.benchmarks.solver.networks import LAWS, SMALL_SHAPES, sample_problems
 from experiments.double_precision import pick

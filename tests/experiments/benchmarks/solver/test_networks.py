@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.core.errors import InputError
 from experiments.benchmarks.solver.networks import (
     NetworkShape,
     run_networks,

@@ -1,8 +1,8 @@
 import pytest
 
 from collapipe_jax.cli.options import make_parser
-from collapipe_jax.errors import InputError
-from collapipe_jax.partition.joint_search import SearchConfig
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.solver.joint_search import SearchConfig
 from experiments.benchmarks.solver.options import SEARCH_OPTIONS, search_config
 
 

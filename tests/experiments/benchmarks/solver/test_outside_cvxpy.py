@@ -5,8 +5,8 @@ import importlib
 import numpy as np
 import pytest
 
-from collapipe_jax.cost.decision import Decision
-from collapipe_jax.errors import InputError
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.decision import Decision
 from experiments.benchmarks.solver import outside_cvxpy
 from experiments.benchmarks.solver.outside_cvxpy import lower_bound_with_cvxpy
 from experiments.benchmarks.solver.outside_scipy import solve_with_scipy

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.allocation.allocate import allocate
-from collapipe_jax.cost.evaluate import evaluate
-from collapipe_jax.cost.feasibility import is_feasible
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.feasibility import is_feasible
+from collapipe_jax.edge.solver.allocate import allocate
 from experiments.benchmarks.solver.outside_scipy import (
     derivatives,
     fix,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from collapipe_jax.config import default
+from collapipe_jax.runs.config import default
 from experiments.benchmarks.solver import rivals
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from collapipe_jax.errors import InputError
+from collapipe_jax.core.errors import InputError
 from experiments.benchmarks.solver.speed import main
 
 _CHOOSE = """

@@ -1,0 +1,193 @@
+"""One description of a number: meaning, symbol, shape, unit and bounds.
+
+It is the metadata of the field that holds the number. Checks of configurations and documents,
+reference pages and docstrings of structs follow from it.
+"""
+
+import dataclasses
+import inspect
+import operator
+from typing import Any, dataclass_transform
+
+import numpy as np
+from flax import struct
+
+from collapipe_jax.core.errors import InputError, nearest
+from collapipe_jax.core.plugins import find
+from collapipe_jax.core.units import unit_of
+
+AXES = {"N": "N", "K": "K", "J": "K + 1", "C": "C"}
+"""Lengths of axes by letter: clusters, devices, nodes, choices."""
+
+_LARGEST_INT = 2**31 - 1
+_LARGEST_NUMBER = 1e36  # beyond it single precision ends
+_LEAST_NUMBER = float(np.finfo(np.float32).tiny)  # below it single precision has 0, or few digits
+_RELATIONS = {">": operator.gt, ">=": operator.ge, "<=": operator.le, "<": operator.lt}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """What a number is."""
+
+    meaning: str  # a noun phrase
+    symbol: str = ""  # as in docs/system-model.md, in TeX
+    shape: str = ""  # a letter of :data:`AXES` an axis; none is a scalar
+    unit: str = ""  # empty where there is none
+    bounds: str = ">= 0"  # one or several, such as ``> 0 and <= 1``
+    plausible: str = ""  # narrower bounds, outside of which a number is hardly meant
+    slip: str = ""  # question and advice where it is not: a likely slip
+    whole: bool = False  # whether it is an integer
+    missing: float | str | None = None  # in a document without it: its value, or another key's
+    choices: Any = ()  # known names, where it is a name; a mapping where ``own``
+    optional: bool = False  # whether a document may lack it
+    double: bool = False  # whether it may be too small for single precision
+    own: bool = False  # whether it may also name an object of one's own, see :mod:`.own`
+
+    @property
+    def axes(self) -> str:
+        """The shape in brackets; empty for a scalar."""
+        return f"[{', '.join(AXES[letter] for letter in self.shape)}]" if self.shape else ""
+
+    def check(self, key: str, value: Any, example: Any = None) -> None:
+        """Check a name, a number, or every number of an array of the right type and shape.
+
+        Raises:
+          InputError: on the first wrong entry of the key, with an example of a right value.
+        """
+        if self.own:
+            find(key, value, self.choices)
+            return
+        if self.choices:
+            if value not in self.choices:
+                near = nearest(value, self.choices) if isinstance(value, str) else None
+                remedy = f"Did you mean {near}? " if near else ""
+                remedy += f"Choose among: {', '.join(self.choices)}"
+                raise InputError(key, value, f"unknown ({self.meaning})", remedy)
+            return
+        try:
+            numbers = np.asarray(value, np.float64)
+        except OverflowError:  # an integer has no bound, a float has
+            value, numbers = "an integer of hundreds of digits", np.array(np.inf)
+        for index in np.argwhere(~self._holds(numbers)):
+            number = float(numbers[tuple(index)])
+            like = "" if example is None else f", like {example!r}"
+            raise InputError(
+                key + "".join(f"[{i}]" for i in index),
+                number if len(index) else value,
+                f"{self._problem(number)} ({self.meaning})",
+                f"Give {'an integer' if self.whole else 'a number'} {self.bounds}{like}"
+                + (self.slip and f". {self.slip}"),
+            )
+
+    def doubt(self, key: str, numbers: np.ndarray) -> str:
+        """What is implausible about numbers that :meth:`check` passes; empty if nothing is.
+
+        A 0 is always plausible: it switches something off. A name is, too.
+        """
+        if self.choices:
+            return ""
+        for index in np.argwhere(~_within(numbers, self.plausible) & (numbers != 0)):
+            place = key + "".join(f"[{i}]" for i in index)
+            usual = f"{self.meaning}, as a rule {self.plausible} {self.unit}".strip()
+            return f"{place} = {numbers[tuple(index)]:g}: hardly plausible ({usual}). {self.slip}."
+        return ""
+
+    @property
+    def _largest(self) -> float:
+        return _LARGEST_INT if self.whole else _LARGEST_NUMBER
+
+    @property
+    def _least(self) -> float:
+        return 0.0 if self.double else _LEAST_NUMBER
+
+    def _holds(self, numbers: np.ndarray) -> np.ndarray:
+        holds = _within(numbers, self.bounds)
+        sizes = np.abs(numbers)
+        holds &= sizes <= self._largest  # written like this, it refuses NaN
+        holds &= (sizes >= self._least) | (numbers == 0)
+        return holds & (numbers == np.floor(numbers)) if self.whole else holds
+
+    def _problem(self, number: float) -> str:
+        """Why a number does not hold."""
+        if not np.isfinite(number):
+            return "not a finite number"
+        if abs(number) > self._largest:
+            return f"beyond {self._largest:g}"
+        if 0 < abs(number) < self._least:
+            return "zero in single precision"
+        if self.whole and number != np.floor(number):
+            return "not whole"
+        return "zero" if number == 0 else "negative" if number < 0 else "out of bounds"
+
+
+def _within(numbers: np.ndarray, bounds: str) -> np.ndarray:
+    """Which numbers are within bounds; all are where there are none."""
+    holds = np.ones(numbers.shape, bool)
+    for relation in filter(None, bounds.split(" and ")):
+        sign, bound = relation.split()
+        holds &= _RELATIONS[sign](numbers, float(bound))
+    return holds
+
+
+def quantity(
+    meaning: str,
+    symbol: str = "",
+    shape: str = "",
+    *,
+    default: Any = dataclasses.MISSING,
+    static: bool = False,
+    **others: Any,
+) -> Any:
+    """A field of a :class:`Struct` that holds a :class:`Quantity`.
+
+    The unit may follow from the field's name. A static one fixes shapes, and so is no leaf of
+    the pytree; names never are.
+    """
+    each = Quantity(meaning=meaning, symbol=symbol, shape=shape, **others)
+    is_leaf = not (static or each.choices)
+    return struct.field(pytree_node=is_leaf, default=default, metadata={"quantity": each})
+
+
+def positive(meaning: str, symbol: str = "", shape: str = "", **others: Any) -> Any:
+    """A :func:`quantity` above 0."""
+    return quantity(meaning, symbol, shape, bounds="> 0", **others)
+
+
+def same(cls: "type[Struct]", name: str, **changes: Any) -> Any:
+    """A field that holds the quantity of another struct's field, but for some attributes."""
+    each = dataclasses.replace(quantities(cls)[name], **changes)
+    return struct.field(metadata={"quantity": each})
+
+
+def part(meaning: str, *, default: Any = dataclasses.MISSING) -> Any:
+    """A field of a :class:`Struct` that holds no number, such as another struct."""
+    return struct.field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(quantity, positive, same, part)
+)
+class Struct(struct.PyTreeNode):
+    """A pytree filled by keyword, whose docstring lists its fields."""
+
+    __no_type_check__ = True  # JAX makes structs with leaves of any kind
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(kw_only=True, **kwargs)
+        known, lines = quantities(cls), []
+        for field in dataclasses.fields(cls):
+            if each := known.get(field.name):
+                words = (each.meaning, each.unit, each.axes and f"``{each.axes}``")
+            else:
+                words = (field.metadata["meaning"],)
+            lines.append(f"  {field.name}: {', '.join(filter(None, words))}.")
+        cls.__doc__ = "\n".join([inspect.cleandoc(f"{cls.__doc__}"), "", "Attributes:", *lines])
+
+
+def quantities(cls: type[Struct]) -> dict[str, Quantity]:
+    """Quantities of a struct by field, in the order of its fields."""
+    return {
+        field.name: dataclasses.replace(each, unit=each.unit or unit_of(field.name))
+        for field in dataclasses.fields(cls)
+        if (each := field.metadata.get("quantity"))
+    }

@@ -1,0 +1,1 @@
+"""The network and its decisions: channel, cost, control, solver, policies, rounds."""

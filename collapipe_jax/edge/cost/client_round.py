@@ -1,0 +1,321 @@
+"""Cost of a round in which devices are clients, docs/system-model.md, section 6.
+
+Entries of a device that is left out are 0.
+"""
+
+import functools
+import operator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.client_links import (
+    ClientLinks,
+    client_links,
+    of_clients,
+    of_senders,
+    replica_links,
+    sends,
+)
+from collapipe_jax.edge.cost.constant_power import drawn_j
+from collapipe_jax.edge.cost.decision import ClientDecision
+from collapipe_jax.edge.cost.divergence import (
+    ClusterDivergence,
+    cluster_divergence,
+    participating_weight,
+)
+from collapipe_jax.edge.cost.latency import LatencyParts
+from collapipe_jax.edge.cost.link_quality import d2e_hazard
+from collapipe_jax.edge.cost.memory import block_bytes
+from collapipe_jax.edge.cost.objective import round_objective, unit_costs
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.round_cost import ClientTimes, RoundCost
+from collapipe_jax.edge.cost.secure_exchange import (
+    SecureMessages,
+    exchange_s,
+    mask_energy_j,
+    secure_messages,
+)
+from collapipe_jax.edge.cost.workload import ModelEnds, Workload
+from collapipe_jax.edge.network.channel import loss_probability
+
+_PerClient = Float[Array, "N C"]
+
+
+class _Exchange(NamedTuple):
+    """Replicas between a control unit and its devices."""
+
+    distribute_s: Float[Array, " N"]
+    collect_s: Float[Array, " N"]
+    sending_j: Float[Array, "N J"]
+    received_s: Float[Array, "N J"]  # time that a node receives
+
+
+def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCost:
+    """Cost of a data-parallel decision, feasible or not.
+
+    A client that cannot send makes latency and energies of its cluster, and latency,
+    divergence and objective of the round, infinite. A cluster without a client costs
+    nothing. Parts of a cluster's latency are those of its slowest client.
+
+    Raises:
+      InputError: if the workload lacks the sizes of embedding and decoder.
+    """
+    links = client_links(problem, decision)
+    exchange = _exchange(problem, decision)
+    d2e_times = _d2e_times(problem, decision, links)
+    times = _with_exchange(d2e_times, decision, exchange)
+    latency_s = functools.reduce(operator.add, times)
+    broken = jnp.any(~jnp.isfinite(latency_s), axis=1)
+    cluster_latency_s = jnp.where(broken, jnp.inf, jnp.max(latency_s, axis=1))
+    hazard = _client_hazard(problem, decision, links)
+    bounds = client_divergence(problem, decision)
+    divergence = jnp.where(broken, jnp.inf, bounds.at(hazard).sum(axis=1))
+    energy_j = _node_energy_j(problem, decision, links) + exchange.sending_j
+    if problem.compute.receive_power_w is not None:
+        received_s = _received_s(problem, decision, links) + exchange.received_s
+        energy_j = energy_j + drawn_j(problem.compute.receive_power_w, received_s)
+    energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
+    round_s = jnp.max(cluster_latency_s)
+    costs = unit_costs(problem)
+    drift = jnp.sum(costs.energy_per_j * energy_j.T, axis=0) + costs.divergence * divergence
+    memory_bytes, own_bytes = client_memory_bytes(problem.workload, decision), None
+    if decision.tier == "control_units":
+        memory_bytes, own_bytes = jnp.zeros(energy_j[:, 1:].shape), memory_bytes[:, 0]
+    return RoundCost(
+        latency_s=round_s,
+        cluster_latency_s=cluster_latency_s,
+        compute_latency_s=jnp.max(times.computing_s),
+        parts=_slowest_parts(d2e_times, latency_s, exchange),
+        flows=None,
+        energy_j=energy_j,
+        memory_bytes=memory_bytes,
+        control_unit_memory_bytes=own_bytes,
+        loss_probability=loss_probability(hazard),
+        divergence=jnp.sum(divergence),
+        objective=round_objective(costs, round_s, drift),
+        absent=~jnp.any(decision.samples > 0, axis=1),
+        clients=times,
+    )
+
+
+def client_latency_s(problem: RoundProblem, decision: ClientDecision) -> _PerClient:
+    """Latency of every client, 0 of one that is left out."""
+    times = _d2e_times(problem, decision, client_links(problem, decision))
+    times = _with_exchange(times, decision, _exchange(problem, decision))
+    return functools.reduce(operator.add, times)
+
+
+def _exchange(problem: RoundProblem, decision: ClientDecision) -> _Exchange:
+    """Replicas of a hierarchical round over D2D, 0 in another.
+
+    Source: docs/system-model.md (22).
+    """
+    trains, power_w = decision.samples > 0, problem.radio.d2d_power_max_w
+    if decision.tier != "hierarchical":
+        none = jnp.zeros(len(trains))
+        return _Exchange(none, none, jnp.zeros_like(power_w), jnp.zeros_like(power_w))
+    links, bits = replica_links(problem, decision), client_model_bits(problem.workload, decision)
+    down_s = bits * jnp.where(trains, links.down_bit_s, 0.0)
+    up_s = bits * jnp.where(trains, links.up_bit_s, 0.0)
+    distribute_s = jnp.max(down_s, axis=1) if decision.broadcast else jnp.sum(down_s, axis=1)
+    air_s = jnp.concatenate([distribute_s[:, None], up_s], axis=1)
+    drawn_w = power_w / problem.radio.amplifier_efficiency
+    collect_s = jnp.sum(up_s, axis=1)
+    heard_s = jnp.where(trains, distribute_s[:, None], 0.0) if decision.broadcast else down_s
+    received_s = jnp.concatenate([collect_s[:, None], heard_s], axis=1)
+    return _Exchange(distribute_s, collect_s, drawn_w * air_s, received_s)
+
+
+def _with_exchange(
+    times: ClientTimes, decision: ClientDecision, exchange: _Exchange
+) -> ClientTimes:
+    """Times of every client; their sum is ``T_k`` of docs/system-model.md, section 6."""
+    trains = decision.samples > 0
+    return times._replace(
+        download_s=jnp.where(trains, times.download_s + exchange.distribute_s[:, None], 0.0),
+        upload_s=jnp.where(trains, times.upload_s + exchange.collect_s[:, None], 0.0),
+    )
+
+
+def _d2e_times(problem: RoundProblem, decision: ClientDecision, links: ClientLinks) -> ClientTimes:
+    """Times of every client without the hop over a control unit."""
+    work, samples = problem.workload, decision.samples
+    messages_s = jnp.zeros(samples.shape)
+    if not decision.whole_model:
+        up_bits, down_bits = samples * work.uplink_bits, samples * work.activation_bits
+        messages_s = up_bits * links.uplink_bit_s + down_bits * links.downlink_bit_s
+        messages_s = messages_s + 2 * problem.compute.link_overhead_s
+    upload_s = _upload_bits(problem, decision) * links.uplink_bit_s
+    if (secure := _secure_messages(problem, decision)) is not None:
+        upload_s = upload_s + exchange_s(secure, problem.compute.link_overhead_s)
+    times = ClientTimes(
+        download_s=_download_s(problem, decision, links),
+        computing_s=work.local_steps * _step_s(problem, decision),
+        messages_s=work.local_steps * messages_s,
+        upload_s=upload_s,
+    )
+    return jax.tree.map(lambda time_s: jnp.where(samples > 0, time_s, 0.0), times)
+
+
+def _step_s(problem: RoundProblem, decision: ClientDecision) -> _PerClient:
+    """Computing of a local step, on the client and on the edge server for it."""
+    work, compute, samples = problem.workload, problem.compute, decision.samples
+    passes = (decision.client_blocks + 1) * (1.0 + work.backward_ratio) + decision.whole_model
+    pieces = jnp.minimum(decision.accumulation, samples)
+    step_s = samples * _client_flops(work, decision) / of_clients(compute.flops_per_s, decision)
+    step_s = step_s + pieces * passes * compute.block_overhead_s
+    if decision.whole_model:
+        return step_s
+    behind, clients = work.blocks - decision.client_blocks, jnp.sum(samples > 0)
+    flops = behind * work.block_flops * (1.0 + work.backward_ratio) + work.decoder_flops
+    step_s = step_s + clients * samples * flops / compute.es_flops_per_s
+    passes = behind * (1.0 + work.backward_ratio) + 1
+    return step_s + passes * compute.block_overhead_s
+
+
+def _client_flops(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
+    """FLOPs of a client on one sample, forward and backward."""
+    forward = work.embed_flops + decision.client_blocks * work.block_flops
+    both = forward * (1.0 + work.backward_ratio)
+    return both + work.decoder_flops if decision.whole_model else both
+
+
+def _secure_messages(problem: RoundProblem, decision: ClientDecision) -> SecureMessages | None:
+    """Secure aggregation among all senders of a round, if it is on."""
+    if problem.secure_aggregation is None:
+        return None
+    parties = jnp.sum(sends(decision)).astype(decision.d2e_share.dtype)
+    model_bits = client_model_bits(problem.workload, decision)
+    return secure_messages(problem.secure_aggregation, model_bits, parties)
+
+
+def _upload_bits(problem: RoundProblem, decision: ClientDecision) -> Float[Array, ""]:
+    """Parameters of a sender on the uplink, and what secure aggregation sends besides."""
+    secure = _secure_messages(problem, decision)
+    return client_model_bits(problem.workload, decision) if secure is None else secure.upload_bits
+
+
+def _download_s(
+    problem: RoundProblem, decision: ClientDecision, links: ClientLinks
+) -> Float[Array, "N S"]:
+    """Time in which a sender gets the parameters, and others' public keys and shares.
+
+    Keys are the same for all, as parameters are, and shares are its own.
+    """
+    bits = client_model_bits(problem.workload, decision)
+    secure = _secure_messages(problem, decision)
+    if secure is None:
+        return bits * links.parameter_bit_s
+    common_s = (bits + secure.public_key_bits) * links.parameter_bit_s
+    return common_s + secure.share_bits * links.downlink_bit_s
+
+
+def client_model_bits(work: Workload, decision: ClientDecision) -> Float[Array, ""]:
+    """``D`` of docs/system-model.md, section 6: parameters of a client on a link."""
+    bits = decision.client_blocks * work.block_param_bits + work.embedding_param_bits
+    return bits + model_ends(work).decoder_param_bits if decision.whole_model else bits
+
+
+def model_ends(work: Workload) -> ModelEnds:
+    """Sizes of embedding and decoder.
+
+    Raises:
+      InputError: if the workload lacks them.
+    """
+    if work.ends is None:
+        raise InputError(
+            "workload.ends",
+            None,
+            "a data-parallel policy needs the sizes of embedding and decoder, which a network "
+            "on file does not hold",
+            "Build the network from a configuration, or choose a pipeline policy",
+        )
+    return work.ends
+
+
+def _node_energy_j(
+    problem: RoundProblem, decision: ClientDecision, links: ClientLinks
+) -> Float[Array, "N J"]:
+    """``E_k`` of docs/system-model.md, section 6: computing, masks and D2E messages."""
+    work, compute = problem.workload, problem.compute
+    samples = work.local_steps * decision.samples
+    joules_per_flop = of_clients(compute.joules_per_flop, decision)
+    computing_j = samples * _client_flops(work, decision) * joules_per_flop
+    up_bits = _upload_bits(problem, decision)
+    if not decision.whole_model:
+        up_bits = up_bits + samples * work.uplink_bits
+    sending_j = jnp.where(sends(decision), up_bits * links.uplink_bit_s, 0.0)
+    sending_j = decision.d2e_power_w / problem.radio.amplifier_efficiency * sending_j
+    if (secure := _secure_messages(problem, decision)) is not None:
+        mask_j = mask_energy_j(secure, of_senders(compute.node_power_w, decision))
+        sending_j = sending_j + jnp.where(sends(decision), mask_j, 0.0)
+    idle_j = jnp.zeros_like(compute.joules_per_flop)
+    if decision.tier == "hierarchical":
+        return jnp.concatenate([sending_j, computing_j], axis=1)
+    at = slice(1) if decision.tier == "control_units" else slice(1, None)
+    return idle_j.at[:, at].set(computing_j + sending_j)
+
+
+def _received_s(
+    problem: RoundProblem, decision: ClientDecision, links: ClientLinks
+) -> Float[Array, "N J"]:
+    """Time that every node receives from the base station: parameters, and gradients of a cut."""
+    work, nodes_s = problem.workload, jnp.zeros_like(problem.compute.joules_per_flop)
+    down_s = _download_s(problem, decision, links)
+    if not decision.whole_model:
+        bits = work.local_steps * decision.samples * work.activation_bits
+        down_s = down_s + bits * links.downlink_bit_s
+    at = slice(1, None) if decision.tier == "devices" else slice(1)
+    return nodes_s.at[:, at].set(jnp.where(sends(decision), down_s, 0.0))
+
+
+def client_memory_bytes(work: Workload, decision: ClientDecision) -> _PerClient:
+    """Memory of every client, for its cluster's largest part of a mini-batch.
+
+    It keeps the activations of one piece of its part.
+    """
+    ends, blocks = model_ends(work), decision.client_blocks
+    largest = jnp.max(decision.samples, axis=1, keepdims=True)
+    piece = -(-largest // decision.accumulation)
+    memory = blocks * block_bytes(work, piece)
+    memory = memory + jnp.where(blocks > 0, piece * work.block_working_bytes, 0.0)
+    memory = memory + ends.embedding_static_bytes
+    if decision.whole_model:
+        memory = memory + ends.decoder_static_bytes
+    return jnp.where(decision.samples > 0, memory, 0.0)
+
+
+def _client_hazard(
+    problem: RoundProblem, decision: ClientDecision, links: ClientLinks
+) -> _PerClient:
+    """Hazard ``Lambda_k`` of a client's one micro-batch: its uplink and its downlink."""
+    if decision.whole_model:
+        return jnp.zeros(decision.samples.shape)
+    hazard = d2e_hazard(problem, decision.samples, links.uplink_sinr, links.downlink_sinr)
+    return jnp.where(decision.samples > 0, hazard, 0.0)
+
+
+def client_divergence(problem: RoundProblem, decision: ClientDecision) -> ClusterDivergence:
+    """Divergence of every client by its losses, of weight ``w_n B_k / B`` and ``M = 1``."""
+    participates = jnp.any(decision.samples > 0, axis=1)
+    weight = participating_weight(problem.learning.cluster_weight, participates)
+    weight = weight[:, None] * decision.samples / problem.workload.batch
+    batch = jnp.maximum(decision.samples, 1)
+    return cluster_divergence(problem.learning, weight, batch, 1)
+
+
+def _slowest_parts(times: ClientTimes, latency_s: _PerClient, exchange: _Exchange) -> LatencyParts:
+    """Parts of the latency of every cluster's slowest client."""
+    slowest = jnp.argmax(latency_s, axis=1)[:, None]
+    picked = ClientTimes(*(jnp.take_along_axis(part, slowest, axis=1)[:, 0] for part in times))
+    return LatencyParts(
+        download_s=picked.download_s,
+        distribute_s=exchange.distribute_s,
+        iterations_s=picked.computing_s + picked.messages_s,
+        collect_s=exchange.collect_s,
+        upload_s=picked.upload_s,
+    )

@@ -1,0 +1,161 @@
+"""The convergence bounds: how small a gradient must become on the way.
+
+All bound the mean of ``|grad F|^2`` over the steps taken, a scalar; docs/theory.md derives
+them. A bound is infinite for steps so long that its proof does not close. The bounds count
+losses as they are, without the tangent of docs/system-model.md (19), and bring their own terms
+of drift: that of :class:`Learning` is for decisions, and not read.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from collapipe_jax.core.quantity import Struct, positive, quantity
+from collapipe_jax.edge.cost.divergence import Learning
+
+_DRIFT_TERMS = 3.0
+"""Parts of a cluster's gradient away from the mean: the mean's, heterogeneity, drift."""
+
+_Scalar = Float[Array, ""]
+
+
+class DescentSettings(Struct):
+    """How far and over what ground clusters descend, with the same losses in all rounds."""
+
+    smoothness: Array = quantity("of every cluster's objective", "L_s")
+    start_gap: Array = quantity("distance of the objective from its least value", "F_0 - F^*")
+    step_size: Array = positive("of a local step", r"\eta")
+    rounds: Array = positive("number of them", "T", whole=True)
+    batch: Array = positive("samples of a mini-batch", "B", whole=True)
+    micro_batches: Array = positive("micro-batches of a mini-batch", "M_n", "N", whole=True)
+    loss_probability: Array = quantity("of a micro-batch", "P_n", "N", bounds=">= 0 and < 1")
+
+
+def erasure_noise(descent: DescentSettings) -> Float[Array, " N"]:
+    """``a_n = P_n / (M_n (1 - P_n))``, what erasures add to a squared gradient."""
+    loss_probability = descent.loss_probability
+    return loss_probability / (descent.micro_batches * (1.0 - loss_probability))
+
+
+def gradient_noise(
+    learning: Learning, descent: DescentSettings, terms: float
+) -> Float[Array, " N"]:
+    """Part of a cluster's gradient variance that no small gradient takes away.
+
+    ``sigma^2 / (B (1 - P_n)) + terms zeta^2 a_n``, docs/theory.md (T3), with the cluster's
+    gradient split into a number of terms. Source: docs/system-model.md (17), whose squared
+    gradient is bounded by parts.
+    """
+    sampling = learning.gradient_variance / (descent.batch * (1.0 - descent.loss_probability))
+    return sampling + terms * learning.gradient_heterogeneity * erasure_noise(descent)
+
+
+def longest_step(learning: Learning, descent: DescentSettings) -> _Scalar:
+    """``1 / (L_s (1 + r))``, up to where :func:`one_step_bound` holds."""
+    return 1.0 / (descent.smoothness * (1.0 + _amplified(learning, descent)))
+
+
+def _amplified(learning: Learning, descent: DescentSettings) -> _Scalar:
+    """``r = 2 sum_n w_n^2 a_n``, by which losses amplify the mean's own squared gradient."""
+    return 2.0 * jnp.sum(learning.cluster_weight**2 * erasure_noise(descent))
+
+
+def _divergence(learning: Learning, descent: DescentSettings) -> _Scalar:
+    """Sum of the clusters' noise at one local step a round."""
+    return jnp.sum(learning.cluster_weight**2 * gradient_noise(learning, descent, 2.0))
+
+
+def _less_absorbed(total: _Scalar, absorbed: _Scalar, closes: Bool[Array, ""]) -> _Scalar:
+    """``total / (1 - absorbed)`` where the proof closes."""
+    return jnp.where(closes, total / jnp.where(closes, 1.0 - absorbed, 1.0), jnp.inf)
+
+
+def privacy_noise(
+    descent: DescentSettings, added_variance: Array | float, local_steps: Array | int = 1
+) -> _Scalar:
+    """What noise on the server's step adds to a bound, docs/theory.md (T24).
+
+    ``added_variance`` is that of a round's noise, the sum over all coordinates. It counts where
+    clipping leaves every cluster's step as it is.
+    """
+    return jnp.asarray(descent.smoothness * added_variance / (descent.step_size * local_steps))
+
+
+def one_step_bound(
+    learning: Learning, descent: DescentSettings, added_variance: Array | float = 0.0
+) -> _Scalar:
+    """Bound at one local step a round. Source: docs/system-model.md (18).
+
+    It is infinite for steps longer than :func:`longest_step`. ``added_variance`` is as in
+    :func:`privacy_noise`.
+    """
+    divergence = _divergence(learning, descent)
+    floor = descent.smoothness * descent.step_size * divergence
+    start = 2.0 * descent.start_gap / (descent.step_size * descent.rounds)
+    longest = longest_step(learning, descent)
+    total = start + floor + privacy_noise(descent, added_variance)
+    return jnp.where(descent.step_size <= longest * (1.0 + 1e-6), total, jnp.inf)
+
+
+def local_steps_bound(
+    learning: Learning,
+    descent: DescentSettings,
+    local_steps: Array | int,
+    added_variance: Array | float = 0.0,
+) -> _Scalar:
+    """Bound with clusters that drift apart over ``H`` local steps, docs/theory.md (T12).
+
+    What is bounded is the gradient at the clusters' weighted mean, over all local steps.
+    ``added_variance`` is as in :func:`privacy_noise`.
+    """
+    weight = learning.cluster_weight
+    spread = weight * (1.0 - weight)
+    relative = descent.step_size * descent.smoothness  # eta L_s
+    extra = local_steps - 1.0
+    erasure = erasure_noise(descent)
+    noise = gradient_noise(learning, descent, _DRIFT_TERMS)
+
+    growth = 2.0 * relative**2 * extra * (local_steps + _DRIFT_TERMS * jnp.max(erasure))
+    share = 1.0 + _DRIFT_TERMS * relative * jnp.max(weight * erasure)
+    drift = share * relative**2 * extra / (1.0 - growth)
+    absorbed = _DRIFT_TERMS * (
+        relative * jnp.sum(weight**2 * erasure) + 2.0 * drift * jnp.sum(spread * erasure)
+    )
+    heterogeneity = 2.0 / 3.0 * (2.0 * local_steps - 1.0) * learning.gradient_heterogeneity
+    total = (
+        2.0 * descent.start_gap / (descent.step_size * local_steps * descent.rounds)
+        + relative * jnp.sum(weight**2 * noise)
+        + drift * (jnp.sum(spread * noise) + heterogeneity)
+        + privacy_noise(descent, added_variance, local_steps)
+    )
+    closes = (relative <= 1.0) & (growth < 1.0) & (absorbed < 1.0)
+    return _less_absorbed(total, absorbed, closes)
+
+
+def momentum_bound(
+    learning: Learning, descent: DescentSettings, momentum: Array | float
+) -> _Scalar:
+    """Bound at one local step and a server's momentum in ``[0, 1)``, docs/theory.md (T17)."""
+    step = descent.step_size / (1.0 - momentum)  # what a gradient moves in the end
+    relative = step * descent.smoothness
+    divergence = _divergence(learning, descent)
+    amplified = _amplified(learning, descent)
+    lag = 2.0 * (relative * momentum) ** 2
+    absorbed = relative * (1.0 + amplified) + lag * (
+        1.0 / (1.0 - momentum) ** 2 + amplified / (1.0 - momentum**2)
+    )
+    start = 2.0 * descent.start_gap / (step * descent.rounds)
+    total = start + divergence * (relative + lag / (1.0 - momentum**2))
+    return _less_absorbed(total, absorbed, absorbed < 1.0)
+
+
+def absence_bias(learning: Learning, present: Bool[Array, " N"]) -> _Scalar:
+    """What clusters that sit out add to :func:`one_step_bound`, docs/theory.md (T15).
+
+    ``rho^2 zeta^2`` with ``rho = min(1, W_absent / W_present)``: the mean over a round of
+    this is the squared bias of the direction in which the server goes. It is ``zeta^2`` if
+    nobody is present, though no step is taken then.
+    """
+    absent = jnp.sum(jnp.where(present, 0.0, learning.cluster_weight))
+    there = jnp.sum(jnp.where(present, learning.cluster_weight, 0.0))
+    ratio = jnp.where(there > 0, absent / jnp.where(there > 0, there, 1.0), 1.0)
+    return jnp.minimum(1.0, ratio) ** 2 * learning.gradient_heterogeneity

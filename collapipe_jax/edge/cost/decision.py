@@ -1,0 +1,142 @@
+"""What is decided in a round: a partition, and an allocation of shares and powers."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Num
+
+from collapipe_jax.core.quantity import Struct, positive, quantity
+from collapipe_jax.edge.cost.shapes import ActiveNodes, MicroBatches, PerCluster, PerNode, Segments
+
+
+class Decision(Struct):
+    """The decision of one round, docs/system-model.md, section 5.
+
+    It is a pytree of arrays; ``replace`` gives a changed copy.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> print(decision.segments)  # [N, K]
+      [[3 0 3]
+       [1 2 3]]
+      >>> other = decision.replace(d2e_power_w=0.5 * decision.d2e_power_w)
+    """
+
+    segments: Array = quantity(
+        "encoder blocks on every device; a cluster with a row of zeros does not participate",
+        r"\delta",
+        "NK",
+        unit="blocks",
+        whole=True,
+    )
+    micro_batches: Array = positive("micro-batches of a mini-batch", "M", "N", whole=True)
+    d2d_share: Array = quantity("share of the D2D band; 0 on idle nodes", r"\alpha", "NJ")
+    d2d_power_w: Array = quantity("D2D power of a node; of no effect on idle nodes", "p", "NJ")
+    d2e_share: Array = quantity("share of the D2E band", r"\beta", "N")
+    d2e_power_w: Array = quantity("D2E power of a control unit", "p^U", "N")
+
+
+TIERS = ("devices", "control_units", "hierarchical")
+"""Who trains and who talks to the base station in a data-parallel round."""
+
+
+class ClientDecision(Struct):
+    """The decision of one round of a data-parallel policy, docs/system-model.md, section 6.
+
+    Clients train, and senders talk to the base station. Both are devices by default. In the tier
+    ``control_units`` both are control units; in ``hierarchical`` devices train and send to their
+    control unit. Arrays ``[N, K]`` of control units are ``[N, 1]``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import collapipe_jax as cp
+      >>> decision = cp.ClientDecision(  # 1 cluster of 2 devices, 8 samples each
+      ...     samples=jnp.array([[8, 8]]),
+      ...     client_blocks=jnp.array(4),
+      ...     d2e_share=jnp.array([[0.5, 0.5]]),
+      ...     d2e_power_w=jnp.array([[0.2, 0.2]]),
+      ...     whole_model=True,
+      ... )
+      >>> int(decision.samples.sum())
+      16
+    """
+
+    samples: Array = quantity(
+        "a client's part of the cluster's mini-batch; one without any is left out",
+        "B_k",
+        "NK",
+        whole=True,
+    )
+    client_blocks: Array = quantity("encoder blocks on every client", "L_c", whole=True)
+    accumulation: Array = positive(
+        "pieces of a client's part; it keeps the activations of one and adds up gradients",
+        "A",
+        whole=True,
+        default=1,
+    )
+    d2e_share: Array = quantity("a sender's share of the D2E band", shape="NK")
+    d2e_power_w: Array = quantity("of a sender; of no effect on one that is left out", shape="NK")
+    whole_model: bool = quantity(
+        "whether a client holds the decoder too and sends nothing but parameters; otherwise the "
+        "edge server runs the other blocks and the decoder",
+        static=True,
+    )
+    broadcast: bool = quantity(
+        "whether parameters come down to all senders, or devices, in one transmission",
+        static=True,
+        default=False,
+    )
+    tier: str = quantity("who trains, and who sends", choices=TIERS, default="devices")
+
+
+class Allocation(NamedTuple):
+    """Shares and powers, or one number for each of them."""
+
+    d2d_share: PerNode
+    d2d_power: PerNode
+    d2e_share: PerCluster
+    d2e_power: PerCluster
+
+
+def participates(segments: Num[Array, "*any K"]) -> Bool[Array, "*any"]:
+    """Clusters that take part in the round."""
+    return jnp.sum(segments, axis=-1) > 0
+
+
+def active_nodes(segments: Num[Array, "*any K"]) -> Bool[Array, "*any K+1"]:
+    """Nodes that compute: devices with blocks, and the control unit of a participating cluster."""
+    return jnp.concatenate([participates(segments)[..., None], segments > 0], axis=-1)
+
+
+def decision_allocation(decision: Decision) -> Allocation:
+    """Shares and powers in watts of a decision, nodes first."""
+    return Allocation(
+        d2d_share=jnp.swapaxes(decision.d2d_share, 0, 1),
+        d2d_power=jnp.swapaxes(decision.d2d_power_w, 0, 1),
+        d2e_share=decision.d2e_share,
+        d2e_power=decision.d2e_power_w,
+    )
+
+
+def fill_idle(allocation: Allocation, active: ActiveNodes, value: float) -> Allocation:
+    """The allocation with one number in the place of all that is idle."""
+    used = Allocation(active, active, active[0], active[0])
+    return jax.tree.map(lambda use, number: jnp.where(use, number, value), used, allocation)
+
+
+def make_decision(
+    segments: Segments, micro_batches: MicroBatches, allocation: Allocation, active: ActiveNodes
+) -> Decision:
+    """A decision from its partition and its allocation with powers in watts, 0 where idle."""
+    allocation = fill_idle(allocation, active, 0.0)
+    return Decision(
+        segments=segments.astype(jnp.int32),
+        micro_batches=micro_batches.astype(jnp.int32),
+        d2d_share=jnp.swapaxes(allocation.d2d_share, 0, 1),
+        d2d_power_w=jnp.swapaxes(allocation.d2d_power, 0, 1),
+        d2e_share=allocation.d2e_share,
+        d2e_power_w=allocation.d2e_power,
+    )

@@ -1,0 +1,202 @@
+"""Whether a decision may be carried out: limits of docs/system-model.md, section 5."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, Num
+
+from collapipe_jax.edge.cost.client_links import sends
+from collapipe_jax.edge.cost.client_round import client_memory_bytes
+from collapipe_jax.edge.cost.decision import ClientDecision, Decision, active_nodes
+from collapipe_jax.edge.cost.memory import (
+    block_capacity,
+    device_memory_bytes,
+    embedding_memory_bytes,
+)
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.shapes import Broadcast
+
+TOLERANCE = 1e-4
+"""Relative tolerance on sums, bounds and memory."""
+
+_NO_ROOM = -(2**30)
+"""Room of a set that does not exist."""
+
+_Flags = dict[str, Bool[Array, ""]]
+
+
+def can_run(problem: RoundProblem) -> Bool[Array, " N"]:
+    """Clusters whose devices could hold the encoder for some number of micro-batches."""
+    capacity = jax.vmap(lambda m: usable_blocks(problem, m))(problem.workload.micro_batch_choices)
+    return jnp.any(jnp.sum(capacity, axis=-1) >= problem.workload.blocks, axis=0)
+
+
+def usable_blocks(problem: RoundProblem, micro_batches: Num[ArrayLike, "..."]) -> Int[Array, "N K"]:
+    """Most blocks that each device can hold, 0 on one that is away.
+
+    Under 1F1B they depend on the active devices. Those are then the set that
+    :func:`holding_set` finds, and the other devices have 0. Any part of the set can hold as much.
+
+    Args:
+      problem: of ``N`` clusters with ``K`` devices.
+      micro_batches: a scalar, or ``[N, 1]`` for a number per cluster.
+
+    Returns:
+      Blocks that sum to ``L`` or more if and only if the devices of the cluster can hold them.
+    """
+    work, memory_bytes = problem.workload, problem.compute.memory_bytes
+    if work.schedule == "gpipe":
+        return block_capacity(work, memory_bytes, micro_batches, 1)
+    count = jnp.broadcast_to(micro_batches, memory_bytes.shape)[:, :, None]
+    left = jnp.arange(1, problem.devices + 1)[None, None]
+    capacity = block_capacity(work, memory_bytes[:, :, None], count, left)
+    return jax.vmap(holding_set, in_axes=(0, None))(capacity, work.blocks)
+
+
+def holding_set(capacity: Int[Array, "K K"], blocks: int) -> Int[Array, " K"]:
+    """Capacity of the largest set of active devices of a cluster that holds the blocks.
+
+    Of sets of one size it is the one with most room; if no set holds the blocks, the one with
+    most room of all. Found by dynamic programming from the last device to the first.
+
+    Args:
+      capacity: blocks of a device by the number of active devices from it on, from 1 on.
+      blocks: ``L``.
+
+    Returns:
+      Blocks of every device, 0 outside of the set.
+    """
+    devices = capacity.shape[0]
+
+    def add(best, device):
+        index, own = device
+        room, held = best  # of the best set of 0 ... K devices so far, [K + 1] and [K + 1, K]
+        more_room = jnp.where(own > 0, room[:-1] + own, _NO_ROOM)
+        more = held[:-1].at[:, index].set(own)
+        wins = more_room > room[1:]
+        room = room.at[1:].set(jnp.where(wins, more_room, room[1:]))
+        return (room, held.at[1:].set(jnp.where(wins[:, None], more, held[1:]))), None
+
+    nobody = jnp.full(devices + 1, _NO_ROOM, capacity.dtype).at[0].set(0)
+    start = nobody, jnp.zeros((devices + 1, devices), capacity.dtype)
+    each = jnp.arange(devices), capacity
+    (room, held), _ = jax.lax.scan(add, start, each, reverse=True)
+    size = jnp.arange(devices + 1)
+    largest = jnp.max(jnp.where(room >= blocks, size, -1))
+    return held[jnp.where(largest >= 0, largest, jnp.argmax(room))]
+
+
+def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _Flags:
+    """Which limits a decision breaks, by name.
+
+    On an idle node power is ignored and a D2D share is a violation; the D2E share of a
+    cluster that sits out counts in the sum. Sums, bounds and memory have a relative tolerance of
+    ``1e-4``.
+
+    Args:
+      problem: of ``N`` clusters with ``K`` devices.
+      decision: for these clusters and devices.
+
+    Returns:
+      A boolean scalar by name: ``segments``, ``micro_batches``, ``d2d_share``, ``d2d_power``,
+      ``d2e_share``, ``d2e_power`` and ``memory``; of a data-parallel decision ``samples``,
+      ``d2e_share``, ``d2e_power`` and ``memory``.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> broken = jax.jit(cp.violations)(problem, decision.replace(segments=decision.segments + 1))
+      >>> bool(broken["segments"]), bool(broken["d2e_share"])
+      (True, False)
+
+    Source: docs/system-model.md, section 5.
+    """
+    if isinstance(decision, ClientDecision):
+        return _client_violations(problem, decision)
+    work, radio, segments = problem.workload, problem.radio, decision.segments
+    active = active_nodes(segments)
+    participates = active[:, 0]
+    allowed = decision.micro_batches[:, None] == work.micro_batch_choices[None, :]
+    memory_bytes = device_memory_bytes(work, segments, decision.micro_batches)
+    own_bytes, own_limit_bytes = embedding_memory_bytes(work, segments), _own_limit_bytes(problem)
+    lacks_memory = jnp.any(_outside(memory_bytes, problem.compute.memory_bytes))
+    return {
+        "segments": jnp.any(_wrong_rows(problem, segments)),
+        "micro_batches": jnp.any(participates & ~jnp.any(allowed, axis=1)),
+        "d2d_share": _outside_simplex(decision.d2d_share)
+        | jnp.any(~active & (decision.d2d_share > 0)),
+        "d2d_power": jnp.any(active & _outside(decision.d2d_power_w, radio.d2d_power_max_w)),
+        "d2e_share": _outside_simplex(decision.d2e_share[None]),
+        "d2e_power": jnp.any(participates & _outside(decision.d2e_power_w, radio.d2e_power_max_w)),
+        "memory": lacks_memory | jnp.any(_outside(own_bytes, own_limit_bytes)),
+    }
+
+
+def _own_limit_bytes(problem: RoundProblem) -> Float[Array, " N"]:
+    """Memory of every control unit, infinite where the network names none."""
+    limit_bytes = problem.compute.control_unit_memory_bytes
+    return jnp.full(problem.clusters, jnp.inf) if limit_bytes is None else limit_bytes
+
+
+def _client_violations(problem: RoundProblem, decision: ClientDecision) -> _Flags:
+    """Limits that a data-parallel decision breaks."""
+    compute, radio, trains = problem.compute, problem.radio, decision.samples > 0
+    limit_bytes, there = compute.memory_bytes, compute.memory_bytes > 0
+    if decision.tier == "control_units":
+        limit_bytes, there = _own_limit_bytes(problem)[:, None], jnp.ones_like(trains)
+    held = jnp.sum(decision.samples, axis=1)
+    whole = (held == problem.workload.batch) | ((held == 0) & ~jnp.any(there, axis=1))
+    power_limit_w = radio.d2e_power_max_w[:, None]
+    memory_bytes = client_memory_bytes(problem.workload, decision)
+    return {
+        "samples": jnp.any(~whole) | jnp.any(decision.samples < 0) | jnp.any(trains & ~there),
+        "d2e_share": _outside_simplex(decision.d2e_share.reshape(1, -1)),
+        "d2e_power": jnp.any(sends(decision) & _outside(decision.d2e_power_w, power_limit_w)),
+        "memory": jnp.any(_outside(memory_bytes, limit_bytes)),
+    }
+
+
+def is_feasible(problem: RoundProblem, decision: Decision | ClientDecision) -> Bool[Array, ""]:
+    """Whether a decision breaks no limit of :func:`violations`.
+
+    Args:
+      problem: of ``N`` clusters with ``K`` devices.
+      decision: for these clusters and devices.
+
+    Returns:
+      A boolean scalar.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> bool(jax.jit(cp.is_feasible)(problem, decision))
+      True
+    """
+    return ~jnp.any(jnp.stack(list(violations(problem, decision).values())))
+
+
+def _wrong_rows(problem: RoundProblem, segments: Int[Array, "N K"]) -> Bool[Array, " N"]:
+    """Clusters that cover not exactly ``L`` blocks, or sit out where they could run.
+
+    A segment above the workload's capacity is wrong, too.
+    """
+    covers = jnp.sum(segments, axis=1) == problem.workload.blocks
+    covers &= jnp.all(segments >= 0, axis=1)
+    if problem.workload.capacity is not None:
+        covers &= jnp.all(segments <= problem.workload.capacity, axis=1)
+    sits_out = jnp.all(segments == 0, axis=1)
+    return ~(covers | (sits_out & ~can_run(problem)))
+
+
+def _outside(value: Broadcast, limit: Broadcast) -> Bool[Array, "..."]:
+    """Where a value lies outside ``[0, limit]``."""
+    return (value < 0) | (value > limit * (1.0 + TOLERANCE))
+
+
+def _outside_simplex(share: Float[Array, "rows shares"]) -> Bool[Array, ""]:
+    """Whether a row has a negative share or sums to more than 1."""
+    return jnp.any(share < 0) | jnp.any(jnp.sum(share, axis=1) > 1.0 + TOLERANCE)

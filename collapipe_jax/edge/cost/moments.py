@@ -1,0 +1,83 @@
+"""Optimiser state that follows its blocks to other devices, docs/system-model.md, section 12.
+
+A device that gives blocks away sends their moments to its control unit before the round: at full
+power, on the whole D2D band, on which nothing else is on air then. With the blocks' weights they
+go on to the new devices. All of this is fixed with the partition but the rate of the last way.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Num
+
+from collapipe_jax.core.batch_axis import sum_nodes
+from collapipe_jax.edge.cost.constant_power import drawn_j
+from collapipe_jax.edge.cost.objective import unit_costs
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.shapes import PerCluster, PerDevice, PerNode
+from collapipe_jax.edge.cost.switching import switching_cost
+from collapipe_jax.edge.network.channel import d2d_sinr, narrowed_bit_time_s
+
+_ByDevice = Num[Array, "K *#any"]
+
+
+class Moments(NamedTuple):
+    """Optimiser state that changes its device before a round."""
+
+    taken_bits: PerDevice  # that a device gets from its control unit
+    return_s: PerCluster  # time in which devices send what they give away
+    return_j: PerNode  # energy of this, of senders and, on request, of the receiving control unit
+
+
+def changed_blocks(before: _ByDevice, segments: _ByDevice) -> tuple[_ByDevice, _ByDevice]:
+    """Blocks that every device takes over from others, and blocks that it gives away.
+
+    Blocks lie on the devices in the order of their index. A cluster that held nothing, or sits
+    out, changes nothing. Source: docs/system-model.md (36).
+    """
+    old_end, end = jnp.cumsum(before, axis=0), jnp.cumsum(segments, axis=0)
+    first = jnp.maximum(old_end - before, end - segments)
+    kept = jnp.maximum(jnp.minimum(old_end, end) - first, 0)
+    changes = jnp.any(before > 0, axis=0) & jnp.any(segments > 0, axis=0)
+    return jnp.where(changes, segments - kept, 0.0), jnp.where(changes, before - kept, 0.0)
+
+
+def moved_moments(problem: RoundProblem, segments: Num[Array, "K N *batch"]) -> Moments | None:
+    """Optimiser state that segments move; None where it is not counted.
+
+    What is behind a dead link is lost, and costs nothing. Source: docs/system-model.md (37).
+    """
+    switching, radio = problem.switching, problem.radio
+    if switching is None or switching.block_moment_bits is None:
+        return None
+    before = jnp.moveaxis(switching.segments, 1, 0)
+    taken, given = changed_blocks(before, segments)
+    gain = jnp.moveaxis(radio.d2d_gain, 0, 2)[1:, 0]
+    power_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1)[1:]
+    sinr = d2d_sinr(radio, power_w, gain, 1.0, 0.0)
+    sending_s = given * switching.block_moment_bits
+    sending_s = sending_s * narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
+    sending_s = jnp.where(jnp.isfinite(sending_s), sending_s, 0.0)
+    return_s, receive_power_w = sum_nodes(sending_s), problem.compute.receive_power_w
+    received_j = jnp.zeros_like(return_s)
+    if receive_power_w is not None:
+        received_j = drawn_j(receive_power_w, return_s)
+    sent_j = power_w / radio.amplifier_efficiency * sending_s
+    return Moments(
+        taken_bits=taken * switching.block_moment_bits,
+        return_s=return_s,
+        return_j=jnp.concatenate([received_j[None], sent_j]),
+    )
+
+
+def leaving_cost(
+    problem: RoundProblem, segments: Num[Array, "K N *batch"], moments: Moments | None
+) -> PerCluster:
+    """Cost of leaving the partition of the round before that shares and powers do not change.
+
+    It is the cost of switching, and energy of returned moments at the nodes' unit costs.
+    """
+    cost = switching_cost(problem.switching, segments, problem.workload.blocks)
+    if moments is None:
+        return cost
+    return cost + sum_nodes(unit_costs(problem).energy_per_j * moments.return_j)

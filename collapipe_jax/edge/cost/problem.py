@@ -1,0 +1,83 @@
+"""One round's problem: everything a policy may look at, and the cost depends on."""
+
+from jaxtyping import Array
+
+from collapipe_jax.core.quantity import Struct, part, positive, quantity
+from collapipe_jax.edge.cost.divergence import Learning
+from collapipe_jax.edge.cost.secure_exchange import SecureExchange
+from collapipe_jax.edge.cost.switching import Switching
+from collapipe_jax.edge.cost.workload import Workload
+from collapipe_jax.edge.network.channel import Radio
+from collapipe_jax.edge.network.devices import Compute
+
+
+class Control(Struct):
+    """Budgets, virtual queues and the trade-off between them. Source: docs/system-model.md (P1)."""
+
+    v: Array = quantity("weight of latency against the queues", "V")
+    reference_latency_s: Array = positive(
+        "reference latency, with which one `v` means the same on every network", "T_{ref}"
+    )
+    energy_budget_j: Array = positive(
+        "time-average energy budget of a node",
+        r"\bar E",
+        "NJ",
+        unit="J per round",
+        plausible=">= 1e-3 and <= 1e6",
+        slip="In kJ, mJ or Wh? Give J",
+    )
+    energy_queue: Array = quantity("effective queue of energy", "q", "NJ", unit="budgets")
+    divergence_target: Array = positive(
+        "time-average target of the divergence", r"\bar\Gamma", unit="squared gradient"
+    )
+    divergence_queue: Array = quantity("effective queue of divergence", "z", unit="targets")
+
+
+class RoundProblem(Struct):
+    """The network, the work and the queues of one round.
+
+    It is everything that a policy may look at. docs/reference/documents.md lists all numbers with
+    shapes and units.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> problem.clusters, problem.devices
+      (2, 3)
+      >>> problem.radio.d2e_gain.shape  # [N, K + 1], node 0 is the control unit
+      (2, 4)
+    """
+
+    workload: Workload = part("operations, bits and bytes of a round")
+    radio: Radio = part("the channel of this round")
+    compute: Compute = part("the devices of this round; one that is away has memory 0")
+    learning: Learning = part("constants of the convergence bound")
+    control: Control = part("budgets and queues")
+    switching: Switching | None = part(
+        "partition of the round before and the cost of leaving it; none by default", default=None
+    )
+
+    secure_aggregation: SecureExchange | None = part(
+        "what secure aggregation of the updates adds; none by default", default=None
+    )
+
+    @property
+    def seen(self) -> "RoundProblem":
+        """The problem as policies see it, without attempts that are only counted."""
+        if self.radio.retransmissions != "counted":
+            return self
+        return self.replace(radio=self.radio.replace(retransmissions="free"))
+
+    def with_energy_queue(self, queue: Array) -> "RoundProblem":
+        """The problem with another energy queue, in budgets ``[N, K + 1]``."""
+        return self.replace(control=self.control.replace(energy_queue=queue))
+
+    @property
+    def clusters(self) -> int:
+        """Number of clusters ``N``."""
+        return self.compute.memory_bytes.shape[-2]
+
+    @property
+    def devices(self) -> int:
+        """Devices of a cluster ``K``."""
+        return self.compute.memory_bytes.shape[-1]

@@ -1,0 +1,267 @@
+"""Where nodes are, and large-scale propagation between them: sight and shadowing."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, PRNGKeyArray
+
+from collapipe_jax.core.quantity import Struct, positive, quantity
+from collapipe_jax.core.units import db_to_linear
+from collapipe_jax.edge.network.path_loss import (
+    PATH_LOSS_LAWS,
+    SightLaw,
+    path_loss_db,
+    path_loss_law,
+)
+
+Positions = Float[Array, "N J 2"]
+"""Of all nodes; node 0 of a cluster is its control unit."""
+
+ORDERS = ("drawn", "tour")
+"""How devices of a cluster may be numbered."""
+
+
+class TopologyParams(Struct):
+    """Geometry of a cell with the base station at the origin."""
+
+    clusters: int = positive("number of clusters", "N", whole=True, static=True)
+    devices: int = positive(
+        "devices of a cluster, besides its control unit", "K", whole=True, static=True
+    )
+    order: str = quantity(
+        "order in which blocks go through the devices of a cluster: as `drawn`, or a `tour` from "
+        "the control unit on always to the nearest device left",
+        choices=ORDERS,
+        default="drawn",
+    )
+    cell_radius_m: Array = positive("radius of the disc of the control units")
+    cluster_radius_m: Array = positive("radius of the disc of a cluster's devices")
+    d2e_min_distance_m: Array = positive("least distance of a node to the base station")
+    d2d_min_distance_m: Array = positive("least distance between two nodes")
+
+
+def sample_topology(key: PRNGKeyArray, params: TopologyParams) -> Positions:
+    """Positions of all nodes.
+
+    Nodes keep the least distances to the base station and to their control unit.
+    """
+    centre_key, device_key = jax.random.split(key)
+    cell_m = params.d2e_min_distance_m, params.cell_radius_m
+    cluster_m = params.d2d_min_distance_m, params.cluster_radius_m
+    centre = _sample_disc(centre_key, (params.clusters, 1), *cell_m)
+    offset = _sample_disc(device_key, (params.clusters, params.devices), *cluster_m)
+    if params.order == "tour":
+        offset = jax.vmap(_nearest_first)(offset)
+    return jnp.concatenate([centre, centre + offset], axis=1)
+
+
+def _nearest_first(offset_m):
+    """Devices ``[K, 2]`` in the order of a walk to the nearest one left, from the origin."""
+
+    def walk(state, _):
+        here, left = state
+        distance = jnp.where(left, jnp.linalg.norm(offset_m - here[None], axis=1), jnp.inf)
+        nearest = jnp.argmin(distance)
+        return (offset_m[nearest], left.at[nearest].set(False)), offset_m[nearest]
+
+    start = jnp.zeros(2), jnp.ones(len(offset_m), bool)
+    return jax.lax.scan(walk, start, length=len(offset_m))[1]
+
+
+def _sample_disc(key, shape, inner_radius_m, outer_radius_m):
+    """Points ``[*shape, 2]``, uniform over the area between two radii."""
+    radius_key, angle_key = jax.random.split(key)
+    area = jax.random.uniform(radius_key, shape)
+    radius = jnp.sqrt(inner_radius_m**2 + area * (outer_radius_m**2 - inner_radius_m**2))
+    angle = 2 * jnp.pi * jax.random.uniform(angle_key, shape)
+    return radius[..., None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)
+
+
+def d2e_distance_m(position_m: Positions, params: TopologyParams) -> Float[Array, "N J"]:
+    """Distance of every node to the base station, with its lower limit."""
+    return jnp.maximum(jnp.linalg.norm(position_m, axis=-1), params.d2e_min_distance_m)
+
+
+def node_distance_m(position_m: Positions, params: TopologyParams) -> Float[Array, "N*J N*J"]:
+    """Distance between every two nodes in row-major order, with its lower limit.
+
+    The diagonal has it too: no message goes from a node to itself.
+    """
+    flat = position_m.reshape(-1, 2)
+    difference = flat[:, None, :] - flat[None, :, :]
+    # The square root has no derivative at zero, so the floor is applied to the square.
+    square = jnp.maximum(jnp.sum(difference**2, axis=-1), params.d2d_min_distance_m**2)
+    return jnp.sqrt(square)
+
+
+_NUGGET = 1e-4  # two nodes in one place would make a covariance singular in float32
+
+
+class PropagationParams(Struct):
+    """Path loss and log-normal shadowing of both kinds of link."""
+
+    d2e_path_loss: str = quantity(
+        "path-loss law of the D2E links", choices=PATH_LOSS_LAWS, own=True
+    )
+    d2d_path_loss: str = quantity(
+        "path-loss law of the D2D links", choices=PATH_LOSS_LAWS, own=True
+    )
+    d2e_shadowing_db: Array = quantity("standard deviation of the shadowing of D2E links")
+    d2d_shadowing_db: Array = quantity("standard deviation of the shadowing of D2D links")
+    d2e_decorrelation_distance_m: Array = positive(
+        "distance between two nodes over which their shadowing to the base station decorrelates",
+        "d_{corr}",
+    )
+    d2d_decorrelation_distance_m: Array = positive(
+        "distance that both ends walk together over which the shadowing of a D2D link decorrelates",
+        "d_{corr}",
+    )
+
+
+class Shadowing(NamedTuple):
+    """Shadowing of all links, and whether they are in sight; between nodes both are reciprocal."""
+
+    d2e_db: Float[Array, "N J"]
+    node_db: Float[Array, "N*J N*J"]
+    d2e_sight: Float[Array, "N J"] | None = None  # standard normals, of a :class:`SightLaw`
+    node_sight: Float[Array, "N*J N*J"] | None = None
+
+
+class LargeScaleGain(NamedTuple):
+    """Mean power gains of all links before fading; between nodes reciprocal, sender first."""
+
+    d2e: Float[Array, "N J"]
+    node: Float[Array, "N J N J"]
+
+
+def sample_shadowing(
+    key: PRNGKeyArray, position_m: Positions, topology: TopologyParams, params: PropagationParams
+) -> Shadowing:
+    """Log-normal shadowing of all links, and their sight variables if the path loss has any.
+
+    Links to the base station have correlation ``exp(-d / d_corr)`` at distance ``d`` of their
+    nodes. Links between nodes are independent of each other and the same in both directions.
+    Sight variables are independent of all else.
+    """
+    d2e_key, node_key = jax.random.split(key)
+    between_m = node_distance_m(position_m, topology)
+    d2e = _correlated_normal(d2e_key, between_m, params.d2e_decorrelation_distance_m)
+    node = symmetric(jax.random.normal(node_key, between_m.shape))
+    return Shadowing(
+        d2e_db=params.d2e_shadowing_db * d2e.reshape(position_m.shape[:2]),
+        node_db=params.d2d_shadowing_db * node,
+        **_sample_sight(key, position_m, params),
+    )
+
+
+def _sample_sight(key, position_m, params):
+    """Standard normals of the links whose path loss has sight, by name of :class:`Shadowing`."""
+    # Further keys: those of the shadowing do not depend on the law.
+    d2e_key, node_key = jax.random.fold_in(key, 2), jax.random.fold_in(key, 3)
+    shape, count = position_m.shape[:2], position_m.shape[0] * position_m.shape[1]
+    sight = {}
+    if isinstance(path_loss_law(params.d2e_path_loss), SightLaw):
+        sight["d2e_sight"] = jax.random.normal(d2e_key, shape)
+    if isinstance(path_loss_law(params.d2d_path_loss), SightLaw):
+        sight["node_sight"] = symmetric(jax.random.normal(node_key, (count, count)))
+    return sight
+
+
+def step_shadowing(
+    key: PRNGKeyArray,
+    before: Shadowing,
+    position_m: Positions,
+    moved_m: Positions,
+    params: PropagationParams,
+) -> Shadowing:
+    """Shadowing after nodes have moved; its law is stationary.
+
+    A link to the base station whose node moves by ``d`` keeps the correlation
+    ``exp(-d / d_corr)`` (Gudmundson 1991), and so do two nodes at distance ``d``. For a link
+    between nodes ``d`` is the sum of what both ends move. A link whose ends stand still keeps
+    its shadowing. Sight variables decorrelate in the same way, over the same distances, but
+    each link on its own. ``before`` and ``position_m`` are those before the displacement
+    ``moved_m``.
+    """
+    d2e_key, node_key = jax.random.split(key)
+    from_m, moved_m = position_m.reshape(-1, 2), moved_m.reshape(-1, 2)
+    stood = jnp.all(moved_m == 0, axis=-1)
+    old = before.d2e_db.reshape(-1)
+    mean, factor = _field_given(old, from_m, from_m + moved_m, params.d2e_decorrelation_distance_m)
+    d2e = mean + params.d2e_shadowing_db * (factor @ jax.random.normal(d2e_key, old.shape))
+    distance_m = jnp.linalg.norm(moved_m, axis=-1)
+    ways = (distance_m[:, None] + distance_m[None, :]) / params.d2d_decorrelation_distance_m
+    fresh = params.d2d_shadowing_db * symmetric(jax.random.normal(node_key, ways.shape))
+    sight = _sample_sight(key, position_m, params)
+    if before.d2e_sight is not None:
+        way = distance_m.reshape(before.d2e_sight.shape) / params.d2e_decorrelation_distance_m
+        sight["d2e_sight"] = _decorrelated(before.d2e_sight, way, sight["d2e_sight"])
+    if before.node_sight is not None:
+        sight["node_sight"] = _decorrelated(before.node_sight, ways, sight["node_sight"])
+    return Shadowing(
+        d2e_db=jnp.where(stood, old, d2e).reshape(before.d2e_db.shape),
+        node_db=_decorrelated(before.node_db, ways, fresh),
+        **sight,
+    )
+
+
+def _decorrelated(before, way, fresh):
+    """Normal values after a way in units of their decorrelation distance (Gudmundson 1991)."""
+    return jnp.exp(-way) * before + jnp.sqrt(-jnp.expm1(-2.0 * way)) * fresh
+
+
+def large_scale_gain(
+    position_m: Positions, shadowing: Shadowing, topology: TopologyParams, params: PropagationParams
+) -> LargeScaleGain:
+    """Path loss with shadowing, as linear gains."""
+    shape = position_m.shape[:2]
+    d2e_m, between_m = d2e_distance_m(position_m, topology), node_distance_m(position_m, topology)
+    d2e_loss_db = path_loss_db(params.d2e_path_loss, d2e_m, shadowing.d2e_sight)
+    node_loss_db = path_loss_db(params.d2d_path_loss, between_m, shadowing.node_sight)
+    d2e_db, node_db = -d2e_loss_db + shadowing.d2e_db, -node_loss_db + shadowing.node_db
+    return LargeScaleGain(
+        d2e=db_to_linear(d2e_db), node=db_to_linear(node_db).reshape(*shape, *shape)
+    )
+
+
+def symmetric(matrix: Float[Array, "A A *any"]) -> Float[Array, "A A *any"]:
+    """The matrix whose lower half is the mirror of the upper half."""
+    upper = jnp.triu(jnp.ones(matrix.shape[:2], bool))
+    upper = upper.reshape(upper.shape + (1,) * (matrix.ndim - 2))
+    return jnp.where(upper, matrix, jnp.swapaxes(matrix, 0, 1))
+
+
+def _correlated_normal(key, distance_m, decorrelation_m):
+    """Standard normals ``[A]`` with covariance ``exp(-distance / decorrelation)``."""
+    size = distance_m.shape[0]
+    off_diagonal = jnp.where(jnp.eye(size, dtype=bool), 0.0, distance_m)
+    covariance = jnp.exp(-off_diagonal / decorrelation_m)
+    factor = jnp.linalg.cholesky(covariance + _NUGGET * jnp.eye(size))
+    return factor @ jax.random.normal(key, (size,)) / jnp.sqrt(1.0 + _NUGGET)
+
+
+def _field_given(field, from_m, to_m, decorrelation_m):
+    """Conditional law of a field of covariance ``exp(-distance / decorrelation)``.
+
+    Conditioning keeps correlations: nodes that are close, or move to where another was, have
+    nearly the same shadowing.
+
+    Returns:
+      At points ``to_m [A, 2]`` the mean ``[A]`` and, for unit variance of the field ``[A]`` at
+      ``from_m``, a factor ``[A, A]`` of the covariance.
+    """
+
+    def covariance(a, b):
+        return jnp.exp(-jnp.linalg.norm(a[:, None] - b[None], axis=-1) / decorrelation_m)
+
+    nugget = _NUGGET * jnp.eye(field.shape[0])
+    factor = jnp.linalg.cholesky(covariance(from_m, from_m) + nugget)
+    cross = jax.scipy.linalg.solve_triangular(factor, covariance(from_m, to_m), lower=True)
+    white = jax.scipy.linalg.solve_triangular(factor, field, lower=True)
+    # An accelerator's shorter products could make the difference indefinite.
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    residual = covariance(to_m, to_m) + nugget - product(cross.T, cross)
+    return product(cross.T, white), jnp.linalg.cholesky(residual) / jnp.sqrt(1.0 + _NUGGET)

@@ -1,0 +1,239 @@
+"""DSSRA: dynamic segment scheduling and resource allocation, one round of drift plus penalty.
+
+Two steps alternate: shares and powers of some candidate partitions are optimised, all clusters
+together, and other partitions are proposed around the best candidate, the incumbent; the last are
+its neighbours. It stays a candidate, so the objective does not rise after the first turn, which
+counts energy differently. The best of several such searches is kept, or the static pipeline if
+none is better. docs/dssra.md derives all.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from collapipe_jax.core.batch_axis import batch_last, improve_in_chunks, in_chunks
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.fixed_partition import fix_partition
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.static_pipeline import static_pipelines
+from collapipe_jax.edge.solver.allocate import Solution, certified
+from collapipe_jax.edge.solver.candidates import (
+    Candidates,
+    repeat,
+    starting_candidates,
+    with_candidate_axis,
+    with_last,
+)
+from collapipe_jax.edge.solver.fixed_allocation import (
+    best_micro_batches,
+    best_segments,
+    nan_to_inf,
+)
+from collapipe_jax.edge.solver.hysteresis import apply_hysteresis, previous_partition
+from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
+from collapipe_jax.edge.solver.linked_devices import has_useless_link, linked_devices
+from collapipe_jax.edge.solver.variables import to_allocation, to_logs
+
+DEFAULT_SEARCH = SearchConfig()
+
+
+class _Search(NamedTuple):
+    """A search from static pipelines, or one look at neighbours of the best answer."""
+
+    linked: int | None  # which set of :func:`linked_devices` it starts on; all devices if None
+    micro_batches: int | None  # of the static pipeline there; as given if None
+    queue_scales: tuple[float, float] = (1.0, 1.0)
+    """Of the energy queue, in the first turn and from then until neighbours are looked at."""
+    cluster_steps: int = 10  # at least
+
+
+_STARTS = (
+    # Low powers at first: under strong interference the clusters' partitions depend on each other.
+    _Search(None, None, queue_scales=(5.0, 1.0), cluster_steps=0),
+    _Search(0, 32, queue_scales=(5.0, 1.0)),
+    _Search(0, 8, queue_scales=(0.0, 1.0)),
+    _Search(1, 8, queue_scales=(5.0, 1.0)),
+    _Search(0, 8, queue_scales=(1.0, 1.0)),
+)
+MOST_STARTS = len(_STARTS)
+_LOOKS = _Search(None, None), _Search(None, None, cluster_steps=50)
+_SEARCHES = (*_STARTS, *_LOOKS)
+_FIRST_LOOK = MOST_STARTS
+_DEVICES = 20
+"""Devices times starts, at most: smaller networks get more starts in a similar time."""
+
+
+class _Best(NamedTuple):
+    """The best decision so far."""
+
+    candidate: Candidates  # without the axis of candidates
+    objective: Array  # ``[R]``
+    moved: Array  # whether the last look at neighbours changed its partition, ``[R]``
+
+
+def dssra(
+    problem: RoundProblem, micro_batches: int = 8, config: SearchConfig = DEFAULT_SEARCH
+) -> Solution:
+    """Decide a round by drift plus penalty.
+
+    Args:
+      problem: one round of one network; ``jax.vmap`` over problems is the fast way.
+      micro_batches: of the static pipeline to start from.
+      config: how much to search.
+
+    Returns:
+      A feasible decision, its objective, and a certificate of its shares and powers. The
+      objective is at most that of this static pipeline, unless hysteresis keeps the
+      partition before. No gradient flows through it: that of the objective at the decision
+      held constant is the gradient of the optimum (envelope theorem).
+
+    Raises:
+      InputError: if ``config.starts`` is not from 1 to :data:`MOST_STARTS`.
+    """
+    if not 1 <= config.starts <= MOST_STARTS:
+        raise InputError("starts", config.starts, "no such number", f"Take 1 to {MOST_STARTS}")
+
+    def solve(problem):
+        best = _search(problem, micro_batches, config)
+        return in_chunks(finish, times=config.candidates)(problem, best)
+
+    def finish(problem, best):
+        best, fixed, evaluation = optimise(
+            problem, with_candidate_axis(best), config.allocation_steps[-1]
+        )
+        found = certified(fixed, best.segments, best.micro_batches, best.logs, evaluation)
+        if problem.switching is None:
+            return found
+        before = _previous_partition(problem, micro_batches)
+        return apply_hysteresis(problem, before, found, sum(config.allocation_steps))
+
+    return batch_last(solve, whole=True)(jax.lax.stop_gradient(problem))
+
+
+def _search(problem: RoundProblem, micro_batches: int, config: SearchConfig) -> Candidates:
+    """The best of the static pipeline and all searches, by one loop that is compiled once.
+
+    Small networks, and those with links that carry next to nothing, start several times and look at
+    neighbours of the best answer twice. Others start once, and look at neighbours again if the
+    last look changed their partition.
+    """
+    starts = in_chunks(functools.partial(number_of_starts, least=config.starts))(problem)
+
+    def search(state):
+        number, best = state
+
+        def improve(problem, best):
+            return _search_once(problem, number, best, micro_batches, config)
+
+        looks_again = (starts > 1) | ((number == _FIRST_LOOK) & best.moved)
+        needed = jnp.where(number < _FIRST_LOOK, number < starts, looks_again)
+        best = improve_in_chunks(improve, needed, problem, best)
+        return number + 1, best
+
+    def start(problem):
+        static = static_pipelines(problem, micro_batches)
+        candidate = jax.tree.map(
+            lambda leaf: leaf[..., 0, :], starting_candidates(problem, static, 1)
+        )
+        objective = nan_to_inf(jax.vmap(evaluate, -1, -1)(problem, static).objective)
+        return _Best(candidate, objective, moved=jnp.zeros(objective.shape, bool))
+
+    state = jnp.zeros((), int), in_chunks(start)(problem)
+    return jax.lax.while_loop(lambda state: state[0] < len(_SEARCHES), search, state)[1].candidate
+
+
+def number_of_starts(problem: RoundProblem, least: int = 1) -> Array:
+    """How many static pipelines to start from; with batch axis ``[R]``."""
+    present = jnp.sum(problem.compute.memory_bytes > 0, axis=(0, 1))
+    starts = jnp.clip(_DEVICES // jnp.maximum(present, 1), least, MOST_STARTS)
+    return jnp.where(has_useless_link(problem), MOST_STARTS, starts)
+
+
+def _search_once(
+    problem: RoundProblem, number: Array, best: _Best, micro_batches: int, config: SearchConfig
+) -> _Best:
+    """The answer of one of the searches, if it is better."""
+    column = {name: jnp.array(_column(name, micro_batches))[number] for name in _Search._fields}
+    least = jnp.maximum(config.cluster_steps, column["cluster_steps"])
+    config = config._replace(cluster_steps=least)
+    steps = jnp.array(config.allocation_steps[:-1])
+    looks, last = number >= _FIRST_LOOK, len(steps) - 1
+    # A later start is compared with answers that are optimised already.
+    steps = steps.at[last].multiply(jnp.where((number > 0) & ~looks, 2, 1))
+    queue = problem.control.energy_queue
+
+    def start():
+        static = _static_pipeline(problem, column["linked"], column["micro_batches"])
+        candidates = starting_candidates(problem, static, config.candidates)
+        return jax.lax.cond(number == 0, lambda: with_other(candidates, static), lambda: candidates)
+
+    def with_other(candidates, static):
+        if problem.switching is None:
+            other = _best_partition(problem, static)
+        else:
+            other = _previous_partition(problem, micro_batches)
+        return with_last(candidates, starting_candidates(problem, other, 1))
+
+    def take_turn(turn, state):
+        candidates, before = state
+        nearby = turn >= last - 1
+        scale = column["queue_scales"][jnp.minimum(turn, 1)]
+        scaled = problem.with_energy_queue(jnp.where(nearby, 1.0, scale) * queue)
+        # A look starts from what is optimised already.
+        found = optimise(scaled, candidates, jnp.where(looks & (turn < last), 0, steps[turn]))
+        candidates = jax.lax.cond(
+            turn < last,
+            lambda: propose_partitions(scaled, found, config, nearby=nearby),
+            lambda: candidates,
+        )
+        moved = ~_same_partition(found.candidate, before.candidate)
+        return candidates, _Best(found.candidate, found.evaluation.objective, moved)
+
+    candidates = jax.lax.cond(looks, lambda: repeat(best.candidate, config.candidates), start)
+    first = jnp.where(looks, last - 1, 0)
+    _, found = jax.lax.fori_loop(first, last + 1, take_turn, (candidates, best))
+    better = found.objective < best.objective
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
+
+
+def _column(name: str, micro_batches: int) -> list:
+    """One field of all searches, as numbers."""
+    default = {"linked": -1, "micro_batches": micro_batches}
+    values = (getattr(search, name) for search in _SEARCHES)
+    return [default[name] if value is None else value for value in values]
+
+
+def _static_pipeline(problem: RoundProblem, linked: Array, micro_batches: Array) -> Decision:
+    """That on one of the sets of :func:`linked_devices`, or on all devices if ``linked < 0``."""
+    memory_bytes = problem.compute.memory_bytes
+    used = jax.lax.cond(
+        linked < 0,
+        lambda: jnp.ones(memory_bytes.shape, bool),
+        lambda: linked_devices(problem)[linked],
+    )
+    compute = problem.compute.replace(memory_bytes=memory_bytes * used)
+    return static_pipelines(problem.replace(compute=compute), micro_batches)
+
+
+def _previous_partition(problem: RoundProblem, micro_batches: int) -> Decision:
+    return previous_partition(problem, static_pipelines(problem, micro_batches))
+
+
+def _same_partition(one: Candidates, other: Candidates) -> Array:
+    """Whether all clusters have the same segments and micro-batches, ``[R]``."""
+    segments = jnp.all(one.segments == other.segments, axis=(0, 1))
+    return segments & jnp.all(one.micro_batches == other.micro_batches, axis=0)
+
+
+def _best_partition(problem: RoundProblem, start: Decision) -> Decision:
+    """The start with its best segments, then micro-batches, for its own shares and powers."""
+    fixed = fix_partition(problem, start.segments, start.micro_batches)
+    allocation = to_allocation(fixed, to_logs(fixed, start))
+    segments = best_segments(problem, start.segments, start.micro_batches, allocation)
+    count = best_micro_batches(problem, segments, start.micro_batches, allocation)
+    return start.replace(segments=segments, micro_batches=count)

@@ -1,0 +1,181 @@
+"""All policies by name, behind one signature."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import Array
+
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.plugins import find
+from collapipe_jax.edge.cost.decision import ClientDecision, Decision
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+from collapipe_jax.edge.policies.alternating import KNOBS, alternating
+from collapipe_jax.edge.policies.best_micro_batches import at_best_micro_batches
+from collapipe_jax.edge.policies.client_policies import (
+    control_unit_fl,
+    hierarchical_fl,
+    splitfed,
+    vanilla_fl,
+)
+from collapipe_jax.edge.policies.dssra import dssra
+from collapipe_jax.edge.policies.greedy import greedy
+from collapipe_jax.edge.policies.random_policy import random_policy
+from collapipe_jax.edge.policies.sit_out import within_deadline
+from collapipe_jax.edge.policies.titanic import titanic
+
+Policy = Callable[[Array, RoundProblem], Decision | ClientDecision]
+"""``policy(key, problem) -> decision``: pure and jittable, on every network."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyEntry:
+    """A policy of the registry, or one's own.
+
+    A plain function of the problem needs no entry. An entry says what else it takes.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> from collapipe_jax.edge.cost.static_pipeline import static_pipeline
+      >>> entry = cp.PolicyEntry(static_pipeline, options=("micro_batches",))
+      >>> entry.random, entry.by_clients
+      (False, False)
+
+    Attributes:
+      decide: ``decide(problem, **options)``, or ``decide(key, problem, **options)`` if random.
+      options: names of the options of :func:`make_policy` that it takes.
+      random: whether it takes a random key.
+      by_clients: whether clients train copies of the model, not clusters a pipeline.
+      by_control_units: whether these clients are the control units, not the devices.
+      averages_in_clusters: whether control units average the copies of their devices.
+    """
+
+    decide: Callable[..., Decision | ClientDecision]
+    options: tuple[str, ...] = ()
+    random: bool = False
+    by_clients: bool = False
+    by_control_units: bool = False
+    averages_in_clusters: bool = False
+
+
+_WHOLE_MODELS = ("shares", "accumulation", "broadcast", "deadline")
+POLICIES: dict[str, PolicyEntry] = {
+    "dssra": PolicyEntry(
+        lambda problem, micro_batches: dssra(problem, micro_batches).decision, ("micro_batches",)
+    ),
+    "greedy": PolicyEntry(
+        lambda problem, micro_batches: greedy(problem, micro_batches).decision, ("micro_batches",)
+    ),
+    "alternating": PolicyEntry(
+        lambda problem, micro_batches, decides: (
+            alternating(problem, micro_batches, decides).decision
+        ),
+        ("micro_batches", "decides"),
+    ),
+    "static_pipeline": PolicyEntry(
+        within_deadline(at_best_micro_batches(static_pipeline)),
+        ("micro_batches", "best_micro_batches", "deadline"),
+    ),
+    "titanic": PolicyEntry(
+        within_deadline(functools.partial(titanic, micro_batches=1)), ("partitions", "deadline")
+    ),
+    "titanic_pipelined": PolicyEntry(
+        within_deadline(at_best_micro_batches(titanic)),
+        ("micro_batches", "best_micro_batches", "partitions", "deadline"),
+    ),
+    "random": PolicyEntry(within_deadline(random_policy), ("deadline",), random=True),
+    "vanilla_fl": PolicyEntry(vanilla_fl, _WHOLE_MODELS, by_clients=True),
+    "splitfed": PolicyEntry(splitfed, ("cut", "shares", "broadcast", "deadline"), by_clients=True),
+    "control_unit_fl": PolicyEntry(
+        control_unit_fl, _WHOLE_MODELS, by_clients=True, by_control_units=True
+    ),
+    "hierarchical_fl": PolicyEntry(
+        hierarchical_fl, _WHOLE_MODELS, by_clients=True, averages_in_clusters=True
+    ),
+}
+"""Policies by name; a new one is one entry."""
+
+
+def make_policy(
+    name: str,
+    micro_batches: int = 8,
+    partitions: int = 3,
+    *,
+    best_micro_batches: bool = False,
+    decides: Sequence[str] = KNOBS,
+    cut: str = "half",
+    shares: str = "min_max",
+    accumulation: int = 1,
+    broadcast: bool = True,
+    deadline: float = 0.0,
+) -> Policy:
+    """A policy by name; the same object for all values of options that it does not take.
+
+    Args:
+      name: of the registry, or ``package.module:name`` of one's own.
+      micro_batches: of policies that fix them; policies that optimise them start from it.
+      partitions: of ``titanic``.
+      best_micro_batches: ``static_pipeline`` and ``titanic_pipelined`` take, in every round, the
+        allowed number with the least latency instead.
+      decides: knobs that ``alternating`` optimises; the others are the static pipeline's.
+      cut: blocks on a client of ``splitfed``: ``half`` of them, the ``best``, or a number as
+        text.
+      shares: of the D2E band among clients, ``min_max`` or ``equal``.
+      accumulation: pieces of a client's part of a mini-batch, of whole models.
+      broadcast: send parameters to all clients in one transmission.
+      deadline: after which a policy that ignores the channel leaves a cluster or client out of
+        the round, in reference latencies; 0 is off.
+
+    Returns:
+      ``policy(key, problem) -> decision``, a pure function that can be jitted.
+
+    Raises:
+      InputError: if there is no such policy.
+
+    Example:
+      >>> import jax
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> policy = cp.make_policy("static_pipeline", micro_batches=4)
+      >>> print(jax.jit(policy)(jax.random.key(0), problem).segments)
+      [[2 2 2]
+       [2 2 2]]
+    """
+    entry = policy_entry(name)
+    options = {
+        "micro_batches": micro_batches,
+        "partitions": partitions,
+        "best_micro_batches": best_micro_batches,
+        "decides": tuple(decides),
+        "cut": cut,
+        "shares": shares,
+        "accumulation": accumulation,
+        "broadcast": broadcast,
+        "deadline": deadline,
+    }
+    return _policy(entry, **{option: options[option] for option in entry.options})
+
+
+def policy_entry(name: str) -> PolicyEntry:
+    """Entry of a policy of the registry, or of one's own as ``package.module:name``.
+
+    One's own is a function ``decide(problem)``, or a :class:`PolicyEntry`.
+
+    Raises:
+      InputError: if there is no such policy.
+    """
+    found = find("policy.name", name, POLICIES)
+    if not callable(found) and not isinstance(found, PolicyEntry):
+        remedy = "Name a function of the problem, or a PolicyEntry"
+        raise InputError("policy.name", name, f"it is a {type(found).__name__}", remedy)
+    return found if isinstance(found, PolicyEntry) else PolicyEntry(found)
+
+
+@functools.cache
+def _policy(entry: PolicyEntry, **options: Any) -> Policy:
+    """The same object for the same arguments, so that it is compiled once."""
+    if entry.random:
+        return lambda key, problem: entry.decide(key, problem.seen, **options)
+    return lambda key, problem: entry.decide(problem.seen, **options)

@@ -1,0 +1,280 @@
+"""Active sets of a cluster, with powers, ranked by an estimate of their cost.
+
+The sets of active devices worth trying are many, and each needs powers. A node's power
+matters to the messages that it sends, whatever the other powers of its cluster are. So every
+node takes the cheapest of a few powers by itself. This ranking rests on approximations that
+nothing else makes: shares are equal, blocks are split at will, and losses are charged at an
+expected hazard. The sets that it selects are then costed as they are
+(:mod:`cluster_search`).
+
+Arrays have nodes first, clusters next, then the sets ``A`` and the batch ``R``. A problem or
+coupling for them has 1 in place of ``A``.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float
+
+from collapipe_jax.core.batch_axis import fusion_barrier, sum_nodes
+from collapipe_jax.edge.cost.chain import from_previous_active, gain_to_next
+from collapipe_jax.edge.cost.computing import computing_energy_j, pass_times
+from collapipe_jax.edge.cost.decision import Allocation
+from collapipe_jax.edge.cost.divergence import cluster_divergence, participating_weight
+from collapipe_jax.edge.cost.link_quality import d2e_hazard
+from collapipe_jax.edge.cost.objective import unit_costs
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.network.channel import (
+    d2d_sinr,
+    downlink_sinr,
+    narrowed_bit_time_s,
+    transport_block_hazard,
+    uplink_sinr,
+)
+from collapipe_jax.edge.solver.fill import balanced_time_s
+from collapipe_jax.edge.solver.smooth_objective import Coupling
+
+LEVELS = (1.0, 0.25, 0.06, 0.015, 0.001)
+"""Powers to choose from, over the largest."""
+_ALL_SUBSETS_UP_TO = 5
+_BOTTLENECK_PART = 0.5
+"""Part of the bottleneck that hops are taken to be while it is unknown."""
+_EXPECTED_HAZARD = 1.0
+_LARGEST_EXPECTED_HAZARD = 4.0
+"""Hazard at which losses are charged while powers and shares are chosen, and its limit."""
+_DEAD_LINK = 1e30
+"""Cost of a block over a link that moves nothing. No block costs nothing there."""
+
+
+class NodeCosts(NamedTuple):
+    """Costs of nodes, whatever set is active: parameters take the whole band."""
+
+    max_power_w: Array  # ``[J, N, 1, R]``
+    energy_per_j: Array  # unit cost of a node's energy, likewise
+    receive_per_s: Array | None  # cost of a second that the node receives, if it has power for it
+    interference_per_w: Array  # cost of a watt of a node on other clusters, likewise
+    block_energy: Array  # cost of the energy to compute a block, ``[K, N, 1, R]``
+    collect_s: Array  # time to move a block from a device, by level, ``[levels, J, N, 1, R]``
+    distribute_s: Array  # and to it, likewise
+
+
+class ActiveSets(NamedTuple):
+    """Active sets, and the messages of their nodes at every power, shares being equal."""
+
+    active: Array  # ``[J, N, A, R]``
+    full_sinr: Array  # of a hop's messages on the whole band, 1 where idle, ``[2, J, N, A, R]``
+    bit_s: Array  # time of a bit of both messages of a node, ``[levels, J, N, A, R]``
+    hazard: Array  # of a transport block of both, likewise
+
+
+class StepCosts(NamedTuple):
+    """What a number of micro-batches makes of a local step, ``[N, 1, R]`` unless said."""
+
+    micro_batches: Array  # the number, ``[1, R]``
+    bits: Array  # of a micro-batch on a hop, ``[1, R]``
+    waits: Array  # how often a round waits for the longest stages, ``[1, R]``
+    block_s: Array  # forward pass of a block on a device, ``[K, N, 1, R]``
+    latency_per_s: Array  # between a cluster's own cost of a second and that of the round
+    excess: Array  # cost of the excess inverse survival of a micro-batch
+    d2e_hazard: Array  # of the D2E messages of a micro-batch
+
+
+class RankedSets(NamedTuple):
+    """Active sets with powers."""
+
+    active: Array  # ``[J, N, A, R]``
+    full_sinr: Array  # as in :class:`ActiveSets`
+    power: Array  # over its maximum, ``[J, N, A, R]``
+    balanced_s: Array  # forward time of every device with blocks split at will, ``[N, A, R]``
+    cost: Array  # estimated, of what differs between sets, likewise
+
+
+def candidate_sets(preference: Float[Array, "orders K N R"]) -> Bool[Array, "K N A R"]:
+    """Sets of active devices worth trying.
+
+    All subsets of few devices; of many, those that take the best devices first, by each
+    of several orders of preference, the least first. None is empty.
+    """
+    orders, devices, *shape = preference.shape
+    if devices <= _ALL_SUBSETS_UP_TO:
+        subsets = np.array(list(itertools.product((False, True), repeat=devices))[1:])
+        return jnp.broadcast_to(
+            subsets.T[:, None, :, None], (devices, shape[0], len(subsets), shape[1])
+        )
+    rank = jnp.argsort(jnp.argsort(preference, axis=1), axis=1)
+    sizes = jnp.arange(1, devices + 1).reshape(1, -1, 1, 1, 1)
+    sets = (rank[:, None] < sizes).reshape(orders * devices, devices, *shape)
+    return jnp.moveaxis(sets, 0, 2)
+
+
+def node_costs(problem: RoundProblem, coupling: Coupling) -> NodeCosts:
+    """Costs of nodes, whichever set is active."""
+    radio, work = problem.radio, problem.workload
+    gain = jnp.moveaxis(radio.d2d_gain, 0, 2)
+    max_power_w, received_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1), coupling.interference_w
+    per_j, receive_per_s = unit_costs(problem).energy_per_j, None
+    if problem.compute.receive_power_w is not None:
+        receive_per_s = per_j * problem.compute.receive_power_w
+    joules_per_flop = jnp.swapaxes(problem.compute.joules_per_flop, 0, 1)[1:]
+
+    def block_s(power_w, gain, received_w):
+        sinr = d2d_sinr(radio, _levels() * power_w, gain, jnp.ones(()), received_w)
+        return work.block_param_bits * narrowed_bit_time_s(radio, radio.d2d_bandwidth_hz, sinr)
+
+    return NodeCosts(
+        max_power_w=max_power_w,
+        energy_per_j=per_j / radio.amplifier_efficiency,
+        receive_per_s=receive_per_s,
+        interference_per_w=coupling.interference_cost_per_w,
+        block_energy=per_j[1:] * computing_energy_j(work, work.block_flops, joules_per_flop),
+        collect_s=block_s(max_power_w, gain[:, 0], received_w[0]),
+        distribute_s=block_s(max_power_w[0], gain[0], received_w),
+    )
+
+
+def _levels() -> Array:
+    """:data:`LEVELS` before the axes of nodes, clusters, sets and the batch."""
+    return jnp.array(LEVELS).reshape(-1, 1, 1, 1, 1)
+
+
+def active_sets(
+    problem: RoundProblem, coupling: Coupling, nodes: NodeCosts, members: Array
+) -> ActiveSets:
+    """Messages of every set at every power, shares being equal."""
+    radio, received_w = problem.radio, coupling.interference_w
+    active = jnp.concatenate([jnp.ones_like(members[:1]), members])
+    gain, one = jnp.moveaxis(radio.d2d_gain, 0, 2), jnp.ones(())
+    full = d2d_sinr(radio, nodes.max_power_w[:, None], gain, one, received_w[None])
+    backward = jnp.swapaxes(full, 0, 1)
+    both = jnp.stack([gain_to_next(full, active), gain_to_next(backward, active)])
+    full_sinr = jnp.where(active, both, 1.0)  # a dead link of an idle node is no link
+    senders = sum_nodes(active.astype(full_sinr.dtype))
+    share_hz = radio.d2d_bandwidth_hz / senders
+
+    # A node sends forward to the next one, and backward to the one before.
+    own = full_sinr[0] * senders, from_previous_active(full_sinr[1], active) * senders
+    to_next, to_previous = fusion_barrier(own)
+
+    def of_both(number):
+        both = number(_levels() * to_next) + number(_levels() * to_previous)
+        return jnp.where(active, both, 0.0)
+
+    return ActiveSets(
+        active=active,
+        full_sinr=full_sinr,
+        bit_s=of_both(lambda sinr: narrowed_bit_time_s(radio, share_hz, sinr)),
+        hazard=of_both(lambda sinr: transport_block_hazard(radio, sinr)),
+    )
+
+
+def step_costs(
+    problem: RoundProblem,
+    coupling: Coupling,
+    allocation: Allocation,
+    can_run: Array,
+    micro_batches: Array,
+) -> StepCosts:
+    """Costs of a local step for a number of micro-batches.
+
+    Args:
+      problem: one round.
+      coupling: cost of a cluster's latency.
+      allocation: its D2E shares and powers are used, ``[N, 1, R]``.
+      can_run: clusters that can hold the encoder, ``[N, 1, R]``.
+      micro_batches: ``[1, R]``.
+    """
+    work, radio, learning = problem.workload, problem.radio, problem.learning
+    samples, costs = work.batch / micro_batches, unit_costs(problem)
+    weight = participating_weight(learning.cluster_weight, can_run)
+    divergence = cluster_divergence(learning, weight, work.batch, micro_batches)
+    gain = radio.d2e_gain[:, 0]
+    up_sinr = uplink_sinr(radio, allocation.d2e_power, gain, allocation.d2e_share)
+    return StepCosts(
+        micro_batches=micro_batches,
+        bits=samples * work.activation_bits,
+        waits=work.local_steps * (micro_batches - 1.0),
+        block_s=pass_times(problem, micro_batches).block_s,
+        latency_per_s=0.5 * (costs.latency_per_s + coupling.latency_cost_per_s),
+        excess=costs.divergence * divergence.per_excess,
+        d2e_hazard=d2e_hazard(problem, samples, up_sinr, downlink_sinr(radio, gain)),
+    )
+
+
+def rank_sets(
+    problem: RoundProblem, nodes: NodeCosts, sets: ActiveSets, step: StepCosts
+) -> RankedSets:
+    """Powers of every set, and an estimate of its cost at them."""
+    work, compute = problem.workload, problem.compute
+    member = sets.active[1:].astype(step.block_s.dtype)
+    balanced_s = balanced_time_s(step.block_s, sets.active[1:], work.blocks)
+    blocks = member / step.block_s * balanced_s
+    power, cost = _cheapest_powers(problem, nodes, sets, step, blocks)
+    devices, passes = sum_nodes(member), 1.0 + work.backward_ratio
+    busy_s = (work.local_steps * devices + step.waits) * passes * balanced_s
+    overhead_s = 2.0 * work.local_steps * (devices + 1.0) * compute.link_overhead_s
+    energy = sum_nodes(blocks * nodes.block_energy)
+    cost = sum_nodes(jnp.where(sets.active, cost, 0.0)) + energy
+    cost = cost + step.latency_per_s * (busy_s + overhead_s)
+    return RankedSets(sets.active, sets.full_sinr, power, balanced_s, cost)
+
+
+def _cheapest_powers(
+    problem: RoundProblem, nodes: NodeCosts, sets: ActiveSets, step: StepCosts, blocks: Array
+) -> tuple[Array, Array]:
+    """The cheapest power of every node of every set, shares being equal.
+
+    Blocks of the devices are collected by them and distributed by the control unit.
+
+    Returns:
+      Powers over their maxima, and costs of nodes at them, ``[J, N, A, R]`` each.
+    """
+    work, per_s = problem.workload, step.latency_per_s
+    max_power_w = _levels() * nodes.max_power_w
+    energy_per_s = max_power_w * nodes.energy_per_j
+    if nodes.receive_per_s is not None:  # as if the receiver's unit cost were the sender's
+        energy_per_s = energy_per_s + nodes.receive_per_s
+    round_bits = work.local_steps * work.batch * work.activation_bits
+    per_bit, interference, collect, distribute = fusion_barrier(
+        (
+            energy_per_s * round_bits,
+            max_power_w * nodes.interference_per_w,
+            _finite((per_s + energy_per_s) * nodes.collect_s),
+            _finite((per_s + energy_per_s[:, :1]) * nodes.distribute_s),
+        )
+    )
+    blocks = jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks])
+    bit_cost = cost_per_bit_s(problem, step, sets.active)
+    hazard_cost = cost_per_hazard(problem, step)
+    blocks, bit_cost, hazard_cost = fusion_barrier((blocks, bit_cost, hazard_cost))
+
+    distributed = sum_nodes(jnp.moveaxis(blocks * distribute, 1, 0))
+    is_control_unit = (jnp.arange(blocks.shape[0]) == 0).reshape(-1, 1, 1, 1)
+    cost = (bit_cost + per_bit) * sets.bit_s + hazard_cost * sets.hazard
+    cost = cost + interference + blocks * collect
+    cost = fusion_barrier(cost + jnp.where(is_control_unit, distributed[:, None], 0.0))
+    best, least = jnp.full_like(cost[0], LEVELS[0]), cost[0]
+    for index, power in enumerate(LEVELS[1:], start=1):
+        best = jnp.where(cost[index] < least, power, best)
+        least = jnp.minimum(cost[index], least)
+    return fusion_barrier((best, least))
+
+
+def _finite(cost: Array) -> Array:
+    return jnp.nan_to_num(cost, nan=_DEAD_LINK, posinf=_DEAD_LINK)
+
+
+def cost_per_bit_s(problem: RoundProblem, step: StepCosts, active: Array) -> Array:
+    """Cost of a second longer for a bit of a hop's messages, ``[N, A, R]``."""
+    hops = sum_nodes(active.astype(step.bits.dtype))
+    bottleneck_part = _BOTTLENECK_PART * problem.radio.hops_per_stage
+    waits = (step.micro_batches - 1.0) * bottleneck_part / hops
+    return step.latency_per_s * problem.workload.local_steps * step.bits * (1.0 + waits)
+
+
+def cost_per_hazard(problem: RoundProblem, step: StepCosts) -> Array:
+    """Cost of a transport block's hazard on a hop at the expected loss, ``[N, 1, R]``."""
+    expected = jnp.minimum(step.d2e_hazard + _EXPECTED_HAZARD, _LARGEST_EXPECTED_HAZARD)
+    return step.excess * jnp.exp(expected) * step.bits / problem.radio.transport_block_bits

@@ -1,0 +1,82 @@
+"""Variables of the allocation: logarithms of shares, and of powers over their maxima.
+
+Maxima are ``d2d_power_max_w`` and ``d2e_power_max_w`` of :class:`.Radio`.
+"""
+
+import jax.numpy as jnp
+
+from collapipe_jax.core.batch_axis import sum_nodes
+from collapipe_jax.edge.cost.decision import Allocation, Decision, decision_allocation
+from collapipe_jax.edge.cost.fixed_partition import FixedPartition
+from collapipe_jax.edge.cost.shapes import ActiveNodes
+
+LEAST_LOG_POWER = -14.0
+"""Least power, 61 dB under its maximum."""
+LEAST_LOG_SHARE = -30.0
+"""Least share, 130 dB under the band. Where only a feeble link is left, little else arrives."""
+
+
+def to_allocation(fixed: FixedPartition, logs: Allocation) -> Allocation:
+    """Shares, and powers in watts, of their logarithms; with batch axes."""
+    radio = fixed.radio
+    return Allocation(
+        d2d_share=jnp.exp(logs.d2d_share),
+        d2d_power=jnp.swapaxes(radio.d2d_power_max_w, 0, 1) * jnp.exp(logs.d2d_power),
+        d2e_share=jnp.exp(logs.d2e_share),
+        d2e_power=radio.d2e_power_max_w * jnp.exp(logs.d2e_power),
+    )
+
+
+def to_logs(fixed: FixedPartition, decision: Decision) -> Allocation:
+    """Logarithms of a decision's shares, and of its powers over their maxima.
+
+    Args:
+      fixed: the decision's partition, with batch axes.
+      decision: what is 0 though used starts at a tiny number.
+
+    Returns:
+      Logarithms, 0 where idle.
+    """
+    radio, active, participates = fixed.radio, fixed.active, fixed.active[0]
+
+    def log(value, used):
+        return jnp.where(used, jnp.log(jnp.maximum(value, 1e-30)), 0.0)
+
+    def over(power_w, limit_w):
+        return power_w / jnp.where(limit_w > 0, limit_w, 1.0)
+
+    allocation = decision_allocation(decision)
+    limit_w = jnp.swapaxes(radio.d2d_power_max_w, 0, 1)
+    return Allocation(
+        d2d_share=log(allocation.d2d_share, active),
+        d2d_power=log(over(allocation.d2d_power, limit_w), active),
+        d2e_share=log(allocation.d2e_share, participates),
+        d2e_power=log(over(allocation.d2e_power, radio.d2e_power_max_w), participates),
+    )
+
+
+def to_limits(logs: Allocation, active: ActiveNodes, joint: bool = True) -> Allocation:
+    """Logarithms moved into their limits, all shares of a band by one factor.
+
+    Unless ``joint``, the clusters' D2E shares make up no band, and each is at most 1.
+    """
+    participates = active[0]
+
+    def fit(log, used):
+        log = jnp.maximum(log, LEAST_LOG_SHARE)
+        total = sum_nodes(jnp.where(used, jnp.exp(log), 0.0))
+        return jnp.where(used, log - jnp.log(jnp.maximum(total, 1.0)), 0.0)
+
+    def clip(log, used, least):
+        return jnp.where(used, jnp.clip(log, least, 0.0), 0.0)
+
+    if joint:
+        d2e_share = fit(logs.d2e_share, participates)
+    else:
+        d2e_share = clip(logs.d2e_share, participates, LEAST_LOG_SHARE)
+    return Allocation(
+        d2d_share=fit(logs.d2d_share, active),
+        d2d_power=clip(logs.d2d_power, active, LEAST_LOG_POWER),
+        d2e_share=d2e_share,
+        d2e_power=clip(logs.d2e_power, participates, LEAST_LOG_POWER),
+    )

@@ -1,0 +1,243 @@
+"""Data-parallel learning: every client has a copy of the whole model.
+
+In ``vanilla_fl`` and ``hierarchical_fl`` a device holds all of it, and means of means are one mean.
+In ``control_unit_fl`` the only client of a cluster is its control unit. In ``splitfed`` the edge
+server holds the upper part, one replica a device, and averages it with the rest at the end of the
+round (SplitFedV1, Thapa et al. 2004.12088). All learn alike except for messages that are erased.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jaxtyping import Array, Int, Key
+
+from collapipe_jax.learning.federated.aggregation import participant_shares
+from collapipe_jax.learning.federated.erasures import loss_per_token, sample_example_weights
+from collapipe_jax.learning.federated.learner import (
+    LearningReport,
+    LearningState,
+    Method,
+    StepGradients,
+    initial_state,
+    learn_round,
+)
+from collapipe_jax.learning.federated.optimizers import Optimizers, Transformations
+from collapipe_jax.learning.federated.participation import participation_of
+from collapipe_jax.learning.federated.placement import COPY, EXAMPLE, spread
+from collapipe_jax.learning.federated.rules import Rules
+from collapipe_jax.learning.federated.token_rows import meetings
+from collapipe_jax.learning.models.adapters import join, split
+from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.models.split_model import Batch, SplitModel, example_losses
+
+
+class ClientsOutcome(NamedTuple):
+    """Effect of the round's decision and channel on learning."""
+
+    # ``B_k [N, K]`` int32, each client's part of its cluster's mini-batch; a client with 0 does not
+    # participate
+    samples: Array
+    loss_probability: Array  # ``P_k [N, K]``, of a client's one message a step and its answer
+    # Encoder blocks of every client, of split models alone: the other ones are the server's
+    client_blocks: Array | None = None
+
+
+@struct.dataclass(kw_only=True)
+class DataParallelLearner:
+    """The ``Learner`` of data-parallel policies.
+
+    The clients of a cluster share its mini-batch in order: device k takes the ``B_k``
+    examples behind those of the devices before it. It descends the loss per token of its
+    part, with the erasure weights of docs/system-model.md, section 4, for one micro-batch.
+    Whole models are averaged with weights ``w_n B_k / sum_j B_j`` (section 6), ``w_n``
+    rescaled over the clusters with any sample. A client without a sample, or of a cluster of
+    weight 0, contributes nothing and keeps its optimisers' state; without any participant
+    nothing changes.
+    """
+
+    cluster_weight: Any  # ``w_n [N]``, >= 0
+    # Of the client part and the decoder of a client, and of the server
+    optimizers: Optimizers
+    model: SplitModel = struct.field(pytree_node=False)  # the model that is trained
+    devices: int = struct.field(pytree_node=False)  # clients of a cluster, K or 1
+    # Most samples of a client; time and memory grow with it, values do not depend on it. Parts
+    # beyond it, or beyond B in all, give NaN parameters and report.
+    max_samples: int = struct.field(pytree_node=False)
+    rules: Rules = Rules()  # of the clients, over the whole model
+
+    @property
+    def copies(self) -> int:
+        """Number of clients."""
+        return self.cluster_weight.shape[-1] * self.devices
+
+    def init(self, params: Params) -> LearningState:
+        """State before the first round, with fresh optimisers.
+
+        Clients hold decoders too; those of a cluster have their optimisers' states side by side.
+        """
+        trained, base = split(params)
+        return initial_state(trained, None, base, self._method, self.copies)
+
+    def outcome(self, decision: Any, cost: Any) -> ClientsOutcome:
+        """Effect on learning of a data-parallel decision and of its cost."""
+        is_split = self.rules.secure_aggregation is not None and not decision.whole_model
+        blocks = decision.client_blocks if is_split else None
+        return ClientsOutcome(decision.samples, cost.loss_probability, blocks)
+
+    @jax.jit
+    def round(
+        self,
+        state: LearningState,
+        batches: Batch,
+        outcome: ClientsOutcome,
+        key: Key[Array, ""],
+        index: Int[Array, ""] | int,
+    ) -> tuple[LearningState, LearningReport]:
+        """One round; arguments and results as in ``Learner``."""
+        batch_size, samples = jax.tree.leaves(batches)[0].shape[2], outcome.samples
+        shares = _client_shares(self.cluster_weight, samples)
+        ids, counted = _client_rows(samples, batch_size, self.max_samples)
+        loss_probability = outcome.loss_probability.reshape(-1)
+
+        def gradients_of(
+            clients: Params, decoder: None, base: Params, batch: Batch, step_key: Array
+        ) -> StepGradients:
+            erasure_key, dropout_key, noise_key = jax.random.split(step_key, 3)
+            # One message a step: its examples share one weight, whatever their number.
+            survival = jax.vmap(sample_example_weights, in_axes=(0, None, None, 0))(
+                jax.random.split(erasure_key, shares.size), 1, 1, loss_probability
+            )[:, 0]
+            own = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ids], batch)
+            own = spread(own, (COPY, EXAMPLE))
+            if self.rules.example_privacy is None:
+                gradient = jax.grad(self._loss, has_aux=True)
+                axes = 0, None, 0, 0, 0, 0, None
+                gradients, (loss_sum, token_count) = jax.vmap(gradient, in_axes=axes)(
+                    clients, base, own, ids, counted, survival, dropout_key
+                )
+            else:
+                # One client after the other: a CPU is slow at many small products at once.
+                keys = jax.random.split(noise_key, shares.size)
+                gradients, (loss_sum, token_count) = jax.lax.map(
+                    lambda each: self._private_gradient(base, dropout_key, *each),
+                    (clients, own, ids, counted, survival, keys),
+                )
+            count = jnp.where(shares > 0.0, counted.sum(1), 0)
+            erased_fraction = (count * (survival == 0.0)).sum() / jnp.maximum(count.sum(), 1)
+            return StepGradients(gradients, decoder, loss_sum, token_count, erased_fraction)
+
+        rows_read = jax.tree.map(
+            lambda rows: rows.reshape(len(rows), -1, *rows.shape[3:])[:, ids],
+            self.model.rows_read(batches),
+        )
+        met = meetings(self.rules, state.client, rows_read)
+        sent = _sent(state.client, outcome.client_blocks)
+        present = participation_of(self.cluster_weight, samples.sum(1) > 0, shares, met, sent)
+        after, report = learn_round(gradients_of, state, present, self._method, batches, key, index)
+        fits = (samples <= self.max_samples).all() & (samples.sum(1) <= batch_size).all()
+        client, average, report = jax.tree.map(
+            lambda number: jnp.where(fits, number, jnp.nan), (after.client, after.average, report)
+        )
+        return after._replace(client=client, average=average), report
+
+    @property
+    def _method(self) -> Method:
+        return Method(self._optimizers, self.rules)
+
+    @property
+    def _optimizers(self) -> Transformations:
+        """Those of a client as one over the whole model, each with norms of its own part."""
+        parts = {"embedding": "client", "encoder": "client", "decoder": "decoder"}
+        own = self.optimizers.transformations
+        whole = optax.partition({"client": own.client, "decoder": own.decoder}, parts)
+        return own._replace(client=whole)
+
+    def _loss(
+        self,
+        own: Params,
+        base: Params,
+        batch: Batch,
+        ids: Array,
+        counted: Array,
+        survival: Array,
+        dropout_key: Array,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """One client's loss, and its ``(loss_sum, token_count)`` without the erasure weight.
+
+        Leaves of the batch are ``[max_samples, ...]``; padding is not ``counted``. Dropout goes
+        by the numbers of the examples, so it does not depend on how clients share a mini-batch.
+        """
+        key = dropout_key if self.model.sizes.drops else None
+        losses, tokens = example_losses(self.model, join(own, base), batch, key, ids)
+        tokens = jnp.where(counted, tokens, 0.0)
+        loss = loss_per_token(losses, tokens, jnp.where(counted, survival, 0.0))
+        return loss, (jnp.where(counted, losses, 0.0).sum(), tokens.sum())
+
+    def _private_gradient(
+        self,
+        base: Params,
+        dropout_key: Array,
+        own: Params,
+        batch: Batch,
+        ids: Array,
+        counted: Array,
+        survival: Array,
+        key: Array,
+    ) -> tuple[Params, tuple[Array, Array]]:
+        """As the gradient of ``_loss`` by ``own``, but the noisy mean of clipped gradients.
+
+        An example's loss is the mean over its tokens, whatever the lengths of others.
+        """
+
+        def gradient_of(example: tuple) -> tuple[Params, tuple[Array, Array]]:
+            row = jax.tree.map(lambda leaf: leaf[None], example)
+            everything = jnp.ones(())
+            gradient = jax.grad(self._loss, has_aux=True)
+            return gradient(own, base, *row, everything, dropout_key)
+
+        found, sums = self.rules.example_privacy.gradient(
+            gradient_of, (batch, ids, counted), counted.sum(), key
+        )
+        return jax.tree.map(lambda leaf: survival * leaf, found), sums
+
+
+def _client_shares(weights: Array, samples: Array) -> Array:
+    """Weights of the clients in the mean ``[N K]``, sum 1, from ``w_n [N]`` and ``B_k [N, K]``."""
+    held = samples.sum(1)
+    part = samples / jnp.maximum(held, 1)[:, None]
+    shares = (participant_shares(weights, held > 0)[:, None] * part).reshape(-1)
+    return participant_shares(shares, shares > 0.0)  # the sum is 1 but for rounding
+
+
+def _sent(client: Params, blocks: Array | None) -> Params | None:
+    """Which parameters clients of split models send: embedding and first blocks."""
+    if blocks is None:
+        return None
+
+    def mask(name: str, leaf: Array) -> Array:
+        rows = jnp.arange(len(leaf)) < blocks if name == "encoder" else name == "embedding"
+        return jnp.asarray(rows).reshape(-1, *[1] * (leaf.ndim - 1))
+
+    return {
+        name: jax.tree.map(functools.partial(mask, name), part) for name, part in client.items()
+    }
+
+
+def _client_rows(samples: Array, batch_size: int, max_samples: int) -> tuple[Array, Array]:
+    """Consecutive parts of every cluster's mini-batch, padded to one width.
+
+    Returns:
+      Numbers of the examples among all ``N B`` of a step, ``[N K, max_samples]``, and which of
+      them count: all but the padding.
+    """
+    place = jnp.arange(max_samples)[None, None]
+    first, count = (jnp.cumsum(samples, axis=1) - samples)[..., None], samples[..., None]
+    # A client's padding repeats its own last example: it never reads the examples of others.
+    row = first + jnp.minimum(place, jnp.maximum(count - 1, 0))
+    row = jnp.minimum(row, batch_size - 1)
+    ids = jnp.arange(len(samples))[:, None, None] * batch_size + row
+    return ids.reshape(-1, max_samples), (place < count).reshape(-1, max_samples)

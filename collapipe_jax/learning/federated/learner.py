@@ -1,0 +1,306 @@
+"""The interface of a way of learning, and the round that all ways have in common."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from collapipe_jax.learning.federated.aggregation import aggregate
+from collapipe_jax.learning.federated.control_variates import (
+    ControlVariates,
+    corrected_gradient,
+    initial_variates,
+    updated_variates,
+)
+from collapipe_jax.learning.federated.optimizers import Transformations
+from collapipe_jax.learning.federated.participation import Participation
+from collapipe_jax.learning.federated.placement import spread
+from collapipe_jax.learning.federated.rules import (
+    Rules,
+    averaged_moments,
+    proximal_gradient,
+    updated_average,
+)
+from collapipe_jax.learning.federated.secure_mean import SecureReport
+from collapipe_jax.learning.federated.server_step import server_step
+from collapipe_jax.learning.models.adapters import join
+from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.models.split_model import Batch, SplitModel
+
+
+class LearningReport(NamedTuple):
+    """Report of a round of learning, all ``[]``; NaN without participants."""
+
+    # Training loss in nats a prediction, over all examples of the participants and all local steps,
+    # erased or not
+    loss: Array
+    erased_fraction: Array  # share of these examples that were erased
+    # Norm of the gradient over all parameters, the weighted mean over the participants, averaged
+    # over the local steps
+    gradient_norm: Array
+    secure: SecureReport | None = None  # of secure aggregation
+
+    @classmethod
+    def filled(cls, rules: Rules, number: Array) -> "LearningReport":
+        """A report of these rules whose entries are all the same."""
+        secure = None if rules.secure_aggregation is None else SecureReport(*[number] * 3)
+        return cls(number, number, number, secure)
+
+
+class Learner(Protocol):
+    """A way of learning: pure functions of a state, an outcome of the network, and a key.
+
+    ``params`` of a state are those of the whole model, ``{"embedding", "encoder", "decoder"}``, and
+    ``scored_params`` those that stand for it in scores and on file.
+    """
+
+    @property
+    def model(self) -> SplitModel:
+        """The model that is trained."""
+        ...
+
+    @property
+    def rules(self) -> Rules:
+        """What a federated method adds."""
+        ...
+
+    @property
+    def copies(self) -> int:
+        """Number of clients, each of which trains a copy of its own."""
+        ...
+
+    def init(self, params: Params) -> Any:
+        """State before the first round, with fresh optimisers."""
+
+    def outcome(self, decision: Any, cost: Any) -> Any:
+        """Effect on learning of a round's decision and of its cost."""
+
+    def round(
+        self, state: Any, batches: Batch, outcome: Any, key: Array, index: Array | int
+    ) -> tuple[Any, LearningReport]:
+        """H local steps, aggregation, and the server's step.
+
+        Args:
+          state: before the round.
+          batches: leaves ``[H, N, B, ...]``.
+          outcome: array values; new ones cost no compilation.
+          key: random key of the round (dropout and erasures).
+          index: number of the round in the run, from 0, an array value. Schedules go by it.
+        """
+        ...
+
+
+class LearningState(NamedTuple):
+    """State from round to round.
+
+    Parameters are those that are trained (``adapters.split``), but for the base's, which stand
+    here once and which no client has a copy of.
+    """
+
+    client: Params  # global parameters of which every client trains a copy
+    client_optimizer: optax.OptState  # state of every client's own optimiser, leaves ``[N, ...]``
+    decoder: Params | None  # that of the edge server; None where every client has its own
+    decoder_optimizer: optax.OptState | None  # state of the decoder's optimiser
+    server_optimizer: optax.OptState  # state of the server's optimiser
+    base: Params  # frozen parameters of embedding and encoder; without leaves where there are none
+    variates: ControlVariates | None = None  # of SCAFFOLD
+    average: Params | None = None  # of ``trained`` over the rounds, see ``Rules.server_average``
+
+    @property
+    def trained(self) -> Params:
+        """Parameters that are trained, the decoder's included."""
+        return self.client if self.decoder is None else {**self.client, "decoder": self.decoder}
+
+    @property
+    def params(self) -> Params:
+        """Parameters of the whole model."""
+        return join(self.trained, self.base)
+
+    @property
+    def scored_params(self) -> Params:
+        """Parameters to score and to export: the average, where there is one."""
+        return self.params if self.average is None else join(self.average, self.base)
+
+
+class Method(NamedTuple):
+    """How a round is computed."""
+
+    optimizers: Transformations  # of every copy, of the one decoder, and of the server
+    rules: Rules  # what else clients and server do
+
+
+class StepGradients(NamedTuple):
+    """Gradients of a local step."""
+
+    clients: Params  # of every client's copy, leaves ``[N, ...]``
+    # Of the one decoder, weighted mean over the participants; of every cluster, ``[N, ...]``, where
+    # ``Rules.cluster_privacy`` clips them; None without it
+    decoder: Params | None
+    loss_sum: Array  # ``[N]``, without erasure weights
+    token_count: Array  # ``[N]``, of erased examples too
+    erased_fraction: Array  # share of the participants' examples that were erased
+
+
+def initial_state(
+    client: Params, decoder: Params | None, base: Params, method: Method, clients: int
+) -> LearningState:
+    """State before the first round, with fresh optimisers."""
+    optimizers, rules = method.optimizers, method.rules
+    state = LearningState(
+        client=client,
+        client_optimizer=_fresh_moments(optimizers, client, clients),
+        decoder=decoder,
+        decoder_optimizer=None if decoder is None else optimizers.decoder.init(decoder),
+        server_optimizer=optimizers.server.init(client),
+        base=base,
+        variates=initial_variates(client, clients) if rules.control_variates else None,
+    )
+    if rules.server_average is None:
+        return state
+    # Arrays of its own: a round may give up those of the parameters.
+    return state._replace(average=jax.tree.map(jnp.copy, state.trained))
+
+
+def _fresh_moments(optimizers: Transformations, client: Params, clients: int) -> optax.OptState:
+    return jax.vmap(optimizers.client.init, None, axis_size=clients)(client)
+
+
+GradientsOf = Callable[[Params, Any, Params, Batch, Array], StepGradients]
+"""Gradients of a step from the clients' copies, the decoder, the base, a batch, and a key."""
+
+
+def learn_round(
+    gradients_of: GradientsOf,
+    state: LearningState,
+    participation: Participation,
+    method: Method,
+    batches: Batch,
+    key: Key[Array, ""],
+    index: Int[Array, ""] | int,
+) -> tuple[LearningState, LearningReport]:
+    """One round; without a share, a client contributes nothing and keeps its own state.
+
+    A round whose secure aggregation fails changes nothing but the average over rounds. With
+    ``Rules.cluster_privacy`` the server steps in every round, even without participants: a missing
+    step would tell.
+
+    The server's step is on the pseudo-gradient "before less mean" (Reddi et al. 2003.00295);
+    ``optax.sgd(1.0)`` is plain averaging.
+
+    Args:
+      gradients_of: of all clients.
+      state: before the round.
+      participation: who takes part.
+      method: how.
+      batches: as in ``federated``.
+      key, index: as in ``Learner``.
+    """
+    optimizers, rules = method
+    shares, privacy = participation.shares, rules.cluster_privacy
+    anyone = (shares > 0.0).any()
+    local, gradient_sum, report = _local_steps(
+        gradients_of, state, participation, method, batches, key, index
+    )
+    (copies, moments), (decoder, decoder_optimizer) = local
+    steps = jax.tree.leaves(batches)[0].shape[0]
+    # Numbers up to that of the steps make the keys of steps and of the round's erasures.
+    server_key = jax.random.fold_in(key, steps + 1)
+    step, secure = server_step(rules, state.client, copies, participation, server_key)
+    before = state.client, state.server_optimizer
+    counts = anyone if privacy is None else True  # a noisy step does not tell who was there
+    client, server_optimizer = apply_gradient(optimizers.server, step, before, index, counts)
+    if rules.client_moments == "average":
+        moments = averaged_moments(moments, shares, anyone)
+    elif rules.client_moments == "reset":
+        moments = _fresh_moments(optimizers, state.client, shares.size)
+    after = LearningState(client, moments, decoder, decoder_optimizer, server_optimizer, state.base)
+    mean = jax.tree.map(lambda leaf: leaf / steps, gradient_sum)
+    after = after._replace(
+        variates=updated_variates(state.variates, mean, shares, participation.presence),
+        average=state.average,
+    )
+    if secure is not None:
+        after = optax.tree.where(secure.failed > 0.0, state, after)
+        secure = jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), secure)
+        report = report._replace(secure=secure)
+    average = updated_average(state.average, after.trained, rules.server_average, index)
+    return after._replace(average=average), report
+
+
+def _local_steps(
+    gradients_of: GradientsOf,
+    state: LearningState,
+    participation: Participation,
+    method: Method,
+    batches: Batch,
+    key: Array,
+    index: Array | int,
+) -> tuple[tuple, Params | None, LearningReport]:
+    """The local steps of a round.
+
+    Returns:
+      ``((copies, their optimisers' states), (decoder, its optimiser's state))``; the sum of every
+      copy's gradients, None without control variates; and the report.
+    """
+    optimizers, rules = method
+    shares, privacy = participation.shares, rules.cluster_privacy
+    participates = shares > 0.0
+    anyone, count = participates.any(), shares.size
+
+    def step(carry: tuple, inputs: tuple[Batch, Array, Array]) -> tuple[tuple, tuple]:
+        (client, server), gradient_sum = carry
+        (copies, _), (decoder, _), (batch, step_key, number) = client, server, inputs
+        found = gradients_of(copies, decoder, state.base, batch, step_key)
+        found = found._replace(clients=spread(found.clients))
+        descended = proximal_gradient(found.clients, copies, state.client, rules.proximal_weight)
+        descended = corrected_gradient(descended, state.variates)
+        client_step = partial(apply_gradient, optimizers.client)
+        client = jax.vmap(client_step, in_axes=(0, 0, None, 0))(
+            descended, client, number, participates
+        )
+        if found.decoder is not None:
+            counts = anyone
+            if privacy is not None:
+                released = found.decoder, participation.fixed_shares, step_key
+                found, counts = found._replace(decoder=privacy.decoder_gradient(*released)), True
+            server = apply_gradient(optimizers.decoder, found.decoder, server, number, counts)
+        if gradient_sum is not None:
+            gradient_sum = jax.tree.map(jnp.add, gradient_sum, found.clients)
+        gradient = aggregate(found.clients, shares), found.decoder
+        sums = (
+            jnp.where(participates, found.loss_sum, 0.0).sum(),
+            jnp.where(participates, found.token_count, 0.0).sum(),
+            found.erased_fraction,
+            jnp.sqrt(optax.tree.vdot(gradient, gradient)),
+        )
+        return ((client, server), gradient_sum), sums
+
+    copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), state.client)
+    copies = spread(copies)
+    local = (copies, state.client_optimizer), (state.decoder, state.decoder_optimizer)
+    gradient_sum = None if state.variates is None else jax.tree.map(jnp.zeros_like, copies)
+    steps = jax.tree.leaves(batches)[0].shape[0]
+    inputs = batches, jax.random.split(key, steps), index * steps + jnp.arange(steps)
+    (local, gradient_sum), sums = jax.lax.scan(step, (local, gradient_sum), inputs)
+    loss_sum, token_count, erased, norm = sums
+    report = LearningReport(loss_sum.sum() / token_count.sum(), erased.mean(), norm.mean())
+    report = jax.tree.map(lambda number: jnp.where(anyone, number, jnp.nan), report)
+    return local, gradient_sum, report
+
+
+def apply_gradient(
+    optimizer: optax.GradientTransformation,
+    gradient: PyTree[Float[Array, "..."]],
+    held: tuple[PyTree[Float[Array, "..."]], optax.OptState],
+    number: Int[Array, ""] | int,
+    counts: Bool[Array, ""] | bool = True,
+) -> tuple[PyTree[Float[Array, "..."]], optax.OptState]:
+    """Parameters and optimiser's state after step ``number``, or as held if it does not count."""
+    params, state = held
+    update = optax.with_extra_args_support(optimizer).update
+    updates, stepped = update(gradient, state, params, step=number)
+    return optax.tree.where(counts, (optax.apply_updates(params, updates), stepped), held)

@@ -1,0 +1,267 @@
+"""Split learning over pipelines: clusters train the clients, the edge server one decoder."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Int, Key
+
+from collapipe_jax.learning.federated.activation_noise import with_noise
+from collapipe_jax.learning.federated.aggregation import aggregate, participant_shares
+from collapipe_jax.learning.federated.erasures import (
+    ErasureLaw,
+    cluster_example_weights,
+    loss_per_token,
+)
+from collapipe_jax.learning.federated.learner import (
+    LearningReport,
+    LearningState,
+    Method,
+    StepGradients,
+    initial_state,
+    learn_round,
+)
+from collapipe_jax.learning.federated.optimizers import Optimizers
+from collapipe_jax.learning.federated.participation import participation_of
+from collapipe_jax.learning.federated.placement import COPY, EXAMPLE, spread
+from collapipe_jax.learning.federated.rules import Rules
+from collapipe_jax.learning.federated.token_rows import meetings
+from collapipe_jax.learning.models.adapters import CLIENT_PARTS, join, split
+from collapipe_jax.learning.models.layers import Params, example_keys
+from collapipe_jax.learning.models.split_model import Batch, SplitModel
+from collapipe_jax.learning.pipeline.execution import (
+    SEQUENTIAL,
+    Execution,
+    encode_clusters,
+    stage_slots,
+)
+from collapipe_jax.learning.pipeline.schedules import Step, one_f_one_b
+
+
+class PipelineOutcome(NamedTuple):
+    """Effect of the round's decision and channel on learning."""
+
+    micro_batches: Array  # ``M_n [N]`` int32
+    loss_probability: Array  # ``P_n [N]``, of the whole trip of a micro-batch
+    participates: Array  # ``[N]`` bool
+    # Blocks per device ``[N, K]``, 0 throughout for a cluster that does not participate; only
+    # pipelines read them
+    segments: Array | None = None
+
+
+@struct.dataclass(kw_only=True)
+class PipelineLearner:
+    """The ``Learner`` of pipeline policies.
+
+    In a step, cluster n descends ``sum_b e_b loss_b / sum_b tokens_b`` with the erasure
+    weights e of docs/system-model.md, section 4, on its own copy of the clients. The edge
+    server steps its one decoder on the mean of the clusters' gradients, weighted by
+    ``cluster_weight`` rescaled over the participants. A cluster that does not participate, or
+    one of weight 0, contributes nothing and keeps its optimiser's state; without any
+    participant nothing changes.
+    """
+
+    cluster_weight: Any  # ``w_n [N]``, >= 0
+    optimizers: Optimizers  # of clusters, decoder and server
+    model: SplitModel = struct.field(pytree_node=False)  # the model that is trained
+    # How the encoder is executed
+    execution: Execution = struct.field(pytree_node=False, default=SEQUENTIAL)
+    # Law of the erasures
+    erasure_law: ErasureLaw = struct.field(pytree_node=False, default=ErasureLaw())
+    rules: Rules = Rules()  # of the clusters; the one decoder has neither drift nor copies
+
+    @property
+    def copies(self) -> int:
+        """Number of clusters."""
+        return self.cluster_weight.shape[-1]
+
+    def init(self, params: Params) -> LearningState:
+        """State before the first round, with fresh optimisers."""
+        trained, base = split(params)
+        client = {name: trained[name] for name in CLIENT_PARTS}
+        return initial_state(client, trained["decoder"], base, self._method, self.copies)
+
+    @property
+    def _method(self) -> Method:
+        return Method(self.optimizers.transformations, self.rules)
+
+    def outcome(self, decision: Any, cost: Any) -> PipelineOutcome:
+        """Effect on learning of a pipeline decision and of its cost."""
+        present = ~cost.absent
+        return PipelineOutcome(
+            decision.micro_batches, cost.loss_probability, present, decision.segments
+        )
+
+    @jax.jit
+    def round(
+        self,
+        state: LearningState,
+        batches: Batch,
+        outcome: PipelineOutcome,
+        key: Key[Array, ""],
+        index: Int[Array, ""] | int,
+    ) -> tuple[LearningState, LearningReport]:
+        """One round; arguments and results as in ``Learner``."""
+        shares = participant_shares(self.cluster_weight, outcome.participates)
+        round_key = jax.random.fold_in(key, jax.tree.leaves(batches)[0].shape[0])
+        gradients_of = partial(self._gradients, outcome, shares, round_key)
+        met = meetings(self.rules, state.client, self.model.rows_read(batches))
+        present = participation_of(self.cluster_weight, outcome.participates, shares, met)
+        return learn_round(gradients_of, state, present, self._method, batches, key, index)
+
+    def _gradients(
+        self,
+        outcome: PipelineOutcome,
+        shares: Array,
+        round_key: Array,
+        clients: Params,
+        decoder: Params,
+        base: Params,
+        batch: Batch,
+        step_key: Array,
+    ) -> StepGradients:
+        """Gradients of all clients and the decoder."""
+        clusters, batch_size = jax.tree.leaves(batch)[0].shape[:2]
+        ids = jnp.arange(clusters * batch_size).reshape(clusters, batch_size)
+        erasure_key, key = jax.random.split(step_key)
+        drops = self.model.sizes.drops or self.rules.activation_noise is not None
+        key = key if drops else None
+        drawn = outcome.micro_batches, outcome.loss_probability, shares
+        example_weights = cluster_example_weights(
+            self.erasure_law, erasure_key, round_key, batch_size, *drawn
+        )
+        keys = jax.vmap(example_keys, in_axes=(None, 0))(key, ids)
+        interleaved = self.execution.schedule == "1f1b"
+        gradients_of = self._by_micro_batch if interleaved else self._by_mini_batch
+        data = batch, keys, example_weights
+        found = gradients_of(outcome, shares, clients, decoder, base, data)
+        counted = shares > 0.0
+        erased = (counted * (example_weights == 0.0).mean(1)).sum() / jnp.maximum(counted.sum(), 1)
+        return StepGradients(*found, erased)
+
+    def _embedded(self, clients: Params, base: Params, batch: Batch, keys: Array | None) -> tuple:
+        """Embedded tokens ``[N, B, S, h]`` of all clusters, and their mask."""
+
+        def embed(own: Params, *rest: Any) -> tuple[Array, Array]:
+            return self.model.embed(join(own, base["embedding"]), *rest)
+
+        return jax.vmap(embed)(clients["embedding"], batch, keys)
+
+    def _sent(self, encoded: Array, keys: Array | None) -> Array:
+        """Activations ``[B, S, h]`` of a cluster as it sends them."""
+        if (noise := self.rules.activation_noise) is None:
+            return encoded
+        assert keys is not None
+        return with_noise(encoded, keys, noise)
+
+    def _by_mini_batch(
+        self,
+        outcome: PipelineOutcome,
+        shares: Array,
+        clients: Params,
+        decoder: Params,
+        base: Params,
+        data: tuple,
+    ) -> tuple[Params, Params, Array, Array]:
+        """Gradients of clients and decoder, whole mini-batches at a time."""
+        batch, keys, _ = data
+
+        def encode(clients: Params) -> Array:
+            x, mask = self._embedded(clients, base, batch, keys)
+            rest = x, mask, outcome.segments, keys, self.execution, outcome.micro_batches
+            encoded = encode_clusters(clients["encoder"], self.model.sizes, *rest, base["encoder"])
+            return jax.vmap(self._sent)(encoded, keys)
+
+        encoded, send_back = jax.vjp(encode, clients)
+        is_private = self.rules.cluster_privacy is not None
+        server = self._server_by_cluster if is_private else self._server
+        sent, decoder_gradient, sums = server(shares, decoder, encoded, data)
+        (client_gradient,) = send_back(sent)
+        return client_gradient, decoder_gradient, *sums
+
+    def _server(
+        self, shares: Array, decoder: Params, encoded: Array, data: tuple
+    ) -> tuple[Array, Params, tuple[Array, Array]]:
+        """Gradients by the activations and by the decoder, which runs once over ``N B`` examples.
+
+        The edge server's loss is ``sum_n shares_n loss_n``, so its gradient by the decoder is the
+        weighted mean of the clusters' gradients. What it sends back to a cluster is divided by
+        the share, which leaves cluster n the gradient of its own ``loss_n``.
+
+        Returns:
+          Both gradients, and sums of losses and tokens by cluster.
+        """
+        batch, keys, example_weights = data
+
+        def flat(tree: Any) -> Any:
+            return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
+
+        def loss(encoded: Array, decoder: Params) -> tuple[Array, tuple[Array, Array]]:
+            encoded = spread(encoded, (COPY, EXAMPLE))
+            found = self.model.losses(decoder, flat(encoded), flat(batch), flat(keys))
+            losses, tokens = (leaf.reshape(example_weights.shape) for leaf in found)
+            cluster_loss = loss_per_token(losses, tokens, example_weights)
+            return (shares * cluster_loss).sum(), (losses.sum(1), tokens.sum(1))
+
+        gradients = jax.grad(loss, argnums=(0, 1), has_aux=True)
+        (sent, decoder_gradient), sums = gradients(encoded, decoder)
+        scale = 1.0 / jnp.where(shares > 0.0, shares, 1.0)
+        return sent * scale[:, None, None, None], decoder_gradient, sums
+
+    def _server_by_cluster(
+        self, _: Array, decoder: Params, encoded: Array, data: tuple
+    ) -> tuple[Array, Params, tuple[Array, Array]]:
+        """As ``_server``, with every cluster's own gradient by the decoder, ``[N, ...]``."""
+
+        def loss(encoded: Array, decoder: Params, data: tuple) -> tuple[Array, tuple[Array, Array]]:
+            batch, keys, example_weights = data
+            losses, tokens = self.model.losses(decoder, encoded, batch, keys)
+            return loss_per_token(losses, tokens, example_weights), (losses.sum(), tokens.sum())
+
+        gradients = jax.vmap(jax.grad(loss, (0, 1), has_aux=True), (0, None, 0))
+        (sent, decoder_gradients), sums = gradients(encoded, decoder, data)
+        return sent, decoder_gradients, sums
+
+    def _by_micro_batch(
+        self,
+        outcome: PipelineOutcome,
+        shares: Array,
+        clients: Params,
+        decoder: Params,
+        base: Params,
+        data: tuple,
+    ) -> tuple[Params, Params, Array, Array]:
+        """As ``_by_mini_batch``, with the decoder in the last stage of every cluster, by 1F1B.
+
+        The tokens that divide a cluster's loss are known after its last micro-batch; they
+        divide the gradient of the sum.
+        """
+        model, (batch, keys, _) = self.model, data
+
+        def fill(clients: Params) -> tuple[tuple[Params, Array], tuple[Params, Array, Array]]:
+            x, mask = self._embedded(clients, base, batch, keys)
+            rest = model.sizes, outcome.segments, self.execution, base["encoder"]
+            slots, base_slots, stages = stage_slots(clients["encoder"], *rest)
+            return (slots, x), (base_slots, mask, stages)
+
+        def loss(decoder: Params, encoded: Array, data: tuple) -> tuple[Array, tuple[Array, Array]]:
+            batch, keys, example_weights = data
+            encoded = self._sent(encoded, keys)
+            losses, tokens = model.losses(decoder, encoded, batch, keys)
+            return (example_weights * losses).sum(), (losses.sum(), tokens.sum())
+
+        (slots, x), pull_back, rest = jax.vjp(fill, clients, has_aux=True)
+        base_slots, mask, stages = rest
+        inputs = x, mask, stages, data, self.execution.micro_batches, keys, base_slots
+        (_, (loss_sum, tokens)), found = one_f_one_b(
+            Step(slots, decoder, model.sizes, loss, *inputs)
+        )
+        found = jax.vmap(lambda tree, count: jax.tree.map(lambda leaf: leaf / count, tree))(
+            found, jnp.maximum(tokens, 1.0)
+        )
+        (client_gradient,) = pull_back((found.slots, found.x))
+        is_private = self.rules.cluster_privacy is not None
+        decoder_gradient = found.head if is_private else aggregate(found.head, shares)
+        return client_gradient, decoder_gradient, loss_sum, tokens

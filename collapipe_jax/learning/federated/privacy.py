@@ -1,0 +1,172 @@
+"""Differential privacy: contributions of bounded norm, and Gaussian noise on their sum.
+
+Two data sets are neighbours if one lacks all data of a unit, whose contributions are then zero, and
+nothing else differs. A unit is a cluster or an example. Denominators are fixed numbers that no
+data change, so a release moves by at most the clipping norm times the unit's share. Numbers of
+samples, shares and decisions of the network are taken as public.
+
+Source: Abadi et al. 1607.00133, McMahan et al. 1710.06963; proofs in docs/theory.md.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+from jaxtyping import Array, Float, Key, PyTree, UInt32
+
+from collapipe_jax.learning.federated.aggregation import aggregate
+
+UNITS = ("cluster", "example")
+"""Whose data a run protects."""
+
+_NOISE = 0x6E6F6973  # folded into a key; no other fold uses this number
+
+
+@struct.dataclass(kw_only=True)
+class ClusterPrivacy:
+    """Noise of the edge server, which is trusted; numbers are array values.
+
+    A round releases the aggregated step of the clients, and with one decoder at the server every
+    step of this decoder besides.
+    """
+
+    noise_multiplier: Any  # ``z``, deviation of the noise over the sensitivity
+    clip_norm: Any  # largest norm of a client's step in a round
+    decoder_clip_norm: Any  # largest norm of a cluster's gradient by the decoder
+    largest_share: Any  # ``max_n w_n``
+    seed: Any  # words of the noise's seed, ``[2]``
+
+    def step(
+        self,
+        start: PyTree[Float[Array, "..."]],
+        copies: PyTree[Float[Array, "N ..."]],
+        shares: Float[Array, " N"],
+        key: Key[Array, ""],
+    ) -> PyTree[Float[Array, "..."]]:
+        """Aggregated step "before less mean" from ``start``; shares are not rescaled."""
+        steps = jax.tree.map(lambda before, own: before[None] - own, start, copies)
+        return self._released(steps, shares, self.clip_norm, key)
+
+    def decoder_gradient(
+        self,
+        gradients: PyTree[Float[Array, "N ..."]],
+        shares: Float[Array, " N"],
+        key: Key[Array, ""],
+    ) -> PyTree[Float[Array, "..."]]:
+        """Mean gradient by the decoder from those of the clusters; shares are not rescaled."""
+        return self._released(gradients, shares, self.decoder_clip_norm, key)
+
+    def _released(self, values: PyTree, shares: Array, clip_norm: Any, key: Array) -> PyTree:
+        mean = clipped_mean(values, shares, clip_norm)
+        deviation = self.noise_multiplier * sensitivity(clip_norm, self.largest_share)
+        return add_noise(mean, deviation, noise_key(key, self.seed))
+
+
+@struct.dataclass(kw_only=True)
+class ExamplePrivacy:
+    """Noise of every client on every gradient (DP-SGD), against all that see what it sends."""
+
+    noise_multiplier: Any  # ``z``, deviation of the noise over the sensitivity
+    clip_norm: Any  # largest norm of an example's gradient
+    seed: Any  # words of the noise's seed, ``[2]``
+    examples_at_once: int = struct.field(pytree_node=False)  # gradients that a client holds
+
+    def gradient(
+        self,
+        gradient_of: Callable[[Any], tuple[PyTree, PyTree]],
+        examples: PyTree[Array],
+        count: Array,
+        key: Key[Array, ""],
+    ) -> tuple[PyTree[Float[Array, "..."]], PyTree]:
+        """Noisy mean of clipped gradients, and the sum of what comes with them.
+
+        Args:
+          gradient_of: gradient of an example, and numbers to add up, both zero for padding.
+          examples: leaves ``[b, ...]``.
+          count: of examples without the padding, which is public.
+          key: of the client's step.
+        """
+        total, sums = clipped_sum(gradient_of, examples, self.clip_norm, self.examples_at_once)
+        deviation = self.noise_multiplier * sensitivity(self.clip_norm, 1.0)
+        noisy = add_noise(total, deviation, noise_key(key, self.seed))
+        return jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1), noisy), sums
+
+
+def clip(tree: PyTree[Float[Array, "..."]], largest: Any) -> PyTree[Float[Array, "..."]]:
+    """The tree, scaled down to at most this Euclidean norm over all leaves.
+
+    Numbers that are not finite count as zero: no input breaks the bound.
+    """
+    tree = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), tree)
+    norm = optax.tree.norm(tree)
+    # A norm that overflows leaves nothing.
+    factor = jnp.minimum(1.0, largest / jnp.where(norm > 0.0, norm, 1.0))
+    return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)
+
+
+def clipped_mean(
+    values: PyTree[Float[Array, "N ..."]], shares: Float[Array, " N"], largest: Any
+) -> PyTree[Float[Array, "..."]]:
+    """``sum_n w_n clip(x_n)``, with shares ``w_n`` that are fixed: they need not sum to 1."""
+    return aggregate(jax.vmap(clip, in_axes=(0, None))(values, largest), shares)
+
+
+def clipped_sum(
+    gradient_of: Callable[[Any], tuple[PyTree, PyTree]],
+    examples: PyTree[Array],
+    largest: Any,
+    at_once: int,
+) -> tuple[PyTree[Float[Array, "..."]], PyTree]:
+    """``sum_b clip(g_b)`` over examples, of which ``at_once`` have their gradients in memory."""
+    size = jax.tree.leaves(examples)[0].shape[0]
+    at_once = min(at_once or size, size)
+    blocks = -(-size // at_once)
+
+    def cut(leaf: Array) -> Array:
+        missing = [(0, blocks * at_once - size), *[(0, 0)] * (leaf.ndim - 1)]
+        return jnp.pad(leaf, missing).reshape(blocks, at_once, *leaf.shape[1:])
+
+    def clipped(example: Any) -> tuple[PyTree, PyTree]:
+        gradient, numbers = gradient_of(example)
+        return clip(gradient, largest), numbers
+
+    def add(total: PyTree, block: Any) -> tuple[PyTree, None]:
+        found = jax.vmap(clipped)(block)
+        return jax.tree.map(lambda sum_, rows: sum_ + rows.sum(0), total, found), None
+
+    shapes = jax.eval_shape(clipped, jax.tree.map(lambda leaf: leaf[0], examples))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(add, nothing, jax.tree.map(cut, examples))[0]
+
+
+def sensitivity(clip_norm: Any, largest_share: Any) -> Any:
+    """``C max_n w_n``: how far a unit's data move a mean with fixed denominators.
+
+    Source: docs/theory.md (T26).
+    """
+    return clip_norm * largest_share
+
+
+def add_noise(
+    tree: PyTree[Float[Array, "..."]], deviation: Any, key: Key[Array, ""]
+) -> PyTree[Float[Array, "..."]]:
+    """The tree with independent normal noise of this deviation on every number."""
+    noise = optax.tree.random_like(key, tree, jax.random.normal)
+    return jax.tree.map(lambda leaf, own: leaf + (deviation * own).astype(leaf.dtype), tree, noise)
+
+
+def noise_key(
+    key: Key[Array, ""], seed: UInt32[Array, "2"] | UInt32[np.ndarray, "2"]
+) -> Key[Array, ""]:
+    """Key of the noise of one release, from that of its round or step."""
+    words = jax.random.fold_in(jax.random.fold_in(key, _NOISE), seed[0])
+    return jax.random.fold_in(words, seed[1])
+
+
+def seed_words(seed: int) -> np.ndarray:
+    """A seed from 0, below 2**64, as two words of 32 bits."""
+    return np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)

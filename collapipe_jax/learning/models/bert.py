@@ -1,0 +1,290 @@
+"""BERT (Devlin et al. 1810.04805), cut between control unit, devices and edge server.
+
+``embed_bert`` runs on the control unit, ``encoder.encode`` on the devices, ``pool`` and a head
+for tagging or classification on the edge server. A tagger's head may be a chain of tags.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.config import PAD_ID, BertConfig, Ids
+from collapipe_jax.learning.models.cross_entropy import summed_cross_entropy
+from collapipe_jax.learning.models.encoder import encode, init_encoder
+from collapipe_jax.learning.models.layers import (
+    Norm,
+    Params,
+    apply_linear,
+    bind,
+    dropout,
+    init_linear,
+    init_norm,
+    layer_keys,
+)
+from collapipe_jax.learning.models.padding import filled_share, shortened
+from collapipe_jax.learning.models.split_model import SplitModel
+from collapipe_jax.learning.models.tag_chain import (
+    allowed_transitions,
+    chain_losses,
+    likeliest_tags,
+)
+
+POOLINGS = ("first", "mean")
+"""Hidden state that stands for a text: that of its first piece, or the mean of all."""
+HEADS = ("linear", "bio", "crf")
+"""Choice of tags: each on its own, without impossible pairs, or with learnt scores of pairs."""
+
+UNLABELLED = -1
+"""Label of a token that is not scored."""
+
+
+class LabelledBatch(NamedTuple):
+    """Texts with a label at every scored token, or one a text; int32."""
+
+    token_ids: Ids  # [B, S], 0 where padded
+    labels: Ids  # [B, S] or [B], UNLABELLED where nothing is scored
+    # Buckets [B, S, G] of the n-grams of the word that a piece begins, from 1 on, and 0 for none;
+    # None for a model without n-grams
+    ngrams: Ids | None = None
+
+
+def init_bert(key: Array, config: BertConfig) -> Params:
+    """Fresh parameters of BERT.
+
+    Returns:
+      ``{"embedding", "encoder", "pooler"}``, the first with tables ``word [V, h]``,
+      ``position [P, h]`` and ``token_type [T, h]``, and their norm.
+    """
+    tables_key, encoder_key, pooler_key = jax.random.split(key, 3)
+    rows = {
+        "word": config.vocabulary_size,
+        "position": config.positions,
+        "token_type": config.token_types,
+    }
+    law = nnx.initializers.truncated_normal(config.table_deviation)
+    keys = jax.random.split(tables_key, 3)
+    tables = {name: law(k, (rows[name], config.width)) for name, k in zip(rows, keys, strict=True)}
+    if config.ngram_buckets:
+        ngram_key = jax.random.fold_in(tables_key, len(rows))
+        tables["ngram"] = law(ngram_key, (config.ngram_buckets, config.width))
+    return {
+        "embedding": {**tables, "norm": init_norm(config)},
+        "encoder": init_encoder(encoder_key, config),
+        "pooler": init_linear(pooler_key, config.width, config.width, config),
+    }
+
+
+def embed_bert(
+    embedding_params: Params,
+    config: BertConfig,
+    token_ids: Array,
+    token_types: Array | None = None,
+    keys: Array | None = None,
+    ngrams: Array | None = None,
+) -> Array:
+    """Input ``[B, S, h]`` of the first block: three embeddings, summed, normed, dropped.
+
+    With n-grams a fourth is the sum of their embeddings, divided as the sizes say.
+
+    Args:
+      embedding_params: tables ``word``, ``position`` and ``token_type``, and ``norm``.
+      config: sizes.
+      token_ids: ``[B, S]``; a number outside the vocabulary is clamped to its end.
+      token_types: ``[B, S]``, clamped likewise; all 0 when None.
+      keys: the embedding draws as layer ``L``, next to the blocks ``0 .. L - 1``.
+      ngrams: as in ``LabelledBatch``.
+
+    Raises:
+      InputError: if ``S`` exceeds the number of positions.
+    """
+    length = token_ids.shape[1]
+    if length > config.positions:
+        problem = f"is more tokens than the {config.positions} positions that the model has"
+        remedy = "Cut the text, or take a model with more positions"
+        raise InputError("token_ids", length, problem, remedy)
+    if token_types is None:
+        token_types = jnp.zeros_like(token_ids)
+    x = embedding_params["word"].at[token_ids].get(mode="clip")
+    # Rows rather than a slice, whose gradient XLA's CPU backend sums over a padded table.
+    x = x + embedding_params["position"].at[jnp.arange(length)].get(mode="clip")[None]
+    x = x + embedding_params["token_type"].at[token_types].get(mode="clip")
+    if ngrams is not None:
+        x = x + combined_rows(embedding_params["ngram"], ngrams, config.ngram_combiner)
+    x = bind(Norm, config, embedding_params["norm"])(x)
+    return dropout(x, layer_keys(keys, config.encoder_blocks), 0, config.dropout_rate)
+
+
+def combined_rows(table: Array, numbers: Array, combiner: str) -> Array:
+    """Combination ``[B, S, h]`` of the rows ``[B, S, G]`` of a table, which count from 1.
+
+    The number 0 is no row. The sum of n rows is divided by n or, for "sqrtn", by ``sqrt(n)``. The
+    latter leaves independent rows their deviation. One row of every piece is added at a time, so
+    all of them are never in memory.
+
+    Source: Bojanowski et al. 1607.04606, section 3.2; ``tf.nn.embedding_lookup_sparse``.
+    """
+
+    def add(total: Array, column: Array) -> tuple[Array, None]:
+        rows = table.at[column - 1].get(mode="clip")
+        return total + jnp.where((column > 0)[..., None], rows, 0.0), None
+
+    numbers = numbers.astype(jnp.int32)
+    start = jnp.zeros((*numbers.shape[:-1], table.shape[-1]), table.dtype)
+    total, _ = jax.lax.scan(add, start, jnp.moveaxis(numbers, -1, 0))
+    count = jnp.maximum((numbers > 0).sum(-1, keepdims=True), 1)
+    return total / (jnp.sqrt(count) if combiner == "sqrtn" else count)
+
+
+def pool(pooler_params: Params, hidden: Array, averaged: Array | None = None) -> Array:
+    """One vector ``[B, h]`` a text: a linear map and tanh of a hidden state.
+
+    It is that of the first token, or the mean over those marked in ``averaged [B, S]``.
+    """
+    if averaged is None:
+        state = hidden[:, 0]
+    else:
+        weights = averaged[..., None].astype(hidden.dtype)
+        state = (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1.0)
+    return jnp.tanh(apply_linear(pooler_params, state))
+
+
+def bert_encode(
+    params: Params,
+    config: BertConfig,
+    token_ids: Array,
+    mask: Array,
+    token_types: Array | None,
+    keys: Array | None = None,
+) -> tuple[Array, Array | None]:
+    """The whole of BERT on one device; arguments and errors as in ``embed_bert``.
+
+    Returns:
+      ``(hidden [B, S, h], pooled [B, h])``; ``pooled`` is None for parameters without "pooler".
+    """
+    x = embed_bert(params["embedding"], config, token_ids, token_types, keys)
+    hidden = encode(params["encoder"], config, x, mask, keys)
+    return hidden, pool(params["pooler"], hidden) if "pooler" in params else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertBody(SplitModel):
+    """BERT without a head; batches have ``token_ids`` and ``ngrams`` as ``LabelledBatch``."""
+
+    sizes: BertConfig
+
+    def embed(
+        self, embedding_params: Params, batch: Any, keys: Array | None
+    ) -> tuple[Array, Array]:
+        """Embedded tokens and their mask; all texts are of one type."""
+        x = embed_bert(embedding_params, self.sizes, batch.token_ids, None, keys, batch.ngrams)
+        return x, batch.token_ids != PAD_ID
+
+    def rows_read(self, batch: Any) -> dict[str, Array]:
+        """Tokens of the texts, and the n-grams of their words."""
+        rows = {"word": batch.token_ids}
+        if batch.ngrams is None:
+            return rows
+        numbers, buckets = batch.ngrams.astype(jnp.int32), self.sizes.ngram_buckets
+        return rows | {"ngram": jnp.where(numbers > 0, numbers - 1, buckets)}
+
+    def filled(self, batch: Any) -> np.ndarray:
+        """Share of the row that a text fills."""
+        return filled_share(batch.token_ids)
+
+    def shortened(self, batch: Any, share: float) -> Any:
+        """The same texts in shorter rows."""
+        ngrams = batch.ngrams
+        if ngrams is not None:
+            ngrams = np.swapaxes(shortened(np.swapaxes(ngrams, -1, -2), share), -1, -2)
+        return batch._replace(token_ids=shortened(batch.token_ids, share), ngrams=ngrams)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertWithHead(BertBody):
+    """BERT, dropout and a linear map; batches are ``LabelledBatch``."""
+
+    labels: int
+    pools: bool  # whether the head labels the pooled text instead of every token
+    # share in [0, 1) of the target's mass spread over the labels; not of the head "crf"
+    label_smoothing: float = 0.0
+    pooling: str = "first"  # one of ``POOLINGS``
+    head: str = "linear"  # one of ``HEADS``, of a model that does not pool
+    # Pairs of labels of which the second must not follow the first; of "bio" and "crf"
+    forbidden: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def unsmoothed(self) -> "BertWithHead":
+        """The same model, its loss without label smoothing."""
+        return dataclasses.replace(self, label_smoothing=0.0)
+
+    def init(self, key: Array) -> Params:
+        """Fresh parameters; head and pooler are the decoder."""
+        body_key, head_key = jax.random.split(key)
+        body = init_bert(body_key, self.sizes)
+        pooler = body.pop("pooler")
+        decoder: Params = {"head": init_linear(head_key, self.sizes.width, self.labels, self.sizes)}
+        if self.head == "crf":
+            decoder["transitions"] = jnp.zeros((self.labels, self.labels))
+        return body | {"decoder": decoder | ({"pooler": pooler} if self.pools else {})}
+
+    def scores(
+        self, decoder_params: Params, encoded: Array, mask: Array, keys: Array | None = None
+    ) -> Array:
+        """Logits ``[B, S, labels]`` or ``[B, labels]`` from hidden states ``[B, S, h]``."""
+        x = encoded
+        if self.pools:
+            averaged = mask if self.pooling == "mean" else None
+            x = pool(decoder_params["pooler"], encoded, averaged)
+        # The head draws as the layer after the embedding's.
+        keys = layer_keys(keys, self.sizes.encoder_blocks + 1)
+        x = dropout(x, keys, 0, self.sizes.dropout_rate)
+        return apply_linear(decoder_params["head"], x)
+
+    def losses(
+        self, decoder_params: Params, encoded: Array, batch: LabelledBatch, keys: Array | None
+    ) -> tuple[Array, Array]:
+        """Cross entropy in nats summed over the scored labels, and their number ``[B]``."""
+        scored = batch.labels != UNLABELLED
+        targets = jnp.where(scored, batch.labels, 0)
+        scores = self.scores(decoder_params, encoded, batch.token_ids != PAD_ID, keys)
+        if self.head == "crf":
+            losses = chain_losses(scores, self.transitions(decoder_params), targets, scored)
+            return losses, scored.sum(1).astype(losses.dtype)
+        return summed_cross_entropy(scores, targets, scored, self.label_smoothing)
+
+    def transitions(self, decoder_params: Params) -> Array:
+        """Scores ``[labels, labels]`` of a tag after another."""
+        free = jnp.zeros((self.labels, self.labels))
+        return allowed_transitions(decoder_params.get("transitions", free), self.forbidden)
+
+    def shortened(self, batch: LabelledBatch, share: float) -> LabelledBatch:
+        """The same texts in shorter rows."""
+        labels = batch.labels if self.pools else shortened(batch.labels, share)
+        return super().shortened(batch, share)._replace(labels=labels)
+
+
+def logits(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:
+    """Logits of every token ``[B, S, labels]``, or of every text ``[B, labels]``."""
+    x, mask = model.embed(params["embedding"], batch, None)
+    encoded = encode(params["encoder"], model.sizes, x, mask)
+    return model.scores(params["decoder"], encoded, mask)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def predict(model: BertWithHead, params: Params, batch: LabelledBatch) -> Array:
+    """Likeliest label of every token ``[B, S]``, or of every text ``[B]``.
+
+    With another head than "linear", labels of the batch mark the tokens of the sequence.
+    """
+    scores = logits(model, params, batch)
+    if model.head == "linear":
+        return scores.argmax(-1)
+    scored = batch.labels != UNLABELLED
+    return likeliest_tags(scores, model.transitions(params["decoder"]), scored)

@@ -1,0 +1,204 @@
+"""Llama and Qwen2 in the layout of Hugging Face: ``config.json`` and ``model.safetensors``.
+
+Layouts: https://huggingface.co/docs/transformers/model_doc/llama and .../qwen2. PyTorch keeps the
+weights of a linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.learning.models.causal_lm import CausalLM
+from collapipe_jax.learning.models.config import CausalConfig
+from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.models.tensor_files import (
+    CONFIG,
+    as_tensors,
+    check_same,
+    fill_params,
+    read_all,
+    read_json,
+    refuse_unsupported,
+    shapes_and_types,
+    write_checkpoint,
+)
+
+# Sizes in ``config.json``, with the values that stand for an absent key.
+_SIZES: dict[str, tuple[str, Any]] = {
+    "width": ("hidden_size", None),
+    "heads": ("num_attention_heads", None),
+    "feed_forward_width": ("intermediate_size", None),
+    "encoder_blocks": ("num_hidden_layers", None),
+    "vocabulary_size": ("vocab_size", None),
+    "positions": ("max_position_embeddings", None),
+    "attention_dropout_rate": ("attention_dropout", 0.0),
+    "norm_epsilon": ("rms_norm_eps", 1e-6),
+    "initial_deviation": ("initializer_range", 0.02),
+}
+_KEY_VALUE_HEADS, _HEAD_SIZE, _ROTARY_BASE = "num_key_value_heads", "head_dim", "rope_theta"
+_ROTARY = "rope_parameters"  # of versions from 5 on
+
+_MODEL_TYPES = {False: "llama", True: "qwen2"}
+"""By whether queries, keys and values have biases."""
+_CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+
+# What keys must hold for the blocks to be ours; the first value stands for an absent key.
+_REQUIRED: dict[str, tuple[object, ...]] = {
+    "model_type": ("llama", "qwen2"),
+    "hidden_act": ("silu",),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "rope_scaling": (None,),
+    "use_sliding_window": (False,),
+    "quantization_config": (None,),
+}
+
+# Their names by the path of our layer or table; {} is the number of a block.
+_EMBEDDING, _OUTPUT = "model.embed_tokens", "lm_head"
+_TENSORS = {
+    "embedding/word": _EMBEDDING,
+    "encoder/attention_norm": "model.layers.{}.input_layernorm",
+    "encoder/attention/query": "model.layers.{}.self_attn.q_proj",
+    "encoder/attention/key": "model.layers.{}.self_attn.k_proj",
+    "encoder/attention/value": "model.layers.{}.self_attn.v_proj",
+    "encoder/attention/out": "model.layers.{}.self_attn.o_proj",
+    "encoder/feed_forward_norm": "model.layers.{}.post_attention_layernorm",
+    "encoder/feed_forward/gate": "model.layers.{}.mlp.gate_proj",
+    "encoder/feed_forward/inner": "model.layers.{}.mlp.up_proj",
+    "encoder/feed_forward/outer": "model.layers.{}.mlp.down_proj",
+    "decoder/norm": "model.norm",
+    "decoder/word": _OUTPUT,
+}
+
+
+def load_causal_lm(directory: str | Path) -> tuple[CausalConfig, Params, dict[str, Any]]:
+    """Sizes and parameters of a checkpoint, to start from or to use.
+
+    Reads checkpoints of ``LlamaForCausalLM`` and ``Qwen2ForCausalLM``, whole or in shards. 16-bit
+    numbers become float32. Of tied tables each part of the model gets a copy.
+
+    Args:
+      directory: holds ``config.json``, and ``model.safetensors`` or its shards with
+        ``model.safetensors.index.json``.
+
+    Returns:
+      ``(config, params, document)``, parameters as ``CausalLM.init`` returns them, and all of
+      ``config.json``.
+
+    Raises:
+      InputError: on a missing or unreadable file, an unsupported key of ``config.json``, as of
+        scaled rotary positions, or tensors that are missing, unknown, given twice, not finite, or
+        of another shape or type.
+    """
+    directory = Path(directory)
+    config, document = _read_config(directory / CONFIG)
+    tensors = read_all(directory, _without_buffers)
+    table = tensors.get(f"{_EMBEDDING}.weight")
+    if table is not None and document.get("tie_word_embeddings", False):
+        tensors.setdefault(f"{_OUTPUT}.weight", table)
+    return config, fill_params(directory, _expected(config), tensors, _TENSORS), document
+
+
+def save_causal_lm(
+    directory: str | os.PathLike[str],
+    config: CausalConfig,
+    params: Params,
+    settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint for ``load_causal_lm`` and ``from_pretrained`` of ``transformers``.
+
+    Each file is whole or not there, ``config.json`` last; files of the same names are
+    replaced. Tables that are equal are written once, as tied. The layout has no place for
+    dropout but that of attention weights, nor for ``rematerialise`` and ``compute_dtype``.
+
+    Args:
+      directory: made where it is missing.
+      config: sizes, with a deviation of fresh weights.
+      params: as ``CausalLM.init`` returns them, float32.
+      settings: further keys of ``config.json``.
+
+    Raises:
+      InputError: on a configuration that the layout cannot express, or parameters that are not
+        the configuration's.
+    """
+    directory = Path(directory)
+    document = _config_document(config)
+    check_same("params", shapes_and_types(_expected(config)), shapes_and_types(params))
+    tensors = as_tensors(jax.tree.map(np.asarray, params), _TENSORS)
+    output = tensors.pop(f"{_OUTPUT}.weight")
+    document["tie_word_embeddings"] = np.array_equal(output, tensors[f"{_EMBEDDING}.weight"])
+    if not document["tie_word_embeddings"]:
+        tensors[f"{_OUTPUT}.weight"] = output
+    write_checkpoint(directory, tensors, {CONFIG: document | dict(settings or {})})
+
+
+def _expected(config: CausalConfig) -> Params:
+    """Shapes and types of all parameters."""
+    return jax.eval_shape(CausalLM(sizes=config).init, jax.random.key(0))
+
+
+def _without_buffers(name: str) -> str | None:
+    """The name of a tensor; None for the rates of rotation, which older versions stored."""
+    return None if name.endswith(".rotary_emb.inv_freq") else name
+
+
+def _read_config(path: Path) -> tuple[CausalConfig, dict[str, Any]]:
+    """Sizes on file, and all that is there.
+
+    Keys that change the output are read, or refused where they are not supported.
+    """
+    document = read_json(path, "Name the directory of a Llama or Qwen2 checkpoint")
+    refuse_unsupported(path, document, _REQUIRED)
+    sizes: dict[str, Any] = {o: document.get(key, absent) for o, (key, absent) in _SIZES.items()}
+    names = {ours: theirs for ours, (theirs, _) in _SIZES.items()}
+    names |= {"key_value_heads": _KEY_VALUE_HEADS, "head_size": _HEAD_SIZE}
+    names |= {"rotary_base": _ROTARY_BASE}
+    sizes["key_value_heads"] = document.get(_KEY_VALUE_HEADS) or sizes["heads"]
+    sizes["head_size"], width = document.get(_HEAD_SIZE), sizes["width"]
+    if not sizes["head_size"]:
+        known = isinstance(width, int) and isinstance(sizes["heads"], int)
+        sizes["head_size"] = width // max(sizes["heads"], 1) if known else None
+    base = _rotary_base(path, document)
+    whole = isinstance(base, float) and base.is_integer()
+    sizes["rotary_base"] = int(base) if whole else base
+    with under_keys({f"model.{ours}": f"{path}: {theirs}" for ours, theirs in names.items()}):
+        config = CausalConfig(**sizes, query_bias=document.get("model_type") == _MODEL_TYPES[True])
+    return config, document
+
+
+def _rotary_base(path: Path, document: Mapping[str, Any]) -> Any:
+    """Base of the rotary positions; an ``InputError`` where they are scaled."""
+    rotary = document.get(_ROTARY) or {}
+    if not isinstance(rotary, dict) or rotary.get("rope_type", "default") != "default":
+        problem, remedy = "is not supported", "Take a checkpoint without scaled rotary positions"
+        raise InputError(f"{path}: {_ROTARY}", rotary, problem, remedy)
+    return rotary.get(_ROTARY_BASE, document.get(_ROTARY_BASE, 10_000))
+
+
+def _config_document(config: CausalConfig) -> dict[str, Any]:
+    """``config.json`` of these sizes."""
+    problem = "has no place in config.json"
+    if config.activation != "silu":
+        raise InputError("model.activation", config.activation, problem, "The gate's is 'silu'")
+    if config.initial_deviation == 0.0:
+        remedy = "Give the deviation of fresh weights, 0.02 in Llama"
+        raise InputError("model.initial_deviation", 0.0, problem, remedy)
+    model_type = _MODEL_TYPES[config.query_bias]
+    base = float(config.rotary_base)
+    return {
+        "architectures": [_CLASSES[model_type]],
+        "model_type": model_type,
+        "dtype": "float32",
+        "hidden_act": "silu",
+        **{theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()},
+        "attention_dropout": config.attention_rate,
+        _KEY_VALUE_HEADS: config.key_value_heads,
+        _HEAD_SIZE: config.head_size,
+        _ROTARY_BASE: base,  # of versions before 5
+        _ROTARY: {"rope_type": "default", _ROTARY_BASE: base},
+    }

@@ -1,0 +1,372 @@
+"""Layers of encoder and decoder, and their binding to plain parameters."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
+
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.config import EncoderConfig
+
+Params = dict[str, Any]
+
+PRODUCT = "product"
+"""Name of the outputs of matrix products in policies of ``jax.checkpoint``."""
+
+# Finite, so that a row without any real token gets equal weights instead of 0 / 0.
+_BLOCKED_SCORE = -1e9
+
+# Blocks that a scan over a stack writes out per turn on a CPU. A loop stacks what the backward
+# pass needs, copy by copy. Deep stacks keep a loop, so compilation stays short.
+_UNROLLED_BLOCKS = 4
+
+
+def example_keys(dropout_key: Array | None, example_ids: Array) -> Array | None:
+    """One random key per example ``[B]``, a function of its number alone."""
+    if dropout_key is None:
+        return None
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(dropout_key, example_ids)
+
+
+def layer_keys(keys: Array | None, layer: Array | int) -> Array | None:
+    """The examples' keys ``[B]`` for one layer of the model; None stays None."""
+    if keys is None:
+        return None
+    return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, layer)
+
+
+def dropout(x: Array, keys: Array | None, site: int, rate: float) -> Array:
+    """Inverted dropout whose mask depends on (key of the example, site, entry) only.
+
+    The bits come from a counter put through an avalanche hash (the finaliser of
+    MurmurHash3, twice) instead of ``jax.random.bits``: it is elementwise, so it fuses
+    with the multiplication and can be recomputed in the backward pass rather than stored.
+
+    Args:
+      x: ``[B, ...]``.
+      keys: ``[B]``, or None for the identity.
+      site: number of the place inside the layer, so that places differ.
+      rate: probability that an entry is zeroed, in [0, 1); others are divided by ``1 - rate``.
+    """
+    if keys is None or rate == 0.0:
+        return x
+    words = jax.random.key_data(keys)
+    first, second = (
+        words[:, i].reshape(-1, *[1] * (x.ndim - 1)) ^ jnp.uint32(site * 0x9E3779B9 & 0xFFFFFFFF)
+        for i in (0, 1)
+    )
+    counter = jnp.arange(x[0].size, dtype=jnp.uint32).reshape(1, *x.shape[1:])
+    bits = _avalanche(_avalanche(counter + first) + second)
+    keep = bits >= jnp.uint32(int(rate * 2**32))
+    return jnp.where(keep, x * (1.0 / (1.0 - rate)), 0.0)
+
+
+def _avalanche(z: Array) -> Array:
+    """MurmurHash3's 32-bit finaliser: every input bit reaches every output bit."""
+    z = (z ^ (z >> 16)) * jnp.uint32(0x85EBCA6B)
+    z = (z ^ (z >> 13)) * jnp.uint32(0xC2B2AE35)
+    return z ^ (z >> 16)
+
+
+LORA_A, LORA_B = "lora_a", "lora_b"
+"""Names of an adapter's matrices, beside the weights of their linear map."""
+
+
+class Linear(nnx.Linear):
+    """A linear map in the configuration's precision, summed in 32 bits at least.
+
+    With an adapter it is ``x W + b + s (x A) B`` (Hu et al. 2106.09685).
+    """
+
+    bias: nnx.Param | None
+    adapter: tuple[Array, Array] | None = None  # ``A [inputs, r]`` and ``B [r, outputs]``
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        config: EncoderConfig,
+        *,
+        bias: bool = True,
+        rngs: nnx.Rngs,
+    ):
+        self.config, law = config, initial_weights(config)
+        super().__init__(inputs, outputs, use_bias=bias, kernel_init=law, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        """Map ``[..., inputs]`` to ``[..., outputs]``."""
+        x, kernel = (narrowed(part, self.config) for part in (x, self.kernel[...]))
+        multiply = _matrix_product if jax.default_backend() == "cpu" else _plain_product
+        product = multiply(x, kernel)
+        if self.bias is not None:
+            product = add_bias(product, narrowed(self.bias[...], self.config))
+        if self.adapter is not None and self.config.adapters is not None:
+            a, b = (narrowed(part, self.config) for part in self.adapter)
+            low = checkpoint_name(narrowed(multiply(x, a), self.config), PRODUCT)
+            product = product + self.config.adapters.scale * multiply(low, b)
+        return checkpoint_name(narrowed(product, self.config), PRODUCT)
+
+
+def _plain_product(x: Array, kernel: Array) -> Array:
+    """``x [..., i]`` times ``kernel [i, o]``."""
+    return _product(x, kernel, ((x.ndim - 1,), (0,)))
+
+
+@jax.custom_vjp
+def _matrix_product(x: Array, kernel: Array) -> Array:
+    """:func:`_plain_product` for CPUs, in reverse mode only.
+
+    XLA compiles the automatic gradient of the kernel on CPUs to a product of two transposed
+    matrices, which is slower than the one below.
+    """
+    return _plain_product(x, kernel)
+
+
+def _matrix_product_forward(x: Any, kernel: Any) -> tuple[Array, tuple]:
+    """Product and what the backward pass reads: of a frozen kernel not even ``x``."""
+    kept = x.value if kernel.perturbed else None
+    return _plain_product(x.value, kernel.value), (kept, kernel.value)
+
+
+def _matrix_product_backward(
+    kept: tuple[Array | None, Array], gradient: Any
+) -> tuple[Any, Array | None]:
+    x, kernel = kept
+    # Exact: where the layer computes in 16 bits, its output left with as many.
+    gradient = gradient.astype(kernel.dtype)
+    to_x = _product(gradient, kernel, ((gradient.ndim - 1,), (1,))).astype(kernel.dtype)
+    if x is None:
+        return to_x, None
+    if x.shape[-1] > gradient.shape[-1]:
+        # With one axis to sum over, XLA reads `x` as it lies; with more it first writes a
+        # transposed copy, of a wide input at a higher price than the faster product saves.
+        x, gradient = (each.reshape(-1, each.shape[-1]) for each in (x, gradient))
+    outer = range(x.ndim - 1)
+    return to_x, _product(x, gradient, (outer, outer)).astype(kernel.dtype)
+
+
+def _product(a: Array, b: Array, summed: tuple) -> Array:
+    """Product over these axes, summed in 32 bits at least."""
+    wide = jnp.promote_types(a.dtype, jnp.float32)
+    return jax.lax.dot_general(a, b, (summed, ((), ())), preferred_element_type=wide)
+
+
+_matrix_product.defvjp(_matrix_product_forward, _matrix_product_backward, symbolic_zeros=True)
+
+
+def add_bias(x: Array, bias: Array) -> Array:
+    """``x [..., h]`` plus ``bias [h]``."""
+    return x + bias.reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+def initial_weights(config: EncoderConfig) -> nnx.Initializer:
+    """Law of fresh weights."""
+    if config.initial_deviation == 0.0:
+        return nnx.initializers.lecun_normal()
+    return nnx.initializers.truncated_normal(config.initial_deviation)
+
+
+def init_linear(key: Array, inputs: int, outputs: int, config: EncoderConfig) -> Params:
+    """Fresh parameters of a linear map, ``{"kernel": [inputs, outputs], "bias": [outputs]}``."""
+    kernel = initial_weights(config)(key, (inputs, outputs))
+    return {"kernel": kernel, "bias": jnp.zeros(outputs)}
+
+
+def apply_linear(params: Params, x: Array) -> Array:
+    """The map of ``init_linear`` from ``[..., inputs]`` to ``[..., outputs]``, not narrowed."""
+    return add_bias(x @ params["kernel"], params["bias"])
+
+
+def init_norm(config: EncoderConfig) -> Params:
+    """Fresh parameters of a ``Norm``."""
+    return {"scale": jnp.ones(config.width), "bias": jnp.zeros(config.width)}
+
+
+def narrowed(x: Array, config: EncoderConfig) -> Array:
+    """``x`` in 16 bits where the layers compute in as many; unchanged elsewhere."""
+    return x if config.compute_dtype == "float32" else x.astype(config.compute_dtype)
+
+
+class Norm(nnx.LayerNorm):
+    """Layer normalisation: statistics in 32 bits at least, the result as wide as the input."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        super().__init__(config.width, epsilon=config.norm_epsilon, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        """Map ``[..., h]`` to ``[..., h]``."""
+        return super().__call__(x).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    """Multi-head attention with biases."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        width, self.config = config.width, config
+        self.query = Linear(width, width, config, rngs=rngs)
+        self.key = Linear(width, width, config, rngs=rngs)
+        self.value = Linear(width, width, config, rngs=rngs)
+        self.out = Linear(width, width, config, rngs=rngs)
+
+    def project(self, source: Array) -> tuple[Array, Array]:
+        """Keys and values ``[B, S, h]`` of a source ``[B, S, h]``."""
+        return self.key(source), self.value(source)
+
+    def __call__(
+        self,
+        x: Array,
+        key: Array,
+        value: Array,
+        allowed: Array,
+        keys: Array | None = None,
+        site: int = 0,
+    ) -> Array:
+        """Attend from ``x [B, Q, h]`` to keys and values where ``allowed [B, 1 | Q, S]``."""
+        config = self.config
+        query, key, value = (split_heads(a, config.heads) for a in (self.query(x), key, value))
+        return self.out(attend(config, query, key, value, allowed, keys, site).reshape(x.shape))
+
+
+def split_heads(x: Array, heads: int) -> Array:
+    """``[B, S, heads d]`` as ``[B, S, heads, d]``."""
+    return x.reshape(*x.shape[:-1], heads, -1)
+
+
+def attend(
+    config: EncoderConfig,
+    query: Array,
+    key: Array,
+    value: Array,
+    allowed: Array,
+    keys: Array | None,
+    site: int,
+) -> Array:
+    """What queries ``[B, Q, heads, d]`` read from values ``[B, S, heads, d]``, shaped as they.
+
+    Keys are shaped as values. Positions are read where ``allowed [B, 1 | Q, S]``, and dropout of
+    the weights has the examples' ``keys`` and the number of its ``site``.
+    """
+    if config.attention == "cudnn":
+        return checkpoint_name(_fused_attention(query, key, value, allowed), PRODUCT)
+    # With examples and heads first, XLA's CPU backend takes products as they are.
+    query, key, value = (jnp.swapaxes(each, 1, 2) for each in (query, key, value))
+    scores = _einsum("bnqd,bnsd->bnqs", query * query.shape[-1] ** -0.5, key)
+    bias = jnp.where(allowed, 0.0, _BLOCKED_SCORE)[:, None]
+    weights = dropout(jax.nn.softmax(scores + bias), keys, site, config.attention_rate)
+    mixed = _einsum("bnqs,bnsd->bnqd", narrowed(weights, config), value)
+    return jnp.swapaxes(checkpoint_name(narrowed(mixed, config), PRODUCT), 1, 2)
+
+
+def _fused_attention(query: Array, key: Array, value: Array, allowed: Array) -> Array:
+    """CuDNN's kernel on ``[B, S, heads, h / heads]``, with the mask of :class:`Attention`."""
+    if jax.default_backend() != "gpu":
+        remedy = "Set model.attention to 'einsum'"
+        raise InputError("model.attention", "cudnn", "needs a GPU of NVIDIA", remedy)
+    mask = jnp.broadcast_to(allowed[:, None], (len(query), 1, query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+
+
+def _einsum(axes: str, a: Array, b: Array) -> Array:
+    """``jnp.einsum``, summed in 32 bits at least."""
+    return jnp.einsum(axes, a, b, preferred_element_type=jnp.promote_types(a.dtype, jnp.float32))
+
+
+def gelu(x: Array) -> Array:
+    """``x`` times the normal distribution function at ``x``, by the error function.
+
+    Its complement, as in ``jax.nn``, is exact in tails below 1e-7 too, but slower on a CPU.
+    """
+    half = jnp.asarray(0.5, x.dtype)
+    return half * x * (1.0 + jax.lax.erf(x * half**0.5))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": gelu,
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+}
+
+
+class FeedForward(nnx.Module):
+    """Two linear maps with biases, and an activation between them."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.activation = config.activation
+        self.inner = Linear(config.width, config.feed_forward_width, config, rngs=rngs)
+        self.outer = Linear(config.feed_forward_width, config.width, config, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        """Map ``[B, S, h]`` to ``[B, S, h]``, each position on its own."""
+        return self.outer(ACTIVATIONS[self.activation](self.inner(x)))
+
+
+def init_stack(module: Callable[..., Any], key: Array, config: EncoderConfig, depth: int) -> Params:
+    """Parameters of ``depth`` independent blocks, every leaf ``[depth, ...]``."""
+
+    def one(block_key: Array) -> Params:
+        block = module(config, rngs=nnx.Rngs(block_key))
+        return nnx.to_pure_dict(nnx.state(block, nnx.Param))
+
+    return jax.vmap(one)(jax.random.split(key, depth))
+
+
+def run_stack(
+    run_block: Callable[[Array, Params, Array], Array],
+    config: EncoderConfig,
+    stack: Params,
+    layers: Array,
+    x: Array,
+) -> Array:
+    """Blocks one after the other as one scan, ``[B, S, h]`` to ``[B, S, h]`` of x's type.
+
+    Args:
+      run_block: function of activations, one block's parameters and its layer's number.
+      config: sizes.
+      stack: every leaf ``[depth, ...]``.
+      layers: numbers ``[depth]`` that tell the blocks' random keys apart.
+      x: activations.
+    """
+
+    def body(x: Array, block: tuple[Params, Array]) -> tuple[Array, None]:
+        return run_block(x, *block), None
+
+    # Written out, blocks would keep at once what rematerialisation lets go.
+    unrolls = jax.default_backend() == "cpu" and not config.rematerialise
+    unroll = min(_UNROLLED_BLOCKS, len(layers)) if unrolls else 1
+    start, step = narrowed(x, config), rematerialised(body, config)
+    return jax.lax.scan(step, start, (stack, layers), unroll=unroll)[0].astype(x.dtype)
+
+
+def rematerialised(body: Callable, config: EncoderConfig) -> Callable:
+    """The body of a scan over blocks, computed again backwards where the sizes say so."""
+    return jax.checkpoint(body, prevent_cse=False) if config.rematerialise else body
+
+
+def bind(module: Callable[..., Any], config: EncoderConfig, params: Params) -> Any:
+    """A callable block within one traced call, with one block's parameters, unstacked."""
+    leaves = flatten_dict(params)
+    adapted = {path[:-1] for path in leaves if path[-1] == LORA_A}
+    adapters = {
+        path: (leaves.pop((*path, LORA_A)), leaves.pop((*path, LORA_B))) for path in adapted
+    }
+    if adapters and config.adapters is None:
+        problem, remedy = "the parameters have some, the sizes none", "Give sizes with adapters"
+        raise InputError("adapters", None, problem, remedy)
+    block = nnx.merge(_definition(module, config), unflatten_dict(leaves))
+    for path, adapter in adapters.items():
+        # Past the setter, which would make it a part of the block's structure.
+        vars(functools.reduce(getattr, path, block))["adapter"] = adapter
+    return block
+
+
+@functools.lru_cache(maxsize=32)
+def _definition(module: Callable[..., Any], config: EncoderConfig) -> Any:
+    """The structure of a block."""
+    return nnx.split(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))[0]

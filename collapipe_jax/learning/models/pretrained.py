@@ -1,0 +1,363 @@
+"""BERT in the layout of Hugging Face: ``config.json`` and ``model.safetensors``.
+
+Layout: https://huggingface.co/docs/transformers/model_doc/bert. PyTorch keeps the weights of a
+linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
+
+The layout has no place for n-grams, for a pooled mean and for learnt scores of pairs of tags. A
+model with one of these is written with another ``model_type`` and into another file, so no
+other program takes it for a BERT.
+"""
+
+import functools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.learning.models.bert import HEADS, POOLINGS, init_bert
+from collapipe_jax.learning.models.config import NGRAM_SIZES, BertConfig
+from collapipe_jax.learning.models.layers import Params, init_linear
+from collapipe_jax.learning.models.masked_lm import init_masked_lm_head
+from collapipe_jax.learning.models.tensor_files import (
+    CONFIG,
+    WEIGHTS,
+    as_tensors,
+    check_same,
+    fill_params,
+    read_all,
+    read_json,
+    read_tensors,
+    refuse_unsupported,
+    shapes_and_types,
+    write_checkpoint,
+)
+
+OWN_TYPE = "collapipe_bert"
+"""``model_type`` of what the layout of BERT cannot express."""
+OWN_WEIGHTS = "collapipe_bert.safetensors"
+"""File of its tensors, which have the names of BERT where there are any."""
+_POOLING, _HEAD_KIND = "collapipe_pooling", "collapipe_head"
+
+_read_json = functools.partial(read_json, remedy="Name the directory of a BERT checkpoint")
+
+# Sizes in ``config.json``, with the values that stand for an absent key.
+_SIZES = {
+    "width": ("hidden_size", None),
+    "heads": ("num_attention_heads", None),
+    "feed_forward_width": ("intermediate_size", None),
+    "encoder_blocks": ("num_hidden_layers", None),
+    "vocabulary_size": ("vocab_size", None),
+    "positions": ("max_position_embeddings", None),
+    "token_types": ("type_vocab_size", None),
+    "dropout_rate": ("hidden_dropout_prob", 0.1),
+    "attention_dropout_rate": ("attention_probs_dropout_prob", 0.1),
+    "norm_epsilon": ("layer_norm_eps", 1e-12),
+    "initial_deviation": ("initializer_range", 0.02),
+    "ngram_buckets": ("collapipe_ngram_buckets", 0),
+    "word_ngrams": ("collapipe_word_ngrams", 1),
+    "ngram_combiner": ("collapipe_ngram_combiner", "mean"),
+}
+
+# Ours by theirs. Of two names the first is the one that is written.
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+# What keys must hold for the encoder to be ours; the first value stands for an absent key.
+_REQUIRED: dict[str, tuple[object, ...]] = {
+    "model_type": ("bert", OWN_TYPE),
+    "hidden_act": tuple(_ACTIVATIONS),
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "is_encoder_decoder": (False,),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+}
+
+TENSORS = {
+    "embedding/word": "embeddings.word_embeddings",
+    "embedding/position": "embeddings.position_embeddings",
+    "embedding/token_type": "embeddings.token_type_embeddings",
+    "embedding/ngram": "embeddings.ngram_embeddings",
+    "embedding/norm": "embeddings.LayerNorm",
+    "encoder/attention/query": "encoder.layer.{}.attention.self.query",
+    "encoder/attention/key": "encoder.layer.{}.attention.self.key",
+    "encoder/attention/value": "encoder.layer.{}.attention.self.value",
+    "encoder/attention/out": "encoder.layer.{}.attention.output.dense",
+    "encoder/attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
+    "encoder/feed_forward/inner": "encoder.layer.{}.intermediate.dense",
+    "encoder/feed_forward/outer": "encoder.layer.{}.output.dense",
+    "encoder/feed_forward_norm": "encoder.layer.{}.output.LayerNorm",
+    "pooler": "pooler.dense",
+    "head": "classifier",
+    "transitions": "classifier.transitions",
+    "transform": "cls.predictions.transform.dense",
+    "transform_norm": "cls.predictions.transform.LayerNorm",
+    "output": "cls.predictions.decoder",
+}
+"""Names in ``BertModel`` by the path of our layer or table; {} is the number of a block."""
+_HEAD, _LANGUAGE = "classifier.", "cls.predictions."
+_TIED_BIAS = "cls.predictions.bias"  # of the vocabulary, which the layout has twice
+
+# Heads of pretraining and question answering, and the numbers 0 .. P - 1 that older versions
+# stored.
+_PRETRAINING, _OTHERS = "cls.", ("qa_outputs.", "embeddings.position_ids")
+_UNUSED = (_PRETRAINING, *_OTHERS)
+
+
+def load_bert(directory: str | Path) -> tuple[BertConfig, Params]:
+    """Sizes and parameters of a BERT checkpoint, to start from.
+
+    Reads checkpoints of ``BertModel`` and of the models that contain one as ``bert.``, whole or in
+    shards, with ``gamma`` and ``beta`` for a norm's weight and bias in older ones. 16-bit numbers
+    become float32. Heads (``cls.*``, ``classifier.*``, ``qa_outputs.*``) and the buffer
+    ``embeddings.position_ids`` are not read; any other name that BERT does not have is an error.
+
+    Args:
+      directory: holds ``config.json``, and ``model.safetensors`` or its shards with
+        ``model.safetensors.index.json``. The vocabulary is the tokenizer's and not read.
+
+    Returns:
+      ``(config, params)``, parameters as ``init_bert`` returns them, float32; without "pooler"
+      where the checkpoint has none, as of ``BertForTokenClassification``.
+
+    Raises:
+      InputError: on a missing or unreadable file, an unsupported key of ``config.json``, or
+        tensors that are missing, unknown, given twice, not finite, or of another shape or type.
+    """
+    directory = Path(directory)
+    config, document = _read_config(directory / CONFIG)
+    tensors = _read_all(directory, document, (*_UNUSED, _HEAD))
+    return config, _fill(directory, config, tensors)
+
+
+class LabellingBert(NamedTuple):
+    """A BERT with a head for labels."""
+
+    sizes: BertConfig
+    params: Params  # with "head", and "transitions" where pairs of tags have scores
+    labels: tuple[str, ...]  # their names
+    # As of ``BertWithHead``
+    pooling: str
+    head: str
+
+
+def load_labelling_bert(directory: str | Path) -> LabellingBert:
+    """A BERT with a head for labels; arguments and errors as of ``load_bert``.
+
+    Reads checkpoints of ``BertForSequenceClassification`` and ``BertForTokenClassification``.
+    """
+    directory = Path(directory)
+    config, document = _read_config(directory / CONFIG)
+    labels = read_labels(directory / CONFIG, document)
+    pooling, head = read_head(directory / CONFIG, document)
+    tensors = _read_all(directory, document, _UNUSED)
+    params = _fill(directory, config, tensors, labels=len(labels), crf=head == "crf")
+    return LabellingBert(config, params, labels, pooling, head)
+
+
+def read_labels(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the labels in a ``config.json``, in order."""
+    named: Any = document.get("id2label")
+    try:
+        labels = tuple(str(named[str(number)]) for number in range(len(named)))
+    except (KeyError, TypeError):
+        labels = ()
+    if not labels:
+        problem = "is no object of labels by their numbers from 0 on"
+        remedy = "Name a model with a head for labels"
+        raise InputError(f"{path}: id2label", named, problem, remedy)
+    return labels
+
+
+def read_head(path: Path, document: Mapping[str, Any]) -> tuple[str, str]:
+    """Pooling and head in a ``config.json``, as of ``BertWithHead``."""
+    pooling, head = document.get(_POOLING, POOLINGS[0]), document.get(_HEAD_KIND, HEADS[0])
+    for key, value, known in ((_POOLING, pooling, POOLINGS), (_HEAD_KIND, head, HEADS)):
+        if value not in known:
+            remedy = f"Take a model where it is one of {', '.join(known)}"
+            raise InputError(f"{path}: {key}", value, "is unknown", remedy)
+    return pooling, head
+
+
+def load_masked_bert(directory: str | Path) -> tuple[BertConfig, Params]:
+    """Sizes and parameters with the head for hidden pieces, whose table is its own.
+
+    Arguments and errors as of ``load_bert``.
+    """
+    directory = Path(directory)
+    config, document = _read_config(directory / CONFIG)
+    tensors = _read_all(directory, document, (*_OTHERS, _HEAD, _TIED_BIAS))
+    return config, _fill(directory, config, tensors, masked_lm=True)
+
+
+def _fill(
+    directory: Path, config: BertConfig, tensors: Mapping[str, np.ndarray], **head: Any
+) -> Params:
+    """Parameters of tensors by name, which are checked, with a head as of ``_expected_params``."""
+    pooler = any(name.startswith("pooler.") for name in tensors)
+    expected = _expected_params(config, pooler, **head)
+    return fill_params(directory, expected, tensors, TENSORS)
+
+
+def save_bert(
+    directory: str | os.PathLike[str],
+    config: BertConfig,
+    params: Params,
+    settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint for ``load_bert`` and ``from_pretrained`` of ``transformers``.
+
+    Each file is whole or not there, ``config.json`` last; files of the same names are
+    replaced. The layout has no place for ``rematerialise`` and ``compute_dtype``.
+
+    Args:
+      directory: made where it is missing.
+      config: sizes; post-norm, and with a deviation of fresh weights.
+      params: as ``init_bert`` returns them, float32. Without "pooler" they are read by
+        ``BertModel.from_pretrained(directory, add_pooling_layer=False)``. A linear map "head"
+        makes them those of ``BertForSequenceClassification``, or of
+        ``BertForTokenClassification`` without "pooler". The head of ``init_masked_lm_head`` makes
+        them those of ``BertForMaskedLM``.
+      settings: further keys of ``config.json``, as of ``label_settings``.
+
+    Raises:
+      InputError: on a configuration that the layout cannot express, or parameters that are not
+        the configuration's.
+    """
+    directory, labels = Path(directory), len(params["head"]["bias"]) if "head" in params else 0
+    document = _config_document(config) | dict(settings or {})
+    crf, masked_lm = "transitions" in params, "output" in params
+    expected = _expected_params(config, "pooler" in params, labels, crf=crf, masked_lm=masked_lm)
+    check_same("params", shapes_and_types(expected), shapes_and_types(params))
+    tensors = as_tensors(jax.tree.map(np.asarray, params), TENSORS)
+    if masked_lm:
+        tensors[_TIED_BIAS] = tensors[f"{_LANGUAGE}decoder.bias"]
+    if labels or masked_lm:
+        tensors = {name_with_head(name): tensor for name, tensor in tensors.items()}
+    file = WEIGHTS
+    if config.ngram_buckets or crf or document.get(_POOLING, POOLINGS[0]) != POOLINGS[0]:
+        document |= {"model_type": OWN_TYPE, "architectures": ["CollapipeBert"]}
+        file = OWN_WEIGHTS
+    write_checkpoint(directory, tensors, {CONFIG: document}, file)
+
+
+MASKED_LM_SETTINGS = {"architectures": ["BertForMaskedLM"], "tie_word_embeddings": False}
+"""Keys of ``config.json`` of a masked language model whose head has a table of its own."""
+
+
+def label_settings(
+    labels: Sequence[str], *, pools: bool, pooling: str = POOLINGS[0], head: str = HEADS[0]
+) -> dict[str, Any]:
+    """Keys of ``config.json`` of a model with a head: its class, and the names of its labels."""
+    kind = "Sequence" if pools else "Token"
+    settings: dict[str, Any] = {
+        "architectures": [f"BertFor{kind}Classification"],
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: number for number, label in enumerate(labels)},
+        "num_labels": len(labels),
+    }
+    # With one label it would be a regression.
+    if pools and len(labels) > 1:
+        settings["problem_type"] = "single_label_classification"
+    if pooling != POOLINGS[0]:
+        settings[_POOLING] = pooling
+    if head != HEADS[0]:
+        settings[_HEAD_KIND] = head
+    return settings
+
+
+def _expected_params(
+    config: BertConfig,
+    pooler: bool,
+    labels: int = 0,
+    *,
+    crf: bool = False,
+    masked_lm: bool = False,
+) -> Params:
+    """Shapes and types of all parameters; of no labels there is no head for them."""
+
+    def init(key: Array) -> Params:
+        head = {"head": init_linear(key, config.width, labels, config)} if labels else {}
+        head |= {"transitions": jnp.zeros((labels, labels))} if crf else {}
+        head |= init_masked_lm_head(key, config) if masked_lm else {}
+        return init_bert(key, config) | head
+
+    expected = jax.eval_shape(init, jax.random.key(0))
+    return {name: part for name, part in expected.items() if pooler or name != "pooler"}
+
+
+def name_with_head(name: str) -> str:
+    """A tensor's name in a BERT with a head, by that in ``BertModel``."""
+    return name if name.startswith((_HEAD, _LANGUAGE)) else f"bert.{name}"
+
+
+def encoder_pattern(target: str) -> str:
+    """Regular expression of the names that a linear map of all blocks has in ``BertModel``."""
+    (name,) = (name for path, name in TENSORS.items() if path.endswith(f"/{target}"))
+    return re.escape(name).replace(r"\{\}", r"\d+")
+
+
+def _read_all(
+    directory: Path, document: Mapping[str, Any], unused: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """The tensors of BERT and its head by their names in ``BertModel``, but for unused ones."""
+    rename = functools.partial(_canonical, unused=unused)
+    if document.get("model_type") == OWN_TYPE:
+        return read_tensors(directory / OWN_WEIGHTS, rename)
+    return read_all(directory, rename)
+
+
+def _canonical(name: str, unused: tuple[str, ...]) -> str | None:
+    """A tensor's name as ``BertModel`` has it today; None for what begins as an unused one."""
+    name = name.removeprefix("bert.")
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    return None if name.startswith(unused) else name
+
+
+def _read_config(path: Path) -> tuple[BertConfig, dict[str, Any]]:
+    """Sizes on file, and all that is there.
+
+    Keys that change the encoder's output are read, or refused where they are not supported.
+    """
+    document = _read_json(path)
+    refuse_unsupported(path, document, _REQUIRED)
+    sizes: dict[str, Any] = {o: document.get(key, absent) for o, (key, absent) in _SIZES.items()}
+    with under_keys({f"model.{ours}": f"{path}: {key}" for ours, (key, _) in _SIZES.items()}):
+        config = BertConfig(**sizes, activation=_ACTIVATIONS[document.get("hidden_act", "gelu")])
+    return config, document
+
+
+def _config_document(config: BertConfig) -> dict[str, Any]:
+    """``config.json`` of these sizes."""
+    problem = "has no place in config.json"
+    if config.norm != "post":
+        raise InputError("model.norm", config.norm, problem, "BERT's norm is 'post'")
+    if config.initial_deviation == 0.0:
+        remedy = "Give the deviation of fresh weights, 0.02 in BERT"
+        raise InputError("model.initial_deviation", 0.0, problem, remedy)
+    names = [theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation]
+    sizes = {theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()}
+    for name in () if config.ngram_buckets else NGRAM_SIZES:
+        del sizes[_SIZES[name][0]]
+    return {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "dtype": "float32",
+        "hidden_act": names[0],
+        **sizes,
+        "attention_probs_dropout_prob": config.attention_rate,
+    }

@@ -1,0 +1,201 @@
+"""Encoder-decoder Transformer for translation, cut between control unit, devices and server.
+
+``embed`` runs on the control unit, ``encoder.encode`` on the devices, ``decode`` and the
+loss on the edge server.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from collapipe_jax.learning.models.config import PAD_ID, Ids, TransformerConfig
+from collapipe_jax.learning.models.cross_entropy import summed_cross_entropy
+from collapipe_jax.learning.models.encoder import encode, init_encoder
+from collapipe_jax.learning.models.layers import (
+    Attention,
+    FeedForward,
+    Norm,
+    Params,
+    bind,
+    dropout,
+    init_norm,
+    init_stack,
+    layer_keys,
+    narrowed,
+    run_stack,
+)
+from collapipe_jax.learning.models.padding import filled_share, shortened
+from collapipe_jax.learning.models.split_model import SplitModel
+
+
+class TranslationBatch(NamedTuple):
+    """Token numbers of a batch of sentence pairs, int32, 0 where padded."""
+
+    source_ids: Ids  # [B, source_length]
+    target_ids: Ids  # [B, target_length + 1], from start to end token
+
+
+class DecoderBlock(nnx.Module):
+    """Causal self-attention, attention to the memory, feed-forward; pre-norm."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        self.rate = config.dropout_rate
+        self.attention_norm = Norm(config, rngs=rngs)
+        self.attention = Attention(config, rngs=rngs)
+        self.memory_attention_norm = Norm(config, rngs=rngs)
+        self.memory_attention = Attention(config, rngs=rngs)
+        self.feed_forward_norm = Norm(config, rngs=rngs)
+        self.feed_forward = FeedForward(config, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Array,
+        allowed: Array,
+        memory: tuple[Array, Array, Array],
+        keys: Array | None = None,
+        extend: Callable[..., tuple[Array, Array]] = lambda *own: own,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """Map ``x [B, T, h]`` to ``[B, T, h]``; with the keys and values that it attends to.
+
+        The memory is its keys and values ``[B, S, h]``, and where they may be read ``[B, 1, S]``.
+        ``extend`` maps keys and values of ``x`` to those that it attends to.
+        """
+        normed = self.attention_norm(x)
+        own = extend(*self.attention.project(normed))
+        x = x + dropout(self.attention(normed, *own, allowed, keys, site=0), keys, 1, self.rate)
+        normed = self.memory_attention_norm(x)
+        attended = self.memory_attention(normed, *memory, keys, site=2)
+        x = x + dropout(attended, keys, 3, self.rate)
+        return x + dropout(self.feed_forward(self.feed_forward_norm(x)), keys, 4, self.rate), own
+
+
+def init_params(key: Array, config: TransformerConfig) -> Params:
+    """Fresh parameters of the whole model, the server's table, blocks and norms as "decoder"."""
+    embedding_key, encoder_key, table_key, decoder_key = jax.random.split(key, 4)
+    return {
+        "embedding": _init_table(embedding_key, config),
+        "encoder": init_encoder(encoder_key, config),
+        "decoder": {
+            "embedding": _init_table(table_key, config),
+            "memory_norm": init_norm(config),
+            "blocks": init_stack(DecoderBlock, decoder_key, config, config.decoder_blocks),
+            "norm": init_norm(config),
+        },
+    }
+
+
+def _init_table(key: Array, config: TransformerConfig) -> Params:
+    """A table of variance 1 / h: 1 once scaled by sqrt(h), as are logits by the tied table."""
+    shape = (config.vocabulary_size, config.width)
+    return {"embedding": jax.random.normal(key, shape) * config.width**-0.5}
+
+
+def embed(
+    embedding_params: Params, config: TransformerConfig, ids: Array, start: Array | int = 0
+) -> Array:
+    """Token embeddings times sqrt(h) plus sinusoidal positions (Vaswani et al. 1706.03762).
+
+    A position has sines in the first half of its row, then cosines.
+    A number in ``ids [B, S]`` outside the vocabulary is clamped to its end. The first token
+    stands at position ``start``, an array value.
+    """
+    table = embedding_params["embedding"]
+    tokens = table.at[ids].get(mode="clip") * math.sqrt(config.width)
+    rate = jnp.exp(-math.log(10_000.0) * jnp.arange(0, config.width, 2) / config.width)
+    angle = (start + jnp.arange(ids.shape[1]))[:, None] * rate[None, :]
+    return tokens + jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)[None]
+
+
+def decode(
+    decoder_params: Params,
+    config: TransformerConfig,
+    target_in: Array,
+    memory: Array,
+    memory_mask: Array,
+    keys: Array | None = None,
+) -> Array:
+    """Hidden states ``[B, T, h]`` of the decoder after the final norm, with a causal mask.
+
+    Args:
+      decoder_params, config, keys: as in ``models``.
+      target_in: target tokens from the start token on, ``[B, T]``.
+      memory: the encoder's output ``[B, S, h]``, not yet normed.
+      memory_mask: ``[B, S]``, True on real source tokens.
+    """
+    x = embed(decoder_params["embedding"], config, target_in)
+    memory = bind(Norm, config, decoder_params["memory_norm"])(memory)
+    memory = narrowed(memory, config)
+    causal = jnp.tril(jnp.ones((x.shape[1],) * 2, bool))[None]
+    # The encoder's layers come first in the count, so that no two layers share keys.
+    layers = config.encoder_blocks + jnp.arange(config.decoder_blocks)
+
+    def run_block(x: Array, params: Params, layer: Array) -> Array:
+        module = bind(DecoderBlock, config, params)
+        source = *module.memory_attention.project(memory), memory_mask[:, None, :]
+        return module(x, causal, source, layer_keys(keys, layer))[0]
+
+    x = run_stack(run_block, config, decoder_params["blocks"], layers, x)
+    return bind(Norm, config, decoder_params["norm"])(x)
+
+
+def logits(decoder_params: Params, hidden: Array) -> Array:
+    """Scores ``[..., V]`` of the next token from hidden states ``[..., h]``; tied weights."""
+    return hidden @ decoder_params["embedding"]["embedding"].T
+
+
+def source_memory(params: Params, config: TransformerConfig, source_ids: Array) -> Array:
+    """The encoded source ``[B, S, h]``, without dropout."""
+    x = embed(params["embedding"], config, source_ids)
+    return encode(params["encoder"], config, x, source_ids != PAD_ID)
+
+
+@dataclasses.dataclass(frozen=True)
+class Translator(SplitModel):
+    """The encoder-decoder; batches are ``TranslationBatch``.
+
+    The loss is label-smoothed cross entropy, summed over the target's tokens.
+    """
+
+    sizes: TransformerConfig
+
+    @property
+    def unsmoothed(self) -> "Translator":
+        """The same model, its loss without label smoothing."""
+        return Translator(dataclasses.replace(self.sizes, label_smoothing=0.0))
+
+    def init(self, key: Array) -> Params:
+        """Fresh parameters of all three parts."""
+        return init_params(key, self.sizes)
+
+    def embed(
+        self, embedding_params: Params, batch: TranslationBatch, keys: Array | None
+    ) -> tuple[Array, Array]:
+        """Embedded sources and their mask, without dropout."""
+        del keys
+        x = embed(embedding_params, self.sizes, batch.source_ids)
+        return x, batch.source_ids != PAD_ID
+
+    def losses(
+        self, decoder_params: Params, encoded: Array, batch: TranslationBatch, keys: Array | None
+    ) -> tuple[Array, Array]:
+        """Loss in nats and number of target tokens of every example ``[B]``."""
+        target_in, target_out = batch.target_ids[:, :-1], batch.target_ids[:, 1:]
+        mask = batch.source_ids != PAD_ID
+        hidden = decode(decoder_params, self.sizes, target_in, encoded, mask, keys)
+        scores, scored = logits(decoder_params, hidden), target_out != PAD_ID
+        return summed_cross_entropy(scores, target_out, scored, self.sizes.label_smoothing)
+
+    def filled(self, batch: TranslationBatch) -> np.ndarray:
+        """Share of the row that the longer of source and target fills."""
+        return np.maximum(filled_share(batch.source_ids), filled_share(batch.target_ids))
+
+    def shortened(self, batch: TranslationBatch, share: float) -> TranslationBatch:
+        """The same pairs in shorter rows."""
+        return TranslationBatch(*(shortened(rows, share) for rows in batch))

@@ -1,0 +1,271 @@
+"""What the tasks with BERT share: sizes, start, n-grams, predictions, export."""
+
+import abc
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from collapipe_jax.core.errors import InputError, Known, collect, under_keys
+from collapipe_jax.core.io.atomic import write_text
+from collapipe_jax.core.seeds import seed_of
+from collapipe_jax.learning.models import counts
+from collapipe_jax.learning.models.adapter_files import save_adapters
+from collapipe_jax.learning.models.bert import POOLINGS, BertWithHead, LabelledBatch, predict
+from collapipe_jax.learning.models.config import NGRAM_SIZES, BertConfig, encoder_sizes
+from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.models.pretrained import label_settings, load_bert, save_bert
+from collapipe_jax.learning.models.split_model import SplitModel
+from collapipe_jax.learning.tasks.corpora import LabelledSets, forbidden_pairs
+from collapipe_jax.learning.tasks.ngrams import WordNgrams, most_ngrams
+from collapipe_jax.learning.tasks.pretrained_sizes import pretrained_sizes
+from collapipe_jax.learning.tasks.sampling import seeded_generator
+from collapipe_jax.learning.tasks.subwords import WordPiece, train_wordpiece
+from collapipe_jax.learning.tasks.task import TASK_KEY, Config, ModelCounts, Objective, in_batches
+
+_FILES = ("train", "validation", "test", "vocabulary")
+_COUNTS = ("samples", "validation_samples", "labels")
+Sets = TypeVar("Sets")
+MODEL_READS = frozenset({"model.pretrained", *(f"model.{size}" for size in NGRAM_SIZES)})
+READS = MODEL_READS | {f"task.{key}" for key in ("piece_dropout", *_COUNTS, *_FILES)}
+NEEDS = {"task.train": "Give a file", "task.test": "Give a file"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertObjective(Objective):
+    """The objective of BERT with a head."""
+
+    pools: ClassVar[bool]  # whether a text has one label instead of one a token
+    sets: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
+
+    model: Any
+    # Parameters of BERT to start from, as of ``load_bert``, or None
+    pretrained: Params | None = None
+    pretrained_folder: str = ""  # where they were read
+    piece_dropout: float = 0.0  # rate as in ``WordPiece.drop_pieces``, in training
+
+    @classmethod
+    def from_config(cls, config: Config, corpus: LabelledSets | None = None) -> "BertObjective":
+        """Read the corpus, unless it is given, and pretrained parameters; check that they fit."""
+        task, model = config["task"], config["model"]
+        sizes, pretrained = make_sizes(config), None
+        if model["pretrained"]:
+            sizes, pretrained = _load_pretrained(model["pretrained"], sizes)
+        data = cls.load_data(config, corpus)
+        if (entries := task["vocabulary_size"]) < (found := len(data.wordpiece.pieces)):
+            problem = f"the vocabulary has {found}"
+            raise InputError("task.vocabulary_size", entries, problem, f"Set it to {found}")
+        objective = cls(
+            kind=task["kind"],
+            data=data,
+            pretrained=pretrained,
+            pretrained_folder=model["pretrained"],
+            piece_dropout=task["piece_dropout"],
+            **cls.further_fields(config, sizes, data),
+        )
+        sets = {name: objective.with_ngrams(getattr(data, name)) for name in cls.sets}
+        return dataclasses.replace(objective, data=data._replace(**sets))
+
+    @classmethod
+    def further_fields(cls, config: Config, sizes: BertConfig, data: Any) -> dict[str, Any]:
+        """The model of these sizes, and what else the objective has."""
+        model, labels = config["model"], data.labels
+        head = BertWithHead(
+            sizes=sizes,
+            labels=len(labels),
+            pools=cls.pools,
+            label_smoothing=model["label_smoothing"],
+            pooling=model["pooling"],
+            head=model["head"],
+            forbidden=() if model["head"] == "linear" else forbidden_pairs(labels),
+        )
+        return {"model": head}
+
+    @classmethod
+    @abc.abstractmethod
+    def load_data(cls, config: Config, corpus: LabelledSets | None = None) -> Any:
+        """Turn the corpus, read here unless it is given, into arrays; a deterministic function."""
+
+    def draw(self, rows: np.ndarray, seed: Sequence[int]) -> LabelledBatch:
+        """Training texts, with random segmentation where there is piece dropout."""
+        ids, labels, ngrams = super().draw(rows, seed)
+        if self.piece_dropout:
+            rng = seeded_generator(seed)
+            marks = np.zeros_like(ids) if self.pools else labels
+            ids, marks = self.data.wordpiece.drop_pieces(ids, marks, self.piece_dropout, rng)
+            return self.with_ngrams(LabelledBatch(ids, labels if self.pools else marks))
+        return LabelledBatch(ids, labels, ngrams)
+
+    @functools.cached_property
+    def with_ngrams(self) -> Callable[[Any], Any]:
+        """Adds the n-grams of its words to a batch, where the model reads them."""
+        return WordNgrams(self.data.wordpiece, self.model.sizes).added
+
+    def starting_params(self, fresh: Params) -> Params:
+        """Pretrained parameters where there are any, else fresh ones; the head is always fresh."""
+        if self.pretrained is None:
+            return fresh
+        body = {name: self.pretrained[name] for name in ("embedding", "encoder")}
+        decoder = {name: self.pretrained.get(name, part) for name, part in fresh["decoder"].items()}
+        return body | {"decoder": decoder}
+
+    def predict(self, params: Params, arrays: LabelledBatch) -> np.ndarray:
+        """Likeliest labels of all samples: ``[n, S]`` of tokens, or ``[n]`` of texts."""
+        return in_batches(functools.partial(predict, self.model, params), arrays)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``vocab.txt`` and ``labels.txt``, one name a line, in order."""
+        self.data.wordpiece.save(Path(folder) / "vocab.txt")
+        names = "".join(f"{label}\n" for label in self.data.labels)
+        write_text(Path(folder) / "labels.txt", names)
+
+    def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
+        """Write BERT with its head and vocabulary as Hugging Face lays them out."""
+        body = {name: params[name] for name in ("embedding", "encoder")} | params["decoder"]
+        # The layout needs the deviation of fresh weights; LeCun's law states none.
+        sizes = self.model.sizes
+        sizes = dataclasses.replace(sizes, initial_deviation=sizes.table_deviation)
+        self._export_vocabulary(folder)
+        save_bert(folder, sizes, body, self._settings)
+
+    def export_adapters(self, params: Params, folder: str | os.PathLike[str]) -> None:
+        """Write adapters, head and vocabulary as PEFT lays them out, where it can read them."""
+        if self.pretrained_folder and _peft_reads(self.model):
+            self._export_vocabulary(folder)
+            base = Path(self.pretrained_folder).absolute()
+            save_adapters(Path(folder), self.model.sizes, params, base, self._settings)
+
+    def _export_vocabulary(self, folder: str | os.PathLike[str]) -> None:
+        length = self.data.train.token_ids.shape[1]
+        self.data.wordpiece.save_pretrained(Path(folder), length)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """Keys of ``config.json`` that are no sizes."""
+        return {**self.layout_settings(), TASK_KEY: self.kind}
+
+    def layout_settings(self) -> Mapping[str, Any]:
+        """Keys of ``config.json`` that describe the head."""
+        choices = {"pooling": self.model.pooling, "head": self.model.head}
+        return label_settings(self.data.labels, pools=self.pools, **choices)
+
+
+def _peft_reads(model: SplitModel) -> bool:
+    """Whether the model is a head of ``transformers`` on a BERT that it can read."""
+    if not isinstance(model, BertWithHead) or model.sizes.ngram_buckets:
+        return False
+    return model.pooling == POOLINGS[0] and model.head != "crf"
+
+
+def make_sizes(config: Config) -> BertConfig:
+    """Sizes of BERT without its head."""
+    task = config["task"]
+    if task["source_length"] < 3:
+        problem = "no room for a piece between [CLS] and [SEP]"
+        raise InputError("task.source_length", task["source_length"], problem, "Use 3 or more")
+    if config["model"]["head"] == "crf" and (smoothing := config["model"]["label_smoothing"]):
+        problem = "a sequence of tags has no target that could be smoothed"
+        raise InputError("model.label_smoothing", smoothing, problem, "Use 0 with model.head=crf")
+    ends = {"vocabulary_size": "vocabulary_size", "positions": "source_length"}
+    with under_keys({f"model.{ours}": f"task.{theirs}" for ours, theirs in ends.items()}):
+        return BertConfig(
+            vocabulary_size=task["vocabulary_size"],
+            positions=task["source_length"],
+            **{size: config["model"][size] for size in NGRAM_SIZES},
+            **encoder_sizes(config["model"]),
+        )
+
+
+def count_work(config: Config, *, pools: bool) -> ModelCounts:
+    """Tables before the encoder; after it a linear map of every token, or of the pooled text."""
+    task, width = config["task"], config["model"]["width"]
+    sequence, labels = task["source_length"], task["labels"]
+    if not labels:
+        problem = "the cost of the head is unknown, and no file is read here to count them"
+        raise InputError("task.labels", labels, problem, "Give the number of labels")
+    predictions = 1 if pools else sequence
+    crf = config["model"]["head"] == "crf"
+    chain_flops = 2 * sequence * labels**2 if crf else 0  # one sum of exponentials a pair
+    pooler_flops = 2 * width**2 if pools else 0
+    return ModelCounts(
+        sequence=sequence,
+        target_tokens=predictions,
+        decoder_parameters=counts.head_parameters(width, labels, pools, crf),
+        decoder_flops=3.0 * (pooler_flops + 2 * predictions * width * labels + chain_flops),
+        **embedding_work(config),
+    )
+
+
+def embedding_work(config: Config) -> dict[str, Any]:
+    """Counts of the embedding: two sums and the norm's eight operations, and those of n-grams.
+
+    Every piece is priced with as many n-grams as a word may have.
+    """
+    task, width = config["task"], config["model"]["width"]
+    sizes = task["vocabulary_size"], task["source_length"], width
+    buckets = config["model"]["ngram_buckets"]
+    most = most_ngrams(config["model"]["word_ngrams"])
+    operations = 10.0 + (most + 2.0 if buckets else 0.0)
+    return {
+        "embedding_parameters": counts.bert_embedding_parameters(*sizes, buckets),
+        "embed_flops": operations * task["source_length"] * width,
+    }
+
+
+def read_corpus(
+    config: Config,
+    read: Callable[..., Sets],
+    names: Sequence[str] = ("train", "validation", "test"),
+    counts: Sequence[str] = _COUNTS,
+) -> Sets:
+    """Read the sets, and check the vocabulary on file.
+
+    Args:
+      config: the configuration; wrong keys of it may be missing.
+      read: as ``read_tagged``, ``read_sets`` or ``read_text_sets``.
+      names, counts: keys of the task that it takes: texts, and numbers.
+
+    Raises:
+      InputError: for what is wrong, or for all that is.
+    """
+    task, found = config["task"], Known()
+    files = {key: task.get(key, "") for key in names}
+    sizes = {key: task.get(key, 0) for key in counts}
+    with collect() as step:
+        with step():
+            found["sets"] = read(**files, **sizes, seed=seed_of(config, "task"))
+        if vocabulary := task.get("vocabulary"):
+            WordPiece.from_file(vocabulary, task["lowercase"])
+    return found["sets"]
+
+
+def linear_scores(sets: LabelledSets, *, pools: bool) -> dict[str, Any]:
+    """Test scores of a linear model of texts or, if not ``pools``, of words.
+
+    The library is imported here, as it takes seconds to load.
+    """
+    from collapipe_jax.learning.tasks import linear_baselines
+
+    return (linear_baselines.text_svm if pools else linear_baselines.word_svm)(sets)
+
+
+def make_wordpiece(config: Config, lines: Sequence[str]) -> WordPiece:
+    """The vocabulary on file, or one learnt from the lines where there is none."""
+    task, pretrained = config["task"], config["model"]["pretrained"]
+    vocabulary = task["vocabulary"]
+    if pretrained and not vocabulary:
+        vocabulary = str(Path(pretrained) / "vocab.txt")
+    if vocabulary:
+        return WordPiece.from_file(vocabulary, task["lowercase"])
+    return train_wordpiece(lines, task["vocabulary_size"], task["lowercase"])
+
+
+def _load_pretrained(directory: str, wanted: BertConfig) -> tuple[BertConfig, Params]:
+    """Sizes of the configuration that are on file, and the parameters."""
+    with under_keys({"directory": "model.pretrained"}):
+        found, params = load_bert(directory)
+    return pretrained_sizes(directory, wanted, found, NGRAM_SIZES), params

@@ -1,0 +1,331 @@
+"""Classification of texts: labelled files, BERT with a pooler and a head, scored by accuracy."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from collapipe_jax.core.errors import Known, collect
+from collapipe_jax.learning.models.bert import LabelledBatch
+from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.tasks import bert
+from collapipe_jax.learning.tasks.corpora import LabelledFiles, LabelledSets, Placed, TextFile
+from collapipe_jax.learning.tasks.records import (
+    OBJECTS,
+    SEPARATORS,
+    Field,
+    Record,
+    find_fields,
+    read_json,
+    read_records,
+    text_values,
+)
+from collapipe_jax.learning.tasks.sampling import stratified_draw
+from collapipe_jax.learning.tasks.scores import accuracy, macro_f1, majority_class
+from collapipe_jax.learning.tasks.subwords import WordPiece
+from collapipe_jax.learning.tasks.task import Config, Predictor, Task, held_out_loss
+
+TEXT_COLUMN = "text"
+LABEL_COLUMNS = ("category", "label")
+COLUMN_KEYS = ("task.text_column", "task.label_column")
+
+_FORMS = "Use .csv, .tsv, .jsonl or .json, and name the split of a .json as FILE.json#SPLIT"
+
+
+class LabelledText(NamedTuple):
+    """A text, with runs of white space replaced by one space, and its label."""
+
+    text: str
+    label: str
+
+
+class ClassificationData(NamedTuple):
+    """Arrays, vocabulary and classes of a classification task."""
+
+    wordpiece: WordPiece
+    labels: tuple[str, ...]  # names of the classes, sorted
+    # texts and their classes, NumPy leaves ``[n, ...]``
+    train: LabelledBatch
+    validation: LabelledBatch
+    test: LabelledBatch
+    # Domain of every training text, or its class without domains, ``[n]`` int32
+    split_keys: np.ndarray
+    cut: dict[str, int]  # number of texts of each set that were cut to the length
+
+
+def read_sets(
+    *,
+    train: str,
+    validation: str,
+    test: str,
+    seed: int,
+    samples: int = 0,
+    validation_samples: int = 0,
+    labels: int = 0,
+    text_column: str = "",
+    label_column: str = "",
+) -> LabelledSets[LabelledText]:
+    """Read the training, validation and test texts, each set in the order of its file.
+
+    Args:
+      train, test: names of files; ``train`` alone determines the classes.
+      validation: name of a file; empty takes texts from ``train``.
+      seed: of the draws below.
+      samples: most texts to train on, drawn by ``stratified_draw``; 0 takes all.
+      validation_samples: texts taken from ``train``, drawn likewise and before the others; 0 is a
+        tenth where ``validation`` is empty.
+      labels: number of classes; 0 takes any.
+      text_column, label_column: as in ``read_labelled_text``.
+
+    Raises:
+      InputError: a missing or broken file, a number out of its range, or a class in
+        validation or test that training lacks; or all of these.
+    """
+    fields = _fields(text_column, label_column, COLUMN_KEYS)
+    files = LabelledFiles(lambda file: _placed(file, fields), _classes, lambda entry: entry.text)
+    sets, size = files.sets(train, validation, test, validation_samples, labels)
+    taken, train_text = _take(sets.train, size, seed)
+    if 0 < samples < len(train_text):
+        train_text, _ = _take(train_text, samples, seed)
+    return sets._replace(train=train_text, validation=sets.validation or taken)
+
+
+def read_labelled_text(
+    file: TextFile,
+    text_column: str = "",
+    label_column: str = "",
+    keys: Sequence[str] = COLUMN_KEYS,
+) -> list[LabelledText]:
+    """Labelled texts of a file, in file order; its suffix gives the format.
+
+    A ``.csv`` or ``.tsv`` file has a header, and a ``.jsonl`` file an object a line. A ``.json``
+    file has a list whose entries are ``[text, label]`` or objects, or an object of such lists,
+    one of them named as in ``data.json#train``.
+
+    Args:
+      file: the file.
+      text_column: column, or key of objects; empty is ``text``.
+      label_column: likewise; empty is ``category`` or ``label``.
+      keys: what errors call these two.
+
+    Raises:
+      InputError: an unreadable file, another format, a missing column or split, an entry
+        without text or label, or no entries.
+    """
+    return [entry for _, entry in _placed(file, _fields(text_column, label_column, keys))]
+
+
+def _fields(text_column: str, label_column: str, keys: Sequence[str]) -> tuple[Field, Field]:
+    return (
+        Field((TEXT_COLUMN,), keys[0], text_column),
+        Field(LABEL_COLUMNS, keys[1], label_column),
+    )
+
+
+def _placed(file: TextFile, fields: Sequence[Field]) -> list[Placed[LabelledText]]:
+    name, split = split_name(file.name)
+    suffix = Path(name).suffix.lower()
+    if suffix == ".json":
+        records = _json_records(file._replace(name=name), split, fields)
+    elif suffix == OBJECTS or suffix in SEPARATORS:
+        records = read_records(file, fields)
+    else:
+        raise file.error(f"{suffix or 'no suffix'} is no known form", _FORMS)
+    entries = []
+    for record in records:
+        text, label = text_values(file, record)
+        entry = LabelledText(" ".join(text.split()), label.strip())
+        if not all(entry):
+            missing = "label" if entry.text else "text"
+            raise file.error(f"{record.place} has no {missing}", "Fill it or remove the entry")
+        entries.append((record.place, entry))
+    if not entries:
+        raise file.error("it holds no entry", "Give a file with labelled texts")
+    return entries
+
+
+def _classes(file: TextFile, entries: Sequence[LabelledText]) -> tuple[str, ...]:
+    classes = tuple(sorted({entry.label for entry in entries}))
+    if len(classes) == 1 and file.key == "task.train":
+        problem = f"all {len(entries)} texts have the label {classes[0]!r}"
+        raise file.error(problem, "Give texts of two classes or more")
+    return classes
+
+
+def read_domains(file: TextFile) -> dict[str, str]:
+    """Domain of every label, from a JSON object of lists ``{domain: [label, ...]}``.
+
+    Raises:
+      InputError: an unreadable file, another format, or a label in two domains.
+    """
+    domains = read_json(file)
+    if not isinstance(domains, dict) or not all(
+        isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+        for labels in domains.values()
+    ):
+        remedy = 'Write {"domain": ["label", ...], ...}'
+        raise file.error("no JSON object of lists of labels", remedy)
+    domain_of: dict[str, str] = {}
+    for domain, labels in domains.items():
+        for label in labels:
+            if domain_of.setdefault(label, domain) != domain:
+                problem = f"{label!r} is in both {domain_of[label]!r} and {domain!r}"
+                raise file.error(problem, "Give each label one domain")
+    return domain_of
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """File and split of a name such as ``data.json#train``; the split is empty without one."""
+    match = re.fullmatch(r"(.*\.json)#([^#/]+)", name, flags=re.IGNORECASE)
+    return (match[1], match[2]) if match else (name, "")
+
+
+def _take(
+    entries: Sequence[LabelledText], size: int, seed: int
+) -> tuple[list[LabelledText], list[LabelledText]]:
+    """A stratified draw and its complement, both in the order of the corpus."""
+    labels = np.array([entry.label for entry in entries])
+    drawn = set(stratified_draw(labels, size, seed).tolist())
+    taken = [entry for i, entry in enumerate(entries) if i in drawn]
+    return taken, [entry for i, entry in enumerate(entries) if i not in drawn]
+
+
+def _domain_numbers(
+    file: TextFile, domain_of: Mapping[str, str], labels: Sequence[str]
+) -> np.ndarray:
+    """Number of the domain of every label; domains are sorted by name."""
+    missing = [label for label in labels if label not in domain_of]
+    if missing:
+        problem = f"{len(missing)} classes have no domain, the first {missing[0]!r}"
+        raise file.error(problem, "Put every class in one domain")
+    _, numbers = np.unique([domain_of[label] for label in labels], return_inverse=True)
+    return numbers.astype(np.int32)
+
+
+def _json_records(file: TextFile, split: str, fields: Sequence[Field]) -> Iterator[Record]:
+    content = read_json(file)
+    if isinstance(content, dict):
+        if split not in content:
+            problem = f"no split {split!r} among {', '.join(content) or 'none'}"
+            raise file.error(problem, "Name one as FILE.json#SPLIT")
+        content = content[split]
+    elif split:
+        raise file.error(f"the file has no splits, so no {split!r}", f"Leave out #{split}")
+    if not isinstance(content, list):
+        raise file.error("no JSON list of entries", _FORMS)
+    entry: Any
+    for number, entry in enumerate(content, start=1):
+        place = f"entry {number}"
+        if isinstance(entry, dict):
+            entry = [entry[name] for name in find_fields(file, place, entry, fields)]
+        if not isinstance(entry, list) or len(entry) != len(fields):
+            problem = f"{place} is no text with a label"
+            remedy = 'Write entries as ["text", "label"] or {"text": "...", "label": "..."}'
+            raise file.error(problem, remedy)
+        yield Record(place, tuple(entry))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classification(bert.BertObjective):
+    """The objective of predicting the class of a text."""
+
+    headline: ClassVar[str] = "test_accuracy"
+    baseline: ClassVar[str] = "test_accuracy_majority"
+    pools: ClassVar[bool] = True
+
+    data: ClassificationData
+
+    @classmethod
+    def read_corpus(cls, config: Config) -> LabelledSets[LabelledText]:
+        """Read the labelled texts; report all that is wrong with the files at once."""
+        task, found = config["task"], Known()
+        columns = {key: task.get(key, "") for key in ("text_column", "label_column")}
+        with collect() as step:
+            with step():
+                found["sets"] = bert.read_corpus(config, functools.partial(read_sets, **columns))
+            if domains := task.get("domains"):
+                file = TextFile("task.domains", domains)
+                _domain_numbers(file, read_domains(file), found["sets"].labels)
+        return found["sets"]
+
+    @classmethod
+    def load_data(
+        cls, config: Config, corpus: LabelledSets[LabelledText] | None = None
+    ) -> ClassificationData:
+        """Turn labelled texts into arrays; a deterministic function.
+
+        A text longer than a row is cut and counted.
+        """
+        task, sets = config["task"], corpus or cls.read_corpus(config)
+        wordpiece = bert.make_wordpiece(config, [entry.text for entry in sets.train])
+        arrays, cut = {}, {}
+        for name in ("train", "validation", "test"):
+            lines, classes = zip(*getattr(sets, name), strict=True)
+            ids, cut[name] = wordpiece.encode_texts(lines, task["source_length"])
+            numbers = np.searchsorted(sets.labels, classes)
+            arrays[name] = LabelledBatch(ids, numbers.astype(np.int32))
+        keys = arrays["train"].labels
+        if task["domains"]:
+            file = TextFile("task.domains", task["domains"])
+            keys = _domain_numbers(file, read_domains(file), sets.labels)[keys]
+        return ClassificationData(
+            wordpiece=wordpiece, labels=sets.labels, split_keys=keys, cut=cut, **arrays
+        )
+
+    def validation_score(self, params: Params) -> float:
+        """Accuracy."""
+        arrays = self.data.validation
+        return accuracy(arrays.labels, self.predict(params, arrays)).value
+
+    def sample_scores(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
+        """Whether a text is labelled rightly; its domain, or its class without domains."""
+        arrays = self.data.validation
+        right = self.predict(params, arrays) == arrays.labels
+        keys = np.full(len(self.data.labels), -1)  # of classes that no sample to train on has
+        keys[self.data.train.labels] = self.data.split_keys
+        return 100.0 * right, keys[arrays.labels]
+
+    def baseline_score(self) -> float:
+        """Accuracy of always naming the most frequent class."""
+        return self._majority(self.data.validation)
+
+    def test(self, params: Params) -> dict[str, Any]:
+        """Accuracy and macro F1, accuracy of the majority class, and the loss."""
+        arrays = self.data.test
+        predicted = self.predict(params, arrays)
+        return {
+            "test_accuracy": accuracy(arrays.labels, predicted).value,
+            "test_macro_f1": macro_f1(arrays.labels, predicted).value,
+            "test_accuracy_majority": self._majority(arrays),
+            "test_loss": held_out_loss(params, self.model, arrays),
+            "cut_texts": self.data.cut,
+        }
+
+    def _majority(self, arrays: LabelledBatch) -> float:
+        found = majority_class(self.data.train.labels, len(arrays.labels))
+        return accuracy(arrays.labels, found).value
+
+
+def load(folder: Path) -> Predictor:
+    """A trained classifier."""
+    from collapipe_jax.learning.tasks.classifier import Classifier  # which needs this module
+
+    return Classifier(folder)
+
+
+CLASSIFICATION = Task(
+    score_name="accuracy",
+    make_sizes=bert.make_sizes,
+    make_objective=Classification.from_config,
+    read_corpus=Classification.read_corpus,
+    count_work=functools.partial(bert.count_work, pools=True),
+    load=load,
+    linear_scores=functools.partial(bert.linear_scores, pools=True),
+    reads=bert.READS | {"model.pooling", "task.domains", *COLUMN_KEYS},
+    needs=bert.NEEDS,
+    scores_samples=True,
+)

@@ -1,0 +1,201 @@
+"""Files of corpora and what they hold: text, sentences with tags, sets with labels."""
+
+import itertools
+import os
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from collapipe_jax.core.errors import InputError, InputWarning, Known, collect
+
+DATA_VARIABLE = "COLLAPIPE_DATA"
+OUTSIDE = "O"
+"""Tag of a word that is part of no entity."""
+
+Entry = TypeVar("Entry")
+Placed = tuple[str, Entry]
+"""Where in its file an entry stands, such as ``line 3``, and the entry."""
+
+
+class TaggedSentence(NamedTuple):
+    """Words and their tags, one each: ``O``, or ``B-`` and ``I-`` with a type of entity."""
+
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+def entity_type(tag: str) -> str:
+    """Type of entity that a tag names; empty for ``O``."""
+    return tag.partition("-")[2]
+
+
+def forbidden_pairs(tags: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Numbers of tags of which BIO forbids the second after the first."""
+    pairs = itertools.product(enumerate(tags), repeat=2)
+    return tuple(
+        (before, after)
+        for (before, first), (after, second) in pairs
+        if second.startswith("I-") and entity_type(first) != entity_type(second)
+    )
+
+
+class LabelledSets(NamedTuple, Generic[Entry]):
+    """Training, validation and test entries; ``labels`` are the classes, or the tags."""
+
+    labels: tuple[str, ...]
+    train: list[Entry]
+    validation: list[Entry]
+    test: list[Entry]
+
+
+class TextFile(NamedTuple):
+    """A UTF-8 file that a configuration names."""
+
+    key: str  # key of the file in the configuration
+    # Absolute path, or a path relative to the working directory or else to the directory that the
+    # environment variable ``COLLAPIPE_DATA`` names
+    name: str
+
+    def error(self, problem: str, remedy: str) -> InputError:
+        """An error of this file."""
+        return InputError(self.key, self.name, problem, remedy)
+
+    def path(self) -> Path:
+        """Where the file is; an ``InputError`` where it is in neither place."""
+        directory = os.environ.get(DATA_VARIABLE, "")
+        for folder in (".", directory):
+            # Unlike pathlib they raise nothing where the name is none of a file or user.
+            path = os.path.join(*map(os.path.expanduser, (folder, self.name)))
+            if os.path.isfile(path):
+                return Path(path)
+        if directory:
+            problem = f"no such file, neither at this path nor below {DATA_VARIABLE} ({directory})"
+        else:
+            problem = f"no such file, and the environment variable {DATA_VARIABLE} is not set"
+        remedy = (
+            f"Give the path of a text file, or export {DATA_VARIABLE}=<directory that holds it>"
+        )
+        raise self.error(problem, remedy)
+
+    def text(self) -> str:
+        """Text of the file, line ends as they are, without a byte order mark.
+
+        Raises:
+          InputError: a file that cannot be read, or bytes that are not UTF-8.
+        """
+        try:
+            data = self.path().read_bytes()
+        except OSError as error:
+            problem = f"the file cannot be read ({error.strerror})"
+            raise self.error(problem, "Give the path of a readable UTF-8 text file") from error
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            problem = f"line {line} holds bytes that are not UTF-8"
+            remedy = "Convert the file, e.g. with iconv -f latin1 -t utf-8"
+            raise self.error(problem, remedy) from error
+
+    def lines(self) -> list[str]:
+        """Lines of the file, cut at line feeds only; errors as ``text``."""
+        # not splitlines(): it also cuts at separators inside a sentence and breaks the alignment
+        lines = self.text().split("\n")
+        return lines[:-1] if lines[-1] == "" else lines
+
+    def check_labels(self, found: Iterable[str], trained: Collection[str]) -> None:
+        """Refuse, by an ``InputError``, labels in the file that training lacks."""
+        if unseen := sorted(set(found) - set(trained)):
+            problem = f"training has no {', '.join(map(repr, unseen[:5]))}"
+            raise self.error(
+                problem, "Give files with the same labels, or leave these out of the file"
+            )
+
+    def warn_of_repeats(self, found: Sequence[Placed[str]], known: Collection[str]) -> None:
+        """Warn of texts in the file whose ``text_key`` is among those of training."""
+        places = [place for place, text in found if text_key(text) in known]
+        if places:
+            first = ", ".join(places[:3]) + (", ..." if len(places) > 3 else "")
+            warnings.warn(
+                f"{self.key} = {self.name!r}: {len(places)} of {len(found)} texts are "
+                f"also in training ({first}). A score on them says little about new texts.",
+                InputWarning,
+                stacklevel=2,
+            )
+
+
+def text_key(text: str) -> str:
+    """A text without case and punctuation, or as it is without any letter."""
+    return " ".join(re.findall(r"\w+", text.casefold())) or text
+
+
+class LabelledFiles(NamedTuple, Generic[Entry]):
+    """How a task reads files with labels."""
+
+    read: Callable[[TextFile], list[Placed[Entry]]]  # entries of a file, at least one
+    labels: Callable[[TextFile, Sequence[Entry]], tuple[str, ...]]  # of a file, or its refusal
+    text: Callable[[Entry], str]
+
+    def sets(
+        self, train: str, validation: str, test: str, validation_samples: int, labels: int
+    ) -> tuple[LabelledSets[Entry], int]:
+        """All entries of three files, and how many of training to take for validation.
+
+        Args:
+          train: name of a file, which alone determines the labels.
+          validation: name of a file, or empty where samples of training are to be taken.
+          test: name of a file.
+          validation_samples: how many to take; 0 leaves it to ``validation_size``.
+          labels: number of labels; 0 takes any.
+
+        Raises:
+          InputError: a missing or broken file, a label that training lacks, or a number that does
+            not fit; or all of these.
+        """
+        named = {"train": train, "validation": validation, "test": test}
+        files = {name: TextFile(f"task.{name}", path) for name, path in named.items() if path}
+        placed, found = Known(), Known()
+        with collect() as step:
+            for name, file in files.items():
+                with step():
+                    placed[name] = self.read(file)
+                    found[name] = self.labels(file, [entry for _, entry in placed[name]])
+            with step():
+                if labels and labels != len(there := found["train"]):
+                    names = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
+                    problem = f"the corpus has {len(there)}: {names}"
+                    remedy = f"Set it to {len(there)}, or to 0"
+                    raise InputError("task.labels", labels, problem, remedy)
+            known = {text_key(self.text(entry)) for _, entry in placed["train"]}
+            for name in ("validation", "test"):
+                if name not in files:
+                    continue
+                with step():
+                    files[name].check_labels(found[name], found["train"])
+                    texts = [(place, self.text(entry)) for place, entry in placed[name]]
+                    files[name].warn_of_repeats(texts, known)
+            size = validation_size(validation, validation_samples, len(placed["train"]))
+        entries = {name: [entry for _, entry in placed.get(name, ())] for name in named}
+        return LabelledSets(found["train"], **entries), size
+
+
+def validation_size(validation: str, wanted: int, available: int) -> int:
+    """Samples of training to take for validation; none where a file has them.
+
+    Otherwise as many as wanted, or a tenth of those available, 1000 at most.
+
+    Raises:
+      InputError: if there is a file too, or none would be left to train on.
+    """
+    key = "task.validation_samples"
+    if validation:
+        if wanted:
+            remedy = "Use 0, or leave task.validation empty"
+            raise InputError(key, wanted, "task.validation names a file", remedy)
+        return 0
+    size = wanted or max(1, min(1000, round(0.1 * available)))
+    if size >= available:
+        problem = f"training has {available} samples, none would be left to train on"
+        raise InputError(key, wanted, problem, "Lower it, or name a file in task.validation")
+    return size

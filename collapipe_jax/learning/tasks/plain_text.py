@@ -1,0 +1,114 @@
+"""Texts without labels: lines of a file, or the texts of the files of other tasks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from collapipe_jax.core.errors import Known, collect
+from collapipe_jax.learning.tasks.classification import (
+    COLUMN_KEYS,
+    TEXT_COLUMN,
+    read_labelled_text,
+    split_name,
+)
+from collapipe_jax.learning.tasks.corpora import Placed, TextFile, text_key, validation_size
+from collapipe_jax.learning.tasks.records import (
+    OBJECTS,
+    SEPARATORS,
+    Field,
+    read_records,
+    text_values,
+)
+from collapipe_jax.learning.tasks.sampling import seeded_generator
+from collapipe_jax.learning.tasks.tagging import read_tagged_text
+
+
+class TextSets(NamedTuple):
+    """Texts of each set."""
+
+    train: list[str]
+    validation: list[str]
+    test: list[str]  # empty without a file of them
+
+
+def read_text_sets(
+    *,
+    train: str,
+    validation: str = "",
+    test: str = "",
+    seed: int,
+    samples: int = 0,
+    validation_samples: int = 0,
+    text_column: str = "",
+    tagged: bool = False,
+) -> TextSets:
+    """Read texts to learn from, those of validation, and those of the test if they are named.
+
+    Args:
+      train, test: names of files as in ``read_texts``.
+      validation: name of a file; empty takes texts from ``train``.
+      seed: of the draws below.
+      samples: most texts to train on, drawn at random; 0 takes all.
+      validation_samples: texts taken from ``train`` before; 0 is a tenth, 1000 at most.
+      text_column, tagged: as in ``read_texts``.
+
+    Raises:
+      InputError: a missing or broken file, or a number that does not fit; or all of these.
+    """
+    named = {"train": train, "validation": validation, "test": test}
+    files = {name: TextFile(f"task.{name}", path) for name, path in named.items() if path}
+    placed = Known()
+    with collect() as step:
+        for name, file in files.items():
+            with step():
+                placed[name] = _placed(file, text_column=text_column, tagged=tagged)
+        known = {text_key(text) for _, text in placed["train"]}
+        for name in ("validation", "test"):
+            if name in files:
+                with step():
+                    files[name].warn_of_repeats(placed[name], known)
+        size = validation_size(validation, validation_samples, len(placed["train"]))
+    whole, taken, tested = ([text for _, text in placed.get(name, ())] for name in named)
+    order = seeded_generator(seed).permutation(len(whole))
+    left = order[size:]
+    drawn = left[:samples] if samples else left
+    taken = taken or [whole[i] for i in sorted(order[:size])]
+    return TextSets([whole[i] for i in sorted(drawn)], taken, tested)
+
+
+def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -> list[str]:
+    """Texts of a file in its order, without white space at their ends; its suffix gives the format.
+
+    A ``.csv``, ``.tsv`` or ``.jsonl`` file has them in a column or under a key. A ``.json`` file
+    is one of classification. Any other has a text a line.
+
+    Args:
+      file: the file.
+      text_column: column or key; empty is ``text``.
+      tagged: whether the file is one of tagging, whatever its suffix. Its sentences are words with
+        spaces between.
+
+    Raises:
+      InputError: an unreadable file, a missing column or split, or no text.
+    """
+    return [text for _, text in _placed(file, text_column=text_column, tagged=tagged)]
+
+
+def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Placed[str]]:
+    suffix = Path(split_name(file.name)[0]).suffix.lower()
+    if tagged:
+        sentences = read_tagged_text(file)
+        placed = [(f"sentence {i}", " ".join(s.tokens)) for i, s in enumerate(sentences, start=1)]
+    elif suffix == ".json":
+        entries = read_labelled_text(file, text_column)
+        placed = [(f"entry {i}", entry.text) for i, entry in enumerate(entries, start=1)]
+    elif suffix == OBJECTS or suffix in SEPARATORS:
+        field = Field((TEXT_COLUMN,), COLUMN_KEYS[0], text_column)
+        records = read_records(file, [field])
+        placed = [(record.place, text_values(file, record)[0]) for record in records]
+    else:
+        placed = [(f"line {i}", line) for i, line in enumerate(file.lines(), start=1)]
+    placed = [(place, text.strip()) for place, text in placed if text.strip()]
+    if not placed:
+        raise file.error("it holds no text", "Give a file with texts")
+    return placed

@@ -1,0 +1,134 @@
+"""Scores of outputs as the field reports them, and trivial answers that models must beat.
+
+The libraries are imported where they are used: they take seconds to load.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collapipe_jax.learning.tasks.corpora import OUTSIDE, TaggedSentence
+
+Labels = Sequence[int] | np.ndarray
+
+
+class Score(NamedTuple):
+    """A score in percent, 0 to 100, and how it was counted: without it scores do not compare."""
+
+    value: float
+    signature: str
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Corpus BLEU of plain, detokenised text, one reference a sentence.
+
+    An empty hypothesis costs its brevity penalty. Source: Post, A call for clarity in reporting
+    BLEU scores (WMT 2018).
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU()
+    score = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(float(score.score), str(metric.get_signature()))
+
+
+def span_f1(test: Sequence[TaggedSentence], predicted_tags: Sequence[Sequence[str]]) -> Score:
+    """F1 of whole entities over a corpus: right only with both ends and the type.
+
+    Entities of all types count alike (micro average). As in conlleval, an ``I-`` that continues
+    nothing begins an entity. No entity predicted scores 0, as does no entity to find.
+
+    Source: Tjong Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003);
+    Nakayama, seqeval (2018).
+    """
+    import seqeval.metrics
+
+    # zero_division: F1 is 0 where nothing is predicted, without a warning on its precision
+    value: Any = seqeval.metrics.f1_score(
+        [list(sentence.tags) for sentence in test],
+        [list(tags) for tags in predicted_tags],
+        average="micro",
+        zero_division=0,  # pyright: ignore[reportArgumentType]
+    )
+    signature = f"span F1|average:micro|mode:conlleval|scheme:BIO|seqeval:{version('seqeval')}"
+    return Score(100 * float(value), signature)
+
+
+def memorised_tags(
+    train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]
+) -> list[list[str]]:
+    """Each test word's most frequent tag of training, ``O`` of unseen words.
+
+    Of equally frequent tags the first in the alphabet counts, and the case of a word counts.
+    """
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for sentence in train:
+        for word, tag in zip(sentence.tokens, sentence.tags, strict=True):
+            counts[word][tag] += 1
+    best = {word: min(seen, key=lambda t, s=seen: (-s[t], t)) for word, seen in counts.items()}
+    return [[best.get(word, OUTSIDE) for word in sentence.tokens] for sentence in test]
+
+
+def span_recall(
+    train: Sequence[TaggedSentence],
+    test: Sequence[TaggedSentence],
+    predicted_tags: Sequence[Sequence[str]],
+) -> list[float | None]:
+    """Recall of true entities seen in training, and of all others; tags as in ``span_f1``.
+
+    Seen are those whose words are an entity of their type in training too. Shares are in
+    percent, None where there are no such entities.
+    """
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    known = {
+        (kind, sentence.tokens[first : last + 1])
+        for sentence in train
+        for kind, first, last in get_entities(list(sentence.tags))
+    }
+    seen: list[bool] = []
+    unseen: list[bool] = []
+    for sentence, tags in zip(test, predicted_tags, strict=True):
+        predicted = set(get_entities(list(tags)))
+        for entity in get_entities(list(sentence.tags)):
+            kind, first, last = entity
+            part = seen if (kind, sentence.tokens[first : last + 1]) in known else unseen
+            part.append(entity in predicted)
+    return [100.0 * sum(part) / len(part) if part else None for part in (seen, unseen)]
+
+
+def accuracy(true_labels: Labels, predicted_labels: Labels) -> Score:
+    """Share of samples ``[n]`` with the right class."""
+    import sklearn.metrics
+
+    value = 100 * float(sklearn.metrics.accuracy_score(true_labels, predicted_labels))
+    return Score(value, f"accuracy|scikit-learn:{sklearn.__version__}")
+
+
+def macro_f1(true_labels: Labels, predicted_labels: Labels) -> Score:
+    """F1 of each class, averaged over the classes that occur among true or predicted labels.
+
+    A class that is never predicted rightly has F1 0.
+    """
+    import sklearn.metrics
+
+    # zero_division as documented above: nothing is left to warn of
+    options: dict[str, Any] = {"average": "macro", "zero_division": 0}
+    value = sklearn.metrics.f1_score(true_labels, predicted_labels, **options)
+    classes = len(np.union1d(true_labels, predicted_labels))
+    signature = f"F1|average:macro|classes:{classes}|scikit-learn:{sklearn.__version__}"
+    return Score(100 * float(value), signature)
+
+
+def majority_class(train_labels: Labels, count: int) -> np.ndarray:
+    """The most frequent class of training ``[count]`` times; of equals the lowest."""
+    return np.full(count, np.bincount(train_labels).argmax())
+
+
+def perplexity(loss: float) -> float:
+    """E to the nats a token; infinite where no float holds it."""
+    return math.exp(loss) if loss < 709.0 else math.inf

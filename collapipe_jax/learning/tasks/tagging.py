@@ -1,0 +1,352 @@
+"""Tagging of entities: words with tags on file, BERT with a head at every token, span F1."""
+
+import dataclasses
+import functools
+import itertools
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.bert import UNLABELLED, LabelledBatch
+from collapipe_jax.learning.models.config import PAD_ID
+from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.learning.tasks import bert
+from collapipe_jax.learning.tasks.corpora import (
+    OUTSIDE,
+    LabelledFiles,
+    LabelledSets,
+    Placed,
+    TaggedSentence,
+    TextFile,
+    entity_type,
+)
+from collapipe_jax.learning.tasks.records import OBJECTS, Field, read_records
+from collapipe_jax.learning.tasks.sampling import seeded_generator, stratified_draw
+from collapipe_jax.learning.tasks.scores import memorised_tags, span_f1, span_recall
+from collapipe_jax.learning.tasks.subwords import WordPiece, pad_rows
+from collapipe_jax.learning.tasks.task import Config, Predictor, Task, held_out_loss
+
+_BLANKS = " \t\r"
+_BIO_TAG = re.compile(r"O|[BI]-\S+")
+
+
+class TaggedText(NamedTuple):
+    """The sentences of a set, and for each window ``[n]`` the number of its sentence."""
+
+    sentences: tuple[TaggedSentence, ...]
+    sentence_of_window: np.ndarray
+
+
+class TaggingData(NamedTuple):
+    """Arrays, vocabulary and tags of a tagging task."""
+
+    wordpiece: WordPiece
+    labels: tuple[str, ...]  # names of the tags, ``O`` first
+    # windows of subwords, NumPy leaves ``[n, S]``. A word's label belongs to its first subword
+    # alone.
+    train: LabelledBatch
+    validation: LabelledBatch
+    test: LabelledBatch
+    train_text: TaggedText
+    validation_text: TaggedText
+    test_text: TaggedText
+    # Of every training window, ``[n]`` int32: 0 where its sentence has no entity, else 1 + the
+    # number of the type that most of its entities have (of equals, the first)
+    split_keys: np.ndarray
+
+
+def read_tagged(
+    *,
+    train: str,
+    validation: str,
+    test: str,
+    seed: int,
+    samples: int = 0,
+    validation_samples: int = 0,
+    labels: int = 0,
+) -> LabelledSets[TaggedSentence]:
+    """Read the training, validation and test sentences, each set in the order of its file.
+
+    Args:
+      train: name of a file as in ``read_tagged_text``. It alone determines the types of entity,
+        each with a ``B-`` and an ``I-`` tag.
+      validation: name of a file; empty takes sentences from ``train``.
+      test: name of a file.
+      seed: of the draws below.
+      samples: most sentences to train on, drawn at random; 0 takes all.
+      validation_samples: sentences taken from ``train`` before, of those with and without an
+        entity their share; 0 is a tenth where ``validation`` is empty.
+      labels: number of tags; 0 takes any.
+
+    Raises:
+      InputError: a missing or broken file, a file without any entity, a number out of its range,
+        or validation or test with a type of entity that training lacks; or all of these.
+    """
+    files = LabelledFiles(_placed, _labels, lambda sentence: " ".join(sentence.tokens))
+    sets, size = files.sets(train, validation, test, validation_samples, labels)
+    whole, taken = sets.train, sets.validation
+    if not validation:
+        has_entity = np.array([set(sentence.tags) != {OUTSIDE} for sentence in whole])
+        rows = stratified_draw(has_entity, size, seed)
+        if not has_entity[rows].any():
+            problem = "no sentence of training that has an entity is among them"
+            remedy = "Raise it, or name a file in task.validation"
+            raise InputError("task.validation_samples", validation_samples, problem, remedy)
+        taken = [whole[row] for row in rows]
+        whole = [whole[row] for row in np.setdiff1d(np.arange(len(whole)), rows)]
+    order = seeded_generator(seed).permutation(len(whole))
+    drawn = [whole[i] for i in np.sort(order[:samples] if samples else order)]
+    return sets._replace(train=drawn, validation=taken)
+
+
+def read_scored(file: TextFile, labels: Sequence[str]) -> list[TaggedSentence]:
+    """Sentences to score a model of these labels on; errors as of ``read_tagged``."""
+    sentences = read_tagged_text(file)
+    file.check_labels(_labels(file, sentences), labels)
+    return sentences
+
+
+def read_tagged_text(file: TextFile) -> list[TaggedSentence]:
+    """Sentences of a file, in file order and none of them empty.
+
+    A ``.jsonl`` file has an object a line, with lists of equal length under ``tokens`` and
+    ``tags``. Any other has a word a line, its first column the word, its last the tag: CoNLL.
+    Tabs separate columns, or blanks in lines without a tab. A line of white space ends a
+    sentence, and so does a line that starts with ``-DOCSTART-``. Tags are in the scheme BIO
+    (also IOB2): an entity begins with ``B-`` and continues with ``I-`` of the same type.
+
+    Raises:
+      InputError: an unreadable file, a line of one column, another tag, an ``I-`` that
+        continues no entity of its type (refused, not repaired: a file in another scheme would
+        change its entities), or a file without words.
+
+    Source: Ramshaw and Marcus, Text chunking using transformation-based learning (1995); Tjong
+    Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003).
+    """
+    return [sentence for _, sentence in _placed(file)]
+
+
+def _placed(file: TextFile) -> list[Placed[TaggedSentence]]:
+    """Sentences, and the lines that they begin in."""
+    is_json = Path(file.name).suffix.lower() == OBJECTS
+    sentences = list(_json_sentences(file) if is_json else _conll_sentences(file))
+    if not sentences:
+        raise file.error("the file holds no word", "Give a file with sentences")
+    return sentences
+
+
+def _labels(file: TextFile, sentences: Sequence[TaggedSentence]) -> tuple[str, ...]:
+    types = sorted({entity_type(tag) for sentence in sentences for tag in sentence.tags} - {""})
+    if not types:
+        problem = f"the file holds no entity to {'learn' if file.key == 'task.train' else 'score'}"
+        raise file.error(problem, "Give sentences that have some")
+    return (OUTSIDE, *(f"{mark}-{name}" for name in types for mark in "BI"))
+
+
+def _conll_sentences(file: TextFile) -> Iterator[Placed[TaggedSentence]]:
+    tokens: list[str] = []
+    tags: list[str] = []
+    first = 1
+    for number, line in enumerate([*file.lines(), ""], start=1):
+        if line.strip() and not line.startswith("-DOCSTART-"):
+            token, tag = _columns(file, number, line)
+            _check_tag(file, f"line {number}", tag, previous=tags[-1] if tags else OUTSIDE)
+            first = first if tokens else number
+            tokens.append(token)
+            tags.append(tag)
+        elif tokens:
+            yield f"line {first}", TaggedSentence(tuple(tokens), tuple(tags))
+            tokens, tags = [], []
+
+
+def _json_sentences(file: TextFile) -> Iterator[Placed[TaggedSentence]]:
+    for place, values in read_records(file, [Field(("tokens",)), Field(("tags",))]):
+        if not all(
+            isinstance(each, list) and all(isinstance(s, str) for s in each) for each in values
+        ):
+            problem = f"{place} has no lists of texts under tokens and tags"
+            raise file.error(problem, 'Write {"tokens": ["word", ...], "tags": ["O", ...]}')
+        tokens, tags = values
+        if len(tokens) != len(tags):
+            problem = f"{place} has {len(tokens)} tokens and {len(tags)} tags"
+            raise file.error(problem, "Give every token one tag")
+        for previous, tag in itertools.pairwise([OUTSIDE, *tags]):
+            _check_tag(file, place, tag, previous)
+        if tokens:
+            yield place, TaggedSentence(tuple(tokens), tuple(tags))
+
+
+def word_tags(
+    labels: Sequence[str], arrays: LabelledBatch, text: TaggedText, predicted: np.ndarray
+) -> list[list[str]]:
+    """Tags of the words of all sentences, from predictions for subwords.
+
+    Args:
+      labels: names of the tags.
+      arrays: n windows; their labels mark where words begin.
+      text: the sentences that the windows were cut from.
+      predicted: numbers of tags ``[n, S]``; read only where ``arrays`` has labels.
+    """
+    tags: list[list[str]] = [[] for _ in text.sentences]
+    scored = arrays.labels != UNLABELLED
+    for window, sentence in enumerate(text.sentence_of_window):
+        tags[sentence] += [labels[number] for number in predicted[window, scored[window]]]
+    return tags
+
+
+def cut_at_words(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """First word and end of consecutive windows of words, each as long as possible.
+
+    Args:
+      sizes: pieces of each word, from 1 to ``room``.
+      room: most pieces of a window.
+    """
+    windows, start, used = [], 0, 0
+    for word, size in enumerate(sizes):
+        if used + size > room:
+            windows.append((start, word))
+            start, used = word, 0
+        used += size
+    return [*windows, (start, len(sizes))]
+
+
+def _columns(file: TextFile, number: int, line: str) -> tuple[str, str]:
+    # not split(): a word may hold a no-break space
+    columns = re.split("\t+" if "\t" in line else " +", line.strip(_BLANKS))
+    if len(columns) < 2:
+        problem = f"line {number} has one column"
+        raise file.error(problem, "Write a word a line as word<TAB>tag")
+    return columns[0].strip(_BLANKS), columns[-1].strip(_BLANKS)
+
+
+def _check_tag(file: TextFile, place: str, tag: str, previous: str) -> None:
+    if not _BIO_TAG.fullmatch(tag):
+        problem = f"{place} has the tag {tag!r}, which is none of O, B-type and I-type"
+        raise file.error(problem, "Write tags in the scheme BIO (IOB2)")
+    if tag.startswith("I-") and entity_type(previous) != entity_type(tag):
+        problem = f"{place} has {tag} after {previous}, an entity that nothing began"
+        raise file.error(problem, "Convert the tags to the scheme BIO (IOB2)")
+
+
+def _key(sentence: TaggedSentence, types: Sequence[str]) -> int:
+    # Sorted, so that of equally frequent types the first counts.
+    kinds = sorted(entity_type(tag) for tag in sentence.tags if tag.startswith("B-"))
+    return 1 + types.index(statistics.mode(kinds)) if kinds else 0
+
+
+def cut_windows(
+    wordpiece: WordPiece, sentences: Sequence[TaggedSentence], labels: Sequence[str], length: int
+) -> tuple[LabelledBatch, TaggedText]:
+    """Padded windows of all sentences, each of at most ``length`` pieces."""
+    words = list(dict.fromkeys(word for sentence in sentences for word in sentence.tokens))
+    pieces_of = dict(zip(words, wordpiece.encode_words(words), strict=True))
+    number_of = {label: number for number, label in enumerate(labels)}
+    ids, numbers, owners = [], [], []
+    for owner, sentence in enumerate(sentences):
+        pieces = [pieces_of[word][: length - 2] for word in sentence.tokens]
+        for start, stop in cut_at_words([len(p) for p in pieces], length - 2):
+            ids.append(wordpiece.enclose([i for p in pieces[start:stop] for i in p]))
+            row = [UNLABELLED]  # [CLS]
+            for word_pieces, tag in zip(pieces[start:stop], sentence.tags[start:stop], strict=True):
+                row += [number_of[tag]] + [UNLABELLED] * (len(word_pieces) - 1)
+            numbers.append(row)
+            owners.append(owner)
+    arrays = LabelledBatch(pad_rows(ids, length, PAD_ID), pad_rows(numbers, length, UNLABELLED))
+    return arrays, TaggedText(tuple(sentences), np.array(owners, dtype=np.int32))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tagging(bert.BertObjective):
+    """The objective of finding entities."""
+
+    headline: ClassVar[str] = "test_span_f1"
+    baseline: ClassVar[str] = "test_span_f1_memorised"
+    pools: ClassVar[bool] = False
+
+    data: TaggingData
+
+    @classmethod
+    def read_corpus(cls, config: Config) -> LabelledSets[TaggedSentence]:
+        """Read the sentences; report all that is wrong with the files at once."""
+        return bert.read_corpus(config, read_tagged)
+
+    @classmethod
+    def load_data(
+        cls, config: Config, corpus: LabelledSets[TaggedSentence] | None = None
+    ) -> TaggingData:
+        """Turn sentences into arrays; a deterministic function.
+
+        A sentence longer than a row is cut into consecutive windows between words, so every word
+        is in one window and scored once. A word of more pieces than a row holds has a window of
+        its own and keeps its first pieces.
+        """
+        sets = corpus or cls.read_corpus(config)
+        length = config["task"]["source_length"]
+        wordpiece = bert.make_wordpiece(config, [" ".join(each.tokens) for each in sets.train])
+        parts = {}
+        for name in ("train", "validation", "test"):
+            arrays, text = cut_windows(wordpiece, getattr(sets, name), sets.labels, length)
+            parts |= {name: arrays, f"{name}_text": text}
+        types = [entity_type(label) for label in sets.labels if label.startswith("B-")]
+        keys = np.array([_key(sentence, types) for sentence in sets.train], dtype=np.int32)
+        keys = keys[parts["train_text"].sentence_of_window]
+        return TaggingData(wordpiece=wordpiece, labels=sets.labels, split_keys=keys, **parts)
+
+    def validation_score(self, params: Params) -> float:
+        """Span F1."""
+        text = self.data.validation_text
+        return span_f1(text.sentences, self._tags(params, self.data.validation, text)).value
+
+    def baseline_score(self) -> float:
+        """Span F1 of each word's most frequent tag in training."""
+        return self._memorised(self.data.validation_text)
+
+    def test(self, params: Params) -> dict[str, Any]:
+        """Span F1 of the model and of memorised tags, recall of new entities, and the loss.
+
+        The majority class of all words finds no span: its F1 is 0.
+        """
+        data, sentences = self.data, self.data.test_text.sentences
+        predicted = self._tags(params, data.test, data.test_text)
+        score = span_f1(sentences, predicted)
+        seen, unseen = span_recall(data.train_text.sentences, sentences, predicted)
+        return {
+            "test_span_f1": score.value,
+            "test_span_f1_memorised": self._memorised(data.test_text),
+            "test_recall_of_seen": seen,
+            "test_recall_of_unseen": unseen,
+            "span_f1_signature": score.signature,
+            "test_loss": held_out_loss(params, self.model, data.test),
+        }
+
+    def _tags(self, params: Params, arrays: LabelledBatch, text: TaggedText) -> list[list[str]]:
+        return word_tags(self.data.labels, arrays, text, self.predict(params, arrays))
+
+    def _memorised(self, text: TaggedText) -> float:
+        tags = memorised_tags(self.data.train_text.sentences, text.sentences)
+        return span_f1(text.sentences, tags).value
+
+
+def load(folder: Path) -> Predictor:
+    """A trained tagger."""
+    from collapipe_jax.learning.tasks.tagger import Tagger  # which needs this module
+
+    return Tagger(folder)
+
+
+TAGGING = Task(
+    score_name="span F1",
+    make_sizes=bert.make_sizes,
+    make_objective=Tagging.from_config,
+    read_corpus=Tagging.read_corpus,
+    count_work=functools.partial(bert.count_work, pools=False),
+    load=load,
+    linear_scores=functools.partial(bert.linear_scores, pools=False),
+    reads=bert.READS | {"model.head"},
+    needs=bert.NEEDS,
+)

@@ -1,0 +1,62 @@
+"""A trained model of any task from its folder."""
+
+import os
+from pathlib import Path
+
+from collapipe_jax.core.errors import InputError, under_keys
+from collapipe_jax.core.io.atomic import read_object
+from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
+from collapipe_jax.learning.tasks.registry import find_task
+from collapipe_jax.learning.tasks.task import TASK_KEY, Predictor
+
+
+def load(folder: str | os.PathLike[str]) -> Predictor:
+    """The trained model of a run.
+
+    Args:
+      folder: workdir of a run that has ended, or the folder ``model`` in it, or a copy of either.
+        A task of one's own is imported by the name in ``config.json``.
+
+    Raises:
+      InputError: a folder without a model, or with a damaged one.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> model = cp.load("tests/data/classification_tiny")
+      >>> model.predict(["tell me of oslo"])[0].label
+      'place'
+    """
+    path = _model_folder(Path(folder))
+    config = path / CONFIG
+    kind = read_json(config, "Take the original file").get(TASK_KEY)
+    if not isinstance(kind, str) or not kind:
+        problem = f"its {CONFIG} lacks {TASK_KEY}: another program or an older version wrote it"
+        raise InputError("model", str(folder), problem, "Train it anew")
+    with under_keys({"task.kind": f"{config}: {TASK_KEY}"}):
+        task = find_task(kind)
+    if task.load is None:
+        problem = f"the task {kind} cannot load a model"
+        raise InputError("model", str(folder), problem, "Give its Task a function load")
+    return task.load(path)
+
+
+def _model_folder(folder: Path) -> Path:
+    """The folder that holds a model: this one, or ``model`` in it."""
+    inner = folder / "model"
+    if os.path.isfile(inner / CONFIG):  # is_file() raises where a name is too long
+        return inner
+    settings = (read_object(folder / CONFIG) or {}).get("task")
+    is_workdir = isinstance(settings, dict)
+    if os.path.isfile(folder / CONFIG) and not is_workdir:
+        return folder
+    problem, remedy = "holds no model", "Name the workdir of a training run that has ended"
+    if is_workdir and (folder / "summary.json").exists():
+        problem = "its run has ended without writing a model"
+        remedy = "Delete its summary.json, and go on with --resume to write the model"
+        if find_task(str(settings.get("kind"))).load is None:
+            problem = "its task writes no model"
+            remedy = "Give its Objective an export, and its Task a load"
+    elif is_workdir:
+        problem = "its run has not ended, so there is no model yet"
+        remedy = "Let it end with --resume"
+    raise InputError("model", str(folder), problem, remedy)

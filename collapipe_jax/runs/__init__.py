@@ -1,0 +1,1 @@
+"""Runs of both together: configuration, training, studies, results, figures."""

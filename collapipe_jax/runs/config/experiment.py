@@ -1,0 +1,313 @@
+"""From a configuration to an experiment; errors are found before any work starts."""
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import unflatten_dict
+from ml_collections import ConfigDict
+
+from collapipe_jax.core.errors import InputError, Known, Step, collect, under_keys
+from collapipe_jax.core.seeds import seed_of
+from collapipe_jax.edge.policies.registry import Policy, make_policy, policy_entry
+from collapipe_jax.edge.system import EdgeSystem
+from collapipe_jax.learning.federated.accountant import Account
+from collapipe_jax.learning.federated.data_parallel_learner import DataParallelLearner
+from collapipe_jax.learning.federated.erasures import ErasureLaw
+from collapipe_jax.learning.federated.learner import Learner
+from collapipe_jax.learning.federated.optimizers import Optimizer, Optimizers, make_optimizer
+from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner
+from collapipe_jax.learning.federated.rules import Rules
+from collapipe_jax.learning.federated.secure_mean import SecureAggregation
+from collapipe_jax.learning.pipeline.execution import SEQUENTIAL, Execution
+from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.learning.tasks.registry import find_task
+from collapipe_jax.learning.tasks.sampling import split_samples
+from collapipe_jax.learning.tasks.task import Objective, Task
+from collapipe_jax.runs.config.checks import check_needs, check_values
+from collapipe_jax.runs.config.default import KEYS, Config
+from collapipe_jax.runs.config.keys import Key
+from collapipe_jax.runs.config.memory import check_training_memory
+from collapipe_jax.runs.config.privacy import account_of, check_privacy, privacy_rules
+from collapipe_jax.runs.config.system import build_system
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A configuration ready to run.
+
+    Clusters have the training samples of ``cluster_indices``, and the shares ``cluster_weight
+    [N]`` of all.
+    """
+
+    config: dict[str, Any]  # nested, as it is saved
+    corpus: Any  # what the task read; None where it reads no files
+    objective: Objective
+    cluster_indices: list[np.ndarray]
+    cluster_weight: np.ndarray
+    optimizers: Optimizers
+    rules: Rules
+    execution: Execution
+    erasure_law: ErasureLaw
+    system: EdgeSystem
+    policy: Policy
+
+    @property
+    def task(self) -> Task:
+        """The kind of task."""
+        return find_task(self.config["task"]["kind"])
+
+    @functools.cached_property
+    def account(self) -> Account | None:
+        """What the run spends of privacy, if it has any."""
+        return account_of(self.config, self.cluster_indices)
+
+    @functools.cached_property
+    def learner(self) -> Learner:
+        """The way of learning for the policy's decisions."""
+        privacy = privacy_rules(self.config, self.account, self.cluster_weight)
+        shared = {
+            "cluster_weight": jnp.asarray(self.cluster_weight, jnp.float32),
+            "model": self.objective.model,
+            "optimizers": self.optimizers,
+            "rules": dataclasses.replace(self.rules, **privacy),
+        }
+        if not policy_entry(self.config["policy"]["name"]).by_clients:
+            return PipelineLearner(execution=self.execution, erasure_law=self.erasure_law, **shared)
+        clients = _clients(self.config["policy"]["name"], self.system.mean_problem.devices)
+        return DataParallelLearner(devices=clients, max_samples=self._max_samples(), **shared)
+
+    def _max_samples(self) -> int:
+        """Most samples of a mini-batch that a client may get."""
+        if self.config["dynamics"]["availability"] < 1.0 or self.config["policy"]["deadline"]:
+            return self.config["training"]["batch"]
+        decision: Any = self.policy(jax.random.key(0), self.system.mean_problem)
+        return int(decision.samples.max())
+
+
+def _clients(policy: str, devices: int) -> int:
+    """Copies of the model that train in a cluster."""
+    entry = policy_entry(policy)
+    return devices if entry.by_clients and not entry.by_control_units else 1
+
+
+def build_experiment(
+    config: Config,
+    unknown: Mapping[str, Any] | None = None,
+    like: Iterable[Experiment] = (),
+) -> Experiment:
+    """Build the experiment of a configuration.
+
+    Args:
+      config: the configuration. The labels of a corpus are counted where it has none of them.
+      unknown: keys that it has no place for, reported with what else is wrong.
+      like: other experiments. Corpus, samples and model of the first one that has the same are
+        taken over; nothing is then read anew.
+
+    Raises:
+      InputError: naming key, value and remedy. All wrong keys and files are reported at once, then
+        what the network or the sizes of the corpus do not allow.
+    """
+    same = next((one for one in like if _has_same_samples(one.config, config)), None)
+    config, corpus = _check(config, unknown, same)
+    task, training = find_task(config.task.kind), config.training
+    optimizers = build_optimizers(config)
+    build_system(config)  # before the long work on the corpus
+    if same is not None:
+        objective = same.objective
+    else:
+        objective = task.make_objective(config, *([corpus] if task.read_corpus else []))
+    cluster_indices = split_samples(
+        seed_of(config, "task"),
+        config.task.split,
+        objective.data.split_keys,
+        config.network.clusters,
+        config.task.concentration,
+        minimum=training.batch,
+    )
+    sizes = np.array([len(indices) for indices in cluster_indices])
+    weight = sizes / sizes.sum()
+    return Experiment(
+        config=config.to_dict(),
+        corpus=corpus,
+        objective=objective,
+        cluster_indices=cluster_indices,
+        cluster_weight=weight,
+        optimizers=optimizers,
+        rules=build_rules(config),
+        execution=_build_execution(config),
+        erasure_law=ErasureLaw(
+            per_round=training.erased_together == "round",
+            pooled=training.survivor_weight == "pooled",
+        ),
+        system=build_system(config, weight),
+        policy=make_policy(**config.policy),
+    )
+
+
+def _build_execution(config: Config) -> Execution:
+    """How the encoder is executed; keys that a scan does not read do not compile it anew.
+
+    Of decided micro-batches, the least common multiple of the choices is the finest cut.
+    """
+    pipeline = config.pipeline
+    if pipeline.backend == SEQUENTIAL.backend:
+        return SEQUENTIAL
+    most = pipeline.micro_batches or math.lcm(*config.training.micro_batch_choices)
+    decided = not pipeline.micro_batches
+    return Execution(pipeline.backend, most, pipeline.capacity, pipeline.schedule, decided)
+
+
+def _has_same_samples(found: Mapping[str, Any], config: Config) -> bool:
+    """Whether a configuration makes the corpus, samples and model of one that was built."""
+
+    def relevant(values: Mapping[str, Any]) -> Any:
+        task = {**values["task"], "labels": None}  # which building counts
+        return json.dumps([seed_of(values, "task"), task, values["model"], values["evaluation"]])
+
+    return relevant(found) == relevant(config.to_dict())
+
+
+def _check(
+    config: Config, unknown: Mapping[str, Any] | None, same: Experiment | None
+) -> tuple[Config, Any]:
+    """The configuration with the number of labels, and the corpus of a task that reads files."""
+    corpus = None
+    with collect() as step:
+        fine = _check_settings(config, unknown, step)
+        partial, _ = _sections(fine)
+        task = find_task(fine["task.kind"])
+        if same is not None:
+            corpus = same.corpus
+        elif task.read_corpus:
+            corpus = task.read_corpus(partial)
+    config = ConfigDict(unflatten_dict(fine, sep="."))
+    if corpus is not None and "task.labels" in task.reads:
+        config.task.labels = len(corpus.labels)
+    return config, corpus
+
+
+def check_experiment(config: Config) -> None:
+    """Refuse what cannot be trained, as :func:`build_experiment` does, without reading files.
+
+    Labels that training counts are taken for two here.
+
+    Raises:
+      InputError: naming key, value and remedy of all that is wrong.
+    """
+    with collect() as step:
+        _check_settings(config, None, step)
+    if "task.labels" in find_task(config.task.kind).reads and not config.task.labels:
+        config = config.copy_and_resolve_references()
+        config.task.labels = 2
+    build_system(config)
+
+
+def _check_settings(config: Config, unknown: Mapping[str, Any] | None, step: Step) -> Known:
+    """The right values of a configuration by key; what is wrong with the others is collected."""
+    fine = check_values(config.to_dict(), step, unknown)
+    with step():
+        check_needs(fine, step)
+    _check_trainable(fine, step)
+    with step():
+        check_privacy(fine, step)
+    with step():
+        find_task(fine["task.kind"]).make_sizes(_sections(fine)[1])
+    return fine
+
+
+def _sections(fine: Known) -> tuple[Known, Known]:
+    """The right values by section; and of these the sections without a wrong one."""
+    nested = unflatten_dict(fine, sep=".")
+    partial = Known(
+        {n: Known(part) if isinstance(part, dict) else part for n, part in nested.items()}
+    )
+    sizes = {name: len(keys) for name, keys in KEYS.items() if not isinstance(keys, Key)}
+    wrong = {name for name, size in sizes.items() if len(nested.get(name, ())) < size}
+    return partial, Known({name: part for name, part in partial.items() if name not in wrong})
+
+
+def _check_trainable(config: Known, step: Step) -> None:
+    """Refuse what can be evaluated but not trained."""
+    with step():
+        check_training_memory(config, step)
+    with step():
+        if (fraction := config["payload.trained_fraction"]) < 1.0:
+            problem = "a share prices a part of the model without saying which"
+            remedy = "Give 1, and train adapters with model.adapter_rank"
+            raise InputError("payload.trained_fraction", fraction, problem, remedy)
+    only = {"pipeline.backend": "sequential"}
+    only |= {"training.erased_together": "micro_batch", "training.survivor_weight": "survival"}
+    for key, known in only.items():
+        with step():
+            name, value = config["policy.name"], config[key]
+            if value != known and policy_entry(name).by_clients:
+                problem = f"clients of policy {name} have no pipeline that reads it"
+                raise InputError(key, value, problem, f"Give {known}, or another policy")
+    with step(), under_keys({"mesh": "pipeline.backend"}):
+        if config["pipeline.backend"] == "sharded":
+            make_pipeline_mesh(config["network.clusters"], config["network.devices"])
+
+
+def build_optimizers(config: Config) -> Optimizers:
+    """Optimisers of clients, decoder and server."""
+    training = config.training
+    local = {
+        "schedule": training.schedule,
+        "warmup_steps": training.warmup_steps,
+        "total_steps": training.rounds * training.local_steps,
+        "clip_norm": training.clip_norm,
+        "weight_decay": training.weight_decay,
+    }
+
+    def make(owner: str, **options: Any) -> Optimizer:
+        name, rate = training[f"{owner}_optimizer"], training[f"{owner}_learning_rate"]
+        return make_optimizer(name, rate, **options)
+
+    return Optimizers(
+        client=make("client", **local), decoder=make("decoder", **local), server=make("server")
+    )
+
+
+def at_rate(experiment: Experiment, multiple: float) -> Experiment:
+    """The experiment at a multiple of its local learning rates."""
+    config: Config = ConfigDict(experiment.config)
+    for key in ("client_learning_rate", "decoder_learning_rate"):
+        config.training[key] *= multiple
+    optimizers = build_optimizers(config)
+    return dataclasses.replace(experiment, config=config.to_dict(), optimizers=optimizers)
+
+
+def build_rules(config: Config) -> Rules:
+    """Rules of clients and server besides their optimisers and privacy."""
+    training = config.training
+    factor = training.embedding_rate_factor
+    return Rules(
+        proximal_weight=training.proximal_weight or None,
+        embedding_rate_factor=None if factor == 1.0 else factor,
+        server_average=training.server_average or None,
+        activation_noise=training.activation_noise or None,
+        secure_aggregation=_build_secure_aggregation(config),
+        control_variates=training.control_variates,
+        client_moments=training.client_moments,
+    )
+
+
+def _build_secure_aggregation(config: Config) -> SecureAggregation | None:
+    keys = config.secure_aggregation
+    if not keys.enabled:
+        return None
+    in_clusters = policy_entry(config.policy.name).averages_in_clusters
+    return SecureAggregation(
+        ring_bits=keys.ring_bits,
+        clip=keys.clip,
+        threshold=keys.threshold,
+        dropout_probability=keys.dropout_probability,
+        clients=config.network.devices if in_clusters else 1,
+    )

@@ -1,0 +1,247 @@
+"""From a configuration to a network, in linear SI units."""
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from collapipe_jax.core.compilation import quick_jit
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.quantity import Struct, quantities
+from collapipe_jax.core.seeds import seed_of
+from collapipe_jax.core.units import linear_name, to_linear
+from collapipe_jax.edge.control.budget_floors import control_unit_floor_j, device_budget_floor_j
+from collapipe_jax.edge.control.queues import EffectiveQueueParams
+from collapipe_jax.edge.cost.divergence import Learning, local_steps_drift
+from collapipe_jax.edge.cost.feasibility import can_run, usable_blocks
+from collapipe_jax.edge.cost.problem import RoundProblem
+from collapipe_jax.edge.cost.secure_exchange import SecureExchange
+from collapipe_jax.edge.cost.switching import SwitchingParams
+from collapipe_jax.edge.cost.workload import Workload, block_moment_bits, encoder_workload
+from collapipe_jax.edge.network.channel import RADIO_LAWS
+from collapipe_jax.edge.network.devices import DeviceParams
+from collapipe_jax.edge.network.fading import DynamicsParams
+from collapipe_jax.edge.network.mobility import MobilityParams
+from collapipe_jax.edge.network.propagation import PropagationParams, TopologyParams
+from collapipe_jax.edge.system import (
+    ControlParams,
+    EdgeSystem,
+    NetworksOnFile,
+    RadioParams,
+    SystemParams,
+    sample_system,
+)
+from collapipe_jax.learning.federated.optimizers import OPTIMIZERS
+from collapipe_jax.learning.federated.rules import bytes_held, numbers_sent
+from collapipe_jax.learning.tasks.registry import find_task
+from collapipe_jax.runs.config.checks import typed_values
+from collapipe_jax.runs.config.default import Config
+
+_LONGEST_ROUND_S = 1e9
+
+
+def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> EdgeSystem:
+    """Draw the network of a configuration, or read it, and check that it can work.
+
+    Of a folder with several networks each seed takes the next one. Clusters have the weights
+    ``cluster_weight [N]``, by default equal ones.
+
+    Raises:
+      InputError: if no cluster can hold the encoder, a round never ends, or, where devices
+        are always available and stand still, a budget is under its floor.
+    """
+    params = build_system_params(config, cluster_weight)
+    seed = seed_of(config, "network")
+    system = quick_jit(sample_system)(system_key(seed), params, seed)
+    _check_can_run(system.mean_problem)
+    _check_latency(system.mean_problem)
+    # A cluster that does not participate in a round spends nothing, and a device that walks is
+    # elsewhere in the next round: the floors of the start then bind nothing.
+    if config.dynamics.availability == 1.0 and config.dynamics.speed_m_per_s == 0.0:
+        _check_budgets(system.mean_problem)
+    return system
+
+
+def system_key(seed: int) -> jax.Array:
+    """Key from which the network of a seed is drawn."""
+    return jax.random.fold_in(jax.random.key(seed), 0)
+
+
+def _check_can_run(problem: RoundProblem) -> None:
+    if not np.any(can_run(problem)):
+        fewest = usable_blocks(problem, jnp.max(problem.workload.micro_batch_choices))
+        most = int(jnp.max(jnp.sum(fewest, axis=1)))
+        why = f"no cluster can ever hold the encoder; the largest has room for {most} blocks"
+        remedy = "Shrink the model or the batch, or raise devices.memory_share or network.devices"
+        raise InputError("model.encoder_blocks", problem.workload.blocks, why, remedy)
+
+
+def _check_latency(problem: RoundProblem) -> None:
+    """Refuse a static pipeline whose round at mean gains lasts thirty years."""
+    latency_s = float(problem.control.reference_latency_s)
+    if not 0.0 < latency_s < _LONGEST_ROUND_S:
+        why = "no round ever ends: a rate of a link or the speed of a device is out of all bounds"
+        remedy = "Correct a power, bandwidth, noise, distance or speed"
+        raise InputError("radio", f"a round of {latency_s:.3g} s", why, remedy)
+
+
+def _check_budgets(problem: RoundProblem) -> None:
+    """Refuse a budget that the least decision spends: it would break Slater's condition."""
+    budget_j = np.asarray(problem.control.energy_budget_j)
+    for key, budget, floor in (
+        ("control_unit_budget_j", budget_j[:, 0], np.asarray(control_unit_floor_j(problem))),
+        ("device_budget_j", budget_j[:, 1], device_budget_floor_j(problem)),
+    ):
+        worst = int(np.argmax(floor - budget))
+        if budget[worst] <= floor[worst]:
+            least = f"{floor[worst]:.4g}"
+            why = f"no policy could keep it: cluster {worst} spends {least} J a round or more"
+            value = float(f"{budget[worst]:.6g}")  # as it was given, not as a float32
+            raise InputError(f"control.{key}", value, why, f"Raise it above {least}")
+
+
+def build_system_params(config: Config, cluster_weight: np.ndarray | None = None) -> SystemParams:
+    """Parameters from which networks are drawn, in linear SI units.
+
+    Args:
+      config: as of :func:`read_config`.
+      cluster_weight: ``[N]`` with the sum 1; equal ones by default.
+
+    Raises:
+      InputError: naming the key that is wrong, or all of them.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> params = cp.system_params(cp.read_config("quickstart"))
+      >>> print(f"{params.radio.d2e_power_max_w:.3f} W")  # 23 dBm
+      0.200 W
+    """
+    values, networks = typed_values(config.to_dict())
+    recorded, config = config.network.file_digest, ConfigDict(values)
+    control, dynamics, learning = config.control, config.dynamics, config.learning
+    drift = None
+    if learning.bound == "local_steps":
+        steps, heterogeneity = config.training.local_steps, learning.gradient_heterogeneity
+        drift = local_steps_drift(learning.step_smoothness, steps, heterogeneity)
+    if cluster_weight is None:
+        cluster_weight = np.full(config.network.clusters, 1.0 / config.network.clusters)
+    weight = jnp.asarray(cluster_weight, jnp.float32)
+    geometry = quantities(TopologyParams)
+    return SystemParams(
+        topology=TopologyParams(**{name: config.network[name] for name in geometry}),
+        networks=None if networks is None else _check_networks(networks, config, recorded),
+        propagation=PropagationParams(**config.propagation),
+        dynamics=_fill(DynamicsParams, dynamics),
+        mobility=_fill(MobilityParams, dynamics) if dynamics.speed_m_per_s else None,
+        devices=_build_devices(config.devices),
+        radio=_build_radio(config.radio),
+        workload=_build_workload(config),
+        learning=_fill(Learning, learning, cluster_weight=weight, drift=drift),
+        control=_fill(
+            ControlParams,
+            control,
+            queue_params=_fill(EffectiveQueueParams, control),
+            switching=_build_switching(config),
+            reference_micro_batches=config.policy.micro_batches,
+        ),
+        secure_aggregation=_build_secure_exchange(config),
+    )
+
+
+_StructT = TypeVar("_StructT", bound=Struct)
+
+
+def _fill(cls: type[_StructT], section: Config, **others: Any) -> _StructT:
+    """A struct of numbers, from the keys with the names of its fields, and others."""
+    own = {name: jnp.asarray(section[name]) for name in quantities(cls) if name in section}
+    return cls(**own, **others)
+
+
+def _check_networks(networks: NetworksOnFile, config: Config, recorded: str) -> NetworksOnFile:
+    """Networks on file, under the laws of the configuration's radio: no document has them.
+
+    Those that an earlier check ``recorded`` by their digest must still be the same.
+    """
+    if recorded not in ("", config.network.file_digest):
+        problem, remedy = "it changed after the configuration was read", "Read that again"
+        raise InputError("network.file", config.network.file, problem, remedy)
+    radio = networks.radio.replace(**{name: config.radio[name] for name in RADIO_LAWS})
+    return jax.tree.map(jnp.asarray, networks.replace(radio=radio))
+
+
+def _build_devices(devices: Config) -> DeviceParams:
+    """Parameters of devices; without power to receive its energy is not even computed."""
+    numbers: dict[str, Any] = dict(devices) | {"receive_power_w": devices.receive_power_w or None}
+    return DeviceParams(**numbers)
+
+
+def _build_switching(config: Config) -> SwitchingParams | None:
+    """What changing partitions costs; without that nothing is carried from round to round."""
+    control = config.control
+    state_bytes, bits = OPTIMIZERS[config.training.client_optimizer], None
+    # Averaged moments are handed out in every round as it is, and none are left after a reset.
+    keeps = config.training.client_moments == "keep"
+    if control.moments_move and keeps and state_bytes > OPTIMIZERS["sgd"]:
+        sizes = find_task(config.task.kind).make_sizes(config)
+        moment_bits = block_moment_bits(sizes, state_bytes, config.payload.trained_fraction)
+        bits = jnp.asarray(moment_bits)
+    if bits is None and control.switching_cost == control.hysteresis == 0.0:
+        return None
+    return _fill(SwitchingParams, control, block_moment_bits=bits)
+
+
+def _build_radio(radio: Config) -> RadioParams:
+    laws = {name: radio[name] for name in RADIO_LAWS}
+    numbers = {name: float(value) for name, value in radio.items() if name not in laws}
+    linear: dict[str, Any] = {
+        linear_name(name): to_linear(name, value) for name, value in numbers.items()
+    }
+    if linear["downlink_interference_w"] < 0:
+        linear["downlink_interference_w"] = linear["d2e_interference_w"]
+    density_w_per_hz = linear.pop("noise_density_w_per_hz")
+    return RadioParams(
+        bs_noise_w_per_hz=density_w_per_hz * linear.pop("bs_noise_figure"),
+        node_noise_w_per_hz=density_w_per_hz * linear.pop("node_noise_figure"),
+        **laws,
+        **linear,
+    )
+
+
+def _build_secure_exchange(config: Config) -> SecureExchange | None:
+    """What secure aggregation adds to a round, if it is on.
+
+    Rows of tokens and n-grams have a count each where they are averaged over their readers.
+    """
+    keys = config.secure_aggregation
+    if not keys.enabled:
+        return None
+    rows, by_row = 0.0, config.training.embedding_rate_factor != 1.0
+    if by_row and not config.model.adapter_rank:
+        rows = config.task.vocabulary_size + config.model.ngram_buckets
+    return _fill(
+        SecureExchange,
+        keys,
+        number_ratio=jnp.asarray(keys.ring_bits / config.payload.parameter_number_bits),
+        count_bits=jnp.asarray(keys.ring_bits * (1.0 + rows)),
+    )
+
+
+def _build_workload(config: Config) -> Workload:
+    """Work of a round, from the sizes of the model that is trained."""
+    task, training, payload = find_task(config.task.kind), config.training, dict(config.payload)
+    # What travels with every parameter is priced as more bits of it.
+    payload["parameter_number_bits"] *= numbers_sent(training)
+    plain = encoder_workload(
+        task.make_sizes(config),
+        schedule=config.pipeline.schedule,
+        capacity=config.pipeline.capacity or None,
+        batch=training.batch,
+        local_steps=training.local_steps,
+        micro_batch_choices=jnp.array(training.micro_batch_choices),
+        state_bytes_per_parameter=bytes_held(training),
+        **payload,
+        **task.count_work(config)._asdict(),
+    )
+    return jax.tree.map(jnp.asarray, plain)

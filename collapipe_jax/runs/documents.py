@@ -1,0 +1,352 @@
+"""One network on file: a round's problem, a decision and its cost as JSON documents.
+
+The formats are described in docs/file-formats.md; keys, shapes and bounds are those of the
+structs. Reading checks every number in double precision before anything is computed.
+"""
+
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from collapipe_jax.core.errors import InputError, InputWarning
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.io.strict_json import loads
+from collapipe_jax.core.quantity import Quantity, Struct, quantities
+from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.divergence import Learning
+from collapipe_jax.edge.cost.problem import Control, RoundProblem
+from collapipe_jax.edge.cost.round_cost import RoundCost
+from collapipe_jax.edge.cost.secure_exchange import SecureExchange
+from collapipe_jax.edge.cost.workload import Workload
+from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
+from collapipe_jax.edge.network.devices import Compute
+from collapipe_jax.edge.network.propagation import TopologyParams
+
+NETWORK_FORMAT = "collapipe-network/1"
+DECISION_FORMAT = "collapipe-decision/1"
+COST_FORMAT = "collapipe-cost/1"
+
+_SECTIONS: dict[str, type[Struct]] = {
+    "workload": Workload,
+    "radio": Radio,
+    "compute": Compute,
+    "learning": Learning,
+    "control": Control,
+    "secure_aggregation": SecureExchange,
+}
+OPTIONAL_SECTIONS = frozenset({"secure_aggregation"})
+"""Sections that a network may lack; what they add is then off."""
+_ENERGY_COEFFICIENT = Quantity(
+    meaning="energy of an operation over the square of the speed",
+    symbol=r"\kappa",
+    shape="NJ",
+    unit="W s³/FLOP³",
+    plausible="<= 1e-20",
+    slip="In J/FLOP? Divide it by the square of the speed",
+    double=True,
+)
+
+
+def _on_file(cls: type[Struct]) -> dict[str, Quantity]:
+    """Quantities of a struct by key; a name without a default has no place on file."""
+    known = quantities(cls).items()
+    found = {name: each for name, each in known if each.missing or not each.choices}
+    if found.pop("joules_per_flop", None):
+        found["energy_coefficient"] = _ENERGY_COEFFICIENT
+    return found
+
+
+SIZES = {name: quantities(TopologyParams)[name] for name in ("clusters", "devices")}
+"""Quantities at the top of a network by key."""
+NETWORK = {name: _on_file(cls) for name, cls in _SECTIONS.items()}
+"""Quantities of a network by section and key."""
+DECISION = _on_file(Decision)
+"""Quantities of a decision by key."""
+COST = _on_file(RoundCost)
+"""Quantities of a cost by key."""
+
+
+def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
+    """Read a round's problem; an ``InputWarning`` tells of implausible numbers.
+
+    Every cluster gets as many devices as the largest one, or ``devices`` if these are more.
+    What is added is unavailable: it has memory 0, and else the numbers of the cluster's last.
+
+    Args:
+      path: of a JSON file, a document ``collapipe-network/1``.
+      devices: least number of devices of a cluster.
+
+    Raises:
+      InputError: if the file is missing or is no such document, naming the key.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> problem.compute.memory_bytes.shape  # [N, K]
+      (2, 3)
+
+    Source: docs/file-formats.md.
+    """
+    document = _read_document(path, NETWORK_FORMAT, {*SIZES, *NETWORK}, OPTIONAL_SECTIONS)
+    axes = _axes(*_read_sizes(document))
+    devices = max(devices, int(np.max(axes["K"])))
+    sections = {}
+    for name, keys in NETWORK.items():
+        if name not in document:
+            continue
+        if not isinstance(document[name], dict):
+            raise InputError(name, document[name], "not an object", "Write its keys and values")
+        section = _filled(document[name], keys)
+        keys = {key: each for key, each in keys.items() if _is_given(section, key, each)}
+        _check_keys(section, set(keys), f"{name}.")
+        sections[name] = _read_numbers(section, keys, f"{name}.", axes, devices)
+        for key, quantity in keys.items():
+            if doubt := quantity.doubt(f"{name}.{key}", sections[name][key]):
+                warnings.warn(f"{path}: {doubt}", InputWarning, stacklevel=2)
+    workload, compute = sections["workload"], sections["compute"]
+    batch, weight = int(workload["batch"]), sections["learning"]["cluster_weight"]
+    for choice in workload["micro_batch_choices"]:
+        if batch % choice:
+            key = "workload.micro_batch_choices"
+            raise InputError(key, int(choice), f"no divisor of batch = {batch}", "Remove it")
+    total = float(weight.sum())
+    if abs(total - 1.0) > 1e-4:
+        key = "learning.cluster_weight"
+        raise InputError(key, weight.tolist(), f"the sum is {total:g}", "Make the sum 1")
+    # In double precision: the coefficient alone may be too small for a float32.
+    compute["joules_per_flop"] = compute.pop("energy_coefficient") * compute["flops_per_s"] ** 2
+    each = quantities(Compute)["joules_per_flop"]
+    each.check("compute.energy_coefficient * flops_per_s**2", compute["joules_per_flop"])
+    parts: dict[str, Any] = {
+        name: cls(**_to_jax(sections[name])) for name, cls in _SECTIONS.items() if name in sections
+    }
+    parts["workload"] = parts["workload"].replace(blocks=int(workload["blocks"]))
+    return RoundProblem(**parts)
+
+
+def write_network(path: str | os.PathLike, problem: RoundProblem) -> None:
+    """Write a round's problem, readable by :func:`read_network`.
+
+    Args:
+      path: of the JSON file.
+      problem: one round of one network, without a batch axis.
+
+    Raises:
+      InputError: if a law of the radio is not the default, switching partitions has a cost,
+        or the divergence counts drift: the format has no place for them.
+
+    Example:
+      >>> import os, tempfile
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> folder = tempfile.mkdtemp()
+      >>> cp.write_network(os.path.join(folder, "network.json"), problem)
+      >>> os.listdir(folder)
+      ['network.json']
+    """
+    if problem.learning.drift is not None:
+        remedy = "Set it to 'one_step'"
+        raise InputError("learning.bound", "local_steps", "not written on file", remedy)
+    if problem.switching is not None:
+        remedy = "Set it, control.hysteresis and control.moments_move to 0"
+        cost = problem.switching.switching_cost
+        raise InputError("control.switching_cost", cost, "not written on file", remedy)
+    for name in RADIO_LAWS:
+        law, default = getattr(problem.radio, name), getattr(Radio, name)
+        if law != default:
+            raise InputError(f"radio.{name}", law, "not written on file", f"Use {default!r}")
+    sizes = {"clusters": problem.clusters, "devices": problem.devices}
+    parts = {name: getattr(problem, name) for name in NETWORK}
+    sections = {
+        name: _to_lists(part, NETWORK[name]) for name, part in parts.items() if part is not None
+    }
+    flops_per_s = np.asarray(problem.compute.flops_per_s, np.float64)
+    joules_per_flop = np.asarray(problem.compute.joules_per_flop, np.float64)
+    sections["compute"]["energy_coefficient"] = (joules_per_flop / flops_per_s**2).tolist()
+    write_json(Path(path), {"format": NETWORK_FORMAT, **sizes, **sections})
+
+
+def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
+    """Read a decision for a problem; it need not be feasible.
+
+    Args:
+      path: of a JSON file, a document ``collapipe-decision/1``.
+      problem: gives the numbers of clusters ``N`` and devices ``K``.
+
+    Raises:
+      InputError: if the file is missing or is no such document, naming the key.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> decision.d2d_share.shape  # [N, K + 1]
+      (2, 4)
+
+    Source: docs/file-formats.md.
+    """
+    document = _read_document(path, DECISION_FORMAT, {"policy", *DECISION})
+    axes = _axes(problem.clusters, problem.devices)
+    return Decision(**_to_jax(_read_numbers(document, DECISION, "", axes, problem.devices)))
+
+
+def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> None:
+    """Write a decision, readable by :func:`read_decision`.
+
+    Args:
+      path: of the JSON file.
+      decision: of one round, without a batch axis.
+      policy: who decided, a text for the reader.
+
+    Example:
+      >>> import os, tempfile
+      >>> import collapipe_jax as cp
+      >>> problem = cp.read_network("docs/examples/edge.network.json")
+      >>> decision = cp.read_decision("docs/examples/edge.decision.json", problem)
+      >>> path = os.path.join(tempfile.mkdtemp(), "decision.json")
+      >>> cp.write_decision(path, decision, "by hand")
+      >>> same = cp.read_decision(path, problem)
+    """
+    document = {"format": DECISION_FORMAT, "policy": policy}
+    write_json(Path(path), document | _to_lists(decision, DECISION))
+
+
+def write_cost(path: str | os.PathLike, cost: RoundCost, violations: list[str]) -> None:
+    """Write a cost; infinite entries of a broken cluster become ``null``."""
+    document = {"format": COST_FORMAT, **_to_lists(cost, COST)}
+    document |= {"feasible": not violations, "violations": violations}
+    write_json(Path(path), document | {"absent": np.flatnonzero(cost.absent).tolist()})
+
+
+def _is_given(section: Mapping[str, Any], key: str, quantity: Quantity) -> bool:
+    """Whether a section has or needs a key."""
+    return key in section or not quantity.optional
+
+
+def _read_document(
+    path: str | os.PathLike,
+    expected_format: str,
+    keys: set[str],
+    optional: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """A document of a format with these keys beside that of the format.
+
+    It may lack the ``optional`` ones among them.
+    """
+    path = Path(path)
+    try:
+        document = loads(path.read_text(encoding="utf-8"), is_finite=False)
+    except OSError as error:
+        raise InputError("file", str(path), error.strerror or "unreadable", "Check it") from None
+    except ValueError as error:  # not UTF-8, or no JSON
+        raise InputError("file", str(path), f"not JSON ({error})", "Write it anew") from None
+    if not isinstance(document, dict) or document.get("format") != expected_format:
+        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        raise InputError("format", found, f"{path} is no such document", f"Use {expected_format}")
+    _check_keys(document, {"format", *keys} - (optional - set(document)), "")
+    return document
+
+
+def _filled(section: Mapping[str, Any], keys: Mapping[str, Quantity]) -> dict[str, Any]:
+    """A section with the keys that it may lack."""
+    filled = dict(section)
+    for key, quantity in keys.items():
+        value = quantity.missing
+        if isinstance(value, str) and not quantity.choices:
+            value = section.get(value)
+        if key not in section and value is not None:
+            filled[key] = value
+    return filled
+
+
+def _check_keys(document: dict, expected: set[str], prefix: str) -> None:
+    if unknown := sorted(set(document) - expected):
+        key = prefix + unknown[0]
+        raise InputError(key, document[unknown[0]], "unknown key", "Remove or correct it")
+    if missing := sorted(expected - set(document)):
+        raise InputError(prefix + missing[0], None, "the key is missing", "Add it")
+
+
+def _read_sizes(document: Mapping[str, Any]) -> tuple[int, int | list[int]]:
+    """Number of clusters, and devices of every one, or of each."""
+    clusters, devices = document["clusters"], document["devices"]
+    _check_shape(clusters, "", {}, "clusters")
+    SIZES["clusters"].check("clusters", clusters)
+    _check_shape(devices, "N" if isinstance(devices, list) else "", {"N": clusters}, "devices")
+    SIZES["devices"].check("devices", devices)
+    return int(clusters), np.array(devices, int).tolist()
+
+
+def _axes(clusters: int, devices: int | list[int]) -> dict[str, Any]:
+    """Lengths of axes by their letters, or lists by cluster; other axes have any length."""
+    return {"N": clusters, "K": devices, "J": (np.array(devices) + 1).tolist()}
+
+
+def _read_numbers(
+    section: Mapping[str, Any],
+    keys: dict[str, Quantity],
+    prefix: str,
+    axes: dict[str, Any],
+    devices: int,
+) -> dict[str, Any]:
+    """Checked names, and checked and padded numbers as arrays of float64 or int64."""
+    values = {}
+    for key, quantity in keys.items():
+        if quantity.choices:
+            quantity.check(prefix + key, section[key])
+            values[key] = section[key]
+            continue
+        _check_shape(section[key], quantity.shape, axes, prefix + key)
+        value = _padded(section[key], quantity.shape, devices)
+        quantity.check(prefix + key, value)
+        values[key] = np.array(value, np.int64 if quantity.whole else np.float64)
+    return values
+
+
+def _padded(value: Any, shape: str, devices: int) -> Any:
+    """A nested list with entries for so many devices, those added without memory."""
+    if "K" not in shape and "J" not in shape:
+        return value
+    items = [_padded(item, shape[1:], devices) for item in value]
+    added = {"K": [0], "J": items[-1:]}.get(shape[0], [])
+    return items + added * (devices + (shape[0] == "J") - len(items))
+
+
+def _check_shape(value, shape: str, axes: dict[str, Any], key: str, cluster: int = 0) -> None:
+    """Check nesting, lengths and leaves of a nested list inside a cluster."""
+    if not shape:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(key, value, "not a number", "Give a number here")
+        return
+    length = axes.get(shape[0])
+    if isinstance(length, list):
+        length = length[cluster]
+    if not isinstance(value, list) or not value or (length is not None and len(value) != length):
+        found = f"{len(value)} entries" if isinstance(value, list) else type(value).__name__
+        needed = "a list" if length is None else f"a list of {length}"
+        raise InputError(key, found, "wrong shape", f"Give {needed}")
+    for index, item in enumerate(value):
+        inside = index if shape[0] == "N" else cluster
+        _check_shape(item, shape[1:], axes, f"{key}[{index}]", inside)
+
+
+def _to_jax(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value if isinstance(value, str) else jnp.asarray(value)
+        for key, value in values.items()
+    }
+
+
+def _to_lists(struct: Struct, keys: Mapping[str, Quantity]) -> dict[str, Any]:
+    """Fields of a struct as JSON knows them; optional limits only where they are finite."""
+    found = {key: getattr(struct, key) for key in keys if hasattr(struct, key)}
+    return {
+        key: np.asarray(value).tolist()
+        for key, value in found.items()
+        if not keys[key].optional or (value is not None and np.all(np.isfinite(value)))
+    }

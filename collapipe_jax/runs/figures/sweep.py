@@ -1,0 +1,193 @@
+"""Amounts against what a sweep changes, one line a policy.
+
+``sweep`` has medians over networks and ``sweep_mean`` means. Intervals are of 95 %, of a median
+between two order statistics, of a mean by Student's t; one that leaves a panel ends at its frame.
+A network counts with its mean over the rounds. Points of a value are drawn side by side, lest
+intervals hide one another. Axes of amounts are logarithmic where these differ by more than a
+factor of 30. A point whose value is infinite, or where no network can run, has no marker. Where
+links are bad, mean latencies rest on few networks, so read the medians first. A sweep whose points
+have names has a row for each. A sweep of several axes has a figure along the first for every point
+of the others; seeds are more networks.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate
+from collapipe_jax.runs.figures import style
+from collapipe_jax.runs.figures.comparison import horizon, only_runnable, separate_rows
+from collapipe_jax.runs.results.realisations import Line, Realisations
+from collapipe_jax.runs.studies.comparison import round_means
+from collapipe_jax.runs.studies.constraints import runnable
+
+STATISTICS = {"median": median_estimate, "mean": mean_estimate}
+NAMED_METRICS = ("latency_s", "compute_latency_s", "energy_j", "device_memory_bytes")
+"""Panels where the points have names."""
+_LABELS = {
+    "latency_s": "Latency of a round [s]",
+    "compute_latency_s": "Compute latency [s]",
+    "energy_j": "Energy of a round [J]",
+    "device_memory_bytes": "Fullest device [{unit}]",
+    "divergence_over_target": "Divergence / target [–]",
+}
+_SPREAD = 0.45  # of the gap between two values, over which their policies are spread
+_MOST_TICKS = 8  # values that are all written on the axis
+_POLICY_IN = 0.055  # of a row
+_ROW_SPREAD = 0.8  # of a row, over which its policies are spread
+
+
+class Panel(NamedTuple):
+    """One amount: the label of its axis, and estimates ``[points]`` in its unit by policy."""
+
+    label: str
+    estimates: dict[str, Estimate]
+
+    def limited_by(self) -> np.ndarray:
+        """Numbers that the axis has to hold; lower ends of intervals may leave it."""
+        return np.concatenate([part for one in self.estimates.values() for part in one[::2]])
+
+
+def sweep_panels(points: Sequence[Realisations], statistic: str) -> dict[str, Panel]:
+    """Panels by metric, latency first, of a key of ``STATISTICS``."""
+    means = [round_means(point) for point in points]
+    panels = {}
+    for metric, label in _LABELS.items():
+        estimates = {}
+        for name in means[0]:
+            parts = [STATISTICS[statistic](point[name][metric]) for point in means]
+            estimates[name] = Estimate(*map(np.stack, zip(*parts, strict=True)))
+        panels[metric] = Panel(label, estimates)
+    memory = panels["device_memory_bytes"]
+    most = memory.limited_by()
+    unit_bytes, unit = style.memory_unit(np.max(most, where=np.isfinite(most), initial=0.0))
+    scaled = {
+        name: Estimate(*(part / unit_bytes for part in estimate))
+        for name, estimate in memory.estimates.items()
+    }
+    return panels | {"device_memory_bytes": Panel(memory.label.format(unit=unit), scaled)}
+
+
+def _runnable_points(result: Line) -> list[Realisations]:
+    """Points with the networks that can run a round, perhaps none; some point has one."""
+    kept = [runnable(point.networks) for point in result.points]
+    if not np.any(kept):
+        only_runnable(result.points[0])  # raises
+    return [point.only(own) for point, own in zip(result.points, kept, strict=True)]
+
+
+@style.styled
+def draw(result: Line, statistic: str = "median") -> Figure:
+    """Draw latency at the left and, smaller, the other amounts; by a key of ``STATISTICS``."""
+    points, named = _runnable_points(result), isinstance(result.values[0], str)
+    panels = sweep_panels(points, statistic)
+    figure = (_draw_named if named else _draw_values)(result, panels)
+    fullest = max(points, key=lambda point: len(point.networks["can_run"]))
+    title = f"{statistic} over {horizon(fullest)}"
+    at = ", ".join(f"{name} = {value}" for name, value in result.others.items())
+    figure.axes[0].set_title(f"{at}\n{title}" if at else title, loc="left")
+    handles = style.policy_handles(panels["latency_s"].estimates, joined=not named)
+    figure.legend(handles=handles, loc="outside upper center", ncols=4)
+    return figure
+
+
+def _draw_values(result: Line, panels: dict[str, Panel]) -> Figure:
+    """Draw one panel an amount against the values."""
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 3.7)
+    grid = figure.add_gridspec(2, 3, width_ratios=[1.35, 1.0, 1.0])
+    places = (grid[:, 0], grid[0, 1], grid[0, 2], grid[1, 1], grid[1, 2])
+    for panel, place in zip(panels.values(), places, strict=True):
+        axes = figure.add_subplot(place)
+        _swept_axis(axes, result, labelled=place.rowspan.stop == 2)
+        _overlay(axes, side_by_side(result, len(panel.estimates)), panel)
+        axes.set_ylabel(panel.label)
+    return figure
+
+
+def is_log(result: Line) -> bool:
+    """Whether the axis of the swept values is logarithmic."""
+    return result.log and min(result.values) > 0
+
+
+def _offsets(policies: int) -> np.ndarray:
+    """Places of policies side by side, from -1/2 to 1/2."""
+    return (np.arange(policies) + 0.5) / policies - 0.5
+
+
+def side_by_side(result: Line, policies: int) -> np.ndarray:
+    """Places of the points of every policy, around the values, ``[policies, points]``."""
+    values = np.array(result.values, np.float64)
+    place = np.log(values) if is_log(result) else values
+    gap = np.diff(np.sort(place)).min() if place.size > 1 else np.log(2.0)
+    places = place + _SPREAD * gap * _offsets(policies)[:, None]
+    return np.exp(places) if is_log(result) else places
+
+
+def _overlay(axes: Axes, places: np.ndarray, panel: Panel) -> None:
+    """Lines of all policies with their intervals."""
+    limits = style.wide_axis(axes, "y", panel.limited_by())
+    if not np.isfinite(panel.limited_by()).any():
+        style.say_empty(axes, "no finite value")
+    looks = style.policy_looks(panel.estimates)
+    for place, (name, estimate) in zip(places, panel.estimates.items(), strict=True):
+        each = estimate.within(limits)
+        error = np.maximum(np.nan_to_num([each.value - each.low, each.high - each.value]), 0.0)
+        thin = {"capsize": 1.0, "elinewidth": 0.7}
+        axes.errorbar(place, each.value, yerr=error, **thin, **looks[name])
+
+
+def _swept_axis(axes: Axes, result: Line, labelled: bool) -> None:
+    """Scale and ticks of what is swept; its unit where it has one."""
+    if is_log(result):
+        axes.set_xscale("log")
+    if len(result.values) <= _MOST_TICKS:
+        axes.set_xticks(result.values, labels=[f"{value:g}" for value in result.values])
+        axes.set_xticks([], minor=True)
+    if labelled:
+        has_unit = result.axis.rstrip().endswith("]")
+        axes.set_xlabel(result.axis if has_unit else f"{result.axis} [–]")
+    else:
+        axes.tick_params(labelbottom=False)
+
+
+def _draw_named(result: Line, panels: dict[str, Panel]) -> Figure:
+    """Draw one panel an amount; in a row, a named point, policies are below one another."""
+    count = len(result.values)
+    row_in = max(0.2, _POLICY_IN * len(panels["latency_s"].estimates))
+    figure = style.new_figure(style.DOUBLE_WIDTH_IN, 1.0 + row_in * count)
+    widths = [1.6, *[1.0] * (len(NAMED_METRICS) - 1)]
+    drawn = figure.subplots(1, len(NAMED_METRICS), sharey=True, width_ratios=widths)
+    for axes, metric in zip(drawn, NAMED_METRICS, strict=True):
+        _rows(axes, panels[metric])
+        axes.set_xlabel(panels[metric].label)
+    drawn[0].set_yticks(range(count), labels=result.values)
+    drawn[0].set_ylim(count - 0.5, -0.5)
+    drawn[0].set_ylabel(result.axis)
+    for axes in drawn:
+        axes.tick_params(axis="y", length=0)
+        separate_rows(axes, count)
+    return figure
+
+
+def _rows(axes: Axes, panel: Panel) -> None:
+    """Markers of all policies on their intervals."""
+    limits = style.wide_axis(axes, "x", panel.limited_by())
+    offsets = _ROW_SPREAD * _offsets(len(panel.estimates))
+    looks = style.policy_looks(panel.estimates)
+    for (name, estimate), offset in zip(panel.estimates.items(), offsets, strict=True):
+        each = estimate.within(limits)
+        rows = np.arange(each.value.size) + offset
+        axes.hlines(rows, each.low, each.high, color=looks[name]["color"], linewidth=0.7)
+        axes.plot(each.value, rows, clip_on=False, **style.alone(looks[name]))
+
+
+def draw_several(lines: Sequence[Line]) -> dict[str, Figure]:
+    """Both figures of every line, by the names of their files."""
+    figures = {}
+    for index, line in enumerate(lines):
+        number = f"_{index + 1}" if len(lines) > 1 else ""
+        figures |= {f"sweep{number}": draw(line), f"sweep_mean{number}": draw(line, "mean")}
+    return figures

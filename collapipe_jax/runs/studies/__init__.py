@@ -1,0 +1,1 @@
+"""Studies of many networks: Monte-Carlo, comparisons, maps, races."""

@@ -1,0 +1,154 @@
+"""Comparisons: all policies on the same networks, under the same fading; no learning."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from collapipe_jax.core.statistics import mean_interval, median_estimate, reduction_percent
+from collapipe_jax.edge.cost.feasibility import can_run
+from collapipe_jax.edge.environment import reset
+from collapipe_jax.edge.system import SystemParams
+from collapipe_jax.runs.results.experiment import Variable
+from collapipe_jax.runs.results.realisations import Realisations
+from collapipe_jax.runs.studies.constraints import DIVERGENCE_LIMIT, ENERGY_LIMIT, runnable
+from collapipe_jax.runs.studies.montecarlo import stack
+
+METRICS = ("latency_s", "compute_latency_s", "device_memory_bytes", "energy_j", "divergence")
+"""Quantities of a round that comparisons average."""
+OURS = "dssra"
+
+
+def networks(
+    keys: Array, rows: Array, params: SystemParams, options: Mapping[str, Any]
+) -> dict[str, Variable]:
+    """Limits and reference latency of networks."""
+    del options
+    return {name: stack(variable) for name, variable in _network(keys, params, rows).items()}
+
+
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None, 0))
+def _network(key: Array, params: SystemParams, row: Array) -> dict[str, Variable]:
+    problem = reset(key, params, row).system.mean_problem
+    control = problem.control
+    return {
+        "reference_latency_s": Variable("", control.reference_latency_s),
+        "can_run": Variable("cluster", can_run(problem)),
+        "energy_budget_j": Variable("cluster node", control.energy_budget_j),
+        "divergence_target": Variable("", control.divergence_target),
+        "memory_limit_bytes": Variable("cluster device", problem.compute.memory_bytes),
+    }
+
+
+def summarise(result: Realisations) -> dict[str, Any]:
+    """Means, violations and paired reductions, as plain values for a JSON file.
+
+    ``reduction_percent`` is the saving of ``dssra`` over another policy in the same network,
+    in percent of that policy; empty without ``dssra``.
+    """
+    kept = runnable(result.networks)
+    result = result.only(kept)
+    means = round_means(result)
+    return {
+        "rounds": result.rounds,
+        "realisations": int(kept.sum()),
+        "realisations_left_out": int((~kept).sum()),
+        "policies": {name: _policy_summary(result, means, name) for name in means},
+        "reduction_percent": _reductions(means) if OURS in means else {},
+    }
+
+
+def round_means(result: Realisations) -> dict[str, dict[str, np.ndarray]]:
+    """Means over the rounds by policy and metric, ``[R]``; infinite ones stay.
+
+    ``divergence_over_target`` comes on top of :data:`METRICS`.
+    """
+    means = {}
+    for policy, values in result.policies.items():
+        own = {name: values[name].astype(np.float64).mean(axis=1) for name in METRICS}
+        own["divergence_over_target"] = own["divergence"] / result.networks["divergence_target"]
+        means[policy] = own
+    return means
+
+
+def broken_limits(
+    result: Realisations, means: Mapping[str, Mapping[str, np.ndarray]], policy: str
+) -> dict[str, np.ndarray]:
+    """Networks in which a policy breaks a limit, by limit, booleans ``[R]``.
+
+    ``memory`` of a node in some round; ``energy`` of some node and ``divergence`` in the mean
+    over the rounds, by more than 1 %. ``means`` are those of :func:`round_means`.
+    """
+    values = result.policies[policy]
+    return {
+        "memory": values["violated.memory"] > 0,
+        "energy": np.any(_energy_over_budget(result, policy) > ENERGY_LIMIT, axis=(1, 2)),
+        "divergence": means[policy]["divergence_over_target"] > DIVERGENCE_LIMIT,
+    }
+
+
+def _energy_over_budget(result: Realisations, policy: str) -> np.ndarray:
+    """Mean energy of every node over its budget, ``[R, N, K + 1]``."""
+    return result.policies[policy]["mean_energy_j"] / result.networks["energy_budget_j"]
+
+
+def _policy_summary(
+    result: Realisations, means: Mapping[str, Mapping[str, np.ndarray]], policy: str
+) -> dict[str, Any]:
+    values, own = result.policies[policy], means[policy]
+    summary: dict[str, Any] = {name: with_median(own[name]) for name in METRICS}
+    for name in ("participation", "active_devices", "micro_batches", "loss_probability"):
+        summary[name] = with_median(values[name].mean(axis=1))
+    energy, divergence = _energy_over_budget(result, policy), own["divergence_over_target"]
+    return summary | {"violations": _violations(values, energy, divergence, result.rounds)}
+
+
+def with_median(values: np.ndarray) -> dict[str, Any]:
+    """Mean with the half width of its interval; median with the ends of its own, both of 95 %."""
+    median, low, high = median_estimate(values) if values.size else (np.nan,) * 3
+    ends = [known(low), known(high)]
+    return mean_interval(values) | {"median": known(median), "median_ci95": ends}
+
+
+def known(value: Any) -> float | None:
+    """A number as a plain float; None if it is infinite or unknown."""
+    return float(value) if np.isfinite(value) else None
+
+
+def _violations(
+    values: Mapping[str, np.ndarray], energy: np.ndarray, divergence: np.ndarray, rounds: int
+) -> dict[str, float]:
+    """How often limits are broken, and how badly.
+
+    Of limits of a round the share of all rounds; of long-term ones the share of nodes, or of
+    networks, whose mean over the rounds is above by more than 1 %, and the worst mean.
+    """
+    shares = {
+        name.removeprefix("violated."): count.mean() / rounds
+        for name, count in values.items()
+        if name.startswith("violated.")
+    }
+    shares |= {
+        "energy": (energy > ENERGY_LIMIT).mean(),
+        "networks_over_energy": (energy > ENERGY_LIMIT).any(axis=(1, 2)).mean(),
+        "worst_energy_over_budget": energy.max(initial=0.0),
+        "divergence": (divergence > DIVERGENCE_LIMIT).mean(),
+        "worst_divergence_over_target": divergence.max(initial=0.0),
+        "absent": values["absent_rounds"].mean() / rounds,
+    }
+    return {name: float(value) for name, value in shares.items()}
+
+
+def _reductions(means: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    return {
+        metric: {
+            name: with_median(reduction_percent(means[OURS][metric], other[metric]))
+            for name, other in means.items()
+            if name != OURS
+        }
+        for metric in METRICS
+    }

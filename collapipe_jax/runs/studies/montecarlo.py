@@ -1,0 +1,254 @@
+"""Monte-Carlo simulation: policies on common random numbers, reduced and kept on file.
+
+A realisation is one network and its fading, drawn from a key of its own, the same for every
+policy. Realisations run in chunks; a reducer says what is kept of each history. A chunk is one
+program on one device, whatever else runs beside it, so results depend on nothing but its size.
+"""
+
+import functools
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from rich.console import Console
+from rich.progress import track
+
+from collapipe_jax.core.errors import InputError, require_positive
+from collapipe_jax.core.seeds import seed_of
+from collapipe_jax.edge.environment import SystemRound, reset, simulate
+from collapipe_jax.edge.policies.registry import Policy, make_policy
+from collapipe_jax.edge.system import EdgeSystem, SystemParams
+from collapipe_jax.runs.config.memory import check_array
+from collapipe_jax.runs.results.experiment import Results, Variable
+from collapipe_jax.runs.results.realisations import parts_of, point_config
+from collapipe_jax.runs.results.store import Place
+
+T = TypeVar("T")
+_MOST_CHUNKS = 100_000
+
+Reducer = Callable[[EdgeSystem, SystemRound], dict[str, Variable]]
+"""What is kept of a network and its history: a pure function that returns arrays by name."""
+
+
+class Setup(NamedTuple):
+    """A policy on networks."""
+
+    policy: Policy  # who decides
+    params: SystemParams  # what the networks are drawn from
+    # Further arguments of the policy; array values, so nothing is compiled anew
+    arguments: tuple = ()
+
+
+def realisation_keys(seed: int, realisations: int) -> Array:
+    """Keys of the realisations, ``[R]``; more of them leave the first ones as they are."""
+    fold = functools.partial(jax.random.fold_in, jax.random.key(seed))
+    return jax.vmap(fold)(jnp.arange(realisations))
+
+
+def chunk_rows(start: int, chunk: int, realisations: int) -> Array:
+    """Rows of a chunk, ``[chunk]``; the last one repeated, so that all are of one shape."""
+    return jnp.minimum(jnp.arange(start, start + chunk), realisations - 1)
+
+
+def with_v(params: SystemParams, v: float) -> SystemParams:
+    """The same networks under another weight of latency; nothing is compiled anew."""
+    return params.replace(control=params.control.replace(v=jnp.asarray(v, jnp.float32)))
+
+
+def stack(variable: Variable) -> Variable:
+    """Label the first axis of an array as that of the realisations."""
+    return variable.replace(axes=f"realisation {variable.axes}".strip())
+
+
+@functools.partial(jax.jit, static_argnames=("rounds", "policy", "reduce"))
+def simulate_reduced(
+    keys: Array,
+    rows: Array,
+    params: SystemParams,
+    arguments: tuple,
+    *,
+    policy: Callable,
+    rounds: int,
+    reduce: Reducer,
+) -> dict[str, Variable]:
+    """Simulate realisations, and reduce each, to arrays ``[R, ...]``.
+
+    They have the keys ``keys [R]`` and are numbered ``rows [R]``.
+    """
+
+    def decide(key, problem):
+        return policy(key, problem, *arguments)
+
+    def realisation(key, row):
+        start = reset(key, params, row)
+        return reduce(start.system, simulate(start, decide, rounds))
+
+    kept = jax.vmap(realisation)(keys, rows)
+    return {name: stack(variable) for name, variable in kept.items()}
+
+
+class Shard(NamedTuple):
+    """A share of the parts of an experiment."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, parts: Sequence[T]) -> list[T]:
+        """Its own of all parts: of ``count`` neighbours one."""
+        return list(parts[self.index :: self.count])
+
+
+WHOLE = Shard()
+"""All parts."""
+
+
+def read_shard(text: str) -> Shard:
+    """A shard written as ``i/n``, ``i`` from 0.
+
+    Raises:
+      InputError: if the text has another form.
+    """
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise InputError("--shard", text, "no shard", "Write i/n with i from 0 to n - 1")
+    return Shard(int(index), int(count))
+
+
+def policy_options(
+    policies: Sequence[str],
+    *,
+    rounds: int,
+    realisations: int,
+    chunk: int,
+    v: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """Options of a Monte-Carlo experiment, checked; every policy once.
+
+    ``v`` are weights of latency besides those of configurations.
+
+    Raises:
+      InputError: naming the option that is wrong.
+    """
+    require_positive(rounds=rounds, realisations=realisations, chunk=chunk)
+    if (chunks := -(-realisations // chunk)) > _MOST_CHUNKS:
+        problem = f"{chunks} chunks, and there may be {_MOST_CHUNKS}"
+        raise InputError("--realisations", realisations, problem, "Lower it, or raise --chunk")
+    check_array("a chunk of histories", {"--rounds": rounds, "--chunk": min(chunk, realisations)})
+    for name in policies:
+        make_policy(name)
+    options = {
+        "rounds": rounds,
+        "realisations": realisations,
+        "chunk": min(chunk, realisations),
+        "policies": list(dict.fromkeys(policies)),
+    }
+    return options | ({} if v is None else {"v": [float(value) for value in v]})
+
+
+Networks = Callable[[Array, Array, SystemParams, Mapping[str, Any]], dict[str, Variable]]
+"""What is kept of networks: of the keys and numbers of a chunk, parameters, and options."""
+
+
+def run_policies(
+    results: Results,
+    params: Sequence[SystemParams],
+    networks: Networks,
+    reduce: Reducer,
+    console: Console,
+    shard: Shard = WHOLE,
+) -> int:
+    """Simulate the parts of a shard that are not on file.
+
+    Args:
+      results: where they go; its options are those of :func:`policy_options`.
+      params: of every point, what its networks are drawn from.
+      networks: what is kept of the networks.
+      reduce: what is kept of every history.
+      console: for progress.
+      shard: which parts.
+
+    Returns:
+      The number of parts of all shards that are missing still.
+    """
+    parts = parts_of(results.options)
+    own = shard.of(list(parts))
+    configs = functools.cache(functools.partial(point_config, results.settings))
+    for name in results.missing(name for name in own if not parts[name].policy):
+        part, options = parts[name], results.options
+        keys, rows = _draws(configs(part.point), part.place)
+        kept = networks(keys, rows, params[part.point], options)
+        results.write(name, _cut(kept, part.place), part.place)
+    cases = {}
+    for name in own:
+        part = parts[name]
+        if part.policy:
+            config, system = configs(part.point), params[part.point]
+            system = system if part.v is None else with_v(system, part.v)
+            policy = make_policy(**{**config["policy"], "name": part.policy})
+            cases[name] = Work(Setup(policy, system), part.place, config)
+    run_parts(results, cases, reduce, console)
+    return len(results.missing(parts))
+
+
+class Work(NamedTuple):
+    """A part to simulate."""
+
+    setup: Setup
+    place: Place  # in the arrays on file
+    config: Mapping[str, Any]  # whose seed draws the networks
+
+
+def run_parts(
+    results: Results, parts: Mapping[str, Work], reduce: Reducer, console: Console
+) -> None:
+    """Simulate parts, by name, that are not on file: a chunk on every device at a time.
+
+    The options of ``results`` have the number of rounds. A device has a program of its own: one
+    program for all devices would round otherwise than that of a single one.
+    """
+    missing, devices = results.missing(parts), jax.local_devices()
+    if 0 < len(missing) < len(devices):
+        few = f"{len(missing)} of {len(devices)} devices have a chunk; a smaller --chunk makes more"
+        console.print(few)
+    idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for device in devices:
+        idle.put(device)
+
+    def make(part: str) -> None:
+        device = idle.get()
+        try:
+            if results.missing([part]):  # others may be at work in the same folder
+                work = parts[part]
+                kept = _simulate(work, results.options["rounds"], reduce, device)
+                results.write(part, kept, work.place)
+        finally:
+            idle.put(device)
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        made = pool.map(make, missing) if len(devices) > 1 else map(make, missing)
+        for _ in track(made, "simulating", total=len(missing), console=console):
+            pass
+
+
+def _simulate(work: Work, rounds: int, reduce: Reducer, device: Any) -> dict[str, Variable]:
+    """A part on a device, without what fills up the last chunk."""
+    inputs = jax.device_put((*_draws(work.config, work.place), *work.setup[1:]), device)
+    policy = work.setup.policy
+    kept = simulate_reduced(*inputs, policy=policy, rounds=rounds, reduce=reduce)
+    return _cut(jax.device_get(kept), work.place)
+
+
+def _draws(config: Mapping[str, Any], place: Place) -> tuple[Array, Array]:
+    """Keys and numbers of the realisations of a chunk."""
+    rows = chunk_rows(place.start, place.chunk, place.realisations)
+    return realisation_keys(seed_of(config, "network"), place.realisations)[rows], rows
+
+
+def _cut(kept: dict[str, Variable], place: Place) -> dict[str, Variable]:
+    """A chunk without what fills up the last one."""
+    left = place.realisations - place.start
+    return jax.tree.map(lambda values: values[:left], kept)

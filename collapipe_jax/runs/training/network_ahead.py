@@ -1,0 +1,170 @@
+"""Networks of training runs, decided ahead of the learning, which they never depend on."""
+
+import functools
+import itertools
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS, quick_jit
+from collapipe_jax.core.trees import pick, stack
+from collapipe_jax.edge.environment import (
+    Environment,
+    SystemRound,
+    SystemState,
+    initial_state,
+    simulate_round,
+)
+from collapipe_jax.edge.policies.registry import Policy
+from collapipe_jax.edge.system import EdgeSystem
+from collapipe_jax.runs.config.experiment import Experiment
+from collapipe_jax.runs.training.samples import network_keys, run_key
+
+WINDOW = 16
+"""Rounds that are decided in one call."""
+
+NetworkRound = tuple[SystemState, SystemRound]
+"""The network after a round, and the round's record."""
+
+
+def initial_network(experiment: Experiment) -> SystemState:
+    """The network before the first round, on a CPU."""
+    _, key = jax.random.split(run_key(experiment, 1, "network"))
+    return _initial_state(*jax.device_put((key, experiment.system), cpus()[0]))
+
+
+_initial_state = quick_jit(initial_state)
+
+
+class NetworkAhead:
+    """Networks of several runs, decided a window at a time.
+
+    A decision is thousands of small operations, so it is made on a CPU even beside an
+    accelerator. Runs of one policy share a program.
+
+    Args:
+      experiments: the runs.
+      states: networks after the rounds that are done.
+      done: numbers of these rounds.
+      device: which of the CPU's devices decides, by its number.
+    """
+
+    def __init__(
+        self,
+        experiments: Sequence[Experiment],
+        states: Sequence[SystemState],
+        done: Sequence[int],
+        device: int = 0,
+    ):
+        self._device = cpus()[device]
+        self._experiments, self._states, self._decided = experiments, list(states), list(done)
+        self._ahead: list[deque[NetworkRound]] = [deque() for _ in experiments]
+        groups: dict[Hashable, list[int]] = {}
+        for place, experiment in enumerate(experiments):
+            groups.setdefault(_program(experiment), []).append(place)
+        self._groups = [(places, self._systems(places)) for places in groups.values()]
+
+    def take(self, counts: Sequence[int]) -> list[list[NetworkRound]]:
+        """The next rounds of every run, as many as ``counts`` says."""
+        for places, systems in self._groups:
+            while short := [one for one in places if len(self._ahead[one]) < counts[one]]:
+                self._decide(places, systems, short)
+        return [
+            [ahead.popleft() for _ in range(count)]
+            for ahead, count in zip(self._ahead, counts, strict=True)
+        ]
+
+    def _systems(self, places: Sequence[int]) -> EdgeSystem:
+        """The systems of runs of one program, leaves ``[R, ...]``."""
+        return jax.device_put(
+            stack([self._experiments[one].system for one in places]), self._device
+        )
+
+    def _decide(self, places: Sequence[int], systems: EdgeSystem, short: Sequence[int]) -> None:
+        """Decide a window of the runs that are short, among those of one program."""
+        counts = np.array([WINDOW if one in short else 0 for one in places])
+        inputs = self._inputs(places, counts)
+        policy = self._experiments[places[0]].policy
+        found = jax.device_get(_decide_window(systems, *inputs, policy=policy))
+        for row, one in enumerate(places):
+            rounds = [pick(found, (row, turn)) for turn in range(counts[row])]
+            self._ahead[one] += rounds
+            self._decided[one] += len(rounds)
+            if rounds:
+                self._states[one] = rounds[-1][0]
+
+    def _inputs(self, places: Sequence[int], counts: np.ndarray) -> tuple:
+        """States, keys and numbers of the next rounds, as of :func:`_decide_window`."""
+        keys = [
+            network_keys(self._experiments[one], self._decided[one] + np.arange(WINDOW))
+            for one in places
+        ]
+        states = stack([self._states[one] for one in places])
+        return jax.device_put((states, jnp.stack(keys), counts), self._device)
+
+    def lower(self) -> jax.stages.Lowered:
+        """The program that decides the first run, to compile it."""
+        places, systems = self._groups[0]
+        inputs = self._inputs(places, np.zeros(len(places), int))
+        policy = self._experiments[places[0]].policy
+        return _decide_window.lower(systems, *inputs, policy=policy)
+
+
+def round_latencies_s(experiment: Experiment) -> Iterator[float]:
+    """Latency of every round of a training run, without end and without learning."""
+    network = NetworkAhead([experiment], [initial_network(experiment)], [0])
+    for _ in itertools.count():
+        ((_, happened),) = network.take([1])[0]
+        yield float(happened.cost.latency_s)
+
+
+# The decision of one network runs fast and compiles slowly: on a CPU in half the time without
+# the emitters of fusions.
+@functools.partial(jax.jit, static_argnames="policy", compiler_options=WITHOUT_FUSION_EMITTERS)
+def _decide_window(
+    systems: EdgeSystem, states: SystemState, keys: Array, counts: Array, *, policy: Policy
+) -> NetworkRound:
+    """The next rounds of several networks, one network after the other.
+
+    Args:
+      systems, states: of the networks, leaves ``[R, ...]``.
+      keys: of the rounds, ``[R, W]``.
+      counts: rounds to decide, ``[R]``; what comes after them is 0.
+      policy: decides.
+
+    Returns:
+      Leaves ``[R, W, ...]``.
+    """
+
+    def decide(given: tuple[EdgeSystem, SystemState, Array, Array]) -> NetworkRound:
+        system, start, keys, count = given
+
+        def simulate(state: SystemState, key: Array) -> NetworkRound:
+            return simulate_round(Environment(system, state, key), policy)
+
+        def one(place: Array, carry: tuple[SystemState, NetworkRound]) -> tuple:
+            state, rounds = carry
+            found = simulate(state, keys[place])
+            return found[0], jax.tree.map(lambda rows, new: rows.at[place].set(new), rounds, found)
+
+        like = jax.eval_shape(simulate, start, keys[0])
+        empty = jax.tree.map(lambda leaf: jnp.zeros((len(keys), *leaf.shape), leaf.dtype), like)
+        return jax.lax.fori_loop(0, count, one, (start, empty))[1]
+
+    return jax.lax.map(decide, (systems, states, keys, counts))
+
+
+def _program(experiment: Experiment) -> Hashable:
+    """Equal for runs that one program can decide."""
+    leaves, structure = jax.tree.flatten(experiment.system)
+    return experiment.policy, structure, tuple(np.shape(leaf) for leaf in leaves)
+
+
+def cpus() -> list[Any]:
+    """The CPU's devices, of which programs make one or more."""
+    return jax.local_devices(backend="cpu")

@@ -1,0 +1,147 @@
+"""Sweeps of training runs: every point in a workdir of its own, in batches of one program."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from collapipe_jax.core.errors import TrainingError
+from collapipe_jax.core.io.atomic import read_object
+from collapipe_jax.runs.config.experiment import Experiment, build_experiment
+from collapipe_jax.runs.config.sweeps import SEED, Sweep
+from collapipe_jax.runs.results.checkpoints import load_run
+from collapipe_jax.runs.results.datasets import label_run
+from collapipe_jax.runs.results.experiment import Results, Variable
+from collapipe_jax.runs.results.realisations import sweep_settings, swept_coordinates
+from collapipe_jax.runs.results.store import Place
+from collapipe_jax.runs.results.workdir import read_summary
+from collapipe_jax.runs.studies.montecarlo import WHOLE, Shard
+from collapipe_jax.runs.training.breakdown import BREAKDOWN
+from collapipe_jax.runs.training.loop import train_together
+
+EXPERIMENT = "train"
+_BY_NODE = ("energy_j", "energy_queue", "memory_bytes")
+"""Arrays of nodes that all policies have alike."""
+
+
+def open_training(workdir: str | os.PathLike, sweep: Sweep) -> Results:
+    """Take possession of a workdir for a sweep, or go on there.
+
+    Raises:
+      InputError: if the folder holds something else.
+    """
+    options, config = sweep_settings(sweep)
+    rounds = max(point.config.training.rounds for point in sweep.points)
+    options["sizes"] = {**options["sizes"], "round": rounds}
+    return Results.create(workdir, EXPERIMENT, options, config, swept_coordinates(options))
+
+
+def part_names(sweep: Sweep) -> list[str]:
+    """Names of the parts: a run each, in the order of the points."""
+    return [f"runs/{index:04d}" for index in range(len(sweep.points))]
+
+
+def run_folder(results: Results, part: str) -> Path:
+    """Workdir of a run."""
+    return results.folder / part
+
+
+def train_points(
+    results: Results,
+    sweep: Sweep,
+    console: Console,
+    shard: Shard = WHOLE,
+    at_once: int = 0,
+) -> int:
+    """Train the runs of a shard that are not on file.
+
+    Args:
+      results: of :func:`open_training`.
+      sweep: all points.
+      console: for progress.
+      shard: a share of the runs.
+      at_once: most runs that train together; 0 is all of a program.
+
+    Returns:
+      The number of runs that all shards lack.
+
+    Raises:
+      TrainingError: if runs broke down, after all others.
+    """
+    parts = part_names(sweep)
+    own = shard.of(parts)
+    # A run whose summary is damaged ends again; it trains no more.
+    lacking = set(results.missing(own))
+    missing = [
+        part
+        for part in own
+        if part in lacking or read_object(run_folder(results, part) / "summary.json") is None
+    ]
+    points = dict(zip(parts, range(len(parts)), strict=True))
+    size = at_once or max(len(missing), 1)
+    experiments: list[Experiment] = []
+    broken: list[str] = []
+    for start in range(0, len(missing), size):
+        batch, before, experiments = missing[start : start + size], experiments[-1:], []
+        for part in batch:
+            config = sweep.points[points[part]].config
+            experiments.append(build_experiment(config, like=[*experiments, *before]))
+        folders = [run_folder(results, part) for part in batch]
+        try:
+            train_together(experiments, folders, resume=True, console=console)
+        except TrainingError as error:
+            broken.append(str(error))
+        for part in batch:
+            if (run_folder(results, part) / BREAKDOWN).exists():
+                continue
+            _write_run(results, part, _place(sweep, points[part], results.options["sizes"]))
+    if broken:
+        raise TrainingError("\n".join(broken))
+    return len(results.missing(parts))
+
+
+def _write_run(results: Results, part: str, place: Place) -> None:
+    """Write the history of a run, and the numbers of its summary, to the store."""
+    folder = run_folder(results, part)
+    labelled = label_run(load_run(folder))
+    data = {
+        name: variable
+        for name, variable in labelled.items()
+        if name in _BY_NODE or (variable.axes == "round" and name != "round")
+    }
+    for name, value in read_summary(folder, "sweep").items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in data:
+            data[name] = Variable("", np.float64(value))
+    results.write(part, data, place)
+
+
+def _place(sweep: Sweep, point: int, sizes: dict[str, int]) -> Place:
+    """Place of a run on the axes of a sweep."""
+    lengths = [len(axis.values) for axis in sweep.axes]
+    indices = np.unravel_index(point, lengths)
+    lead = {
+        axis.name: (int(index), length)
+        for axis, index, length in zip(sweep.axes, indices, lengths, strict=True)
+    }
+    return Place(lead, start=0, realisations=1, chunk=1, sizes=sizes)
+
+
+def summarise_points(results: Results, sweep: Sweep) -> dict[str, Any]:
+    """Axes, and the summary of every run ``at`` its point."""
+    points = [
+        {"at": point.labels, **read_summary(run_folder(results, part), "sweep")}
+        for point, part in zip(sweep.points, part_names(sweep), strict=True)
+    ]
+    return {"axes": results.options["axes"], "points": points}
+
+
+def by_setting(points: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[dict]]]:
+    """Points side by side that differ in their seeds alone."""
+    groups: dict[str, tuple[dict[str, Any], list[dict]]] = {}
+    for point in points:
+        at = {name: value for name, value in point["at"].items() if name != SEED}
+        groups.setdefault(repr(at), (at, []))[1].append(point)
+    return list(groups.values())

@@ -1,1 +1,0 @@
-"""Simulation: a network over rounds, and many networks at once."""

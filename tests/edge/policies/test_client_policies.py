@@ -1,0 +1,166 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.random_problems import pick, plain_problems, random_problems, with_ends
+
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.edge.cost.client_round import client_memory_bytes
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.feasibility import violations
+from collapipe_jax.edge.policies.client_policies import (
+    control_unit_fl,
+    hierarchical_fl,
+    split_batch,
+    splitfed,
+    vanilla_fl,
+)
+
+split = jax.jit(split_batch)
+
+
+@given(st.integers(1, 40), st.lists(st.booleans(), min_size=5, max_size=5))
+def test_a_batch_is_split_evenly_over_who_is_there(batch, available):
+    row = np.asarray(split(batch, jnp.array([available])))[0]
+    there = np.array(available)
+    assert np.all(row[~there] == 0)
+    assert row.sum() == (batch if there.any() else 0)
+    held = row[there]
+    assert not there.any() or held.max() - held.min() <= 1
+    assert np.all(np.diff(held) <= 0)  # the first get the remainder
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(
+            pytest.param(own, marks=pytest.mark.slow)
+            for own in (vanilla_fl, control_unit_fl, splitfed)
+        ),
+        hierarchical_fl,
+    ],
+)
+def test_nothing_is_violated_where_memory_abounds(policy):
+    problems = plain_problems(8, 3, 4, 6)
+    for index in range(8):
+        problem = with_ends(pick(problems, index))
+        decision = policy(problem)
+        broken = violations(problem, decision)
+        assert not any(bool(value) for value in broken.values()), broken
+        assert float(jnp.sum(decision.d2e_share)) <= 1.0 + 1e-6
+        assert int(decision.client_blocks) == (6 if decision.whole_model else 3)
+
+
+def test_vanilla_fl_ignores_memory_and_is_reported_so():
+    problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
+    small = problem.replace(compute=problem.compute.replace(memory_bytes=jnp.ones((2, 3))))
+    broken = violations(small, vanilla_fl(small))
+    assert [name for name, value in broken.items() if value] == ["memory"]
+
+
+@pytest.mark.parametrize("room_for", [0, 1, 2])
+def test_splitfed_takes_as_many_blocks_as_fit_the_smallest_device(room_for):
+    problem = with_ends(pick(plain_problems(1, 2, 3, 6), 0))
+    held = splitfed(problem).replace(client_blocks=jnp.int32(room_for))
+    needed = client_memory_bytes(problem.workload, held)[1, 2]
+    memory = problem.compute.memory_bytes.at[1, 2].set(needed)
+    tight = problem.replace(compute=problem.compute.replace(memory_bytes=memory))
+    decision = splitfed(tight)
+    assert int(decision.client_blocks) == room_for
+    assert not violations(tight, decision)["memory"]
+
+
+def test_the_fewest_samples_leave_devices_out():
+    problem = with_ends(pick(plain_problems(1, 2, 3, 4), 0))
+    problem = problem.replace(workload=problem.workload.replace(batch=jnp.int32(2)))
+    decision = vanilla_fl(problem, shares="equal")
+    assert decision.samples.tolist() == [[1, 1, 0], [1, 1, 0]]
+    np.testing.assert_allclose(decision.d2e_share[:, :2], 0.25)
+    assert np.all(decision.d2e_share[:, 2] == 0)
+    assert np.all(decision.d2e_power_w[:, 2] == 0)
+    assert np.all(np.isfinite(evaluate(problem, decision).energy_j))
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda d: d.replace(samples=d.samples.at[0, 0].add(1)), "samples"),
+        (lambda d: d.replace(d2e_share=2.0 * d.d2e_share), "d2e_share"),
+        (lambda d: d.replace(d2e_power_w=2.0 * d.d2e_power_w), "d2e_power"),
+    ],
+)
+def test_each_violation_is_reported_by_its_name(change, name):
+    problem = with_ends(pick(plain_problems(1, 2, 3, 4), 0))
+    broken = violations(problem, change(vanilla_fl(problem)))
+    assert [key for key, value in broken.items() if value] == [name]
+
+
+def test_one_compilation_for_all_networks_of_a_shape():
+    compiled = jax.jit(lambda problem: evaluate(problem, splitfed(problem)).latency_s)
+    problems = random_problems(6, 2, 3, 4)
+    for index in range(6):
+        compiled(with_ends(pick(problems, index)))
+    assert compiled._cache_size() == 1
+
+
+def test_a_cut_of_half_is_the_default_and_memory_clips_a_cut():
+    problem = with_ends(pick(plain_problems(1, 2, 3, 6), 0))
+    half, number = splitfed(problem), splitfed(problem, cut="3")
+    for one, other in zip(jax.tree.leaves(half), jax.tree.leaves(number), strict=True):
+        np.testing.assert_array_equal(one, other)
+    memory = problem.compute.memory_bytes.at[0, 0].set(1.0)
+    tight = problem.replace(compute=problem.compute.replace(memory_bytes=memory))
+    assert int(splitfed(tight, cut="5").client_blocks) == 0
+    assert int(splitfed(problem, cut="6").client_blocks) == 6
+
+
+@pytest.mark.parametrize("shares", ["equal", pytest.param("min_max", marks=pytest.mark.slow)])
+def test_the_best_cut_is_the_fastest_of_all(shares):
+    problems = plain_problems(4, 2, 3, 4)
+    for index in range(4):
+        problem = with_ends(pick(problems, index))
+        cuts = [splitfed(problem, str(cut), shares) for cut in range(5)]
+        latencies_s = [float(evaluate(problem, decision).latency_s) for decision in cuts]
+        best = splitfed(problem, "best", shares)
+        assert float(evaluate(problem, best).latency_s) == pytest.approx(min(latencies_s), rel=1e-5)
+
+
+@pytest.mark.parametrize("cut", ["7", "-1", "two", ""])
+def test_a_wrong_cut_is_an_error(cut):
+    problem = with_ends(pick(plain_problems(1, 2, 3, 6), 0))
+    with pytest.raises(InputError, match=r"policy\.cut"):
+        splitfed(problem, cut=cut)
+
+
+@pytest.mark.parametrize("policy", [vanilla_fl, control_unit_fl, hierarchical_fl])
+def test_accumulation_saves_the_activations_of_all_pieces_but_one(policy):
+    problem = with_ends(pick(plain_problems(1, 2, 3, 4), 0))
+    work = problem.workload
+    costs = [evaluate(problem, policy(problem, accumulation=pieces)) for pieces in (1, 2)]
+    samples = policy(problem).samples.max(axis=1)
+    held = [
+        (
+            cost.memory_bytes
+            if cost.control_unit_memory_bytes is None
+            else cost.control_unit_memory_bytes[:, None]
+        ).max(axis=1)
+        for cost in costs
+    ]
+    saved = (samples - -(-samples // 2)) * (
+        work.blocks * work.block_kept_bytes + work.block_working_bytes
+    )
+    np.testing.assert_allclose(held[0] - held[1], saved, rtol=1e-3)
+    assert costs[1].compute_latency_s > costs[0].compute_latency_s
+    np.testing.assert_allclose(costs[0].divergence, costs[1].divergence)
+
+
+def test_memory_of_control_units_is_checked_where_it_is_known():
+    problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
+    decision = control_unit_fl(problem)
+    assert not violations(problem, decision)["memory"]  # none on file, no limit
+    needed = evaluate(problem, decision).control_unit_memory_bytes
+    for factor, is_broken in ((1.0, False), (0.9, True)):
+        compute = problem.compute.replace(control_unit_memory_bytes=factor * needed)
+        assert bool(violations(problem.replace(compute=compute), decision)["memory"]) == is_broken

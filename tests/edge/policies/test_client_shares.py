@@ -1,0 +1,109 @@
+"""Min-max shares against optimality conditions and an outside solver."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from support.random_problems import pick, random_problems, with_ends
+
+from collapipe_jax.edge.cost.client_links import client_links, sends
+from collapipe_jax.edge.cost.client_round import client_divergence, client_latency_s
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.policies.client_policies import (
+    control_unit_fl,
+    hierarchical_fl,
+    splitfed,
+    vanilla_fl,
+)
+from collapipe_jax.edge.policies.client_shares import equal_shares, min_max_shares, reliable_shares
+
+POLICIES = [vanilla_fl, splitfed, control_unit_fl, hierarchical_fl]
+
+
+def test_shares_are_those_of_a_root_finder(x64):
+    """Latencies ``a + b / share`` need shares ``b / (t - a)``."""
+    rng = np.random.default_rng(0)
+    fixed_s, bits = rng.uniform(0.0, 5.0, (3, 4)), rng.uniform(0.1, 3.0, (3, 4))
+    used = rng.random((3, 4)) < 0.7
+
+    def excess(limit_s):
+        return np.sum(bits[used] / (limit_s - fixed_s[used])) - 1.0
+
+    limit_s = brentq(excess, fixed_s[used].max() + 1e-9, 1e3, xtol=1e-13)
+    share = min_max_shares(lambda share: fixed_s + bits / share, jnp.asarray(used))
+    expected = np.where(used, bits / (limit_s - fixed_s), 0.0)
+    np.testing.assert_allclose(share, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_all_senders_of_a_round_end_together(policy):
+    """Or have the largest share they may: nobody can be faster without another being slower."""
+    problems = random_problems(6, 3, 4, 5)
+    for index in range(6):
+        problem = with_ends(pick(problems, index))
+        decision = jax.jit(policy)(problem)
+        end_s = np.asarray(client_latency_s(problem, decision))
+        if decision.tier == "hierarchical":
+            end_s = end_s.max(axis=1, keepdims=True)
+        share, used = np.asarray(decision.d2e_share), np.asarray(sends(decision))
+        most = np.ones_like(share) if decision.whole_model else reliable_shares(problem, decision)
+        assert np.all(share <= np.asarray(most) * 1.0001)
+        free = used & (share < np.asarray(most) * 0.999)
+        assert float(share.sum()) <= 1.0001
+        assert float(share.sum()) == pytest.approx(1.0, abs=1e-4) or not np.any(free)
+        np.testing.assert_allclose(end_s[free], end_s[used].max(), rtol=2e-4)
+        if not decision.whole_model:
+            continue
+        equal = policy(problem, shares="equal")
+        assert evaluate(problem, decision).latency_s <= evaluate(problem, equal).latency_s * 1.0001
+
+
+def test_alike_clients_share_equally_and_a_dead_link_leaves_equal_shares():
+    used = jnp.array([[True, True, False], [True, True, True]])
+    alike = min_max_shares(lambda share: 1.0 + 1.0 / share, used)
+    np.testing.assert_allclose(alike, equal_shares(used), rtol=1e-5)
+    dead = min_max_shares(lambda share: jnp.full_like(share, jnp.inf).at[0, 0].set(1.0), used)
+    np.testing.assert_array_equal(dead, equal_shares(used))
+    nobody = min_max_shares(lambda share: 1.0 / share, jnp.zeros_like(used))
+    assert np.all(nobody == 0.0)
+
+
+def test_a_share_is_at_most_its_limit(x64):
+    """With room for all limits everyone has its own; with less those below end together."""
+    used, bits = jnp.ones((2, 2), bool), jnp.array([[1.0, 2.0], [3.0, 4.0]])
+
+    def latency_s(share):
+        return bits / share
+
+    most = jnp.array([[0.1, 0.2], [0.3, 0.1]])
+    np.testing.assert_allclose(min_max_shares(latency_s, used, most), most, rtol=1e-9)
+    most = most.at[0, 1].set(1.0).at[0, 0].set(1.0)
+    share = np.asarray(min_max_shares(latency_s, used, most))
+    assert share[1, 1] == pytest.approx(0.1)  # the slowest, 40 s
+    assert share.sum() <= 1.0
+    assert np.max(np.asarray(latency_s(share))) == pytest.approx(40.0)
+
+
+@pytest.mark.slow
+def test_split_models_with_the_largest_reliable_shares_have_the_target_divergence(x64):
+    """All hazards are then equal, and (19) is at the target."""
+    problem = with_ends(pick(random_problems(1, 2, 3, 4), 0))
+    radio = problem.radio.replace(bs_power_w=jnp.asarray(1e9))  # no loss on the way down
+    decision = splitfed(problem, shares="equal")
+    sinr = client_links(problem, decision).uplink_sinr
+    radio = radio.replace(outage_threshold=jnp.min(sinr) / 30.0)
+    problem = problem.replace(radio=radio)
+    lossless = float(jnp.sum(client_divergence(problem, decision).lossless))
+    control = problem.control.replace(divergence_target=jnp.asarray(1.3 * lossless))
+    problem = problem.replace(control=control)
+    most = reliable_shares(problem, decision)
+    cost = evaluate(problem, decision.replace(d2e_share=most))
+    inside = np.asarray(most) < 1.0
+    assert inside.any()
+    losses = np.asarray(cost.loss_probability)
+    np.testing.assert_allclose(losses[inside], losses.max(), rtol=1e-6)
+    if inside.all():
+        assert float(cost.divergence) == pytest.approx(1.3 * lossless, rel=1e-6)
+    else:
+        assert float(cost.divergence) <= 1.3 * lossless * (1.0 + 1e-6)

@@ -1,0 +1,185 @@
+"""Neighbours of a partition, against all partitions there are."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.random_problems import pick, plain_problems, random_problems, to_batch_last
+
+from collapipe_jax.core.compilation import quick_jit
+from collapipe_jax.edge.cost.evaluate import evaluate
+from collapipe_jax.edge.cost.feasibility import is_feasible, usable_blocks
+from collapipe_jax.edge.cost.memory import device_memory_bytes
+from collapipe_jax.edge.cost.static_pipeline import static_pipeline, with_equal_allocation
+from collapipe_jax.edge.policies.dssra import dssra
+from collapipe_jax.edge.solver.allocate import allocate
+from collapipe_jax.edge.solver.candidates import starting_candidates
+from collapipe_jax.edge.solver.exhaustive import compositions
+from collapipe_jax.edge.solver.joint_search import SearchConfig, optimise, propose_partitions
+from collapipe_jax.edge.solver.neighbours import (
+    inherited_allocation,
+    neighbour_objectives,
+    neighbours,
+)
+
+pytestmark = pytest.mark.usefixtures("batch_axis_last")
+CLUSTERS, DEVICES, BLOCKS, BATCH = 2, 3, 5, 8
+CONFIG = SearchConfig(cluster_steps=10)
+
+
+def some_memory(_, rng, network):
+    network["compute"]["memory_bytes"] *= rng.uniform(0.5, 3.0, (CLUSTERS, DEVICES))
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return random_problems(BATCH, CLUSTERS, DEVICES, BLOCKS, some_memory, seed=4)
+
+
+enumerated = jax.jit(neighbours)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["gpipe", "1f1b"]))
+def test_neighbours_are_all_partitions_one_change_away(seed, schedule):
+    rng = np.random.default_rng(seed)
+    problem = pick(random_problems(1, CLUSTERS, DEVICES, BLOCKS, some_memory, seed % 50), 0)
+    problem = problem.replace(workload=problem.workload.replace(schedule=schedule))
+    choices = sorted({int(choice) for choice in problem.workload.micro_batch_choices})
+    splits = compositions(BLOCKS, DEVICES)
+    segments = splits[rng.integers(0, len(splits), CLUSTERS)]
+    counts = rng.choice(choices, CLUSTERS)
+    batched = to_batch_last(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], problem))
+    found = enumerated(batched, jnp.asarray(segments)[..., None], jnp.asarray(counts)[..., None])
+    memory_bytes = np.asarray(problem.compute.memory_bytes)
+    every, numbers = np.tile(splits, (len(choices), 1)), np.repeat(choices, len(splits))
+    needs = device_memory_bytes(problem.workload, jnp.asarray(every), jnp.asarray(numbers))
+    needed_bytes = np.asarray(needs).reshape(len(choices), len(splits), DEVICES)
+    for n in range(CLUSTERS):
+        fits = np.all(needed_bytes <= memory_bytes[n] * (1 + 1e-6), axis=-1)
+
+        def is_next(split, at, n=n):
+            moved = np.abs(split - segments[n]).sum()
+            return (moved, choices[at] == counts[n]) in ((2, True), (0, False))
+
+        expected = {
+            (*split.tolist(), choices[at])
+            for (index, split), at in itertools.product(enumerate(splits), range(len(choices)))
+            if is_next(split, at) and fits[at, index]
+        }
+        possible = np.asarray(found.possible[n, :, 0])
+        rows = np.column_stack([found.segments[n, ..., 0].T, found.micro_batches[n, :, 0]])
+        assert possible.sum() == len(expected)
+        assert {tuple(row) for row in rows[possible].astype(int).tolist()} == expected
+        own = [*segments[n], counts[n]]
+        np.testing.assert_array_equal(rows[~possible], np.tile(own, ((~possible).sum(), 1)))
+
+
+def test_a_cluster_without_blocks_has_no_neighbours(problem):
+    batched = to_batch_last(problem)
+    segments = jnp.zeros((CLUSTERS, DEVICES, BATCH)).at[0, 0].set(BLOCKS)
+    found = enumerated(batched, segments, jnp.ones((CLUSTERS, BATCH)))
+    assert not np.any(found.possible[1])
+
+
+def test_an_inherited_allocation_keeps_sums_and_the_nodes_that_stay(problem):
+    batched = to_batch_last(problem)
+    static = jax.vmap(lambda one: static_pipeline(one, 4), -1, -1)(batched)
+
+    @quick_jit
+    def inherited(batched, static):
+        own = optimise(batched, starting_candidates(batched, static, 1), 20).candidate
+        others = neighbours(batched, own.segments, own.micro_batches)
+        return own, others, inherited_allocation(own, others.segments)
+
+    own, others, logs = inherited(batched, static)
+    before = np.asarray(own.segments > 0)[:, :, None]
+    after = np.asarray(others.segments > 0)
+    share = np.where(_nodes(after), np.exp(logs.d2d_share), 0.0)
+    own_share = np.where(_nodes(before), np.exp(own.logs.d2d_share)[:, :, None], 0.0)
+    np.testing.assert_allclose(share.sum(axis=0), own_share.sum(axis=0) + 0 * share[0], rtol=1e-5)
+    stays = _nodes(before & after)
+    own_power = np.broadcast_to(own.logs.d2d_power[:, :, None], stays.shape)
+    np.testing.assert_array_equal(np.asarray(logs.d2d_power)[stays], own_power[stays])
+    same = np.all(before == after, axis=1)
+    kept = np.broadcast_to(own_share, share.shape)
+    np.testing.assert_allclose(share[:, same], kept[:, same], rtol=1e-5)
+
+
+def _nodes(devices):
+    """Nodes first, from devices second; the control unit is active."""
+    nodes = np.moveaxis(devices, 1, 0)
+    return np.concatenate([np.ones_like(nodes[:1]), nodes])
+
+
+@quick_jit
+def searched_nearby(batched, start):
+    first = optimise(batched, starting_candidates(batched, start, 2), 60)
+    proposed = propose_partitions(batched, first, CONFIG, nearby=jnp.array(True))
+    return first, proposed, optimise(batched, proposed, 60)
+
+
+@pytest.mark.slow
+def test_a_neighbour_is_taken_where_it_is_better(batch_axis_last):
+    """Four blocks on one of two like devices and one on the other: a move balances them."""
+
+    def alike(_, __, network):
+        network["compute"]["memory_bytes"][:] = 1e12
+        network["compute"]["flops_per_s"][:] = 1e9  # computing is most of a round
+        network["control"]["energy_queue"] *= 0
+
+    problem = random_problems(3, 1, 2, BLOCKS, alike, seed=1)
+    start = jax.vmap(with_equal_allocation)(
+        problem, jnp.tile(jnp.array([[4, 1]]), (3, 1, 1)), jnp.full((3, 1), 4)
+    )
+    first, proposed, second = searched_nearby(*to_batch_last((problem, start)))
+    assert np.all(second.evaluation.objective < 0.95 * first.evaluation.objective)
+    assert np.all(proposed.segments.sum(axis=1) == BLOCKS)
+    np.testing.assert_array_equal(np.sort(second.candidate.segments[0, :, 0]), [2, 3])
+
+
+@pytest.mark.slow
+def test_never_worse_than_the_incumbent_and_within_memory(problem):
+    start = jax.vmap(lambda one: static_pipeline(one, 4))(problem)
+    first, proposed, second = searched_nearby(*to_batch_last((problem, start)))
+    before, after = first.evaluation.objective, second.evaluation.objective
+    assert np.all(after <= before * (1 + 1e-5))
+    assert np.any(after < before * (1 - 1e-3))
+    held = first.candidate.segments.sum(axis=1)[:, None]
+    np.testing.assert_array_equal(proposed.segments.sum(axis=1) - held, 0)
+    capacity = jax.vmap(lambda one, m: usable_blocks(one, m[:, None]), (0, -1), -1)
+    held = np.asarray(second.candidate.segments)
+    assert np.all(held <= capacity(problem, second.candidate.micro_batches))
+
+
+@pytest.mark.slow
+def test_objectives_of_neighbours_are_those_of_their_best_allocation(batch_axis_last):
+    problem = pick(plain_problems(1, CLUSTERS, DEVICES, BLOCKS, seed=2), 0)
+    decision = quick_jit(dssra)(problem).decision
+    found = np.asarray(quick_jit(neighbour_objectives)(problem, decision))
+    one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], (problem, decision))
+    others = neighbours(one[0], one[1].segments, one[1].micro_batches)
+    others = jax.tree.map(lambda leaf: np.asarray(leaf[..., 0]), others)
+    assert found.shape == others.possible.shape
+    np.testing.assert_array_equal(np.isfinite(found), others.possible)
+
+    @quick_jit
+    @jax.vmap
+    def solved(segments, micro_batches):
+        start = with_equal_allocation(problem, segments, micro_batches)
+        best = allocate(problem, start, 300).decision
+        return evaluate(problem, best).objective, is_feasible(problem, best)
+
+    count = found.shape[1]
+    for n in range(CLUSTERS):
+        segments = np.repeat(np.asarray(decision.segments)[None], count, axis=0)
+        numbers = np.repeat(np.asarray(decision.micro_batches)[None], count, axis=0)
+        segments[:, n], numbers[:, n] = others.segments[n].T, others.micro_batches[n]
+        objective, feasible = solved(jnp.asarray(segments), jnp.asarray(numbers))
+        assert np.all(feasible)
+        there = others.possible[n]
+        np.testing.assert_allclose(found[n, there], objective[there], rtol=1e-3)

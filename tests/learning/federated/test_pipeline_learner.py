@@ -1,0 +1,323 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from support.compilations import compiles
+from support.tiny_transformer import CONFIG
+
+from collapipe_jax.learning.federated.data_parallel_learner import (
+    ClientsOutcome,
+    DataParallelLearner,
+)
+from collapipe_jax.learning.federated.erasures import ErasureLaw
+from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
+from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
+from collapipe_jax.learning.federated.placement import COPY, EXAMPLE, device_mesh, spread
+from collapipe_jax.learning.federated.rules import Rules
+from collapipe_jax.learning.models.split_model import example_losses
+from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
+from collapipe_jax.learning.pipeline.execution import Execution
+from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
+
+MODEL = Translator(CONFIG)
+STEPS, CLUSTERS, BATCH = 2, 3, 4
+TX = make_optimizer("momentum", 0.3, clip_norm=1.0)
+CLIENT = TX.transformation
+SERVER = make_optimizer("momentum", 1.0)
+WEIGHTS = jnp.array([0.5, 0.2, 0.3])
+LEARNER = PipelineLearner(
+    cluster_weight=WEIGHTS,
+    model=MODEL,
+    optimizers=Optimizers(client=TX, decoder=TX, server=SERVER),
+)
+KEY = jax.random.key(9)
+
+
+def make_batches(seed, clusters=CLUSTERS):
+    rng = np.random.default_rng(seed)
+
+    def ids(length):
+        tokens = rng.integers(4, 12, (STEPS, clusters, BATCH, length))
+        lengths = rng.integers(2, length + 1, (STEPS, clusters, BATCH, 1))
+        return jnp.array(np.where(np.arange(length) < lengths, tokens, 0), jnp.int32)
+
+    return TranslationBatch(ids(5), ids(5).at[..., 0].set(1))
+
+
+def make_outcome(loss=0.0, present=(True,) * CLUSTERS, micro_batches=2, segments=None):
+    return PipelineOutcome(
+        micro_batches=jnp.full(len(present), micro_batches),
+        loss_probability=jnp.full(len(present), loss),
+        participates=jnp.array(present),
+        segments=segments,
+    )
+
+
+@pytest.fixture(scope="module")
+def state():
+    return LEARNER.init(MODEL.init(jax.random.key(0)))
+
+
+@jax.jit
+def cluster_gradient(client, decoder, batch):
+    def loss(client, decoder):
+        losses, tokens = example_losses(MODEL, client | {"decoder": decoder}, batch)
+        return losses.sum() / tokens.sum()
+
+    return jax.grad(loss, argnums=(0, 1))(client, decoder)
+
+
+def by_hand(state, batches, weights, present):
+    """The same round in Python loops, one cluster and one step at a time."""
+    shares = np.where(present, weights, 0.0)
+    shares = shares / shares.sum()
+    clients = [state.client] * CLUSTERS
+    states = [jax.tree.map(lambda s, n=n: s[n], state.client_optimizer) for n in range(CLUSTERS)]
+    decoder, decoder_state = state.decoder, state.decoder_optimizer
+    norms = []
+    for step in range(STEPS):
+        mean = jax.tree.map(jnp.zeros_like, (state.client, decoder))
+        for n in np.flatnonzero(present):
+            batch = jax.tree.map(lambda leaf, n=n, s=step: leaf[s, n], batches)
+            both = cluster_gradient(clients[n], decoder, batch)
+            gradient = both[0]
+            update, states[n] = CLIENT.update(gradient, states[n], clients[n], step=0)
+            clients[n] = optax.apply_updates(clients[n], update)
+            mean = jax.tree.map(lambda m, g, n=n: m + shares[n] * g, mean, both)
+        update, decoder_state = CLIENT.update(mean[1], decoder_state, decoder, step=0)
+        decoder = optax.apply_updates(decoder, update)
+        norms.append(norm(mean))
+    mean = jax.tree.map(
+        lambda *leaves: sum(s * leaf for s, leaf in zip(shares, leaves, strict=True)), *clients
+    )
+    pseudo = jax.tree.map(jnp.subtract, state.client, mean)
+    before = state.server_optimizer, state.client
+    update, server = SERVER.transformation.update(pseudo, *before, step=0)
+    client_states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    after = state._replace(
+        client=optax.apply_updates(state.client, update),
+        client_optimizer=client_states,
+        decoder=decoder,
+        decoder_optimizer=decoder_state,
+        server_optimizer=server,
+    )
+    return after, np.mean(norms)
+
+
+def norm(tree):
+    return np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def assert_close(got, expected, tolerance=2e-5):
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("present", [(True, True, True), (True, False, True)])
+def test_a_round_equals_the_loop_written_out(state, present):
+    second = state
+    for seed in (1, 2):  # the second round starts from optimisers that have a past
+        batches = make_batches(seed)
+        expected, gradient_norm = by_hand(second, batches, WEIGHTS, present)
+        second, report = LEARNER.round(second, batches, make_outcome(present=present), KEY, 0)
+        assert_close(second, expected)
+        assert report.erased_fraction == 0.0
+        np.testing.assert_allclose(report.gradient_norm, gradient_norm, rtol=1e-4)
+    assert np.abs(second.decoder["norm"]["scale"] - 1.0).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "execution",
+    [
+        pytest.param(Execution("vmapped", 2), marks=pytest.mark.slow),
+        pytest.param(Execution("sharded", 2), marks=pytest.mark.slow),
+        pytest.param(Execution("sharded", 4, decided=True), marks=pytest.mark.slow),
+        pytest.param(Execution("sharded", 2, schedule="1f1b"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_round_run_as_a_pipeline_is_the_same_round(state, execution):
+    """Every cluster cut in its own way, one of them absent; the decision is array values."""
+    if execution.backend == "sharded":
+        everywhere = NamedSharding(make_pipeline_mesh(CLUSTERS, 2), PartitionSpec())
+        state = jax.device_put(state, everywhere)
+    batches, present = make_batches(5), (True, False, True)
+    learner = LEARNER.replace(execution=execution)
+    with compiles(PipelineLearner.round, 1):
+        for sizes, counts in (
+            ([[1, 1], [0, 0], [2, 0]], [4, 1, 1]),
+            ([[0, 2], [0, 0], [1, 1]], [1, 2, 4]),
+        ):
+            outcome = make_outcome(0.3, present, jnp.array(counts), jnp.array(sizes))
+            piped, report = learner.round(state, batches, outcome, KEY, 0)
+    expected, expected_report = LEARNER.round(state, batches, outcome, KEY, 0)
+    assert_close(piped, expected)
+    assert_close(report, expected_report)
+    assert 0.0 < report.erased_fraction < 1.0
+
+
+def test_devices_that_share_clusters_and_examples_learn_the_same_round(state):
+    """Three rows for three clusters, two columns for the examples of each."""
+    mesh = device_mesh(jax.devices(), CLUSTERS, BATCH)
+    batches, outcome = make_batches(5), make_outcome(0.3)
+    expected = LEARNER.round(state, batches, outcome, KEY, 0)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    given, own, now, key = jax.device_put((state, batches, outcome, KEY), everywhere)
+    with jax.set_mesh(mesh):
+        own = jax.jit(spread, static_argnums=1)(own, (None, COPY, EXAMPLE))
+        got = LEARNER.round(given, own, now, key, 0)
+    assert jax.tree.leaves(own)[0].sharding.spec == PartitionSpec(None, "device", "data")
+    assert dict(mesh.shape) == {"device": 3, "data": 2}
+    assert_close(got, expected)
+
+
+def test_a_token_is_averaged_over_the_clusters_that_met_it(state):
+    """All else, and the clusters' own steps, are those of plain averaging; one program."""
+    batches, present = make_batches(5), (True, False, True)
+    plain, scaled = (
+        LEARNER.replace(rules=Rules(embedding_rate_factor=factor)).round(
+            state, batches, make_outcome(present=present), KEY, 0
+        )[0]
+        for factor in (1.0, 0.0)
+    )
+    ids = np.asarray(batches.source_ids)
+    met = [set(ids[:, n].ravel().tolist()) if here else set() for n, here in enumerate(present)]
+    shares = np.asarray(WEIGHTS * np.array(present)) / 0.8
+    factors = []
+    for token in range(CONFIG.vocabulary_size):
+        weight = sum(share for share, own in zip(shares, met, strict=True) if token in own)
+        factors.append(1.0 / weight if weight else 2.0)
+    assert len(set(np.round(factors, 3))) > 2
+    tables = [after.client["embedding"].pop("embedding") for after in (plain, scaled)]
+    moved, expected = (table - state.client["embedding"]["embedding"] for table in tables[::-1])
+    expected = np.array(factors)[:, None] * expected
+    np.testing.assert_allclose(moved, expected, rtol=1e-3, atol=1e-6)
+    jax.tree.map(
+        np.testing.assert_array_equal, *(x._replace(server_optimizer=()) for x in (plain, scaled))
+    )
+
+
+def test_when_all_is_erased_nobody_moves_and_the_loss_is_still_told(state):
+    batches, present = make_batches(3), (True, False, True)
+    after, report = LEARNER.round(state, batches, make_outcome(1.0, present), KEY, 0)
+    assert_close((after.client, after.decoder), (state.client, state.decoder), 1e-6)
+    assert report.erased_fraction == 1.0
+    assert report.gradient_norm == 0.0
+    held = jax.tree.map(lambda leaf: leaf[:, [0, 2]].reshape(STEPS * 2 * BATCH, -1), batches)
+    loss, tokens = example_losses(MODEL, state.client | {"decoder": state.decoder}, held)
+    np.testing.assert_allclose(report.loss, loss.sum() / tokens.sum(), rtol=1e-5)
+
+
+def test_identical_clusters_are_one_cluster(state):
+    one = make_batches(4, clusters=1)
+    same = jax.tree.map(lambda leaf: jnp.tile(leaf, (1, CLUSTERS, *[1] * (leaf.ndim - 2))), one)
+    results = [
+        LEARNER.round(state, same, make_outcome(present=present), KEY, 0)
+        for present in ((True, True, True), (False, True, False))
+    ]
+    (a, report_a), (b, report_b) = results
+    assert_close((a.client, a.decoder, report_a), (b.client, b.decoder, report_b))
+
+
+def test_without_anybody_nothing_changes(state):
+    warm, _ = LEARNER.round(state, make_batches(1), make_outcome(), KEY, 0)
+    nobody = make_outcome(present=(False,) * CLUSTERS)
+    for outcome, weights in ((nobody, WEIGHTS), (make_outcome(), jnp.zeros(CLUSTERS))):
+        learner = LEARNER.replace(cluster_weight=weights)
+        after, report = learner.round(warm, make_batches(2), outcome, KEY, 1)
+        jax.tree.map(np.testing.assert_array_equal, after, warm)
+        assert np.isnan(report.loss)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", ["pipeline", "data-parallel"])
+def test_a_cluster_that_missed_rounds_steps_at_the_rate_of_the_run(learner):
+    """Plain SGD down a cosine: the same batch moves both clusters alike in the last round."""
+    tx = make_optimizer("sgd", 0.5, schedule="cosine", total_steps=4 * STEPS)
+    settings = {
+        "cluster_weight": jnp.ones(2),
+        "model": MODEL,
+        "optimizers": Optimizers(client=tx, decoder=tx, server=make_optimizer("sgd", 1.0)),
+    }
+    batches = jax.tree.map(lambda leaf: jnp.tile(leaf, (1, 2, 1, 1)), make_batches(1, clusters=1))
+
+    if learner == "pipeline":
+        method = PipelineLearner(**settings)
+
+        def outcome(*participates):
+            return make_outcome(present=participates)
+    else:
+        method = DataParallelLearner(**settings, devices=1, max_samples=BATCH)
+
+        def outcome(*participates):
+            samples = BATCH * jnp.array(participates, jnp.int32)[:, None]
+            return ClientsOutcome(samples, jnp.zeros((2, 1)))
+
+    state = method.init(MODEL.init(jax.random.key(0)))
+    for index, participates in enumerate(((True, False), (True, False), (True, True))):
+        state, _ = method.round(state, batches, outcome(*participates), KEY, index)
+
+    def moved(index, *participates):
+        after, _ = method.round(state, batches, outcome(*participates), KEY, index)
+        before = jax.tree.leaves(state.params)
+        return norm(jax.tree.map(jnp.subtract, jax.tree.leaves(after.params), before))
+
+    often, seldom = moved(3, True, False), moved(3, False, True)
+    np.testing.assert_allclose(often, seldom, rtol=1e-5)
+    assert often < 0.5 * moved(0, True, False)  # down the cosine, both of them
+
+
+def test_an_absent_cluster_could_hold_anything(state):
+    present = (True, False, True)
+    batches = make_batches(1)
+    other = jax.tree.map(lambda leaf: leaf.at[:, 1].set(leaf[:, 1, ::-1] % 5), batches)
+    a, b = (
+        LEARNER.round(state, data, make_outcome(present=present), KEY, 0)
+        for data in (batches, other)
+    )
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_new_decisions_cost_no_compilation(state):
+    batches = make_batches(1)
+    LEARNER.round(state, batches, make_outcome(), KEY, 0)
+    learner = LEARNER.replace(cluster_weight=WEIGHTS[::-1])
+    with compiles(PipelineLearner.round, 0):
+        for m, loss, present in ((1, 0.3, (True,) * 3), (4, 0.0, (False, True, True))):
+            _, report = learner.round(state, batches, make_outcome(loss, present, m), KEY, m)
+            assert np.isfinite(report.loss)
+
+
+def test_losses_that_come_together_take_a_cluster_out_of_all_steps(state):
+    """All or none of a cluster's samples in a round; and what survives weighs the same."""
+    learner = LEARNER.replace(erasure_law=ErasureLaw(per_round=True, pooled=True))
+    batches, outcome = make_batches(0), make_outcome(loss=0.5, micro_batches=4)
+    seen = set()
+    for number in range(12):
+        key = jax.random.key(number)
+        after, report = learner.round(state, batches, outcome, key, 0)
+        lost = round(float(report.erased_fraction) * CLUSTERS)
+        assert report.erased_fraction == pytest.approx(lost / CLUSTERS)
+        seen.add(lost)
+        if lost == CLUSTERS:
+            assert_close(after.client, state.client, 1e-6)
+    assert len(seen) > 2
+
+
+def test_training_learns_to_copy_a_word(state):
+    """Blind to the source, no model could go below (log 8 + 0) / 2 nats a token."""
+    rng, losses = np.random.default_rng(0), []
+    for step in range(150):
+        word = jnp.array(rng.integers(4, 12, (STEPS, CLUSTERS, BATCH)), jnp.int32)
+        empty = jnp.zeros_like(word)
+        batches = TranslationBatch(
+            jnp.stack([word, empty, empty, empty, empty], -1),
+            jnp.stack([empty + 1, word, empty + 2, empty, empty], -1),
+        )
+        key = jax.random.fold_in(KEY, step)
+        state, report = LEARNER.round(state, batches, make_outcome(0.1), key, step)
+        losses.append(float(report.loss))
+    assert losses[0] > 2.2
+    assert np.mean(losses[-5:]) < 0.5 * np.log(8)

@@ -1,0 +1,229 @@
+"""Counts against the models that are trained: parameters and FLOPs."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from collapipe_jax.learning.models import counts
+from collapipe_jax.learning.models.adapters import add_adapters, join, split
+from collapipe_jax.learning.models.bert import BertWithHead
+from collapipe_jax.learning.models.causal_lm import CausalLM
+from collapipe_jax.learning.models.config import (
+    LINEAR_LAYERS,
+    AdapterConfig,
+    BertConfig,
+    CausalConfig,
+    TransformerConfig,
+)
+from collapipe_jax.learning.models.encoder import encoder_block, init_encoder
+from collapipe_jax.learning.models.masked_lm import MaskedBert
+from collapipe_jax.learning.models.transformer import (
+    TranslationBatch,
+    Translator,
+    init_params,
+)
+from collapipe_jax.learning.tasks.registry import TASKS
+
+BATCH = 4
+ENCODER = {"width": 32, "heads": 4, "feed_forward_width": 80, "encoder_blocks": 1}
+
+
+def make_config(width: int, feed_forward_width: int, **changes) -> TransformerConfig:
+    sizes = {
+        "vocabulary_size": 512,
+        "width": width,
+        "heads": 4,
+        "feed_forward_width": feed_forward_width,
+        "encoder_blocks": 3,
+        "decoder_blocks": 2,
+        "source_length": 64,
+        "target_length": 48,
+    }
+    return TransformerConfig(**(sizes | changes))
+
+
+def flops_of(function, *arguments) -> float:
+    """FLOPs that XLA counts in a compiled function."""
+    return jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize(("width", "feed_forward_width"), [(32, 128), (48, 80)])
+def test_parameters_are_those_of_the_model(width, feed_forward_width):
+    config = make_config(width, feed_forward_width)
+    params = init_params(jax.random.key(0), config)
+    block = jax.tree.map(lambda leaf: leaf[0], params["encoder"])
+    assert optax.tree.size(block) == counts.block_parameters(width, feed_forward_width)
+    assert optax.tree.size(params["encoder"]) == 3 * optax.tree.size(block)
+    assert optax.tree.size(params["embedding"]) == counts.embedding_parameters(512, width)
+    decoder = counts.decoder_parameters(512, width, feed_forward_width, config.decoder_blocks)
+    assert optax.tree.size(params["decoder"]) == decoder
+
+
+@pytest.mark.parametrize("pools", [False, True])
+def test_parameters_are_those_of_bert(pools):
+    sizes = BertConfig(**ENCODER, vocabulary_size=99, positions=20, token_types=1)
+    params = BertWithHead(sizes=sizes, labels=7, pools=pools).init(jax.random.key(0))
+    assert optax.tree.size(params["embedding"]) == counts.bert_embedding_parameters(99, 20, 32)
+    assert optax.tree.size(params["decoder"]) == counts.head_parameters(32, 7, pools)
+
+
+def test_parameters_are_those_of_n_grams_and_further_heads():
+    sizes = BertConfig(**ENCODER, vocabulary_size=99, positions=20, token_types=1, ngram_buckets=50)
+    tagger = BertWithHead(sizes=sizes, labels=7, pools=False, head="crf")
+    for model, head in (
+        (tagger, counts.head_parameters(32, 7, False, crf=True)),
+        (MaskedBert(sizes=sizes), counts.masked_lm_parameters(99, 32)),
+    ):
+        params = model.init(jax.random.key(0))
+        assert optax.tree.size(params["embedding"]) == counts.bert_embedding_parameters(
+            99, 20, 32, 50
+        )
+        assert optax.tree.size(params["decoder"]) == head
+
+
+@pytest.mark.parametrize(
+    ("width", "feed_forward_width", "sequence"), [(256, 1024, 128), (384, 768, 64)]
+)
+def test_block_flops_are_those_that_xla_counts(width, feed_forward_width, sequence):
+    config = make_config(width, feed_forward_width, encoder_blocks=1, source_length=sequence)
+    params = jax.tree.map(lambda leaf: leaf[0], init_encoder(jax.random.key(0), config))
+    x = jnp.ones((BATCH, sequence, width))
+    mask = jnp.ones((BATCH, sequence), bool)
+
+    def forward(params, x):
+        return encoder_block(params, config, x, mask)
+
+    def forward_and_backward(params, x, cotangent):
+        y, pull_back = jax.vjp(forward, params, x)
+        return y, pull_back(cotangent)
+
+    counted = flops_of(forward, params, x) / BATCH
+    both = flops_of(forward_and_backward, params, x, x) / BATCH
+    stated = counts.block_flops(sequence, width, feed_forward_width)
+    assert counted == pytest.approx(stated, rel=0.05)
+    assert both - counted == pytest.approx(2.0 * stated, rel=0.05)
+
+
+@pytest.mark.parametrize("targets", [("query", "value"), LINEAR_LAYERS])
+def test_work_of_a_block_with_adapters_is_what_xla_counts(targets):
+    width, inner, sequence = 256, 512, 64
+    adapters = AdapterConfig(rank=16, alpha=16.0, targets=targets)
+    config = make_config(width, inner, encoder_blocks=1, adapters=adapters)
+    whole = {"embedding": {}, "encoder": init_encoder(jax.random.key(0), config)}
+    trained, base = (
+        jax.tree.map(lambda leaf: leaf[0], part["encoder"])
+        for part in split(add_adapters(jax.random.key(1), whole, adapters))
+    )
+    x, mask = jnp.ones((BATCH, sequence, width)), jnp.ones((BATCH, sequence), bool)
+
+    def forward(trained, x):
+        return encoder_block(join(trained, base), config, x, mask)
+
+    def forward_and_backward(trained, x, cotangent):
+        y, pull_back = jax.vjp(forward, trained, x)
+        return y, pull_back(cotangent)
+
+    counted = flops_of(forward, trained, x) / BATCH
+    both = flops_of(forward_and_backward, trained, x, x) / BATCH
+    stated = counts.block_counts(config, sequence)
+    assert counted == pytest.approx(stated.flops, rel=0.05)
+    assert both - counted == pytest.approx(stated.backward_flops, rel=0.05)
+    assert optax.tree.size(trained) == stated.trained
+
+
+def test_a_rematerialised_block_runs_forward_twice():
+    """Forward and backward pass of a checkpointed block: 4 forward passes instead of 3.
+
+    XLA leaves out the last product of the second one, whose result no gradient needs.
+    """
+    width, inner, sequence = 256, 1024, 128
+    config = make_config(width, inner, encoder_blocks=1, source_length=sequence)
+    params = jax.tree.map(lambda leaf: leaf[0], init_encoder(jax.random.key(0), config))
+    x, mask = jnp.ones((BATCH, sequence, width)), jnp.ones((BATCH, sequence), bool)
+
+    @jax.checkpoint
+    def block(params, x):
+        return encoder_block(params, config, x, mask)
+
+    def both(params, x, cotangent):
+        y, pull_back = jax.vjp(block, params, x)
+        return y, pull_back(cotangent)
+
+    stated, left_out = counts.block_flops(sequence, width, inner), 2 * sequence * width * inner
+    counted = flops_of(both, params, x, x) / BATCH
+    assert counted + left_out == pytest.approx(4.0 * stated, rel=0.05)
+    assert 3.5 * stated < counted < 4.0 * stated
+
+
+def test_decoder_flops_are_those_that_xla_counts():
+    # As many blocks as are unrolled, since XLA counts the body of a loop once.
+    config = make_config(256, 1024, vocabulary_size=2000)
+    params = init_params(jax.random.key(0), config)["decoder"]
+    memory = jnp.ones((BATCH, config.source_length, config.width))
+    batch = TranslationBatch(
+        jnp.ones((BATCH, config.source_length), jnp.int32),
+        jnp.ones((BATCH, config.target_length + 1), jnp.int32),
+    )
+
+    def loss(params, memory):
+        return Translator(config).losses(params, memory, batch, None)[0].sum()
+
+    counted = flops_of(jax.value_and_grad(loss, argnums=(0, 1)), params, memory) / BATCH
+    stated = counts.decoder_flops(
+        source_length=config.source_length,
+        target_length=config.target_length,
+        width=config.width,
+        feed_forward_width=config.feed_forward_width,
+        blocks=config.decoder_blocks,
+        vocabulary_size=config.vocabulary_size,
+    )
+    assert counted == pytest.approx(stated, rel=0.05)
+
+
+CAUSAL = CausalConfig(
+    vocabulary_size=99,
+    positions=128,
+    width=256,
+    heads=8,
+    key_value_heads=4,
+    head_size=40,
+    feed_forward_width=700,
+    encoder_blocks=1,
+    query_bias=True,
+)
+
+
+def numbers(shapes):
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+def test_parameters_are_those_of_the_causal_block():
+    for config in (CAUSAL, dataclasses.replace(CAUSAL, query_bias=False, key_value_heads=8)):
+        shapes = jax.eval_shape(CausalLM(sizes=config).init, jax.random.key(0))
+        assert numbers(shapes["encoder"]) == counts.causal_block_parameters(config)
+        work = TASKS["causal_lm"].count_work(
+            {"task": {"vocabulary_size": 99, "source_length": 128}, "model": {"width": 256}}
+        )
+        assert numbers(shapes["embedding"]) == work.embedding_parameters
+        assert numbers(shapes["decoder"]) == work.decoder_parameters
+
+
+def test_causal_block_flops_are_those_that_xla_counts():
+    params = jax.eval_shape(lambda key: init_encoder(key, CAUSAL), jax.random.key(0))
+    params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape[1:]), params)
+    x, mask = jnp.ones((BATCH, 128, 256)), jnp.ones((BATCH, 128), bool)
+
+    def forward(params, x):
+        return encoder_block(params, CAUSAL, x, mask)
+
+    def both(params, x, cotangent):
+        y, pull_back = jax.vjp(forward, params, x)
+        return y, pull_back(cotangent)
+
+    counted, stated = flops_of(forward, params, x) / BATCH, counts.causal_block_flops(CAUSAL, 128)
+    assert counted == pytest.approx(stated, rel=0.05)
+    assert flops_of(both, params, x, x) / BATCH - counted == pytest.approx(2 * stated, rel=0.05)

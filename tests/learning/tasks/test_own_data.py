@@ -1,0 +1,195 @@
+"""Own files of every task, from a few lines to a trained model."""
+
+import json
+
+import numpy as np
+import pytest
+from support import tiny_corpora, tiny_run
+
+from collapipe_jax.core.errors import InputError, InputWarning
+from collapipe_jax.learning.tasks.classification import Classification
+from collapipe_jax.learning.tasks.corpora import TextFile, validation_size
+from collapipe_jax.learning.tasks.parallel_text import read_parallel_text
+from collapipe_jax.learning.tasks.tagging import read_tagged_text
+from collapipe_jax.learning.tasks.translation import Translation
+from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.config.system import build_system_params
+from collapipe_jax.runs.training.loop import train
+
+NUMBERS = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq"}
+
+
+pytestmark = pytest.mark.usefixtures("no_data")
+
+
+def pairs_of(count, seed):
+    """Three numbers and what they are called elsewhere."""
+    rng = np.random.default_rng(seed)
+    drawn = [rng.choice(list(NUMBERS), 3) for _ in range(count)]
+    return [(" ".join(words), " ".join(NUMBERS[word] for word in words)) for words in drawn]
+
+
+def tiny(kind, **task):
+    config = tiny_run.get_config()
+    config.task.update({"kind": kind, "vocabulary_size": 90, "source_length": 14, **task})
+    config.dynamics.availability = 1.0
+    config.training.update({"rounds": 2, "batch": 4})
+    config.checkpoint_every_rounds = 2
+    return config
+
+
+def write_pairs(folder, ending="tsv"):
+    for seed, (name, count) in enumerate({"train": 60, "test": 10}.items()):
+        rows = pairs_of(count, seed)
+        if ending == "tsv":
+            text = "".join(f"{source}\t{target}\n" for source, target in rows)
+        elif ending == "csv":
+            text = "id,target,source\n" + "".join(f"7,{t},{s}\n" for s, t in rows)
+        else:
+            text = "".join(json.dumps({"source": s, "target": t}) + "\n\n" for s, t in rows)
+        (folder / f"{name}.{ending}").write_text(text, encoding="utf-8")
+    return {name: f"{folder}/{name}.{ending}" for name in ("train", "test")}
+
+
+def write_files(folder, kind):
+    if kind == "translation":
+        return write_pairs(folder) | {"corpus": ""}
+    paths = tiny_corpora.write_sets(folder, kind)
+    del paths["validation"]
+    return paths
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in ("tagging", "classification", "translation")
+    ],
+)
+def test_two_files_are_enough_to_train(kind, tmp_path):
+    config = tiny(kind, **write_files(tmp_path, kind))
+    with pytest.warns(InputWarning, match=r"task\.test = "):  # these corpora repeat themselves
+        experiment = build_experiment(config)
+    data = experiment.objective.data
+    sizes = [len(next(iter(arrays))) for arrays in (data.train, data.validation, data.test)]
+    train_size = {"translation": 60, "classification": 60, "tagging": 60}[kind]
+    if kind == "translation":  # a tenth of the sources, each with one of its pairs
+        assert 45 < sizes[0] <= 54
+        assert 4 <= sizes[1] <= 6
+    else:
+        assert sizes[:2] == [0.9 * train_size, 0.1 * train_size]
+    assert sizes[2] in (10, 20)
+    labels = {"classification": 2, "tagging": 5, "translation": 0}[kind]
+    assert experiment.config["task"]["labels"] == labels
+    train(experiment, tmp_path / "run")
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert np.isfinite(summary["test_loss"])
+    saved = json.loads((tmp_path / "run/config.json").read_text())
+    assert saved["task"]["labels"] == labels
+    # The same files again are the same run.
+    assert build_experiment(config).config == experiment.config
+
+
+def test_a_comparison_without_files_needs_the_number_of_labels():
+    config = tiny("classification")
+    with pytest.raises(InputError, match=r"task\.labels = 0: .*Give the number of labels"):
+        build_system_params(config)
+    config.task.labels = 3
+    build_system_params(config)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_pairs_are_read_from_columns(tmp_path, ending):
+    rows = read_parallel_text(write_pairs(tmp_path)["train"])
+    assert read_parallel_text(write_pairs(tmp_path, ending)["train"]) == rows
+
+
+def own_split(tmp_path, **task):
+    config = tiny("translation", corpus="", **write_pairs(tmp_path), **task)
+    return Translation.read_corpus(config.to_dict())[0]
+
+
+def test_pairs_keep_the_split_of_their_files(tmp_path):
+    split = own_split(tmp_path, validation=str(tmp_path / "test.tsv"))
+    assert split.train == pairs_of(60, 0)
+    assert split.validation == split.test == pairs_of(10, 1)
+    turned = own_split(tmp_path, reverse=True)
+    assert turned.test == [pair[::-1] for pair in pairs_of(10, 1)]
+
+
+def test_validation_drawn_from_pairs_shares_no_source_with_training(tmp_path):
+    split = own_split(tmp_path, validation_samples=9)
+    sources = {source for source, _ in split.train}
+    assert len(split.validation) == 9
+    assert not sources & {source for source, _ in split.validation}
+    capped = own_split(tmp_path, validation_samples=9, samples=20)
+    assert len(capped.train) == 20
+    assert set(capped.train) <= set(split.train)
+    assert capped.validation == split.validation
+
+
+def test_one_file_of_pairs_may_be_taken_whole(tmp_path):
+    corpus = write_pairs(tmp_path)["train"]
+    config = tiny("translation", corpus=corpus, pairs=0, validation_pairs=4, test_pairs=6)
+    split, left_out = Translation.read_corpus(config.to_dict())
+    assert (len(split.validation), len(split.test), left_out) == (4, 6, 0)
+    held_out = {source for part in split[1:] for source, _ in part}
+    assert sorted(split.train) == sorted(p for p in pairs_of(60, 0) if p[0] not in held_out)
+
+
+def test_validation_is_a_tenth_up_to_a_thousand():
+    assert [validation_size("", 0, count) for count in (2, 50, 9_000, 90_000)] == [1, 5, 900, 1000]
+    assert validation_size("", 7, 50) == 7
+    assert validation_size("file", 0, 50) == 0
+
+
+def test_sentences_are_read_from_objects(tmp_path):
+    rows = [{"tokens": ["in", "New", "York"], "tags": ["O", "B-place", "I-place"], "id": 3}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*rows, {"tokens": [], "tags": []}])))
+    (sentence,) = read_tagged_text(TextFile("task.train", str(path)))
+    assert sentence == (("in", "New", "York"), ("O", "B-place", "I-place"))
+
+
+def test_fields_may_be_longer_than_what_the_csv_module_takes(tmp_path):
+    (tmp_path / "pairs.csv").write_text(f"source,target\n{'long ' * 40_000},b\n")
+    ((source, _),), _ = read_parallel_text(f"{tmp_path}/pairs.csv")
+    assert len(source) == 199_999
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.csv", 'source,target\na,"b\nc,d\n', "no row of a table"),  # a quote without an end
+        ("a.jsonl", '{"source": "a", "target": "b", "source": "c"}\n', "'source' is there twice"),
+        ("a.jsonl", '{"source": "\\ud83d", "target": "b"}\n', "half a character"),
+        ("a.jsonl", '{"source": "a", "target": ' + "[" * 100_000 + "\n", "nested too deep"),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(name, content, told, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=told):
+        read_parallel_text(str(tmp_path / name))
+
+
+def test_columns_may_have_any_name(tmp_path):
+    paths = tiny_corpora.write_sets(tmp_path, "classification")
+    for path in paths.values():
+        with open(path, encoding="utf-8") as stream:
+            content = stream.read().replace("text,label", "utterance,intent")
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(content)
+    config = tiny("classification", **paths, text_column="utterance", label_column="intent")
+    assert build_experiment(config).config["task"]["labels"] == 2
+
+
+def test_texts_that_training_has_are_counted_with_their_lines(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\nHello there!,a\nBye,b\n" + "x,a\n" * 9)
+    (tmp_path / "test.csv").write_text('text,label\n"new\none",a\nhello THERE,a\n\nbye.,b\n')
+    paths = {name: f"{tmp_path}/{name}.csv" for name in ("train", "test")}
+    config = tiny("classification", **paths)
+    with pytest.warns(InputWarning) as told:
+        Classification.read_corpus(config.to_dict())
+    (message,) = [str(each.message) for each in told]
+    assert message.startswith("task.test = ")
+    assert "2 of 3 texts are also in training (line 4, line 6)" in message

@@ -1,0 +1,104 @@
+"""A new task is one file and one entry: what follows is such a file, and the test enters it."""
+
+import dataclasses
+import json
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+from support import tiny_run
+from support.changed_keys import changed
+
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch, predict
+from collapipe_jax.learning.tasks import bert
+from collapipe_jax.learning.tasks.registry import TASKS
+from collapipe_jax.learning.tasks.task import Objective, Task
+from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.training.loop import train
+
+
+class Parities(NamedTuple):
+    train: LabelledBatch
+    validation: LabelledBatch
+    test: LabelledBatch
+    split_keys: np.ndarray
+
+
+def make_parities(count, seed):
+    ids = np.random.default_rng(seed).integers(4, 12, (count, 3), dtype=np.int32)
+    return LabelledBatch(ids, ids[:, 0] % 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parity(Objective):
+    headline: ClassVar[str] = "test_parity"
+    baseline: ClassVar[str] = "test_parity_guessed"
+
+    def right(self, params, arrays):
+        found = predict(self.model, params, arrays)
+        return 100.0 * float(np.mean(found == arrays.labels))
+
+    def validation_score(self, params):
+        return self.right(params, self.data.validation)
+
+    def baseline_score(self):
+        return 50.0
+
+    def test(self, params):
+        return {"test_parity": self.right(params, self.data.test), "test_parity_guessed": 50.0}
+
+
+def make_objective(config):
+    sets = [make_parities(count, seed) for seed, count in enumerate((40, 10, 10))]
+    model = BertWithHead(sizes=bert.make_sizes(config), labels=2, pools=True)
+    return Parity(model=model, data=Parities(*sets, split_keys=sets[0].labels))
+
+
+PARITY = Task(
+    score_name="right parities",
+    make_sizes=bert.make_sizes,
+    make_objective=make_objective,
+    count_work=lambda config: bert.count_work(config, pools=True),
+    reads=frozenset({"task.labels"}),
+    needs={"task.labels": "Give 2"},
+)
+
+
+@pytest.fixture
+def config(monkeypatch):
+    monkeypatch.setitem(TASKS, "parity", PARITY)
+    config = changed("task.kind", "parity", tiny_run.get_config())
+    config.task.update({"labels": 2, "source_length": 3})
+    config.training.rounds = 2
+    return config
+
+
+@pytest.mark.slow
+def test_a_registered_task_is_trained_priced_and_scored(config, tmp_path):
+    experiment = build_experiment(config)
+    record = train(experiment, tmp_path / "run").record
+    assert np.isfinite(record.history["score"][-1])
+    assert (record.history["train_loss"] > 0.0).all()
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["test_parity_guessed"] == 50.0
+    workload = experiment.system.mean_problem.workload
+    assert workload.target_bits == config.payload.token_bits
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [("task.labels", 0, "Give 2"), ("task.train", "a.tsv", "set task.kind to translation")],
+)
+def test_its_keys_are_checked_like_those_of_any_task(config, name, value, remedy):
+    with pytest.raises(InputError, match=remedy) as caught:
+        build_experiment(changed(name, value, config))
+    assert caught.value.key == name
+
+
+def test_a_key_of_a_new_task_is_refused_by_the_others(config, monkeypatch):
+    own = dataclasses.replace(PARITY, reads=PARITY.reads | {"evaluation.estimate_every_rounds"})
+    monkeypatch.setitem(TASKS, "parity", own)
+    other = changed("evaluation.estimate_every_rounds", 2)
+    with pytest.raises(InputError, match="translation does not read it"):
+        build_experiment(other)

@@ -1,0 +1,70 @@
+"""Where a model is found, and what is reported where there is none."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+from support.tiny_predictors import FOLDERS
+
+import collapipe_jax as cp
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.tasks import classification
+from collapipe_jax.learning.tasks.classifier import Classifier
+
+OWN = classification.CLASSIFICATION
+WITHOUT_MODEL = dataclasses.replace(OWN, load=None)
+GOLDEN = FOLDERS["classification"]
+
+
+def write_config(folder, **document):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(document))
+
+
+def test_a_workdir_its_model_and_copies_are_loaded(tmp_path):
+    write_config(tmp_path, task={"kind": "classification"})
+    shutil.copytree(GOLDEN, tmp_path / "model")
+    for folder in (tmp_path, tmp_path / "model", str(GOLDEN)):
+        assert cp.load(folder).predict(["tell me of oslo"])[0].label == "place"
+
+
+def test_a_task_of_ones_own_is_found_by_its_name(tmp_path):
+    shutil.copytree(GOLDEN, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    own = f"{classification.__name__}:CLASSIFICATION"
+    path.write_text(path.read_text().replace('"classification"', f'"{own}"'))
+    assert isinstance(cp.load(tmp_path), Classifier)
+
+
+@pytest.mark.parametrize(
+    ("document", "files", "message"),
+    [
+        (None, (), "holds no model"),
+        ({"task": {"kind": "tagging"}}, (), "has not ended.*Let it end with --resume"),
+        ({"task": {"kind": "tagging"}}, ("summary.json",), "without writing a model"),
+        (
+            {"task": {"kind": f"{__name__}:WITHOUT_MODEL"}},
+            ("summary.json",),
+            "writes no model. Give its Objective an export, and its Task a load",
+        ),
+        ({"model_type": "bert"}, (), "lacks collapipe_task.* Train it anew"),
+    ],
+)
+def test_a_folder_without_a_model_says_what_to_do(tmp_path, document, files, message):
+    if document is not None:
+        write_config(tmp_path, **document)
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError, match=message):
+        cp.load(tmp_path)
+
+
+def test_a_task_that_loads_nothing_is_reported(tmp_path):
+    for task, message in (
+        (f"{__name__}:WITHOUT_MODEL", "cannot load a model"),
+        (f"{classification.__name__}:Classification", "it is a ABCMeta. Name a Task"),
+    ):
+        write_config(tmp_path, collapipe_task=task)
+        with pytest.raises(InputError, match=message):
+            cp.load(tmp_path)

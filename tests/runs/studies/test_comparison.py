@@ -1,0 +1,89 @@
+"""Summaries of comparisons: paired, with shares of violations, and strict JSON."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import tiny_run
+from support.compilations import compiles
+
+from collapipe_jax.cli.compare import summary_table
+from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.runs.config.system import build_system_params
+from collapipe_jax.runs.results.realisations import Case, Realisations
+from collapipe_jax.runs.studies import comparison as module
+from collapipe_jax.runs.studies.comparison import METRICS, summarise
+from collapipe_jax.runs.studies.montecarlo import realisation_keys, with_v
+
+
+def made_up(latency_s, divergence=1.0):
+    """A policy's values over two networks and three rounds."""
+    per_round = np.ones((2, 3))
+    return {
+        **{name: per_round.copy() for name in (*METRICS, "active_devices", "micro_batches")},
+        "loss_probability": per_round,
+        "participation": per_round,
+        "latency_s": np.array(latency_s)[:, None] * per_round,
+        "divergence": divergence * per_round,
+        "mean_energy_j": np.array([[[0.5, 1.5]], [[0.5, 0.5]]]),
+        "absent_rounds": np.array([[0], [3]]),
+        "violated.memory": np.array([3, 0]),
+    }
+
+
+def comparison(**policies):
+    networks = {
+        "reference_latency_s": np.ones(2),
+        "can_run": np.ones((2, 1), bool),
+        "energy_budget_j": np.ones((2, 1, 2)),
+        "divergence_target": np.ones(2),
+    }
+    cases = [Case(name, 3.0, values) for name, values in policies.items()]
+    return Realisations({"options": {"rounds": 3}}, networks, cases)
+
+
+def test_networks_of_all_points_are_one_program():
+    params, keys = build_system_params(tiny_run.get_config()), realisation_keys(0, 2)
+    with compiles(module._network, times=1):
+        for v in (1.0, 10.0):
+            found = module.networks(keys, jnp.arange(2), with_v(params, v), {})
+    assert found["can_run"].axes == "realisation cluster"
+
+
+def test_reductions_are_taken_network_by_network():
+    summary = summarise(comparison(dssra=made_up([1.0, 8.0]), slow=made_up([2.0, 10.0])))
+    row = summary["reduction_percent"]["latency_s"]["slow"]
+    assert row["mean"] == pytest.approx(35.0)  # of 50 % and 20 %, not of the means' 25 %
+    assert row["ci95"] == pytest.approx(12.7062 * 15.0, rel=1e-4)
+
+
+def test_violations_are_shares():
+    (row,) = summarise(comparison(other=made_up([1.0, 1.0], 1.02)))["policies"].values()
+    assert row["violations"]["memory"] == pytest.approx(0.5)
+    assert row["violations"]["energy"] == pytest.approx(0.25)
+    assert row["violations"]["networks_over_energy"] == pytest.approx(0.5)
+    assert row["violations"]["worst_energy_over_budget"] == pytest.approx(1.5)
+    assert row["violations"]["divergence"] == 1.0
+    assert row["violations"]["absent"] == pytest.approx(0.5)
+
+
+def test_networks_that_cannot_run_are_left_out():
+    result = comparison(dssra=made_up([1.0, np.inf]), slow=made_up([2.0, np.inf]))
+    result.networks["can_run"][1] = False
+    summary = summarise(result)
+    assert summary["realisations_left_out"] == 1
+    assert summary["reduction_percent"]["latency_s"]["slow"]["mean"] == pytest.approx(50.0)
+
+
+def test_infinite_values_are_unknown_and_json_stays_strict(tmp_path):
+    broken = made_up([2.0, np.inf], np.inf)
+    summary = summarise(comparison(dssra=made_up([1.0, 1.0]), broken=broken))
+    row = summary["policies"]["broken"]
+    assert row["latency_s"]["mean"] is None
+    assert row["divergence"]["median"] is None
+    write_json(tmp_path / "summary.json", summary)
+    read = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    violations = read["policies"]["broken"]["violations"]
+    assert violations["worst_divergence_over_target"] is None
+    assert summary_table(summary).row_count == 2

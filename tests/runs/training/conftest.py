@@ -1,0 +1,26 @@
+"""A run of the tiny configuration that nothing disturbs."""
+
+import pytest
+from support import tiny_run
+from support.tiny_runs import run
+
+from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.training import network_ahead
+from collapipe_jax.runs.training.learning_rounds import learn
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    return build_experiment(tiny_run.get_config())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(experiment, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed") / "run"
+    programs = learn, network_ahead._decide_window
+    compiled = [program._cache_size() for program in programs]
+    record = run(experiment, workdir)
+    compilations = [
+        program._cache_size() - before for program, before in zip(programs, compiled, strict=True)
+    ]
+    return workdir, record, compilations
