@@ -19,6 +19,8 @@ from collapipe_jax.core.units import unit_of
 AXES = {"N": "N", "K": "K", "J": "K + 1", "C": "C"}
 """Lengths of axes by letter: clusters, devices, nodes, choices."""
 
+MOST_BLOCKS = 10_000
+"""Encoder or decoder blocks of a model, far beyond any."""
 _LARGEST_INT = 2**31 - 1
 _LARGEST_NUMBER = 1e36  # beyond it single precision ends
 _LEAST_NUMBER = float(np.finfo(np.float32).tiny)  # below it single precision has 0, or few digits

@@ -21,11 +21,11 @@ from collapipe_jax.cli.options import make_parser, read_counts, run_reporting_er
 from collapipe_jax.core.tables import make_table
 from collapipe_jax.core.units import bytes_to_mib
 from collapipe_jax.edge.cost.memory import block_bytes
-from collapipe_jax.edge.cost.workload import encoder_workload
 from collapipe_jax.learning.models.config import LINEAR_LAYERS, AdapterConfig, EncoderConfig
 from collapipe_jax.learning.pipeline.schedules import SCHEDULES
 from collapipe_jax.runs.config.default import get_config
 from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.config.workload import encoder_workload
 from collapipe_jax.runs.training.learning_rounds import LearningRounds
 from collapipe_jax.runs.training.loop import round_inputs
 from collapipe_jax.runs.training.network_ahead import NetworkAhead

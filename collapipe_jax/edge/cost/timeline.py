@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from collapipe_jax.learning.pipeline.schedules import tick_of, ticks
+from collapipe_jax.core.one_f_one_b import tick_of, ticks
 
 _Broadcast = Num[Array, "..."]
 

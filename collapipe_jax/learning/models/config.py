@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.quantity import MOST_BLOCKS
 
 Ids = Any
 """Numbers of tokens or labels: an array of NumPy on the host, of JAX in a step."""
 
 PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
 
-MOST_BLOCKS = 10_000
-"""Encoder or decoder blocks of a model, far beyond any."""
 LARGEST = 10**7  # size of a model, far beyond any; a damaged file may have more
 
 DTYPES = ("float32", "bfloat16")

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from collapipe_jax.core.one_f_one_b import tick_of, ticks
 from collapipe_jax.learning.models.adapters import NO_BASE
 from collapipe_jax.learning.models.config import EncoderConfig
 from collapipe_jax.learning.models.layers import Params, narrowed
@@ -74,37 +75,6 @@ def gpipe(step: Step) -> tuple[tuple[Array, Any], Gradients]:
     losses, (head, cotangent) = jax.vmap(by_head, in_axes=(None, 0, 0))(*inputs)
     by_slots, by_x = pull_back(cotangent)
     return losses, Gradients(by_slots, head, by_x)
-
-
-class Tick(NamedTuple):
-    """Pass of a stage in a tick of 1F1B, all ``[]``; never both."""
-
-    forward: Array  # whether it runs a forward pass
-    forward_number: Array  # of which micro-batch; always a valid index
-    backward: Array
-    backward_number: Array
-
-
-def tick_of(time: Array, stage: Array, stages: int, micro_batches: int) -> Tick:
-    """Pass of stage ``k`` of ``K`` in tick ``time``, ``0 .. ticks(K, M) - 1``.
-
-    With a pass as the unit of time, it runs forward pass ``m`` in tick ``k + 2 m`` and backward
-    pass ``m`` in tick ``2 K - 1 - k + 2 m``. The two have different parities, each arrives one
-    tick after its neighbour sent it, and ``min(M, K - k)`` forward passes precede the first
-    backward one (PipeDream-flush: Narayanan et al. 2006.09503, 2104.04473).
-    """
-
-    def micro_batch(since: Array) -> tuple[Array, Array]:
-        number = since // 2
-        runs = (since % 2 == 0) & (number >= 0) & (number < micro_batches)
-        return runs, jnp.clip(number, 0, micro_batches - 1)
-
-    return Tick(*micro_batch(time - stage), *micro_batch(time - (2 * stages - 1 - stage)))
-
-
-def ticks(stages: int, micro_batches: int) -> int:
-    """Ticks of a whole step: the first stage ends backward pass ``M - 1`` in the last."""
-    return 2 * (stages + micro_batches - 1)
 
 
 class _Carry(NamedTuple):

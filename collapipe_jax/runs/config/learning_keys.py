@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from collapipe_jax.core.quantity import MOST_BLOCKS
 from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.learning.federated.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
 from collapipe_jax.learning.federated.privacy import UNITS
@@ -13,7 +14,6 @@ from collapipe_jax.learning.models.config import (
     COMBINERS,
     DTYPES,
     GATED_LAYERS,
-    MOST_BLOCKS,
     MOST_WORDS,
 )
 from collapipe_jax.learning.pipeline.execution import BACKENDS

@@ -19,7 +19,7 @@ from collapipe_jax.edge.cost.feasibility import can_run, usable_blocks
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.secure_exchange import SecureExchange
 from collapipe_jax.edge.cost.switching import SwitchingParams
-from collapipe_jax.edge.cost.workload import Workload, block_moment_bits, encoder_workload
+from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS
 from collapipe_jax.edge.network.devices import DeviceParams
 from collapipe_jax.edge.network.fading import DynamicsParams
@@ -38,6 +38,7 @@ from collapipe_jax.learning.federated.rules import bytes_held, numbers_sent
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.runs.config.checks import typed_values
 from collapipe_jax.runs.config.default import Config
+from collapipe_jax.runs.config.workload import block_moment_bits, encoder_workload
 
 _LONGEST_ROUND_S = 1e9
 

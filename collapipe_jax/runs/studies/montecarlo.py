@@ -9,7 +9,7 @@ import functools
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,9 @@ from collapipe_jax.edge.system import EdgeSystem, SystemParams
 from collapipe_jax.runs.config.memory import check_array
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import parts_of, point_config
+from collapipe_jax.runs.results.shards import WHOLE, Shard
 from collapipe_jax.runs.results.store import Place
 
-T = TypeVar("T")
 _MOST_CHUNKS = 100_000
 
 Reducer = Callable[[EdgeSystem, SystemRound], dict[str, Variable]]
@@ -89,33 +89,6 @@ def simulate_reduced(
 
     kept = jax.vmap(realisation)(keys, rows)
     return {name: stack(variable) for name, variable in kept.items()}
-
-
-class Shard(NamedTuple):
-    """A share of the parts of an experiment."""
-
-    index: int = 0
-    count: int = 1
-
-    def of(self, parts: Sequence[T]) -> list[T]:
-        """Its own of all parts: of ``count`` neighbours one."""
-        return list(parts[self.index :: self.count])
-
-
-WHOLE = Shard()
-"""All parts."""
-
-
-def read_shard(text: str) -> Shard:
-    """A shard written as ``i/n``, ``i`` from 0.
-
-    Raises:
-      InputError: if the text has another form.
-    """
-    index, _, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise InputError("--shard", text, "no shard", "Write i/n with i from 0 to n - 1")
-    return Shard(int(index), int(count))
 
 
 def policy_options(

@@ -21,8 +21,8 @@ from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.experiment import Experiment, at_rate, build_experiment
 from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.shards import WHOLE, Shard
 from collapipe_jax.runs.results.studies import Run, load_entry, save_race
-from collapipe_jax.runs.studies.montecarlo import WHOLE, Shard
 from collapipe_jax.runs.training.breakdown import BREAKDOWN
 from collapipe_jax.runs.training.network_ahead import round_latencies_s
 from collapipe_jax.runs.training.shards import train_shard

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from collapipe_jax.core.errors import TrainingError
 from collapipe_jax.runs.config.experiment import Experiment
-from collapipe_jax.runs.studies.montecarlo import WHOLE, Shard
+from collapipe_jax.runs.results.shards import WHOLE, Shard
 from collapipe_jax.runs.training.breakdown import BREAKDOWN
 from collapipe_jax.runs.training.loop import train_together
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from collapipe_jax.edge.cost.workload import encoder_workload
 from collapipe_jax.learning.models.config import EncoderConfig, encoder_sizes
 from collapipe_jax.learning.models.counts import (
     activation_bytes,
@@ -13,6 +12,7 @@ from collapipe_jax.learning.models.counts import (
     embedding_parameters,
 )
 from collapipe_jax.learning.tasks.registry import TASKS
+from collapipe_jax.runs.config.workload import encoder_workload
 
 SIZES = {
     "vocabulary_size": 1000,

@@ -1,0 +1,61 @@
+"""The house of the package: wings that import downwards only, and folders without a circle."""
+
+import ast
+import graphlib
+from collections import defaultdict
+
+import pytest
+from support import ROOT
+
+PACKAGE = "collapipe_jax"
+BELOW = {
+    "core": set(),
+    "edge": {"core"},
+    "learning": {"core"},
+    "runs": {"core", "edge", "learning"},
+    "cli": {"core", "edge", "learning", "runs"},
+}
+"""Wings that a wing may import besides itself."""
+
+
+def imports():
+    """Pairs of files of the wings, as parts below the package: who imports, and what."""
+    files = {path.relative_to(ROOT / PACKAGE).with_suffix("").parts: path
+             for wing in BELOW for path in (ROOT / PACKAGE / wing).rglob("*.py")}  # fmt: skip
+    for parts, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{path}: a relative import"
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for name in names:
+                package, *target = name.split(".")
+                if package == PACKAGE:
+                    yield parts, tuple(target)
+
+
+def folder(parts):
+    """Folder of a file, in which its neighbours stand: a wing, or a room of it."""
+    return parts[:2] if (ROOT / PACKAGE).joinpath(*parts[:2]).is_dir() else parts[:1]
+
+
+@pytest.mark.parametrize("wing", BELOW)
+def test_a_wing_imports_only_wings_below_it(wing):
+    known = BELOW[wing] | {wing}
+    wrong = {(who, what) for who, what in imports() if who[0] == wing and what[0] not in known}
+    assert not wrong
+
+
+def test_folders_import_each_other_in_no_circle():
+    graph = defaultdict(set)
+    for who, what in imports():
+        # Files beside the rooms of a wing, such as edge/system.py, are rooms themselves.
+        here, there = folder(who), folder(what)
+        here = who[:2] if len(here) == 1 else here
+        there = what[:2] if len(there) == 1 else there
+        if here != there:
+            graph[here].add(there)
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) > len(BELOW)
