@@ -1,1 +1,1 @@
-"""Configurations: each module has `get_config()`."""
+"""Configurations of studies and sweeps; the package has the named ones in `runs/config/named/`."""

@@ -1,1 +1,1 @@
-"""Figures, drawn from files alone."""
+"""Figures of the studies in `experiments/`; those of runs are in `collapipe_jax/runs/figures/`."""
