@@ -27,7 +27,7 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.statistics import Estimate, log_slope, mean_estimate
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.results.realisations import Case, Realisations, select
-from collapipe_jax.runs.studies.constraints import drift_constant, mean_backlog, network_groups
+from collapipe_jax.runs.studies.comparison import drift_constant, mean_backlog, network_groups
 
 LEAST_SLACK = 0.01
 """Of a budget or target at the smallest V; networks with less are left out."""

@@ -13,20 +13,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import RenderableType
+from jax import Array
+from rich.console import Group, RenderableType
+from rich.table import Table
 
-from collapipe_jax.cli.explanation import (
-    appraise,
-    certificate_of_partitions,
-    decision_summary,
-    decision_table,
-    explain,
-)
 from collapipe_jax.cli.options import make_parser
 from collapipe_jax.core.compilation import compile_for_now, compile_together
 from collapipe_jax.core.errors import InputError, require_positive
-from collapipe_jax.core.tables import console_for_tables
+from collapipe_jax.core.tables import console_for_tables, make_table
+from collapipe_jax.core.units import bytes_to_mib
 from collapipe_jax.edge.cost.decision import Decision
+from collapipe_jax.edge.cost.divergence import lossless_divergence
+from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run
 from collapipe_jax.edge.cost.latency import LatencyParts
 from collapipe_jax.edge.cost.problem import RoundProblem
@@ -34,14 +32,15 @@ from collapipe_jax.edge.cost.round_cost import Flows, RoundCost
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.dssra import DEFAULT_SEARCH, MOST_STARTS, dssra
 from collapipe_jax.edge.policies.registry import POLICIES, Policy, make_policy
-from collapipe_jax.edge.solver.allocate import Solution
+from collapipe_jax.edge.solver.allocate import BROKEN, NO_CLUSTER, OPTIMAL, STEP_LIMIT, Solution
 from collapipe_jax.edge.solver.limit_multipliers import (
+    FullDevice,
     LimitMultipliers,
     full_devices,
     limit_multipliers,
 )
 from collapipe_jax.edge.solver.neighbours import neighbour_objectives
-from collapipe_jax.edge.solver.partition_bound import bound_partitions
+from collapipe_jax.edge.solver.partition_bound import PartitionBound, bound_partitions
 from collapipe_jax.runs.documents import read_network, write_decision
 
 _WIDTH = 100
@@ -123,3 +122,254 @@ def _plan(problem: RoundProblem, policy: Policy) -> tuple[Decision, tuple[Render
     why = "no multipliers of limits: they have them only at an optimum of (P2), as with dssra"
     table = decision_table(problem, decision, cost)
     return decision, (table, decision_summary(problem, cost), why)
+
+
+_ROWS = 10
+_SLIGHT = 1e-6
+"""Multipliers below this part of the objective are rounding."""
+_CLOSE = 1e-4
+"""Relative differences below this are left to the steps on shares and powers."""
+_STATUS = {
+    OPTIMAL: "optimal within tolerance",
+    STEP_LIMIT: "out of steps; more would bring the two closer",
+    NO_CLUSTER: "no cluster can run",
+    BROKEN: "a message cannot be sent in any partition that was tried",
+}
+
+
+def appraise(problem: RoundProblem, decision: Decision) -> tuple[RoundCost, Array]:
+    """Cost of a decision, and the divergence of its round without losses."""
+    cost = evaluate(problem, decision)
+    return cost, lossless_divergence(problem.learning, problem.workload.batch, ~cost.absent)
+
+
+def decision_table(problem: RoundProblem, decision: Decision, cost: RoundCost) -> Table:
+    """Blocks, micro-batches, latency and memory, one row a cluster."""
+    assert cost.flows is not None  # a Decision has a pipeline
+    flows = np.concatenate(cost.flows, axis=1)
+    stage_names = _stage_names(problem.devices)
+    slowest = int(np.argmax(cost.cluster_latency_s))
+    rows = [
+        (
+            str(n) + (" (slowest)" if n == slowest else ""),
+            " ".join(str(int(blocks)) for blocks in decision.segments[n]),
+            str(int(decision.micro_batches[n])),
+            f"{float(cost.cluster_latency_s[n]):.4g}",
+            stage_names[int(np.argmax(flows[n]))],
+            f"{1e3 * flows[n].max():.3g}",
+            f"{bytes_to_mib(np.max(cost.memory_bytes[n])):.0f}",
+        )
+        if not cost.absent[n]
+        else (str(n), "absent", *["-"] * 5)
+        for n in range(problem.clusters)
+    ]
+    headings = ("cluster", "blocks per device", "M", "latency, s", "slowest stage", "ms")
+    schedule = problem.workload.schedule
+    title = "Decision" if schedule == "gpipe" else f"Decision under the schedule {schedule}"
+    table = make_table((*headings, "memory, MiB"), rows, left=0, title=title)
+    table.columns[4].justify = "left"
+    return table
+
+
+def _stage_names(devices: int) -> list[str]:
+    """Names of the stages of the forward flow, then of the backward flow."""
+    chain = ["embedding", "hop from control unit"]
+    for k in range(1, devices + 1):
+        chain += [f"device {k}", f"hop from device {k}"]
+    forward = [*chain, "uplink", "decoder"]
+    return [*forward, "downlink", *(f"{name}, backward" for name in reversed(chain))]
+
+
+def decision_summary(problem: RoundProblem, cost: RoundCost) -> str:
+    """Terms of the objective (P2) and the worst of each constraint."""
+    control = problem.control
+    over = np.asarray(cost.energy_j / control.energy_budget_j)
+    latency = float(control.v * cost.latency_s / control.reference_latency_s)
+    energy = float(np.sum(np.asarray(control.energy_queue) * over))
+    divergence = float(cost.divergence / control.divergence_target)
+    node = np.unravel_index(np.argmax(over), over.shape)
+    return (
+        f"objective {float(cost.objective):.6g} = latency {latency:.4g} + energy "
+        f"{energy:.4g} + divergence {float(control.divergence_queue) * divergence:.4g}\n"
+        f"latency {float(cost.latency_s):.4g} s, compute {float(cost.compute_latency_s):.4g} s; "
+        f"divergence {divergence:.3g} of its target;\n"
+        f"highest energy {over.max():.3g} of the budget, cluster {node[0]} node {node[1]}"
+    )
+
+
+def explain(
+    problem: RoundProblem,
+    solution: Solution,
+    nearby: np.ndarray,
+    cost: RoundCost,
+    lossless: float,
+    multipliers: LimitMultipliers,
+    full: list[FullDevice],
+) -> Group:
+    """Certificate, and all limits that keep the objective from falling, with their multipliers.
+
+    ``nearby`` are objectives of the decision's neighbours, ``[N, J]``, infinite if impossible.
+    Computed on the host with NumPy's arrays, so that nothing is compiled.
+    """
+    return Group(
+        _certificate(solution),
+        _nearby(nearby, float(solution.objective)),
+        _latency(multipliers),
+        _limits(problem, solution.decision, multipliers, float(solution.objective)),
+        _memory(full, multipliers),
+        _energy(problem, cost, multipliers),
+        _divergence(problem, cost, lossless),
+    )
+
+
+def _certificate(solution: Solution) -> str:
+    """Gap between objective and lower bound, in words."""
+    bound = float(solution.lower_bound)
+    return (
+        f"with these segments and micro-batches no shares and powers get below {bound:.6g}, "
+        f"{_gap_percent(float(solution.objective), bound):.2g} % less:\n"
+        f"{_STATUS[int(solution.status)]}"
+    )
+
+
+def _nearby(objectives: np.ndarray, objective: float) -> str:
+    """Whether a neighbour of the decision has a smaller objective, in words."""
+    count = int(np.sum(np.isfinite(objectives)))
+    kind = f"{count} decisions that move one block or take another M were optimised"
+    if not count or np.min(objectives) >= objective * (1.0 - _CLOSE):
+        return f"no neighbour is better by {100 * _CLOSE:.2g} %: {kind}"
+    cluster = int(np.argmin(np.min(objectives, axis=1)))
+    less = _gap_percent(objective, float(np.min(objectives)))
+    return f"a neighbour in cluster {cluster} is better by {less:.2g} %: {kind}"
+
+
+def certificate_of_partitions(objective: float, bound: PartitionBound) -> str:
+    """Gap between objective and lower bound over all partitions, in words."""
+    way = "searched" if bound.exhaustive else "bounded"
+    count = f"{bound.partitions:,}" if bound.exhaustive else f"{bound.partitions:.2g}"
+    return (
+        f"no decision gets below {bound.lower_bound:.6g}, "
+        f"{_gap_percent(objective, bound.lower_bound):.2g} % less:\n"
+        f"all {count} choices of segments and micro-batches were {way}"
+    )
+
+
+def _gap_percent(objective: float, bound: float) -> float:
+    return 100 * (objective - bound) / objective if objective > 0 else 0.0
+
+
+def _latency(multipliers: LimitMultipliers) -> str:
+    """Clusters that set the latency of the round."""
+    if multipliers.latency <= 0:
+        return "latency: free, since V is 0"
+    part = multipliers.cluster_latency / multipliers.latency
+    listed = [(n, part[n]) for n in np.argsort(-part) if part[n] >= 0.01]
+    shares = ", ".join(f"cluster {n} {100 * share:.0f} %" for n, share in listed)
+    return f"latency: a second of the round costs {multipliers.latency:.4g}, shared by {shares}"
+
+
+def _limits(problem, decision: Decision, multipliers: LimitMultipliers, objective: float) -> Table:
+    """Binding limits on shares and powers, largest multiplier first."""
+    rows = [(f"D2D band of cluster {n}", float(own)) for n, own in enumerate(multipliers.d2d_band)]
+    rows.append(("D2E band", float(multipliers.d2e_band)))
+    d2d_max_w, d2e_max_w = problem.radio.d2d_power_max_w, problem.radio.d2e_power_max_w
+    for (n, i), own in np.ndenumerate(multipliers.d2d_power):
+        rows.append((f"D2D power {d2d_max_w[n, i]:.3g} W, {_node(n, i)}", float(own)))
+    for n, own in enumerate(multipliers.d2e_power):
+        rows.append((f"D2E power {d2e_max_w[n]:.3g} W, cluster {n}", float(own)))
+    binding = sorted((row for row in rows if row[1] > _SLIGHT * objective), key=lambda row: -row[1])
+    cells = [
+        (name, f"{own:.3g}", f"{0.01 * own:.3g}", _as_ms(0.01 * own, multipliers))
+        for name, own in binding[:_ROWS]
+    ]
+    captions = _unlisted(binding, "binds"), _left_empty(decision, multipliers)
+    return make_table(
+        ("limit", "multiplier", "1 % more saves", "as latency, ms"),
+        cells,
+        title="Limits that bind",
+        caption="; ".join(filter(None, captions)) or None,
+    )
+
+
+def _left_empty(decision: Decision, multipliers: LimitMultipliers) -> str:
+    """Bands with an empty part at the optimum."""
+    runs = np.sum(np.asarray(decision.segments), axis=1) > 0
+    used = np.sum(np.asarray(decision.d2d_share), axis=1)
+    found = [
+        f"cluster {n} {100 * (1 - used[n]):.2g} %"
+        for n in np.flatnonzero(runs & (multipliers.d2d_band == 0) & (used < 1 - 1e-3))
+    ]
+    d2e_used = float(np.sum(decision.d2e_share))
+    if multipliers.d2e_band == 0 and d2e_used < 1 - 1e-3:
+        found.append(f"D2E {100 * (1 - d2e_used):.2g} %")
+    return "optimum leaves part of the band empty: " + ", ".join(found) if found else ""
+
+
+def _memory(full: list[FullDevice], multipliers: LimitMultipliers) -> RenderableType:
+    """Devices whose memory limits the objective."""
+    if not full:
+        return "memory: no device is full"
+    matter = [device for device in full if device.saved > 0]
+    if not matter:
+        return f"memory: {len(full)} devices are full, and memory for one block more saves nothing"
+    rows = [
+        (_node(cluster, device), str(blocks), f"{saved:.3g}", _as_ms(saved, multipliers))
+        for cluster, device, blocks, saved in matter[:_ROWS]
+    ]
+    idle = len(full) - len(matter)
+    others = f"{idle} more are full; more memory would save nothing there" if idle else None
+    return make_table(
+        ("device", "blocks", "one more saves", "as latency, ms"),
+        rows,
+        title="Full devices",
+        caption="; ".join(filter(None, (_unlisted(matter, "saves"), others))) or None,
+    )
+
+
+def _energy(problem, cost: RoundCost, multipliers: LimitMultipliers) -> RenderableType:
+    """Nodes whose energy has a cost, by their terms of the objective."""
+    queue = np.asarray(problem.control.energy_queue)
+    budget_j = np.asarray(problem.control.energy_budget_j)
+    energy_j = np.asarray(cost.energy_j)
+    term = queue / budget_j * energy_j
+    nodes = [tuple(np.unravel_index(i, term.shape)) for i in np.argsort(-term, axis=None)]
+    nodes = [node for node in nodes if term[node] > 0]
+    if not nodes:
+        return "energy: the queues of all nodes that spend some are empty, so it is free this round"
+    rows = []
+    for node in nodes[:_ROWS]:
+        cost_per_j, share = queue[node] / budget_j[node], 100 * energy_j[node] / budget_j[node]
+        in_s = f"{cost_per_j / multipliers.latency:.3g}" if multipliers.latency > 0 else "-"
+        spent = (f"{number:.3g}" for number in (energy_j[node], share, term[node]))
+        rows.append((_node(*node), f"{queue[node]:.3g}", f"{cost_per_j:.3g}", in_s, *spent))
+    headings = ("node", "a budget costs", "a J costs", "in s", "spends, J", "of budget, %", "adds")
+    return make_table(headings, rows, title="Energy", caption=_unlisted(nodes, "adds"))
+
+
+def _divergence(problem, cost: RoundCost, lossless: float) -> str:
+    """Cost of the divergence, and its part that is due to losses."""
+    control = problem.control
+    part = float(cost.divergence / control.divergence_target)
+    free_part = lossless / float(control.divergence_target)
+    queue = float(control.divergence_queue)
+    worst = int(np.argmax(cost.loss_probability))
+    return (
+        f"divergence: a whole target costs {queue:.4g}; {part:.3g} of it adds {queue * part:.4g}, "
+        f"{queue * (part - free_part):.4g} for losses\n(most in cluster {worst}: "
+        f"{100 * float(cost.loss_probability[worst]):.2g} % of its micro-batches)"
+    )
+
+
+def _node(cluster: int, node: int) -> str:
+    return f"cluster {cluster} " + (f"device {node}" if node else "control unit")
+
+
+def _as_ms(saved: float, multipliers: LimitMultipliers) -> str:
+    return f"{1e3 * saved / multipliers.latency:.3g}" if multipliers.latency > 0 else "-"
+
+
+def _unlisted(rows: list, verb: str) -> str | None:
+    if not rows:
+        return f"nothing {verb}"
+    more = len(rows) - _ROWS
+    return f"{more} more, each of which {verb} less" if more > 0 else None

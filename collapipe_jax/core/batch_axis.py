@@ -7,10 +7,12 @@ hides the difference.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.custom_batching import custom_vmap
 
@@ -151,3 +153,13 @@ def fusion_barrier(tree):
         return values / jax.lax.optimization_barrier(jnp.ones_like(values))
 
     return jax.tree.map(keep, tree)
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Trees of one structure as one, every leaf with a leading axis, on the host."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def pick(tree: Any, index: Any) -> Any:
+    """The entries of an index, of every leaf."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)

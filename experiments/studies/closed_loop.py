@@ -42,9 +42,9 @@ from collapipe_jax.runs.results.realisations import (
     select,
 )
 from collapipe_jax.runs.results.shards import read_shard
-from collapipe_jax.runs.studies import constraints
+from collapipe_jax.runs.studies import comparison as constraints
 from collapipe_jax.runs.studies.montecarlo import policy_options, run_policies
-from collapipe_jax.runs.studies.reducers import time_means
+from collapipe_jax.runs.studies.points import time_means
 
 GROUPS = ("within_floors", "below_floors")
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from support import ROOT
 
-from collapipe_jax.cli import explanation, plan
+from collapipe_jax.cli import plan
+from collapipe_jax.cli import plan as explanation
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import is_feasible

@@ -5,15 +5,17 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.plugins import find
 from collapipe_jax.edge.cost.decision import ClientDecision, Decision
+from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.policies.alternating import KNOBS, alternating
-from collapipe_jax.edge.policies.best_micro_batches import at_best_micro_batches
 from collapipe_jax.edge.policies.client_policies import (
     control_unit_fl,
     hierarchical_fl,
@@ -25,6 +27,31 @@ from collapipe_jax.edge.policies.greedy import greedy
 from collapipe_jax.edge.policies.random_policy import random_policy
 from collapipe_jax.edge.policies.sit_out import within_deadline
 from collapipe_jax.edge.policies.titanic import titanic
+
+
+def at_best_micro_batches(decide: Callable[..., Decision]) -> Callable[..., Decision]:
+    """A policy with an option ``best_micro_batches``.
+
+    With the option it decides for every allowed number, and takes the decision of least
+    latency in the round. Otherwise it decides for the number ``micro_batches``.
+    """
+
+    def decided(
+        problem: RoundProblem,
+        micro_batches: int,
+        best_micro_batches: bool = False,
+        **options: Any,
+    ) -> Decision:
+        if not best_micro_batches:
+            return decide(problem, micro_batches, **options)
+        choices = problem.workload.micro_batch_choices
+        decisions = jax.vmap(lambda count: decide(problem, count, **options))(choices)
+        latency_s = jax.vmap(lambda each: evaluate(problem, each).latency_s)(decisions)
+        best = jnp.argmin(latency_s)
+        return jax.tree.map(lambda leaf: leaf[best], decisions)
+
+    return decided
+
 
 Policy = Callable[[Array, RoundProblem], Decision | ClientDecision]
 """``policy(key, problem) -> decision``: pure and jittable, on every network."""

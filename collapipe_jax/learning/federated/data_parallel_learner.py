@@ -15,7 +15,7 @@ import optax
 from flax import struct
 from jaxtyping import Array, Int, Key
 
-from collapipe_jax.learning.federated.aggregation import participant_shares
+from collapipe_jax.learning.federated.aggregation import participant_shares, participation_of
 from collapipe_jax.learning.federated.erasures import loss_per_token, sample_example_weights
 from collapipe_jax.learning.federated.learner import (
     LearningReport,
@@ -26,7 +26,6 @@ from collapipe_jax.learning.federated.learner import (
     learn_round,
 )
 from collapipe_jax.learning.federated.optimizers import Optimizers, Transformations
-from collapipe_jax.learning.federated.participation import participation_of
 from collapipe_jax.learning.federated.placement import COPY, EXAMPLE, spread
 from collapipe_jax.learning.federated.rules import Rules
 from collapipe_jax.learning.federated.token_rows import meetings

@@ -9,15 +9,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from collapipe_jax.learning.federated.aggregation import aggregate
-from collapipe_jax.learning.federated.control_variates import (
-    ControlVariates,
-    corrected_gradient,
-    initial_variates,
-    updated_variates,
+from collapipe_jax.learning.federated.aggregation import (
+    Participation,
+    aggregate,
+    participant_shares,
 )
 from collapipe_jax.learning.federated.optimizers import Transformations
-from collapipe_jax.learning.federated.participation import Participation
 from collapipe_jax.learning.federated.placement import spread
 from collapipe_jax.learning.federated.rules import (
     Rules,
@@ -25,11 +22,61 @@ from collapipe_jax.learning.federated.rules import (
     proximal_gradient,
     updated_average,
 )
-from collapipe_jax.learning.federated.secure_mean import SecureReport
-from collapipe_jax.learning.federated.server_step import server_step
+from collapipe_jax.learning.federated.secure_mean import SecureReport, secure_mean
+from collapipe_jax.learning.federated.token_rows import row_factors, row_shares, scale_rows
 from collapipe_jax.learning.models.adapters import join
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.split_model import Batch, SplitModel
+
+
+class ControlVariates(NamedTuple):
+    """Control variates; a client that sits out keeps its own."""
+
+    client_variates: Params  # ``c_n``, leaves ``[N, ...]``
+    server_variate: Params  # ``c``
+
+
+def initial_variates(params: Params, clients: int) -> ControlVariates:
+    """Zeros: the first round is that of federated averaging."""
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    copies = jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
+    return ControlVariates(copies, zeros)
+
+
+def corrected_gradient(gradients: PyTree, variates: ControlVariates | None) -> PyTree:
+    """Gradients ``[N, ...]`` of all clients with their corrections."""
+    if variates is None:
+        return gradients
+    return jax.tree.map(lambda g, own, common: g - own + common[None], gradients, *variates)
+
+
+def updated_variates(
+    variates: ControlVariates | None,
+    mean_gradients: PyTree,
+    shares: Float[Array, " N"],
+    presence: Float[Array, ""],
+) -> ControlVariates | None:
+    """Control variates after a round.
+
+    ``c`` moves by the weighted mean of the participants' changes times their share of all
+    weight: ``|S| / N`` in the paper, whose weights are equal.
+
+    Args:
+      variates: before the round.
+      mean_gradients: of the local steps, uncorrected, leaves ``[N, ...]``.
+      shares: as in ``federated``.
+      presence: share of the weight of all clients that participates.
+    """
+    if variates is None:
+        return None
+
+    def updated(new: Array, own: Array) -> Array:
+        return jnp.where((shares > 0.0).reshape(-1, *[1] * (new.ndim - 1)), new, own)
+
+    clients = jax.tree.map(updated, mean_gradients, variates.client_variates)
+    change = aggregate(jax.tree.map(jnp.subtract, clients, variates.client_variates), shares)
+    server = jax.tree.map(lambda c, mean: c + presence * mean, variates.server_variate, change)
+    return ControlVariates(clients, server)
 
 
 class LearningReport(NamedTuple):
@@ -304,3 +351,44 @@ def apply_gradient(
     update = optax.with_extra_args_support(optimizer).update
     updates, stepped = update(gradient, state, params, step=number)
     return optax.tree.where(counts, (optax.apply_updates(params, updates), stepped), held)
+
+
+def server_step(
+    rules: Rules, before: Params, copies: Params, clients: Participation, key: Key[Array, ""]
+) -> tuple[Params, SecureReport | None]:
+    """The server's gradient, and what secure aggregation did, if it is on.
+
+    Rows of tables are averaged over the clients that read them. Parameters that clients of split
+    models do not send are the server's own, which averages them in the clear.
+
+    Args:
+      rules: of the clients.
+      before: global parameters at the start of the round.
+      copies: of the clients after it, leaves ``[N, ...]``.
+      clients: who takes part.
+      key: of secure aggregation, or of noise.
+    """
+    shares, met, sent = clients.shares, clients.met, clients.sent
+    if rules.secure_aggregation is None:
+        if rules.cluster_privacy is None:
+            step = jax.tree.map(jnp.subtract, before, aggregate(copies, shares))
+        else:
+            step = rules.cluster_privacy.step(before, copies, clients.fixed_shares, key)
+        report, by_row = None, {table: row_shares(rows, shares) for table, rows in met.items()}
+    else:
+        updates = jax.tree.map(lambda own, start: own - start[None], copies, before)
+        masked = updates
+        if sent is not None:
+            masked = jax.tree.map(
+                lambda is_sent, own: jnp.where(is_sent[None], own, 0.0), sent, updates
+            )
+        found = secure_mean(rules.secure_aggregation, masked, shares, met, key)
+        update, by_row, report = found.update, found.row_shares, found.report
+        shares = participant_shares(shares, found.arrived)
+        if sent is not None:
+            update = jax.tree.map(jnp.where, sent, update, aggregate(updates, shares))
+        step = jax.tree.map(jnp.negative, update)
+    for table, share in by_row.items():
+        factors = row_factors(share, (shares > 0.0).sum(), rules.embedding_rate_factor)
+        step = scale_rows(step, table, factors)
+    return step, report

@@ -6,10 +6,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
-from collapipe_jax.learning.federated.activation_noise import with_noise
-from collapipe_jax.learning.federated.aggregation import aggregate, participant_shares
+from collapipe_jax.learning.federated.aggregation import (
+    aggregate,
+    participant_shares,
+    participation_of,
+)
 from collapipe_jax.learning.federated.erasures import (
     ErasureLaw,
     cluster_example_weights,
@@ -24,7 +27,6 @@ from collapipe_jax.learning.federated.learner import (
     learn_round,
 )
 from collapipe_jax.learning.federated.optimizers import Optimizers
-from collapipe_jax.learning.federated.participation import participation_of
 from collapipe_jax.learning.federated.placement import COPY, EXAMPLE, spread
 from collapipe_jax.learning.federated.rules import Rules
 from collapipe_jax.learning.federated.token_rows import meetings
@@ -265,3 +267,27 @@ class PipelineLearner:
         is_private = self.rules.cluster_privacy is not None
         decoder_gradient = found.head if is_private else aggregate(found.head, shares)
         return client_gradient, decoder_gradient, loss_sum, tokens
+
+
+_SITE = 0x75706C6B  # folded into the keys of examples, whose layers have small numbers
+
+
+def with_noise(
+    activations: Float[Array, "B S h"], keys: Key[Array, " B"], noise: Any
+) -> Float[Array, "B S h"]:
+    """Activations with Gaussian noise, ``noise`` times their root mean square at each position.
+
+    The size of the noise has no gradient, as if it was a constant.
+
+    Args:
+      activations: of examples.
+      keys: of the examples; a draw is a function of its example's alone.
+      noise: deviation over the root mean square.
+    """
+    size = jnp.sqrt(jnp.mean(jnp.square(activations), axis=-1, keepdims=True))
+
+    def draw(key: Array) -> Array:
+        return jax.random.normal(jax.random.fold_in(key, _SITE), activations.shape[1:])
+
+    scale = noise * jax.lax.stop_gradient(size)
+    return activations + (scale * jax.vmap(draw)(keys)).astype(activations.dtype)

@@ -21,9 +21,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, UInt32
 
-from collapipe_jax.learning.federated.prime_field import GENERATOR, LIMBS, power, random_numbers
-from collapipe_jax.learning.federated.secret_sharing import reconstruct, share
-
 Limbs = UInt32[Array, "N W"]
 Vectors = UInt32[Array, "N D"]
 Flags = Bool[Array, " N"]
@@ -189,3 +186,95 @@ def expand(seed: UInt32[Array, " W"], length: int) -> UInt32[Array, " D"]:
     data = (seed[::2] << 16) | seed[1::2]
     key = jax.random.wrap_key_data(data, impl="threefry2x32")
     return jax.random.bits(key, (length,), jnp.uint32)
+
+
+def share(
+    key: Key[Array, ""],
+    secrets: UInt32[Array, "*any W"],
+    threshold: Int[Array, ""] | int,
+    holders: int,
+) -> UInt32[Array, "*any H W"]:
+    """Shares of secrets for H holders, any ``threshold`` of which give a secret back.
+
+    Args:
+      key: of the polynomials' other coefficients.
+      secrets: numbers of the field.
+      threshold: from 1 to H, an array value.
+      holders: their number, below the prime (static).
+    """
+    degrees = jnp.arange(1, holders)
+    drawn = random_numbers(key, (holders - 1, *secrets.shape))
+    used = (degrees < threshold).reshape(-1, *[1] * secrets.ndim)
+    coefficients = jnp.concatenate([secrets[None], jnp.where(used, drawn, 0)])
+    place = _places(holders).reshape(*[1] * (secrets.ndim - 1), -1, 1)
+
+    def horner(found: Array, coefficient: Array) -> tuple[Array, None]:
+        return (times(found, place) + coefficient[..., None, :]) % PRIME, None
+
+    start = jnp.zeros((*secrets.shape[:-1], holders, secrets.shape[-1]), jnp.uint32)
+    return jax.lax.scan(horner, start, coefficients, reverse=True)[0]
+
+
+def reconstruct(
+    shares: UInt32[Array, "*any H W"], held: Bool[Array, " H"]
+) -> UInt32[Array, "*any W"]:
+    """Secrets from the shares that are held; others are not read.
+
+    It is the value at 0 of Lagrange's polynomial through them. Where fewer than the threshold are
+    held it has nothing to do with the secret.
+    """
+    place = _places(len(held))
+    others = held[:, None] & ~jnp.eye(len(held), dtype=bool)
+    ahead, own = place[:, None], place[None]
+    ratio = times(ahead, inverse((ahead + PRIME - own) % PRIME))
+    factor = jnp.where(held, product(jnp.where(others, ratio, 1)), 0)
+    terms = times(shares, factor.reshape(*[1] * (shares.ndim - 2), -1, 1))
+    return terms.sum(-2, dtype=jnp.uint32) % PRIME
+
+
+def _places(holders: int) -> UInt32[Array, " H"]:
+    """Where the holders' shares lie; the secret lies at 0."""
+    return jnp.arange(1, holders + 1, dtype=jnp.uint32)
+
+
+PRIME = 65521
+"""The largest prime below ``2^16``."""
+GENERATOR = 17
+"""A primitive root of the prime: its powers are all numbers but 0."""
+LIMBS = 4
+"""Limbs of a secret: four of 16 bits are a seed of JAX's generator."""
+
+_Numbers = UInt32[Array, "..."]
+
+
+def random_numbers(key: Key[Array, ""], shape: tuple[int, ...]) -> _Numbers:
+    """Independent numbers, uniform in the field."""
+    return jax.random.randint(key, shape, 0, PRIME).astype(jnp.uint32)
+
+
+def times(left: _Numbers, right: _Numbers) -> _Numbers:
+    """Products. Shapes broadcast."""
+    return left * right % PRIME
+
+
+def power(base: _Numbers, exponent: _Numbers) -> _Numbers:
+    """Powers by repeated squaring; exponents are below ``2^16``. Shapes broadcast."""
+
+    def square(bit: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        found, base = carry
+        is_set = (exponent >> bit.astype(jnp.uint32)) & 1
+        return jnp.where(is_set == 1, times(found, base), found), times(base, base)
+
+    base = jnp.broadcast_to(base, jnp.broadcast_shapes(base.shape, exponent.shape))
+    return jax.lax.fori_loop(0, 16, square, (jnp.ones_like(base), base))[0]
+
+
+def inverse(number: _Numbers) -> _Numbers:
+    """Inverses, by Fermat's little theorem; 0 of 0."""
+    return power(number, jnp.full_like(number, PRIME - 2))
+
+
+def product(numbers: _Numbers) -> _Numbers:
+    """Product over the first axis."""
+    start = jnp.ones_like(numbers[0])
+    return jax.lax.scan(lambda found, row: (times(found, row), None), start, numbers)[0]

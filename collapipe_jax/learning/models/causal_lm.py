@@ -19,10 +19,16 @@ from jax import Array
 
 from collapipe_jax.learning.models.causal_block import RMSNorm
 from collapipe_jax.learning.models.config import CausalConfig, Ids
-from collapipe_jax.learning.models.cross_entropy import summed_cross_entropy
 from collapipe_jax.learning.models.encoder import encode, init_encoder
-from collapipe_jax.learning.models.layers import Params, bind, dropout, layer_keys
-from collapipe_jax.learning.models.padding import filled_share, shortened
+from collapipe_jax.learning.models.layers import (
+    Params,
+    bind,
+    dropout,
+    filled_share,
+    layer_keys,
+    shortened,
+    summed_cross_entropy,
+)
 from collapipe_jax.learning.models.split_model import SplitModel
 
 NOTHING = -1

@@ -17,7 +17,6 @@ from jax import Array
 
 from collapipe_jax.learning.models.bert import UNLABELLED, BertBody, init_bert
 from collapipe_jax.learning.models.config import BertConfig, Ids
-from collapipe_jax.learning.models.cross_entropy import summed_cross_entropy
 from collapipe_jax.learning.models.encoder import encode
 from collapipe_jax.learning.models.layers import (
     ACTIVATIONS,
@@ -27,6 +26,7 @@ from collapipe_jax.learning.models.layers import (
     bind,
     init_linear,
     init_norm,
+    summed_cross_entropy,
 )
 
 

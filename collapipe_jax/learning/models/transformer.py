@@ -16,7 +16,6 @@ from flax import nnx
 from jax import Array
 
 from collapipe_jax.learning.models.config import PAD_ID, Ids, TransformerConfig
-from collapipe_jax.learning.models.cross_entropy import summed_cross_entropy
 from collapipe_jax.learning.models.encoder import encode, init_encoder
 from collapipe_jax.learning.models.layers import (
     Attention,
@@ -25,13 +24,15 @@ from collapipe_jax.learning.models.layers import (
     Params,
     bind,
     dropout,
+    filled_share,
     init_norm,
     init_stack,
     layer_keys,
     narrowed,
     run_stack,
+    shortened,
+    summed_cross_entropy,
 )
-from collapipe_jax.learning.models.padding import filled_share, shortened
 from collapipe_jax.learning.models.split_model import SplitModel
 
 

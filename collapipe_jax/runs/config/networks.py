@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from collapipe_jax.core.batch_axis import stack
 from collapipe_jax.core.errors import InputError, Known
-from collapipe_jax.core.trees import stack
 from collapipe_jax.edge.cost.problem import RoundProblem
 from collapipe_jax.edge.network.channel import Radio
 from collapipe_jax.edge.network.devices import Compute

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from collapipe_jax.core.errors import InputError, collect, require_positive
-from collapipe_jax.runs.config.budgets import LOCAL_STEPS, with_local_steps
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.files import call_function, read_config
 
@@ -277,3 +276,22 @@ def _with_columns(axis: Axis, configs: Sequence[Config]) -> Axis:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+BUDGETS = ("control.control_unit_budget_j", "control.device_budget_j")
+LOCAL_STEPS = "training.local_steps"
+
+
+def with_local_steps(config: Config, count: int) -> dict[str, Any]:
+    """Overrides that set the number of local steps, and the budgets in proportion.
+
+    Under fixed budgets nobody could pay for the computing of more steps.
+
+    Example:
+      >>> import collapipe_jax as cp
+      >>> with_local_steps(cp.read_config("paper"), 8)["control.device_budget_j"]
+      960.0
+    """
+    factor = count / config.training.local_steps
+    scaled = {key: factor * config.control[key.removeprefix("control.")] for key in BUDGETS}
+    return {LOCAL_STEPS: count, **scaled}

@@ -21,8 +21,7 @@ from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estima
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import horizon, only_runnable, separate_rows
 from collapipe_jax.runs.results.realisations import Line, Realisations
-from collapipe_jax.runs.studies.comparison import round_means
-from collapipe_jax.runs.studies.constraints import runnable
+from collapipe_jax.runs.studies.comparison import round_means, runnable
 
 STATISTICS = {"median": median_estimate, "mean": mean_estimate}
 NAMED_METRICS = ("latency_s", "compute_latency_s", "energy_j", "device_memory_bytes")

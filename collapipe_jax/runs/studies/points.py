@@ -4,19 +4,24 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+from jax import Array
 from rich.console import Console
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.edge.system import SystemParams
+from collapipe_jax.edge.control.queues import queues_before
+from collapipe_jax.edge.cost.decision import ClientDecision, Decision, participates
+from collapipe_jax.edge.environment import SystemRound
+from collapipe_jax.edge.system import EdgeSystem, SystemParams
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.sweeps import SEED, Axis, Sweep, read_sweep
 from collapipe_jax.runs.config.system import build_system_params
-from collapipe_jax.runs.results.experiment import Results
+from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import coordinates, sweep_settings
 from collapipe_jax.runs.results.shards import WHOLE, Shard
 from collapipe_jax.runs.studies.comparison import networks
 from collapipe_jax.runs.studies.montecarlo import run_policies
-from collapipe_jax.runs.studies.reducers import per_round
 
 
 class Comparisons(NamedTuple):
@@ -84,3 +89,114 @@ def missing_by_shard(results: Results, parts: Sequence[str], count: int) -> dict
     """Missing parts of the shards that lack some, by their number."""
     missing = {index: len(results.missing(Shard(index, count).of(parts))) for index in range(count)}
     return {index: number for index, number in missing.items() if number}
+
+
+def per_round(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
+    """Latency, energy, memory, losses and queues of every round."""
+    cost, decision = history.cost, history.decision
+    slowest = jnp.argmax(cost.cluster_latency_s, axis=1, keepdims=True)
+    parts_s = [jnp.take_along_axis(part, slowest, axis=1)[:, 0] for part in cost.parts]
+    if isinstance(decision, ClientDecision):
+        takes_part = decision.samples > 0
+        blocks = jnp.broadcast_to(decision.client_blocks[:, None, None], takes_part.shape)
+        micro_batches = jnp.ones(len(blocks))  # clients do not cut theirs
+    else:
+        blocks, takes_part = decision.segments, decision.segments > 0
+        micro_batches = _mean_over(jnp.any(takes_part, axis=2), decision.micro_batches)
+    loss = cost.loss_probability  # of clusters [T, N], or of clients [T, N, K]
+    counted = takes_part if loss.ndim == 3 else jnp.any(takes_part, axis=2)
+    counts = jnp.where(takes_part, 1.0, 0.0).ravel()
+    slots = system.mean_problem.workload.blocks + 1
+    held_bytes = cost.memory_bytes  # of devices, or of the control units that train in their place
+    if cost.control_unit_memory_bytes is not None:
+        held_bytes = cost.control_unit_memory_bytes[..., None]
+    memory_bytes = counts * held_bytes.ravel()
+    memory_bytes = jnp.bincount(blocks.ravel(), memory_bytes, length=slots)
+    return {
+        "latency_s": Variable("round", cost.latency_s),
+        "compute_latency_s": Variable("round", cost.compute_latency_s),
+        "parts_s": Variable("round part", jnp.stack(parts_s, axis=-1)),  # of the slowest cluster
+        "energy_j": Variable("round", jnp.sum(cost.energy_j, axis=(1, 2))),
+        "divergence": Variable("round", cost.divergence),
+        "device_memory_bytes": Variable("round", jnp.max(held_bytes, axis=(1, 2))),
+        # Means over clusters, or clients, that take part.
+        "loss_probability": Variable("round", _mean_over(counted, loss)),
+        "worst_energy_queue": Variable("round", jnp.max(history.queues.energy, axis=(1, 2))),
+        "divergence_queue": Variable("round", history.queues.divergence),
+        "active_devices": Variable("round", jnp.sum(takes_part, axis=(1, 2))),
+        "participation": Variable("round", participation(decision)),
+        "micro_batches": Variable("round", micro_batches),
+        "mean_energy_j": Variable("cluster node", jnp.mean(cost.energy_j, axis=0)),
+        # Devices and rounds by number of blocks, and their summed memory.
+        "blocks_held": Variable("blocks", jnp.bincount(blocks.ravel(), counts, length=slots)),
+        "memory_by_blocks": Variable("blocks", memory_bytes),
+        "absent_rounds": Variable("cluster", jnp.sum(cost.absent, axis=0)),
+        **{
+            f"violated.{name}": Variable("", jnp.sum(broken))
+            for name, broken in history.violations.items()
+        },
+    }
+
+
+def participation(decision: Decision | ClientDecision) -> Array:
+    """Share of clusters, or of clients, that take part in every round, ``[T]``."""
+    if isinstance(decision, ClientDecision):
+        return jnp.mean(decision.samples > 0, axis=(1, 2))
+    return jnp.mean(participates(decision.segments), axis=1)
+
+
+def _mean_over(counted: Array, values: Array) -> Array:
+    """Mean of some values of every round, ``[T, ...] -> [T]``; 0 of none."""
+    axes = tuple(range(1, values.ndim))
+    total = jnp.sum(jnp.where(counted, values, 0), axis=axes)
+    return total / jnp.maximum(jnp.sum(counted, axis=axes), 1)
+
+
+def _use(system: EdgeSystem, history: SystemRound) -> tuple[Array, Array]:
+    """Energy over budget ``[T, N, K + 1]`` and divergence over target ``[T]``."""
+    control = system.mean_problem.control
+    energy = history.cost.energy_j / control.energy_budget_j[None]
+    return energy, history.cost.divergence / control.divergence_target
+
+
+def time_means(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
+    """Time averages of latency and constraints, and final queues."""
+    cost, queues = history.cost, history.queues
+    energy, divergence = _use(system, history)
+    latency_s = jnp.mean(cost.latency_s)
+    # Cost that effective queues above the queues add to (P2).
+    lifted = jax.tree.map(jnp.subtract, history.effective_queues, queues_before(queues))
+    lifted_cost = jnp.sum(lifted.energy * energy, axis=(1, 2)) + lifted.divergence * divergence
+    return {
+        "mean_latency_s": Variable("", latency_s),
+        "latency_over_reference": Variable(
+            "", latency_s / system.mean_problem.control.reference_latency_s
+        ),
+        "energy_over_budget": Variable("cluster node", jnp.mean(energy, axis=0)),
+        "divergence_over_target": Variable("", jnp.mean(divergence)),
+        "final_energy_queue": Variable("cluster node", queues.energy[-1]),
+        "final_divergence_queue": Variable("", queues.divergence[-1]),
+        "mean_energy_queue": Variable("cluster node", jnp.mean(queues.energy, axis=0)),
+        "mean_divergence_queue": Variable("", jnp.mean(queues.divergence)),
+        # Half the squared steps of the queues, summed over nodes.
+        "energy_drift": Variable("", jnp.mean(jnp.sum((energy - 1.0) ** 2, axis=(1, 2))) / 2.0),
+        "divergence_drift": Variable("", jnp.mean((divergence - 1.0) ** 2) / 2.0),
+        "lifted_cost": Variable("", jnp.mean(lifted_cost)),
+        "absent_rounds": Variable("cluster", jnp.sum(cost.absent, axis=0)),
+    }
+
+
+def limit_use(system: EdgeSystem, history: SystemRound) -> dict[str, Variable]:
+    """Latency over reference, and use and queue of every limit: the budgets, then the target."""
+
+    def limits(energy: Array, divergence: Array) -> Array:
+        return jnp.concatenate([energy.reshape(len(energy), -1), divergence[:, None]], axis=1)
+
+    latency_s = history.cost.latency_s
+    return {
+        "latency": Variable("round", latency_s / system.mean_problem.control.reference_latency_s),
+        "use": Variable("round limit", limits(*_use(system, history))),
+        "queue": Variable("round limit", limits(*queues_before(history.queues))),
+        "effective_queue": Variable("round limit", limits(*history.effective_queues)),
+        "last_queue": Variable("limit", limits(*history.queues)[-1]),
+    }

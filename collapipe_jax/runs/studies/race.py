@@ -23,8 +23,8 @@ from collapipe_jax.runs.config.experiment import Experiment, at_rate, build_expe
 from collapipe_jax.runs.results.experiment import Results
 from collapipe_jax.runs.results.shards import WHOLE, Shard
 from collapipe_jax.runs.results.studies import Run, load_entry, save_race
-from collapipe_jax.runs.training.breakdown import BREAKDOWN
 from collapipe_jax.runs.training.network_ahead import round_latencies_s
+from collapipe_jax.runs.training.ongoing_run import BREAKDOWN
 from collapipe_jax.runs.training.shards import train_shard
 
 ROWS = {

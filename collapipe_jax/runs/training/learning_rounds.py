@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, Sharding
 
-from collapipe_jax.core.trees import pick, stack
+from collapipe_jax.core.batch_axis import pick, stack
 from collapipe_jax.learning.federated.learner import Learner, LearningReport
 from collapipe_jax.learning.federated.placement import (
     COPY,

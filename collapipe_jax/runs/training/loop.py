@@ -17,8 +17,8 @@ from jax.sharding import Sharding
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.core.errors import InputError, TrainingError
-from collapipe_jax.core.trees import pick
 from collapipe_jax.edge.environment import SystemRound
 from collapipe_jax.learning.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.learning.federated.learner import Learner
@@ -26,6 +26,7 @@ from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.training.device_shares import share_devices, workers
+from collapipe_jax.runs.training.history import count_tokens, log_speed
 from collapipe_jax.runs.training.learning_rounds import ROUNDS_PER_CALL, LearningRounds, Rounds
 from collapipe_jax.runs.training.network_ahead import NetworkAhead, NetworkRound, cpus
 from collapipe_jax.runs.training.ongoing_run import (
@@ -36,7 +37,6 @@ from collapipe_jax.runs.training.ongoing_run import (
     stage_mesh,
 )
 from collapipe_jax.runs.training.samples import learning_keys, round_batches
-from collapipe_jax.runs.training.tracking import count_tokens, log_speed
 
 _REMEDY = "Lower the learning rates or training.clip_norm, in another workdir"
 _CALL_S = 2.0  # longest call of several rounds, so that progress and interrupts are not late

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from collapipe_jax.core.batch_axis import pick, stack
 from collapipe_jax.core.compilation import WITHOUT_FUSION_EMITTERS, quick_jit
-from collapipe_jax.core.trees import pick, stack
 from collapipe_jax.edge.environment import (
     Environment,
     SystemRound,

@@ -34,10 +34,10 @@ from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.results.checkpoints import Checkpoints, RunRecord, load_run
 from collapipe_jax.runs.results.experiment import read_settings
 from collapipe_jax.runs.results.workdir import added_rounds, make_workdir, open_workdir
-from collapipe_jax.runs.training.breakdown import BREAKDOWN, broken_array, broken_number
 from collapipe_jax.runs.training.history import (
     History,
     Metrics,
+    TensorBoard,
     metrics_line,
     round_metrics,
     run_constants,
@@ -45,7 +45,6 @@ from collapipe_jax.runs.training.history import (
 )
 from collapipe_jax.runs.training.network_ahead import NetworkRound, initial_network
 from collapipe_jax.runs.training.samples import estimate_batches, run_key
-from collapipe_jax.runs.training.tracking import TensorBoard
 
 _METRICS = "metrics.jsonl"
 _EXTENDED = {
@@ -392,3 +391,26 @@ def estimate_bound(experiment: Experiment, params: Params, index: int) -> Metric
         model=experiment.objective.model,
     )
     return {name: np.asarray(value) for name, value in constants._asdict().items()}
+
+
+BREAKDOWN = "breakdown.json"
+"""File in the workdir of a run that broke down, with ``round`` and ``problem``."""
+
+
+def broken_number(report: LearningReport) -> str:
+    """Which number of a round is not finite; empty if none is.
+
+    A round without participants reports nan throughout, which is fine.
+    """
+    if np.isnan(report.erased_fraction):
+        return ""
+    wrong = [name for name in ("loss", "gradient_norm") if not np.isfinite(getattr(report, name))]
+    return " and ".join(wrong)
+
+
+def broken_array(state: Any) -> str:
+    """Path of the first array of a learning state with a number that is not finite, if any."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(hosts.fetch(leaf)).all():
+            return jax.tree_util.keystr(path, simple=True, separator="/")
+    return ""

@@ -9,8 +9,8 @@ from rich.console import Console
 from collapipe_jax.core.errors import TrainingError
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.results.shards import WHOLE, Shard
-from collapipe_jax.runs.training.breakdown import BREAKDOWN
 from collapipe_jax.runs.training.loop import train_together
+from collapipe_jax.runs.training.ongoing_run import BREAKDOWN
 
 
 def train_shard(

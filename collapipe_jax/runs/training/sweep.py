@@ -19,8 +19,8 @@ from collapipe_jax.runs.results.realisations import sweep_settings, swept_coordi
 from collapipe_jax.runs.results.shards import WHOLE, Shard
 from collapipe_jax.runs.results.store import Place
 from collapipe_jax.runs.results.workdir import read_summary
-from collapipe_jax.runs.training.breakdown import BREAKDOWN
 from collapipe_jax.runs.training.loop import train_together
+from collapipe_jax.runs.training.ongoing_run import BREAKDOWN
 
 EXPERIMENT = "train"
 _BY_NODE = ("energy_j", "energy_queue", "memory_bytes")

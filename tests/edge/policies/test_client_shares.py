@@ -12,11 +12,13 @@ from collapipe_jax.edge.cost.client_round import client_divergence, client_laten
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.policies.client_policies import (
     control_unit_fl,
+    equal_shares,
     hierarchical_fl,
+    min_max_shares,
+    reliable_shares,
     splitfed,
     vanilla_fl,
 )
-from collapipe_jax.edge.policies.client_shares import equal_shares, min_max_shares, reliable_shares
 
 POLICIES = [vanilla_fl, splitfed, control_unit_fl, hierarchical_fl]
 

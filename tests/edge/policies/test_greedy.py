@@ -11,9 +11,8 @@ from collapipe_jax.core.compilation import quick_jit
 from collapipe_jax.edge.cost.evaluate import evaluate
 from collapipe_jax.edge.cost.feasibility import can_run, usable_blocks, violations
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
-from collapipe_jax.edge.policies.greedy import greedy
+from collapipe_jax.edge.policies.greedy import greedy, relax_infeasible_budgets
 from collapipe_jax.edge.solver.allocate import NO_CLUSTER
-from collapipe_jax.edge.solver.budget_relaxation import relax_infeasible_budgets
 from collapipe_jax.edge.solver.candidates import starting_candidates
 from collapipe_jax.edge.solver.energy_caps import fix_capped_partition
 from collapipe_jax.edge.solver.smooth_objective import evaluate_allocation

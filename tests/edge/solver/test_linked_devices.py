@@ -7,7 +7,7 @@ import numpy as np
 from support.random_problems import random_problems, to_batch_last, with_unusable_links
 
 from collapipe_jax.edge.network.channel import LEAST_SNR_PER_W
-from collapipe_jax.edge.solver.linked_devices import (
+from collapipe_jax.edge.policies.dssra import (
     LEAST_USEFUL_SNR,
     has_useless_link,
     linked_devices,

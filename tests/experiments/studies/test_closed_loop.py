@@ -20,7 +20,7 @@ from collapipe_jax.edge.policies.registry import POLICIES, PolicyEntry, make_pol
 from collapipe_jax.runs.config.system import build_system_params
 from collapipe_jax.runs.results.experiment import Results
 from collapipe_jax.runs.results.realisations import load_realisations
-from collapipe_jax.runs.studies.constraints import (
+from collapipe_jax.runs.studies.comparison import (
     DIVERGENCE_LIMIT,
     network_groups,
 )

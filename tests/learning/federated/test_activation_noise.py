@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.learning.federated.activation_noise import with_noise
+from collapipe_jax.learning.federated.pipeline_learner import with_noise
 
 X = 3.0 * jax.random.normal(jax.random.key(1), (100, 5, 16)) + 1.0
 KEYS = jax.random.split(jax.random.key(2), len(X))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collapipe_jax.learning.federated.aggregation import participant_shares
+from collapipe_jax.learning.federated.aggregation import participant_shares, participation_of
 from collapipe_jax.learning.federated.learner import (
     Method,
     StepGradients,
@@ -19,7 +19,6 @@ from collapipe_jax.learning.federated.learner import (
     learn_round,
 )
 from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
-from collapipe_jax.learning.federated.participation import participation_of
 from collapipe_jax.learning.federated.privacy import (
     ClusterPrivacy,
     ExamplePrivacy,

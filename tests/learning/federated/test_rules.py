@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.learning.federated.aggregation import participant_shares
+from collapipe_jax.learning.federated.aggregation import participant_shares, participation_of
 from collapipe_jax.learning.federated.learner import (
     Method,
     StepGradients,
@@ -13,7 +13,6 @@ from collapipe_jax.learning.federated.learner import (
     learn_round,
 )
 from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
-from collapipe_jax.learning.federated.participation import participation_of
 from collapipe_jax.learning.federated.rules import Rules, bytes_held, numbers_sent, updated_average
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from collapipe_jax.learning.federated.prime_field import (
+from collapipe_jax.learning.federated.secure_sum import (
     GENERATOR,
     PRIME,
     inverse,
     power,
     product,
     random_numbers,
+    reconstruct,
+    share,
 )
-from collapipe_jax.learning.federated.secret_sharing import reconstruct, share
 
 SECRETS = jnp.array([[0, 1, 40_000], [PRIME - 1, 17, 5]], jnp.uint32)
 HOLDERS, KEY = 5, jax.random.key(3)

@@ -9,13 +9,13 @@ import numpy as np
 from scipy.stats import chisquare
 from support.leaves_close import assert_same
 
-from collapipe_jax.learning.federated.prime_field import power
-from collapipe_jax.learning.federated.secret_sharing import reconstruct
 from collapipe_jax.learning.federated.secure_sum import (
     Presence,
     advertise,
     draw_secrets,
     expand,
+    power,
+    reconstruct,
     run_clients,
     secure_sum,
     share_secrets,

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.learning.models.cross_entropy import cross_entropy
+from collapipe_jax.learning.models.layers import cross_entropy
 
 
 def written_out(scores, targets, smoothing):

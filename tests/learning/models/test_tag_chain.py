@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from collapipe_jax.learning.models.tag_chain import (
+from collapipe_jax.learning.models.bert import (
     allowed_transitions,
     chain_losses,
     likeliest_tags,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.runs.results.history import read_rounds, write_rounds
+from collapipe_jax.runs.results.checkpoints import read_rounds, write_rounds
 
 
 def rounds(start, end):

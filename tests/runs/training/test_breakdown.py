@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from collapipe_jax.learning.federated.learner import LearningReport
-from collapipe_jax.runs.training.breakdown import broken_array, broken_number
+from collapipe_jax.runs.training.ongoing_run import broken_array, broken_number
 
 
 def report(loss=1.0, erased_fraction=0.0, gradient_norm=1.0):

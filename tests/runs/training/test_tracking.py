@@ -10,8 +10,8 @@ from support import tiny_run
 
 from collapipe_jax.learning.models.transformer import TranslationBatch
 from collapipe_jax.runs.config.experiment import build_experiment
+from collapipe_jax.runs.training.history import TensorBoard, count_tokens, log_speed
 from collapipe_jax.runs.training.loop import train
-from collapipe_jax.runs.training.tracking import TensorBoard, count_tokens, log_speed
 
 
 def test_tokens_are_counted_without_padding():
