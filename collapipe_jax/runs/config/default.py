@@ -244,7 +244,7 @@ KEYS: dict[str, Any] = {
             False,
             "static_pipeline and titanic_pipelined take the allowed number with the least latency "
             "of the round in place of `micro_batches`",
-            why="off, as a pipeline without optimisation; on, rivals at their best",
+            why="off, as a pipeline without optimisation; on, at its best number",
         ),
         partitions=key(3, "partitions of the policy titanic", "> 0"),
         decides=key(
