@@ -64,6 +64,7 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     Raises:
       InputError: if the workload lacks the sizes of embedding and decoder.
     """
+    # Time of every client, and who never ends.
     links = client_links(problem, decision)
     exchange = _exchange(problem, decision)
     d2e_times = _d2e_times(problem, decision, links)
@@ -71,14 +72,17 @@ def evaluate_clients(problem: RoundProblem, decision: ClientDecision) -> RoundCo
     latency_s = functools.reduce(operator.add, times)
     broken = jnp.any(~jnp.isfinite(latency_s), axis=1)
     cluster_latency_s = jnp.where(broken, jnp.inf, jnp.max(latency_s, axis=1))
+    # What is lost on the way, and what that costs in convergence.
     hazard = _client_hazard(problem, decision, links)
     bounds = client_divergence(problem, decision)
     divergence = jnp.where(broken, jnp.inf, bounds.at(hazard).sum(axis=1))
+    # Energy of all nodes, and to receive where that is counted.
     energy_j = _node_energy_j(problem, decision, links) + exchange.sending_j
     if problem.compute.receive_power_w is not None:
         received_s = _received_s(problem, decision, links) + exchange.received_s
         energy_j = energy_j + drawn_j(problem.compute.receive_power_w, received_s)
     energy_j = jnp.where(broken[:, None], jnp.inf, energy_j)
+    # The objective (P2) of the whole round.
     round_s = jnp.max(cluster_latency_s)
     costs = unit_costs(problem)
     drift = jnp.sum(costs.energy_per_j * energy_j.T, axis=0) + costs.divergence * divergence

@@ -48,11 +48,13 @@ def round_terms(
 
     The quality of the links may be given where it is known already.
     """
+    # Links first, then time on air, then the flow of micro-batches over it.
     links = round_links(fixed, allocation) if links is None else links
     bit_time = link_bit_times(fixed, allocation, links, maximum)
     air = air_times(fixed, bit_time)
     flows = flow_times(fixed, air, maximum)
     parts = latency_parts(fixed, air, flows)
+    # Energy and losses of the same messages, at their unit costs.
     message_j = message_energy_j(fixed, allocation, air)
     received_j = received_energy_j(fixed, air)
     divergence = fixed.divergence.at(links.hazard)

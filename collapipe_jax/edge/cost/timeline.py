@@ -65,6 +65,7 @@ def alternating_events(
 
     def tick(free_s, time):
         does = jax.vmap(lambda k: tick_of(time, k, stages, micro_batches))(stage)
+        # A pass waits for its stage, and for the neighbour that sends to it.
         before_s = jnp.where(does.forward, jnp.roll(free_s, 1), jnp.roll(free_s, -1))
         is_first = does.forward & (stage == 0) | does.backward & (stage == stages - 1)
         start_s = jnp.maximum(free_s, jnp.where(is_first, 0.0, before_s))
@@ -76,6 +77,7 @@ def alternating_events(
 
     times = jnp.arange(ticks(stages, micro_batches))
     _, events = jax.lax.scan(tick, jnp.zeros_like(forward_s), times)
+    # Of all ticks those in which pass m of stage k runs; see `core/one_f_one_b.py`.
     number = jnp.arange(micro_batches)[:, None]
     at = stage[None] + 2 * number, 2 * stages - 1 - stage[None] + 2 * number
 

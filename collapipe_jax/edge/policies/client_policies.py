@@ -254,9 +254,11 @@ def min_max_shares(
         fits = jnp.sum(least_shares(middle)) <= 1.0
         return jnp.where(fits, low, middle), jnp.where(fits, middle, high)
 
+    # Outer bisection over the time of the round, from what all could do alone to equal shares.
     longest_s = slowest_s(equal)
     ends = slowest_s(most), longest_s
     share = least_shares(jax.lax.fori_loop(0, steps, narrow, ends)[1])
+    # Hand out what is left.
     total = jnp.sum(share)
     share = jnp.minimum(share / jnp.where(total > 0, total, 1.0), most)
     return jnp.where(jnp.isfinite(longest_s), share, equal)

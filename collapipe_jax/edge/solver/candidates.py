@@ -125,6 +125,7 @@ def mix(candidates: Candidates, choices: Array, cluster_weight: Array) -> Candid
         wide = jnp.broadcast_to(choices.reshape(shape), (*leaf.shape[:-2], *choices.shape[1:]))
         return jnp.take_along_axis(leaf, wide, axis=-2)
 
+    # The axis of clusters of every leaf, with candidates and realisations behind it.
     logs, weights = candidates.logs, candidates.weights
     return Candidates(
         segments=pick(candidates.segments, 0),

@@ -70,6 +70,7 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
     step_cost = fixed.local_steps * per_s
     wait_cost = step_cost * (fixed.micro_batches - 1.0)
 
+    # (11): every further micro-batch waits for the longest stage of its flow.
     def stage_slopes(longest, hop_s, link_s):
         hop_stage_s = d2d_stage_s(fixed, message_time_s(hop_s, fixed.hop_overhead_s))
         link_stage_s = message_time_s(link_s, fixed.d2e_overhead_s)
@@ -85,6 +86,7 @@ def time_slopes(fixed: FixedPartition, terms: RoundTerms, marginals: Marginals) 
         uplink=air.uplink_s * forward[nodes],
     )
     downlink_stage = air.downlink_s * backward[nodes]
+    # All that a second on air costs: in sequence, in the longest stage, and in energy.
     energy = jax.tree.map(jnp.multiply, marginals.sender_cost_per_j, terms.message_j)
     total = Messages(
         hop=air.hop_s * step_cost + energy.hop + stage.hop,

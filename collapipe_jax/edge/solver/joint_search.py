@@ -123,6 +123,7 @@ def propose_partitions(
     allocation = to_allocation(fixed, own.logs)
     coupling = coupling_at(fixed, allocation, evaluation)
 
+    # Every cluster by itself, at the interference of the incumbent.
     def search():
         found = search_clusters(problem, allocation, coupling)
         return varied(found, config.cluster_candidates)
@@ -133,6 +134,7 @@ def propose_partitions(
     found = search() if nearby is None else _either(nearby, look_nearby, search)
     found = cheapest(found, config.cluster_candidates)
     candidates = _with_own(found, own)
+    # Some gradient steps tell which of these candidates are good.
     wide_problem, wide_coupling = with_candidate_axis((problem, coupling))
     wide = fix(wide_problem, candidates.segments, candidates.micro_batches)
     start, steps = candidates.logs, config.cluster_steps
@@ -140,6 +142,7 @@ def propose_partitions(
     candidates = candidates._replace(logs=refined.logs, weights=refined.weights)
     are_own = _are_own(candidates)
     refined = refined._replace(objective=_own_once(refined.objective, are_own))
+    # The best combinations of one candidate a cluster, beside the incumbent.
     choices = _best_choices(wide, wide_coupling, refined, are_own, config.candidates - 1)
     weight = with_candidate_axis(own.weights.cluster)
     others = mix(candidates, choices, 0.5 * weight + 0.5 / weight.shape[0])

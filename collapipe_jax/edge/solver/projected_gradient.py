@@ -131,6 +131,7 @@ def _step(
     slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0.0), found.slope)
     metric = _metric(found.curvature, slope, logs, state.step, total)
     moved = _projected_step(logs, slope, metric, active, joint)
+    # Momentum starts anew after a step uphill, or one that overshot.
     uphill = total(_along(slope, moved, state.reached)) > 0
     back = _overshot(state, found, capped=weights.caps is not None)
     age = jnp.where(uphill | back, 0.0, state.age + 1.0)

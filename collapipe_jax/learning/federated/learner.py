@@ -303,12 +303,14 @@ def _local_steps(
         (copies, _), (decoder, _), (batch, step_key, number) = client, server, inputs
         found = gradients_of(copies, decoder, state.base, batch, step_key)
         found = found._replace(clients=spread(found.clients))
+        # Clients: the gradient with its corrections, each by its optimiser.
         descended = proximal_gradient(found.clients, copies, state.client, rules.proximal_weight)
         descended = corrected_gradient(descended, state.variates)
         client_step = partial(apply_gradient, optimizers.client)
         client = jax.vmap(client_step, in_axes=(0, 0, None, 0))(
             descended, client, number, participates
         )
+        # The server steps its decoder, on the gradient of all clusters.
         if found.decoder is not None:
             counts = anyone
             if privacy is not None:
@@ -317,6 +319,7 @@ def _local_steps(
             server = apply_gradient(optimizers.decoder, found.decoder, server, number, counts)
         if gradient_sum is not None:
             gradient_sum = jax.tree.map(jnp.add, gradient_sum, found.clients)
+        # Sums for the report.
         gradient = aggregate(found.clients, shares), found.decoder
         sums = (
             jnp.where(participates, found.loss_sum, 0.0).sum(),
@@ -326,6 +329,7 @@ def _local_steps(
         )
         return ((client, server), gradient_sum), sums
 
+    # All clients start from the global parameters.
     copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), state.client)
     copies = spread(copies)
     local = (copies, state.client_optimizer), (state.decoder, state.decoder_optimizer)
@@ -369,6 +373,7 @@ def server_step(
       key: of secure aggregation, or of noise.
     """
     shares, met, sent = clients.shares, clients.met, clients.sent
+    # The mean of the copies, in the clear or from masked updates.
     if rules.secure_aggregation is None:
         if rules.cluster_privacy is None:
             step = jax.tree.map(jnp.subtract, before, aggregate(copies, shares))
@@ -388,6 +393,7 @@ def server_step(
         if sent is not None:
             update = jax.tree.map(jnp.where, sent, update, aggregate(updates, shares))
         step = jax.tree.map(jnp.negative, update)
+    # Rows of rare tokens are averaged over their readers alone.
     for table, share in by_row.items():
         factors = row_factors(share, (shares > 0.0).sum(), rules.embedding_rate_factor)
         step = scale_rows(step, table, factors)

@@ -254,6 +254,7 @@ class PipelineLearner:
             losses, tokens = model.losses(decoder, encoded, batch, keys)
             return (example_weights * losses).sum(), (losses.sum(), tokens.sum())
 
+        # Forward into the slots of the stages, 1F1B inside, and back out of them.
         (slots, x), pull_back, rest = jax.vjp(fill, clients, has_aux=True)
         base_slots, mask, stages = rest
         inputs = x, mask, stages, data, self.execution.micro_batches, keys, base_slots

@@ -74,6 +74,7 @@ def shard(function: Any, shape: tuple[int, ...], in_specs: Any, out_specs: Any) 
         problem = f"has more stages than the mesh of {len(jax.devices())} devices has columns"
         raise InputError("mesh", shape, problem, "Fold the segments first (slots.fold_stages)")
 
+    # One stage of one cluster sees no axes of either.
     def pick(spec: PartitionSpec, tree: Any, cluster: Array) -> Any:
         if spec == EVERYWHERE:
             return tree

@@ -277,6 +277,7 @@ def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> tuple[float
     """
     parts_s = record.history["parts_s"][step.index, step.cluster]
     unit_s, unit = style.time_unit(float(parts_s.sum()))
+    # One bar a part of the latency, end to end.
     start_s = 0.0
     for look, part_s in zip(style.PART_LOOKS.values(), parts_s, strict=True):
         place = {"left": start_s / unit_s, "height": 1.0}
@@ -296,6 +297,7 @@ def _strip(axes: Axes, record: RunRecord, step: Step, label: str) -> tuple[float
         loc="left",
     )
     axes.grid(visible=False)
+    # The frame of the local step that the panels below show.
     begin = float(parts_s[:_BEFORE_STEPS].sum()) / unit_s
     end = begin + step.finish_s / unit_s
     frame = Rectangle((begin, -0.5), end - begin, 1.0, fill=False, linewidth=1.2, clip_on=False)

@@ -22,11 +22,13 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     panels = figure.subplots(2, 2, sharex="col", sharey="row")
     longest_s = max(float(record.history["simulated_time_s"][-1]) for record in records)
     unit_s, unit = style.time_unit(longest_s)
+    # Every run in all four panels.
     for look, record in zip(style.run_looks(records), records, strict=True):
         history = record.history
         for column, x in enumerate((history["round"], history["simulated_time_s"] / unit_s)):
             style.plot_known(panels[0, column], x, history["score"], look)
             _losses(panels[1, column], x, history, look)
+    # What a trivial answer scores.
     trivial = {float(record.constants["baseline_score"]) for record in records}
     for axes in panels[0]:
         for value in sorted(value for value in trivial if np.isfinite(value)):
@@ -34,6 +36,7 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     if not any(np.isfinite(record.history["score"]).any() for record in records):
         for axes in panels[0]:
             style.say_empty(axes, "no evaluation yet")
+    # Axes and legend.
     task = find_task(records[0].config["task"]["kind"])
     panels[0, 0].set_ylabel(task.score_label)
     panels[1, 0].set_ylabel("Loss [nats/prediction]")

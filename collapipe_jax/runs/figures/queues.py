@@ -46,6 +46,7 @@ def draw(records: Sequence[RunRecord]) -> Figure:
     panels = figure.subplots(rows, 2, sharex=True, squeeze=False)
     ratios = [energy_over_budget(record) for record in records]
     queues = [record.history["energy_queue"] for record in records]
+    # A row of energy a run.
     for row, label in enumerate(style.run_labels(records)):
         rounds = records[row].history["round"]
         _nodes(panels[row, 0], rounds, ratios[row], ratios[row][-1])
@@ -55,6 +56,7 @@ def draw(records: Sequence[RunRecord]) -> Figure:
         panels[row, 1].set_ylabel("Energy queue [–]")
     _scale(panels[:-1, 0], ratios, least=1.2)
     _scale(panels[:-1, 1], queues, least=0.1)
+    # The last row: divergence of all runs.
     _divergence(panels[-1], records)
     for axes in panels[:, 0]:
         axes.axhline(1.0, **style.RULE)
