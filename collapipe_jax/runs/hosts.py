@@ -10,6 +10,8 @@ JAX's own heartbeat ends all hosts where one dies, hangs, or leaves before the o
 import contextlib
 import ipaddress
 import os
+import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -38,6 +40,8 @@ def join(
 ) -> Iterator[None]:
     """Join several hosts for a block; to be entered before anything else of JAX.
 
+    An unforeseen error or an interrupt in the block ends this process, and so the others.
+
     Args:
       coordinator: ``ADDRESS:PORT`` of the first host, or "auto" where Slurm, Open MPI or a cloud
         TPU tell JAX all three.
@@ -48,7 +52,6 @@ def join(
         addresses if it is a name.
 
     Raises:
-      HostError: on an error in the block that this host alone may have; often another one has died.
       InputError: if something is missing, the hosts do not find each other, or have different
         numbers of devices.
     """
@@ -90,16 +93,24 @@ def join(
         raise InputError("--hosts", len(devices), problem, "Give all hosts as many")
     try:
         yield
-    except tuple(_ERRORS.values()):  # all hosts have it
+    except tuple(_ERRORS.values()):  # all hosts have it, and say goodbye to each other
         raise
+    # This host alone may have the others. It leaves without a goodbye, for which all would wait.
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr, flush=True)
+        os._exit(130)
     except Exception as error:
-        traceback.print_exc()
-        this = f"host {jax.process_index()} of {jax.process_count()}"
-        reason = shortened(f"{type(error).__name__}: {error}")
-        raise HostError(
-            f"{this} cannot go on ({reason}). If another host has died, JAX names it within "
-            f"{DEAD_AFTER_S} s. Start all hosts again with --resume."
-        ) from error
+        if not isinstance(error, jax.errors.JaxRuntimeError):
+            traceback.print_exc()
+        print(
+            f"error: host {jax.process_index()} of {jax.process_count()} cannot go on "
+            f"({shortened(f'{type(error).__name__}: {error}')}). If another host has died, JAX "
+            f"names it within {DEAD_AFTER_S} s. Start all hosts again with --resume.",
+            file=sys.stderr,
+            flush=True,
+        )
+        time.sleep(DEAD_AFTER_S + 5)  # then JAX has ended this process if another host has died
+        os._exit(1)
 
 
 def _is_in_digits(address: str) -> bool:
