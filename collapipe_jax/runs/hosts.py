@@ -30,7 +30,7 @@ _LEAVING_S = 60  # for the last host to end, once the first one has; the first m
 _CHUNK_BYTES = 1 << 16  # lengths are rounded up to these, so that few programs are compiled
 _BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"  # which JAX reads where none is given
 _ERRORS = {kind.__name__: kind for kind in (InputError, OSError, TrainingError, HostError)}
-"""Errors that all hosts have alike; any other one arrives as a ``HostError``."""
+"""Errors that all hosts have alike, by name."""
 _Value = TypeVar("_Value")
 
 
@@ -95,7 +95,7 @@ def join(
         yield
     except tuple(_ERRORS.values()):  # all hosts have it, and say goodbye to each other
         raise
-    # This host alone may have the others. It leaves without a goodbye, for which all would wait.
+    # This host alone may have any other. It leaves without a goodbye, which would wait for all.
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr, flush=True)
         os._exit(130)
@@ -150,8 +150,9 @@ def on_first(work: Callable[[], _Value], restore: Callable[[Any], _Value] | None
     """
     if jax.process_count() == 1:
         return work()
+    value: Any
     value, error = _attempt(work) if is_first() else (None, None)
-    message = {
+    message: Any = {
         "value": serialization.to_state_dict(value) if restore else value,
         "error": next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), None),
         "text": str(error),
@@ -163,7 +164,7 @@ def on_first(work: Callable[[], _Value], restore: Callable[[Any], _Value] | None
         return value
     message = serialization.msgpack_restore(received)
     if message["error"] is not None:
-        kind = _ERRORS[message["error"]]
+        kind: Any = _ERRORS[message["error"]]
         error = kind("", "", "", "") if kind is InputError else kind()
         error.args = (message["text"],)
         raise error

@@ -82,13 +82,14 @@ class NetworkAhead:
 
     def restore(self, rounds: Mapping[str, Mapping[str, Any]]) -> list[list[NetworkRound]]:
         """What :meth:`take` returned on another host, from its state dict of ``flax``."""
-        return [
+        restored: Any = [
             [serialization.from_state_dict(self._example, state) for state in own.values()]
             for own in rounds.values()
         ]
+        return restored
 
     @functools.cached_property
-    def _example(self) -> NetworkRound:
+    def _example(self) -> Any:
         """Structure of a round of the first run; several hosts have no other."""
         return self.lower().out_info
 
