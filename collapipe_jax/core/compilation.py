@@ -119,7 +119,7 @@ def _without_static_fields(static: tuple) -> bytes:
 @functools.cache
 def _source_digest() -> str:
     """Digest of this package's source: any change of it makes new programs."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(path.read_bytes())

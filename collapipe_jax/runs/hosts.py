@@ -1,37 +1,46 @@
 """Several hosts that run one program: the first decides, reads and writes, and tells the others.
 
 JAX runs the same program on every host, and all must launch the same computations in the same
-order. So the results of the first host's own work are broadcast here.
+order. So the results of the first host's own work are broadcast here, as the plain values and
+arrays of ``flax.serialization``: a message can neither name a function nor import a module.
+
+JAX's own heartbeat ends all hosts where one dies, hangs, or leaves before the others.
 """
 
 import contextlib
 import ipaddress
 import os
+import sys
+import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from flax import serialization
 from jax.experimental import multihost_utils
 
-from collapipe_jax.core.errors import HostError, InputError, TrainingError
-from collapipe_jax.runs import host_messages as messages
-from collapipe_jax.runs.heartbeat import watched
+from collapipe_jax.core.errors import HostError, InputError, TrainingError, shortened
 
+DEAD_AFTER_S = 15
+"""Time without a sign of life after which JAX takes a host for dead, and ends the others."""
+_LEAVING_S = 60  # for the last host to end, once the first one has; the first may still write
 _CHUNK_BYTES = 1 << 16  # lengths are rounded up to these, so that few programs are compiled
 _BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"  # which JAX reads where none is given
+_ERRORS = {kind.__name__: kind for kind in (InputError, OSError, TrainingError, HostError)}
+"""Errors that all hosts have alike, by name."""
 _Value = TypeVar("_Value")
 
 
+@contextlib.contextmanager
 def join(
     coordinator: str, count: int | None = None, index: int | None = None, bind: str | None = None
-) -> contextlib.AbstractContextManager[None]:
-    """Join several hosts; to be called before anything else of JAX.
+) -> Iterator[None]:
+    """Join several hosts for a block; to be entered before anything else of JAX.
 
-    The block that is entered with the result is what they do together: a host that dies in it ends
-    the others.
+    An unforeseen error or an interrupt in the block ends this process, and so the others.
 
     Args:
       coordinator: ``ADDRESS:PORT`` of the first host, or "auto" where Slurm, Open MPI or a cloud
@@ -69,7 +78,12 @@ def join(
         if index == 0:
             remedy += "; where that is none of this machine's own, give --bind=0.0.0.0:PORT"
     try:
-        jax.distributed.initialize(**where, coordinator_bind_address=bind)
+        jax.distributed.initialize(
+            **where,
+            coordinator_bind_address=bind,
+            heartbeat_timeout_seconds=DEAD_AFTER_S,
+            shutdown_timeout_seconds=_LEAVING_S,
+        )
     except (RuntimeError, ValueError) as error:
         problem = f"the hosts did not find each other ({error})"
         raise InputError("--coordinator", coordinator, problem, remedy) from error
@@ -77,7 +91,26 @@ def join(
     if len(set(devices.values())) > 1:
         problem = f"they have {sorted(devices.values())} devices"
         raise InputError("--hosts", len(devices), problem, "Give all hosts as many")
-    return watched(jax.process_index(), jax.process_count())
+    try:
+        yield
+    except tuple(_ERRORS.values()):  # all hosts have it, and say goodbye to each other
+        raise
+    # This host alone may have any other. It leaves without a goodbye, which would wait for all.
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr, flush=True)
+        os._exit(130)
+    except Exception as error:
+        if not isinstance(error, jax.errors.JaxRuntimeError):
+            traceback.print_exc()
+        print(
+            f"error: host {jax.process_index()} of {jax.process_count()} cannot go on "
+            f"({shortened(f'{type(error).__name__}: {error}')}). If another host has died, JAX "
+            f"names it within {DEAD_AFTER_S} s. Start all hosts again with --resume.",
+            file=sys.stderr,
+            flush=True,
+        )
+        time.sleep(DEAD_AFTER_S + 5)  # then JAX has ended this process if another host has died
+        os._exit(1)
 
 
 def _is_in_digits(address: str) -> bool:
@@ -94,22 +127,6 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def from_first(value: _Value) -> _Value:
-    """The value of the first host, on every host; those of the others are not read.
-
-    It arrives as :mod:`.messages` has it, arrays of JAX as those of NumPy.
-    """
-    if jax.process_count() == 1:
-        return value
-    data = np.frombuffer(messages.encode(jax.device_get(value) if is_first() else None), np.uint8)
-    length = int(multihost_utils.broadcast_one_to_all(np.int32(data.size)))
-    padded = np.zeros(-(-length // _CHUNK_BYTES) * _CHUNK_BYTES, np.uint8)
-    if is_first():
-        padded[:length] = data
-    received = np.asarray(multihost_utils.broadcast_one_to_all(padded))
-    return messages.decode(received[:length].tobytes())
-
-
 def fetch(tree: Any) -> Any:
     """All arrays of a tree as those of NumPy, also where other hosts hold parts of them.
 
@@ -124,17 +141,44 @@ def fetch(tree: Any) -> Any:
     return jax.tree.map(whole, tree)
 
 
-def on_first(work: Callable[[], _Value]) -> _Value:
-    """Work on the first host alone; its result or its error reaches all."""
+def on_first(work: Callable[[], _Value], restore: Callable[[Any], _Value] | None = None) -> _Value:
+    """Work on the first host alone; its result or its error reaches all.
+
+    Args:
+      work: returns plain values and arrays, in lists and dicts with names.
+      restore: makes any other result of its ``flax.serialization.to_state_dict``.
+    """
     if jax.process_count() == 1:
         return work()
     value: Any
     value, error = _attempt(work) if is_first() else (None, None)
-    told: Any = None if error is None else messages.describe_error(error)
-    value, told = from_first((value, told))
-    if told is not None:
-        raise error or messages.make_error(*told)
-    return value
+    message: Any = {
+        "value": serialization.to_state_dict(value) if restore else value,
+        "error": next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), None),
+        "text": str(error),
+    }
+    received = _from_first(serialization.msgpack_serialize(message))
+    if error is not None:
+        raise error
+    if is_first():
+        return value
+    message = serialization.msgpack_restore(received)
+    if message["error"] is not None:
+        kind: Any = _ERRORS[message["error"]]
+        error = kind("", "", "", "") if kind is InputError else kind()
+        error.args = (message["text"],)
+        raise error
+    return restore(message["value"]) if restore else message["value"]
+
+
+def _from_first(message: bytes) -> bytes:
+    """The message of the first host, on every host."""
+    data = np.frombuffer(message, np.uint8)
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(data.size)))
+    padded = np.zeros(-(-length // _CHUNK_BYTES) * _CHUNK_BYTES, np.uint8)
+    if is_first():
+        padded[:length] = data
+    return np.asarray(multihost_utils.broadcast_one_to_all(padded))[:length].tobytes()
 
 
 def on_every(work: Callable[[], _Value]) -> _Value:

@@ -3,13 +3,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import struct
+from support import ROOT
 
+from collapipe_jax.core import compilation
 from collapipe_jax.core.compilation import compile_together, cores
 
 # A step whose scratch memory is 64 MiB, more than the library ever keeps by itself; minor page
@@ -112,6 +115,13 @@ def test_a_damaged_program_is_built_anew(cache):
         assert double_of(traces, pair).pair.first.tolist() == [2.0, 2.0, 2.0]
         assert len(kept.read_bytes()) == len(whole)
     assert len(traces) == 5
+
+
+def test_a_change_anywhere_in_the_package_makes_new_programs(monkeypatch):
+    read: list[Path] = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or b"")
+    compilation._source_digest.__wrapped__()
+    assert set(read) == set((ROOT / "collapipe_jax").rglob("*.py"))
 
 
 def test_a_kept_program_returns_no_static_fields(cache):

@@ -204,7 +204,8 @@ class _Part:
         limit, stops = 1, stop.is_set()
         while not stops and any(counts := [min(run.until_due(), limit) for run in self.runs]):
             started_s = time.monotonic()
-            rounds = hosts.on_first(functools.partial(self._ahead.take, counts))
+            take = functools.partial(self._ahead.take, counts)
+            rounds = hosts.on_first(take, self._ahead.restore)
             inputs = self._inputs(rounds)
             reports = self._learning.advance(inputs)
             seconds, stops = time.monotonic() - started_s, stop.is_set()

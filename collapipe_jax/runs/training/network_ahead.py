@@ -3,12 +3,13 @@
 import functools
 import itertools
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import serialization
 from jax import Array
 
 from collapipe_jax.core.batch_axis import pick, stack
@@ -78,6 +79,19 @@ class NetworkAhead:
             [ahead.popleft() for _ in range(count)]
             for ahead, count in zip(self._ahead, counts, strict=True)
         ]
+
+    def restore(self, rounds: Mapping[str, Mapping[str, Any]]) -> list[list[NetworkRound]]:
+        """What :meth:`take` returned on another host, from its state dict of ``flax``."""
+        restored: Any = [
+            [serialization.from_state_dict(self._example, state) for state in own.values()]
+            for own in rounds.values()
+        ]
+        return restored
+
+    @functools.cached_property
+    def _example(self) -> Any:
+        """Structure of a round of the first run; several hosts have no other."""
+        return self.lower().out_info
 
     def _systems(self, places: Sequence[int]) -> EdgeSystem:
         """The systems of runs of one program, leaves ``[R, ...]``."""

@@ -148,14 +148,14 @@ class OngoingRun:
         self.experiment, self.rounds = experiment, int(experiment.config["training"]["rounds"])
         with contextlib.ExitStack() as opened:
 
-            def take() -> tuple[str, int]:
+            def take() -> list[Any]:
                 folder = make_workdir(workdir)
                 opened.enter_context(alone(folder))
                 remove_partials(folder)
                 more = added_rounds(read_settings(folder), experiment.config)
                 if more and resume:
                     _check_added(experiment)
-                return str(open_workdir(folder, experiment.config, resume)), more
+                return [str(open_workdir(folder, experiment.config, resume)), more]
 
             # The other hosts may not look before the first has taken the folder.
             folder, more = hosts.on_first(take)

@@ -8,6 +8,7 @@ import threading
 import jax
 import numpy as np
 import pytest
+from flax import serialization
 from rich.console import Console
 from support import tiny_run
 from support.compilations import compiles
@@ -143,6 +144,17 @@ def test_a_state_is_not_kept_twice(experiments):
     ((one,),) = NetworkAhead([experiment], [initial_network(experiment)], [0]).take([1])
     learning.advance([round_inputs(experiment, experiment.learner, 0, [one[1]])])
     assert all(leaf.is_deleted() for leaf in held)
+
+
+def test_rounds_reach_another_host_whole(experiments):
+    network = NetworkAhead([experiments[0]], [initial_network(experiments[0])], [0])
+    rounds = network.take([2])
+    message = serialization.msgpack_serialize(serialization.to_state_dict(rounds))
+    received = network.restore(serialization.msgpack_restore(message))
+    assert jax.tree.structure(received) == jax.tree.structure(rounds)
+    for one, other in zip(jax.tree.leaves(received), jax.tree.leaves(rounds), strict=True):
+        assert one.dtype == other.dtype
+        assert one.tobytes() == other.tobytes()
 
 
 @pytest.mark.slow
