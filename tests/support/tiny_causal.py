@@ -10,7 +10,7 @@ import numpy as np
 from collapipe_jax.learning.models.causal_lm import NOTHING
 from support import GOLDEN
 
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2"}
+CLASSES = {"llama": "Llama", "llama3": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 FOLDERS = {name: GOLDEN / f"{name}_tiny" for name in CLASSES}
 SIZES = {
     "vocab_size": 40,
@@ -31,7 +31,18 @@ OWN = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
         "rms_norm_eps": 1e-5,
     },
+    "llama3": {
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 300.0,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    },
     "qwen2": {"tie_word_embeddings": True},
+    "qwen3": {"head_dim": 6, "tie_word_embeddings": True},
 }
 PROMPTS = ([1, 5, 30, 0, 17, 9, 39], [1, 12], [1, 7, 7, 8])
 ROOM = 10  # tokens that are generated
@@ -77,7 +88,7 @@ def theirs(peers, model):
 
 
 def write_golden():
-    """Draw both models, and note what `transformers` computes."""
+    """Draw all models, and note what `transformers` computes."""
     import torch
     import transformers
 

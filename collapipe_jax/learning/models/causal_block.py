@@ -1,4 +1,4 @@
-"""The block of decoder-only language models, as in Llama and Qwen2.
+"""The block of decoder-only language models, as in Llama, Qwen2 and Qwen3.
 
 Pre-norm by root mean square (Zhang and Sennrich 1910.07467), rotary positions (Su et al.
 2104.09864), grouped queries (Ainslie et al. 2305.13245) and a gated feed-forward layer (Shazeer
@@ -19,15 +19,31 @@ from collapipe_jax.learning.models.layers import ACTIVATIONS, Linear, attend, dr
 class RMSNorm(nnx.RMSNorm):
     """Division by the root mean square, in 32 bits at least; the result as wide as the input."""
 
-    def __init__(self, config: CausalConfig, *, rngs: nnx.Rngs):
-        super().__init__(config.width, epsilon=config.norm_epsilon, rngs=rngs)
+    def __init__(self, config: CausalConfig, size: int = 0, *, rngs: nnx.Rngs):
+        super().__init__(size or config.width, epsilon=config.norm_epsilon, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
-        """Map ``[..., h]`` to ``[..., h]``."""
+        """Map ``[..., h]`` to ``[..., h]``, or numbers of another ``size``."""
         return super().__call__(x).astype(x.dtype)
 
 
-def rotate(x: Array, positions: Array, base: int) -> Array:
+def rotation_rates(config: CausalConfig) -> np.ndarray:
+    """Angle per position of every pair of a head's numbers, ``[d / 2]``.
+
+    ``base^(-2 i / d)`` for pair i, slower where ``rotary_scaling`` says so (Llama 3.1,
+    arXiv:2407.21783; the formula is of ``transformers``).
+    """
+    half = config.head_size // 2
+    rate = float(config.rotary_base) ** (-np.arange(half) / half)
+    if (scaling := config.rotary_scaling) is not None:
+        turns = scaling.original_positions * rate / (2.0 * np.pi)
+        low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+        kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+        rate = kept * rate + (1.0 - kept) * rate / scaling.factor
+    return rate.astype(np.float32)
+
+
+def rotate(x: Array, positions: Array, rate: np.ndarray) -> Array:
     """Turn the pairs ``(i, i + d / 2)`` of every head by an angle that grows with the position.
 
     Products of queries and keys then depend on the distance between their positions alone.
@@ -35,10 +51,9 @@ def rotate(x: Array, positions: Array, base: int) -> Array:
     Args:
       x: ``[B, S, heads, d]``.
       positions: of the tokens, ``[B, S]`` or ``[1, S]``.
-      base: the angle of pair i is ``position * base^(-2 i / d)``.
+      rate: angle of every pair per position, ``[d / 2]``.
     """
     half = x.shape[-1] // 2
-    rate = np.asarray(float(base) ** (-np.arange(half) / half), np.float32)
     angle = positions[:, :, None, None] * rate[None, None, None]
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     first, second = x[..., :half], x[..., half:]
@@ -56,12 +71,18 @@ class GroupedAttention(nnx.Module):
             for outputs in (config.heads_width, shared, shared)
         )
         self.out = Linear(config.heads_width, config.width, config, bias=False, rngs=rngs)
+        if config.query_key_norm:
+            self.query_norm, self.key_norm = (
+                RMSNorm(config, config.head_size, rngs=rngs) for _ in range(2)
+            )
 
     def project(self, x: Array, positions: Array) -> tuple[Array, Array]:
         """Keys and values ``[B, S, g, d]`` of ``x [B, S, h]``, g heads of them."""
         heads = self.config.key_value_heads
         key, value = split_heads(self.key(x), heads), split_heads(self.value(x), heads)
-        return rotate(key, positions, self.config.rotary_base), value
+        if self.config.query_key_norm:
+            key = self.key_norm(key)
+        return rotate(key, positions, rotation_rates(self.config)), value
 
     def __call__(
         self,
@@ -75,7 +96,10 @@ class GroupedAttention(nnx.Module):
     ) -> Array:
         """Attend from ``x [B, Q, h]`` to keys and values where ``allowed [B | 1, Q, S]``."""
         config, (batch, length, _) = self.config, x.shape
-        query = rotate(split_heads(self.query(x), config.heads), positions, config.rotary_base)
+        query = split_heads(self.query(x), config.heads)
+        if config.query_key_norm:
+            query = self.query_norm(query)
+        query = rotate(query, positions, rotation_rates(config))
         # The r heads of a group are r times as many queries of one head: [B, r Q, g, d].
         query = query.reshape(batch, length, config.key_value_heads, -1, config.head_size)
         query = jnp.moveaxis(query, 3, 1)

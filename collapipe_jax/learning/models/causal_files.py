@@ -1,7 +1,7 @@
-"""Llama and Qwen2 in the layout of Hugging Face: ``config.json`` and ``model.safetensors``.
+"""Llama, Qwen2 and Qwen3 in the layout of Hugging Face: ``config.json`` and safetensors.
 
-Layouts: https://huggingface.co/docs/transformers/model_doc/llama and .../qwen2. PyTorch keeps the
-weights of a linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
+Layouts: https://huggingface.co/docs/transformers/model_doc/llama, .../qwen2 and .../qwen3. PyTorch
+keeps the weights of a linear map as ``[outputs, inputs]``, we as ``[inputs, outputs]``.
 """
 
 import os
@@ -14,7 +14,7 @@ import numpy as np
 
 from collapipe_jax.core.errors import InputError, under_keys
 from collapipe_jax.learning.models.causal_lm import CausalLM
-from collapipe_jax.learning.models.config import CausalConfig
+from collapipe_jax.learning.models.config import CausalConfig, RotaryScaling
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.tensor_files import (
     CONFIG,
@@ -42,18 +42,29 @@ _SIZES: dict[str, tuple[str, Any]] = {
 }
 _KEY_VALUE_HEADS, _HEAD_SIZE, _ROTARY_BASE = "num_key_value_heads", "head_dim", "rope_theta"
 _ROTARY = "rope_parameters"  # of versions from 5 on
+_ROTARY_BEFORE = "rope_scaling"  # of versions before
+# Keys of the scaling of Llama 3 there, by our field.
+_SCALING = {
+    "factor": "factor",
+    "low_frequency_factor": "low_freq_factor",
+    "high_frequency_factor": "high_freq_factor",
+    "original_positions": "original_max_position_embeddings",
+}
 
-_MODEL_TYPES = {False: "llama", True: "qwen2"}
-"""By whether queries, keys and values have biases."""
-_CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+# By whether queries, keys and values have biases, and queries and keys norms.
+_MODEL_TYPES = {(False, False): "llama", (True, False): "qwen2", (False, True): "qwen3"}
+_CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
 
 # What keys must hold for the blocks to be ours; the first value stands for an absent key.
 _REQUIRED: dict[str, tuple[object, ...]] = {
-    "model_type": ("llama", "qwen2"),
+    "model_type": tuple(_CLASSES),
     "hidden_act": ("silu",),
     "attention_bias": (False,),
     "mlp_bias": (False,),
-    "rope_scaling": (None,),
     "use_sliding_window": (False,),
     "quantization_config": (None,),
 }
@@ -67,6 +78,8 @@ _TENSORS = {
     "encoder/attention/key": "model.layers.{}.self_attn.k_proj",
     "encoder/attention/value": "model.layers.{}.self_attn.v_proj",
     "encoder/attention/out": "model.layers.{}.self_attn.o_proj",
+    "encoder/attention/query_norm": "model.layers.{}.self_attn.q_norm",
+    "encoder/attention/key_norm": "model.layers.{}.self_attn.k_norm",
     "encoder/feed_forward_norm": "model.layers.{}.post_attention_layernorm",
     "encoder/feed_forward/gate": "model.layers.{}.mlp.gate_proj",
     "encoder/feed_forward/inner": "model.layers.{}.mlp.up_proj",
@@ -79,8 +92,8 @@ _TENSORS = {
 def load_causal_lm(directory: str | Path) -> tuple[CausalConfig, Params, dict[str, Any]]:
     """Sizes and parameters of a checkpoint, to start from or to use.
 
-    Reads checkpoints of ``LlamaForCausalLM`` and ``Qwen2ForCausalLM``, whole or in shards. 16-bit
-    numbers become float32. Of tied tables each part of the model gets a copy.
+    Reads checkpoints of ``LlamaForCausalLM``, ``Qwen2ForCausalLM`` and ``Qwen3ForCausalLM``, whole
+    or in shards. 16-bit numbers become float32. Of tied tables each part of the model gets a copy.
 
     Args:
       directory: holds ``config.json``, and ``model.safetensors`` or its shards with
@@ -92,8 +105,8 @@ def load_causal_lm(directory: str | Path) -> tuple[CausalConfig, Params, dict[st
 
     Raises:
       InputError: on a missing or unreadable file, an unsupported key of ``config.json``, as of
-        scaled rotary positions, or tensors that are missing, unknown, given twice, not finite, or
-        of another shape or type.
+        rotary positions scaled in another way than in Llama 3, or tensors that are missing,
+        unknown, given twice, not finite, or of another shape or type.
     """
     directory = Path(directory)
     config, document = _read_config(directory / CONFIG)
@@ -152,7 +165,7 @@ def _read_config(path: Path) -> tuple[CausalConfig, dict[str, Any]]:
 
     Keys that change the output are read, or refused where they are not supported.
     """
-    document = read_json(path, "Name the directory of a Llama or Qwen2 checkpoint")
+    document = read_json(path, "Name the directory of a Llama or Qwen checkpoint")
     refuse_unsupported(path, document, _REQUIRED)
     sizes: dict[str, Any] = {o: document.get(key, absent) for o, (key, absent) in _SIZES.items()}
     names = {ours: theirs for ours, (theirs, _) in _SIZES.items()}
@@ -163,21 +176,33 @@ def _read_config(path: Path) -> tuple[CausalConfig, dict[str, Any]]:
     if not sizes["head_size"]:
         known = isinstance(width, int) and isinstance(sizes["heads"], int)
         sizes["head_size"] = width // max(sizes["heads"], 1) if known else None
-    base = _rotary_base(path, document)
+    rotary = _rotary(path, document)
+    base = rotary.get(_ROTARY_BASE, document.get(_ROTARY_BASE, 10_000))
     whole = isinstance(base, float) and base.is_integer()
     sizes["rotary_base"] = int(base) if whole else base
+    kind = next(kind for kind, name in _MODEL_TYPES.items() if name == document["model_type"])
+    names |= {ours: f"{_ROTARY}.{theirs}" for ours, theirs in _SCALING.items()}
     with under_keys({f"model.{ours}": f"{path}: {theirs}" for ours, theirs in names.items()}):
-        config = CausalConfig(**sizes, query_bias=document.get("model_type") == _MODEL_TYPES[True])
+        if _kind(rotary) == "llama3":
+            scaling: dict[str, Any] = {ours: rotary.get(key) for ours, key in _SCALING.items()}
+            sizes["rotary_scaling"] = RotaryScaling(**scaling)
+        config = CausalConfig(**sizes, query_bias=kind[0], query_key_norm=kind[1])
     return config, document
 
 
-def _rotary_base(path: Path, document: Mapping[str, Any]) -> Any:
-    """Base of the rotary positions; an ``InputError`` where they are scaled."""
-    rotary = document.get(_ROTARY) or {}
-    if not isinstance(rotary, dict) or rotary.get("rope_type", "default") != "default":
-        problem, remedy = "is not supported", "Take a checkpoint without scaled rotary positions"
-        raise InputError(f"{path}: {_ROTARY}", rotary, problem, remedy)
-    return rotary.get(_ROTARY_BASE, document.get(_ROTARY_BASE, 10_000))
+def _rotary(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says of rotary positions; an ``InputError`` where they are scaled otherwise."""
+    key = _ROTARY if document.get(_ROTARY) else _ROTARY_BEFORE
+    rotary = document.get(key) or {}
+    if not isinstance(rotary, dict) or _kind(rotary) not in ("default", "llama3"):
+        problem = "this scaling of rotary positions is not supported"
+        raise InputError(f"{path}: {key}", rotary, problem, "Take a checkpoint without, or Llama 3")
+    return rotary
+
+
+def _kind(rotary: Mapping[str, Any]) -> Any:
+    """Kind of the scaling, under its newer or its older key."""
+    return rotary.get("rope_type", rotary.get("type", "default"))
 
 
 def _config_document(config: CausalConfig) -> dict[str, Any]:
@@ -188,8 +213,13 @@ def _config_document(config: CausalConfig) -> dict[str, Any]:
     if config.initial_deviation == 0.0:
         remedy = "Give the deviation of fresh weights, 0.02 in Llama"
         raise InputError("model.initial_deviation", 0.0, problem, remedy)
-    model_type = _MODEL_TYPES[config.query_bias]
-    base = float(config.rotary_base)
+    if (kind := (config.query_bias, config.query_key_norm)) not in _MODEL_TYPES:
+        raise InputError("model.query_bias", True, problem, "Qwen3, which norms queries, has none")
+    model_type, base = _MODEL_TYPES[kind], float(config.rotary_base)
+    rotary: dict[str, Any] = {"rope_type": "default", _ROTARY_BASE: base}
+    if config.rotary_scaling is not None:
+        rotary |= {"rope_type": "llama3"}
+        rotary |= {key: getattr(config.rotary_scaling, ours) for ours, key in _SCALING.items()}
     return {
         "architectures": [_CLASSES[model_type]],
         "model_type": model_type,
@@ -199,6 +229,8 @@ def _config_document(config: CausalConfig) -> dict[str, Any]:
         "attention_dropout": config.attention_rate,
         _KEY_VALUE_HEADS: config.key_value_heads,
         _HEAD_SIZE: config.head_size,
-        _ROTARY_BASE: base,  # of versions before 5
-        _ROTARY: {"rope_type": "default", _ROTARY_BASE: base},
+        # Versions before 5 read these two, later ones the third.
+        _ROTARY_BASE: base,
+        **({_ROTARY_BEFORE: rotary} if config.rotary_scaling is not None else {}),
+        _ROTARY: rotary,
     }

@@ -206,8 +206,36 @@ class BertConfig(EncoderConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RotaryScaling:
+    """Slower rotations, with which Llama 3 reads longer texts than it was first trained on.
+
+    Pairs that turn more than ``high_frequency_factor`` times over the former length keep their
+    rate. Those that turn less than ``low_frequency_factor`` times turn ``factor`` times as slowly.
+    Rates between them are mixed.
+
+    Raises:
+      InputError: on a factor below 1, or frequencies in another order.
+    """
+
+    factor: float
+    low_frequency_factor: float
+    high_frequency_factor: float
+    original_positions: int  # the former length
+
+    def __post_init__(self) -> None:
+        for name in ("factor", "low_frequency_factor", "original_positions"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 1.0 <= value <= LARGEST):
+                _reject(name, value, "is no number from 1 on", "Take it from the published model")
+        if not self.low_frequency_factor < self.high_frequency_factor <= LARGEST:
+            problem = f"is not above the low one, {self.low_frequency_factor}"
+            remedy = "Take both from the published model"
+            _reject("high_frequency_factor", self.high_frequency_factor, problem, remedy)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CausalConfig(EncoderConfig):
-    """Sizes of a decoder-only language model: Llama (Touvron et al. 2302.13971) or Qwen2.
+    """Sizes of a decoder-only language model: Llama (Touvron et al. 2302.13971), Qwen2 or Qwen3.
 
     Raises:
       InputError: as ``EncoderConfig``, and on heads of keys and values that do not divide the
@@ -223,8 +251,10 @@ class CausalConfig(EncoderConfig):
     key_value_heads: int
     head_size: int  # ``d``, numbers of a head; even
     query_bias: bool = False  # whether queries, keys and values have biases, as in Qwen2
+    query_key_norm: bool = False  # whether each head's queries and keys are normed, as in Qwen3
     # Rotary positions turn pair i of a head's d / 2 pairs by ``position * base^(-2 i / d)``
     rotary_base: int = 10_000
+    rotary_scaling: RotaryScaling | None = None  # as in Llama 3.1 and later
     activation: str = "silu"
 
     def __post_init__(self) -> None:

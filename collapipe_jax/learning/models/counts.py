@@ -133,12 +133,13 @@ def dropout_bytes(
 def causal_block_parameters(sizes: CausalConfig) -> int:
     """Parameters of a decoder-only block: attention, gated feed-forward, the scales of two norms.
 
-    With g of a heads for keys and values: ``2 h d (a + g) + 3 h d_ff + 2 h``, and
-    ``d (a + 2 g)`` biases where it has some.
+    With g of a heads for keys and values: ``2 h d (a + g) + 3 h d_ff + 2 h``, and where it has
+    them ``d (a + 2 g)`` biases, and ``2 d`` scales of the norms of queries and keys.
     """
     maps = linear_maps(sizes)
     biased = ("query", "key", "value") if sizes.query_bias else ()
-    return _weights(sizes) + sum(maps[name][1] for name in biased) + 2 * sizes.width
+    scales = 2 * sizes.width + (2 * sizes.head_size if sizes.query_key_norm else 0)
+    return _weights(sizes) + sum(maps[name][1] for name in biased) + scales
 
 
 def causal_block_flops(sizes: CausalConfig, sequence: int) -> float:

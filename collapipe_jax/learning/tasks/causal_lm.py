@@ -32,7 +32,7 @@ from collapipe_jax.learning.tasks.task import (
 from collapipe_jax.learning.tasks.translation import SYNTHETIC, length_labels
 
 _OF_FILES = ("train", "validation", "test", "samples", "validation_samples", "text_column")
-_OWN_SIZES = ("key_value_heads", "head_size", "query_bias")
+_OWN_SIZES = ("key_value_heads", "head_size", "query_bias", "query_key_norm")
 
 
 class CausalData(NamedTuple):
@@ -222,6 +222,7 @@ def make_sizes(config: Config) -> CausalConfig:
             key_value_heads=model["key_value_heads"] or model["heads"],
             head_size=model["head_size"] or model["width"] // model["heads"],
             query_bias=model["query_bias"],
+            query_key_norm=model["query_key_norm"],
         )
 
 

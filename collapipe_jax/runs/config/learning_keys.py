@@ -38,6 +38,7 @@ LEARNING_KEYS: dict[str, Any] = {
         ),
         head_size=key(0, "numbers of a head of causal_lm; 0 takes `width` / `heads`", symbol="d"),
         query_bias=key(False, "biases of queries, keys and values of causal_lm, as in Qwen2"),
+        query_key_norm=key(False, "norms of queries and keys of causal_lm, as in Qwen3"),
         feed_forward_width=key(512, "inner size of a feed-forward layer", "> 0", why="4 x width"),
         encoder_blocks=key(6, "encoder blocks", _BLOCKS, symbol="L"),
         decoder_blocks=key(2, "decoder blocks of translation", _BLOCKS, why="few lose little"),

@@ -97,10 +97,11 @@ def test_a_block_equals_the_textbook(params, inputs):
 
 def test_rotated_products_depend_on_distances_alone():
     query, key = jax.random.normal(jax.random.key(2), (2, 1, 1, 3, 10))
+    rate = 100.0 ** (-np.arange(5, dtype=np.float32) / 5)
 
     def product(at, seen):
         places = (jnp.array([[place]]) for place in (at, seen))
-        turned = (rotate(x, place, 100) for x, place in zip((query, key), places, strict=True))
+        turned = (rotate(x, place, rate) for x, place in zip((query, key), places, strict=True))
         return jnp.einsum("bsnd,bsnd->n", *turned)
 
     np.testing.assert_allclose(product(7, 4), product(103, 100), rtol=1e-4)

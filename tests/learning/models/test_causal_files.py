@@ -16,7 +16,7 @@ from support.tiny_causal import FOLDERS, padded, random_model, theirs
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.models.causal_files import load_causal_lm, save_causal_lm
 from collapipe_jax.learning.models.causal_lm import NOTHING, CausalBatch, CausalLM, logits
-from collapipe_jax.learning.models.config import CausalConfig
+from collapipe_jax.learning.models.config import CausalConfig, RotaryScaling
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -39,6 +39,17 @@ EXPECTED = {
 }
 EXPECTED["qwen2"] = dataclasses.replace(
     EXPECTED["llama"], head_size=4, rotary_base=10_000, norm_epsilon=1e-6, query_bias=True
+)
+EXPECTED["qwen3"] = dataclasses.replace(
+    EXPECTED["llama"], rotary_base=10_000, norm_epsilon=1e-6, query_key_norm=True
+)
+EXPECTED["llama3"] = dataclasses.replace(
+    EXPECTED["llama"],
+    head_size=4,
+    norm_epsilon=1e-6,
+    rotary_scaling=RotaryScaling(
+        factor=4.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_positions=16
+    ),
 )
 
 
