@@ -192,12 +192,15 @@ def _read_config(path: Path) -> tuple[CausalConfig, dict[str, Any]]:
 
 def _rotary(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     """What a file says of rotary positions; an ``InputError`` where they are scaled otherwise."""
-    key = _ROTARY if document.get(_ROTARY) else _ROTARY_BEFORE
-    rotary = document.get(key) or {}
-    if not isinstance(rotary, dict) or _kind(rotary) not in ("default", "llama3"):
-        problem = "this scaling of rotary positions is not supported"
-        raise InputError(f"{path}: {key}", rotary, problem, "Take a checkpoint without, or Llama 3")
-    return rotary
+    found: dict[str, Any] = {}
+    for key in (_ROTARY_BEFORE, _ROTARY):
+        rotary = document.get(key) or {}
+        if not isinstance(rotary, dict) or _kind(rotary) not in ("default", "llama3"):
+            problem = "this scaling of rotary positions is not supported"
+            remedy = "Take a checkpoint without, or Llama 3"
+            raise InputError(f"{path}: {key}", rotary, problem, remedy)
+        found |= rotary
+    return found
 
 
 def _kind(rotary: Mapping[str, Any]) -> Any:

@@ -98,8 +98,19 @@ def test_what_is_saved_is_what_was_read_to_the_bit(name, tmp_path):
     assert all(np.array_equal(stored[key], golden[key]) for key in golden)
     again = json.loads((tmp_path / "new/config.json").read_text())
     head_size = {"head_dim": config.head_size}
-    assert again.items() <= (document | head_size | {"rope_theta": config.rotary_base}).items()
+    older = {"rope_theta": config.rotary_base}
+    if config.rotary_scaling is not None:
+        older["rope_scaling"] = document["rope_parameters"]
+    assert again.items() <= (document | head_size | older).items()
     assert load_causal_lm(tmp_path / "new")[0] == config
+
+
+def test_a_default_scaling_of_older_files_is_none_and_an_incomplete_one_is_named(copy):
+    change_config(copy, rope_scaling={"type": "default"})
+    assert load_causal_lm(copy)[0] == EXPECTED["llama"]
+    change_config(copy, rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0})
+    with pytest.raises(InputError, match="low_freq_factor"):
+        load_causal_lm(copy)
 
 
 def test_tied_tables_are_one_in_the_file_and_two_in_the_model(tmp_path):
@@ -136,7 +147,7 @@ def test_16_bit_numbers_shards_and_older_keys_are_read(copy):
         ("hidden_act", "gelu"),
         ("attention_bias", True),
         ("rope_scaling", {"type": "linear", "factor": 2.0}),
-        ("rope_parameters", {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}),
+        ("rope_parameters", {"rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0}),
         ("use_sliding_window", True),
         ("num_key_value_heads", 3),
         ("head_dim", 5),
