@@ -1,4 +1,4 @@
-"""All policies side by side on the same networks, under the same fading; no learning.
+r"""All policies side by side on the same networks, under the same fading; no learning.
 
     collapipe compare --config=paper --workdir=DIR \
         --rounds=50 --realisations=256
