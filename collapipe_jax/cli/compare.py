@@ -24,6 +24,7 @@ from collapipe_jax.runs.config.files import parse_overrides
 from collapipe_jax.runs.results.realisations import load_realisations
 from collapipe_jax.runs.studies.comparison import summarise
 from collapipe_jax.runs.studies.montecarlo import policy_options
+from collapipe_jax.runs.studies.over_limits import warn_of_comparison
 from collapipe_jax.runs.studies.points import read_comparisons
 
 _WIDTH = 80
@@ -60,6 +61,7 @@ def main(argv: Sequence[str]) -> None:
     if summary["reduction_percent"]:
         console.print(saving_table(summary))
     print(f"written: {path}")
+    warn_of_comparison(summary)
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

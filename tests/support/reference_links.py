@@ -115,7 +115,7 @@ def hazard(radio, sinr) -> float:
         return math.inf
     if radio["outage_threshold"] == 0 or radio.get("retransmissions") == "reliable":
         return 0.0
-    z, attempts = radio["outage_threshold"] / sinr, radio["harq_attempts"]
+    z, attempts = radio["outage_threshold"] / max(sinr, 1e-18), radio["harq_attempts"]
     if z > 30:
         return z - math.log(attempts)
     if z < math.log(2):

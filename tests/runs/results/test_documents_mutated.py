@@ -50,12 +50,14 @@ def differences(network, decision, path, rtol):
 
 
 def arrays(document):
-    """Lists as arrays, as the reference reads them."""
+    """Lists as arrays, as the reference reads them, and what 64 bits cannot multiply as reals."""
     return {
         key: arrays(value)
         if isinstance(value, dict)
         else np.array(value)
         if isinstance(value, list)
+        else float(value)
+        if isinstance(value, int) and value > 2**20
         else value
         for key, value in document.items()
     }
