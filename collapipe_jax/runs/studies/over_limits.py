@@ -33,7 +33,7 @@ def warn_of_run(history: Mapping[str, np.ndarray], budget_j: np.ndarray, target:
         _warn("mean divergence", f"{divergence:.3g}", limit, divergence / target, key)
 
 
-def warn_of_comparison(summary: Mapping[str, Any], place: str = "") -> None:
+def warn_of_comparison(summary: Mapping[str, Any]) -> None:
     """Warn of each policy that is far over a limit on some network."""
     limits = {"energy_over_budget": "control.device_budget_j and control.control_unit_budget_j"}
     limits |= {"divergence_over_target": "control.divergence_ratio"}
@@ -44,12 +44,9 @@ def warn_of_comparison(summary: Mapping[str, Any], place: str = "") -> None:
         }
         if far := {policy: ratio for policy, ratio in ratios.items() if ratio > ABSURD}:
             worst = ", ".join(f"{policy} {ratio:.3g}" for policy, ratio in far.items())
-            words = (
-                f"{place}mean {name.replace('_', ' ')}, on the worst network: {worst}; limit 1. "
-            )
-            warnings.warn(
-                f"{words}Raise {key}, or take another policy.", InputWarning, stacklevel=2
-            )
+            words = f"mean {name.replace('_', ' ')}, on the worst network: {worst}; limit 1."
+            text = f"{words} Raise {key}, or take another policy."
+            warnings.warn(text, InputWarning, stacklevel=2)
 
 
 def _warn(what: str, measured: str, limit: str, ratio: float, key: str) -> None:
