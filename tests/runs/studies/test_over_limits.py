@@ -41,20 +41,20 @@ def test_a_comparison_tells_of_absurd_means_alone():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_comparison(summary(9.0))
-    with pytest.warns(InputWarning, match="energy over budget, .*one 11; .*device_budget_j"):
+    with pytest.warns(InputWarning, match=r"energy over budget, .*one 11; .*device_budget_j"):
         warn_of_comparison(summary(11.0))
 
 
 def test_a_budget_that_nobody_could_keep_is_refused_by_comparisons_too():
     low = {"control.device_budget_j": "1e-12"}
-    with pytest.raises(InputError, match="control.device_budget_j = 1e-12: no policy could"):
+    with pytest.raises(InputError, match=r"control.device_budget_j = 1e-12: no policy could"):
         read_comparisons("compare", "quickstart", low, {})
     sometimes = low | {"dynamics.availability": "0.9"}
-    with pytest.warns(InputWarning, match="control.device_budget_j = 1e-12: .* sit out"):
+    with pytest.warns(InputWarning, match=r"control.device_budget_j = 1e-12: .* sit out"):
         read_comparisons("compare", "quickstart", sometimes, {})
 
 
 def test_a_sweep_names_the_points_whose_budget_is_too_low():
     axis = read_axis("--sweep", "control.device_budget_j=1e-12,5")
-    with pytest.raises(InputError, match="at control.device_budget_j=1e-12"):
+    with pytest.raises(InputError, match=r"at control\.device_budget_j=1e-12"):
         read_comparisons("sweep", "quickstart", {}, {}, [axis])
