@@ -1,4 +1,4 @@
-"""All policies side by side on the same networks, under the same fading; no learning.
+r"""All policies side by side on the same networks, under the same fading; no learning.
 
     collapipe compare --config=paper --workdir=DIR \
         --rounds=50 --realisations=256
@@ -21,6 +21,7 @@ from collapipe_jax.core.tables import COMPACT, console_for_tables, make_table
 from collapipe_jax.core.units import bytes_to_mib
 from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.runs.config.files import parse_overrides
+from collapipe_jax.runs.results.limits import warn_of_comparison
 from collapipe_jax.runs.results.realisations import load_realisations
 from collapipe_jax.runs.studies.comparison import summarise
 from collapipe_jax.runs.studies.montecarlo import policy_options
@@ -60,6 +61,7 @@ def main(argv: Sequence[str]) -> None:
     if summary["reduction_percent"]:
         console.print(saving_table(summary))
     print(f"written: {path}")
+    warn_of_comparison(summary)
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

@@ -1,4 +1,4 @@
-"""Who wins where: policies side by side over a plane of two keys of the configuration.
+r"""Who wins where: policies side by side over a plane of two keys of the configuration.
 
     collapipe map --config=paper --workdir=DIR \
         --x radio.d2e_bandwidth_hz=5e6,20e6,80e6 --y devices.memory_share=0.2,0.25,0.5,1

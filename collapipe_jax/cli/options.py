@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from collapipe_jax.core.compilation import keep_freed_memory
-from collapipe_jax.core.errors import HostError, InputError, InputWarning, TrainingError
+from collapipe_jax.core.errors import (
+    HostError,
+    InputError,
+    InputWarning,
+    TrainingError,
+    collect,
+    nearest,
+)
 from collapipe_jax.runs.config.named import NAMED
 
 _HELP = {
@@ -59,6 +66,35 @@ class Parser(argparse.ArgumentParser):
         remedy = f"{self.prog} --help shows all options"
         raise InputError("options", " ".join(sys.argv[1:]), message, remedy)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As ``argparse``, after a check for misspelt options, which names the nearest ones."""
+        known = [flag for action in self._actions for flag in action.option_strings]
+        with collect() as step:
+            for argument in sys.argv[1:] if args is None else args:
+                option = argument.partition("=")[0]
+                is_known = any(flag.startswith(option) for flag in known)
+                if is_known or not option.startswith("--") or option.startswith("--config."):
+                    continue
+                with step():
+                    near = nearest(option, known)
+                    remedy = f"Did you mean {near}?" if near else f"{self.prog} --help shows all"
+                    raise InputError("option", option, "no such option", remedy)
+        return super().parse_known_args(args, namespace)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """The docstring of a program as it is, and the default of every option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        words = action.help
+        if (
+            not words
+            or "default" in words
+            or action.default in (None, "", False, [], "==SUPPRESS==")
+        ):
+            return words
+        return f"{words} (default: %(default)s)"
+
 
 def make_parser(description: str | None, *required: str, **options: Any) -> Parser:
     """A parser that shows the docstring of a program as it is.
@@ -69,7 +105,7 @@ def make_parser(description: str | None, *required: str, **options: Any) -> Pars
       **options: for the others the default, of the option's type, or the type of one without; or a
         pair of it and a help text.
     """
-    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=description, formatter_class=_Help)
     for name in required:
         parser.add_argument(f"--{name}", required=True, help=_HELP.get(name))
     for name, option in options.items():

@@ -53,7 +53,8 @@ _SEARCH = DEFAULT_SEARCH._replace(
 def main(argv: Sequence[str]) -> None:
     """Read the network, decide, write the decision and explain it."""
     parser = make_parser(__doc__, "instance", "out", micro_batches=(8, "for policies that fix it"))
-    parser.add_argument("--policy", required=True, help=", ".join(POLICIES))
+    offered = [name for name, entry in POLICIES.items() if not entry.by_clients]
+    parser.add_argument("--policy", required=True, help=f"{', '.join(offered)}, or one's own")
     parser.add_argument("--certify", action="store_true", help="bound (P2) over all partitions")
     options = parser.parse_args(argv)
 

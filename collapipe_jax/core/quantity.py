@@ -6,7 +6,9 @@ reference pages and docstrings of structs follow from it.
 
 import dataclasses
 import inspect
+import math
 import operator
+from collections.abc import Mapping
 from typing import Any, dataclass_transform
 
 import numpy as np
@@ -120,6 +122,18 @@ class Quantity:
         if self.whole and number != np.floor(number):
             return "not whole"
         return "zero" if number == 0 else "negative" if number < 0 else "out of bounds"
+
+
+def check_product(sizes: Mapping[str, int]) -> None:
+    """Refuse integers, by key, whose product overflows 32 bits.
+
+    Raises:
+      InputError: naming the largest one.
+    """
+    if (product := math.prod(sizes.values())) > _LARGEST_INT:
+        key = max(sizes, key=lambda name: sizes[name])
+        problem = f"{' times '.join(sizes)} is {product}, beyond {_LARGEST_INT}"
+        raise InputError(key, sizes[key], problem, "Lower it")
 
 
 def _within(numbers: np.ndarray, bounds: str) -> np.ndarray:

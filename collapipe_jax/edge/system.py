@@ -195,8 +195,12 @@ def _with_gains(params: RadioParams, d2e_gain: Array, node_gain: Array) -> Radio
 
 
 def radio_gains(d2e_gain: Array, node_gain: Array) -> dict[str, Any]:
-    """Gains of a :class:`Radio` by name, from those ``[N, J, N, J]`` between all nodes."""
+    """Gains of a :class:`Radio` by name, from those ``[N, J, N, J]`` between all nodes.
+
+    None is above 1: who is near, unshadowed and not faded receives no more than was sent.
+    """
     own = jnp.arange(len(d2e_gain))
+    d2e_gain, node_gain = jnp.minimum(d2e_gain, 1.0), jnp.minimum(node_gain, 1.0)
     return {"d2e_gain": d2e_gain, "d2d_gain": node_gain[own, :, own, :], "cross_gain": node_gain}
 
 

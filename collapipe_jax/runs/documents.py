@@ -16,7 +16,7 @@ import numpy as np
 from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.core.io.atomic import write_json
 from collapipe_jax.core.io.strict_json import loads
-from collapipe_jax.core.quantity import Quantity, Struct, quantities
+from collapipe_jax.core.quantity import Quantity, Struct, check_product, quantities
 from collapipe_jax.edge.cost.decision import Decision
 from collapipe_jax.edge.cost.divergence import Learning
 from collapipe_jax.edge.cost.problem import Control, RoundProblem
@@ -26,6 +26,7 @@ from collapipe_jax.edge.cost.workload import Workload
 from collapipe_jax.edge.network.channel import RADIO_LAWS, Radio
 from collapipe_jax.edge.network.devices import Compute
 from collapipe_jax.edge.network.propagation import TopologyParams
+from collapipe_jax.learning.models.config import MOST_BLOCKS
 
 NETWORK_FORMAT = "collapipe-network/1"
 DECISION_FORMAT = "collapipe-decision/1"
@@ -114,6 +115,7 @@ def read_network(path: str | os.PathLike, devices: int = 0) -> RoundProblem:
         if batch % choice:
             key = "workload.micro_batch_choices"
             raise InputError(key, int(choice), f"no divisor of batch = {batch}", "Remove it")
+    check_product({f"workload.{name}": int(workload[name]) for name in ("batch", "local_steps")})
     total = float(weight.sum())
     if abs(total - 1.0) > 1e-4:
         key = "learning.cluster_weight"
@@ -192,7 +194,11 @@ def read_decision(path: str | os.PathLike, problem: RoundProblem) -> Decision:
     """
     document = _read_document(path, DECISION_FORMAT, {"policy", *DECISION})
     axes = _axes(problem.clusters, problem.devices)
-    return Decision(**_to_jax(_read_numbers(document, DECISION, "", axes, problem.devices)))
+    values = _read_numbers(document, DECISION, "", axes, problem.devices)
+    for n, k in np.argwhere(values["segments"] > MOST_BLOCKS):
+        key, remedy = f"segments[{n}][{k}]", f"Give {MOST_BLOCKS} or less"
+        raise InputError(key, int(values["segments"][n, k]), "no model has as many blocks", remedy)
+    return Decision(**_to_jax(values))
 
 
 def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> None:
@@ -217,7 +223,12 @@ def write_decision(path: str | os.PathLike, decision: Decision, policy: str) -> 
 
 
 def write_cost(path: str | os.PathLike, cost: RoundCost, violations: list[str]) -> None:
-    """Write a cost; infinite entries of a broken cluster become ``null``."""
+    """Write a cost; infinite entries of a broken cluster become ``null``.
+
+    What can never send is not feasible, also where only a gain of the network is missing.
+    """
+    if not np.isfinite(cost.latency_s):
+        violations = [*violations, "links"]
     document = {"format": COST_FORMAT, **_to_lists(cost, COST)}
     document |= {"feasible": not violations, "violations": violations}
     write_json(Path(path), document | {"absent": np.flatnonzero(cost.absent).tolist()})
@@ -304,7 +315,8 @@ def _read_numbers(
         _check_shape(section[key], quantity.shape, axes, prefix + key)
         value = _padded(section[key], quantity.shape, devices)
         quantity.check(prefix + key, value)
-        values[key] = np.array(value, np.int64 if quantity.whole else np.float64)
+        # Adding 0 turns -0.0 into 0.0: one over it has the right sign.
+        values[key] = np.array(value, np.int64 if quantity.whole else np.float64) + 0
     return values
 
 

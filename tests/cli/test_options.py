@@ -1,11 +1,16 @@
 """What command-line programs share."""
 
+import importlib
+import re
+
 import pytest
 
 from collapipe_jax.cli import options as command_line
+from collapipe_jax.cli.main import COMMANDS
 from collapipe_jax.cli.options import read_counts, read_numbers
 from collapipe_jax.core.errors import InputError, require_positive
 from collapipe_jax.core.tables import console_for_tables
+from collapipe_jax.edge.policies.registry import POLICIES
 
 
 def test_numbers_come_once_each_from_the_least_on():
@@ -53,3 +58,48 @@ def test_a_program_that_trains_keeps_memory_and_still_reports_errors(monkeypatch
     assert command_line.run_training(main, ["--a"]) == 2
     assert calls == ["kept", ["--a"]]
     assert "key = 1" in capsys.readouterr().err
+
+
+COMMANDS_WITH_OPTIONS = [name for name in COMMANDS if name != "quickstart"]
+
+
+def help_of(name, capsys):
+    command = importlib.import_module(f"collapipe_jax.cli.{name}")
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_of_several_lines_is_not_garbled(name, capsys):
+    text = help_of(name, capsys)
+    assert not [line for line in text.splitlines() if re.search(r"\S {3,}--", line.strip())][:1]
+    assert "\\ " not in text
+
+
+@pytest.mark.parametrize("name", ["compare", "sweep", "map", "train", "plan"])
+def test_options_name_their_defaults(name, capsys):
+    text = " ".join(help_of(name, capsys).split())
+    defaults = {
+        "compare": "horizon (default: 50)",
+        "sweep": "number of seeds (default: 1)",
+        "map": "may fail (default: 0.25)",
+        "train": "number of seeds (default: 1)",
+        "plan": "policies that fix it (default: 8)",
+    }
+    assert defaults[name] in text
+
+
+def test_plan_offers_only_policies_that_it_takes(capsys):
+    text = help_of("plan", capsys)
+    for name, entry in POLICIES.items():
+        assert (name in text.replace("_\n", "_")) != entry.by_clients
+
+
+@pytest.mark.parametrize("name", COMMANDS_WITH_OPTIONS)
+def test_a_misspelt_option_names_the_nearest(name, capsys):
+    command = importlib.import_module(f"collapipe_jax.cli.{name}")
+    flag = re.findall(r"--[a-z]{5,}", help_of(name, capsys).split("options:")[1])[-1]
+    wrong = flag[:-2] + flag[-1] + flag[-2]
+    with pytest.raises(InputError, match=r"no such option.*Did you mean --"):
+        command.main([f"{wrong}=3"])

@@ -98,3 +98,18 @@ def test_a_missing_file_is_wrong_input(tmp_path, capsys):
     status = run_reporting_errors(main, arguments(tmp_path / "cost.json", tmp_path / "none.json"))
     assert status == 2
     assert "none.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("power_w", [0.0, -0.0])
+def test_what_can_never_send_has_no_price_and_is_not_feasible(tmp_path, power_w):
+    decision, out = load("decision"), tmp_path / "cost.json"
+    decision["d2d_power_w"][0][0] = power_w
+    (tmp_path / "decision.json").write_text(json.dumps(decision))
+    assert (
+        run_reporting_errors(main, [*arguments(out)[::2], f"--decision={tmp_path}/decision.json"])
+        == 0
+    )
+    cost = json.loads(out.read_text())
+    assert cost["latency_s"] is None
+    assert cost["feasible"] is False
+    assert cost["violations"] == ["d2d_power", "links"]

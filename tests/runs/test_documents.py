@@ -121,7 +121,11 @@ def test_a_cost_is_written_key_by_key_with_nulls_where_a_message_breaks(files, t
     expected = reference_cost(network, decided)
     assert cost["compute_latency_s"] == pytest.approx(expected["compute_latency_s"])
     np.testing.assert_allclose(cost["memory_bytes"], expected["memory_bytes"])
-    assert (cost["feasible"], cost["violations"], cost["absent"]) == (False, ["memory"], [1])
+    assert (cost["feasible"], cost["violations"], cost["absent"]) == (
+        False,
+        ["memory", "links"],
+        [1],
+    )
     assert len(cost) == 12
 
 
@@ -239,6 +243,7 @@ WRONG_NETWORKS = [
         "beyond",
     ),
     # what must fit together
+    (put(["workload", "local_steps"], 2**30), "workload.local_steps", "times .* is 25769803776"),
     (
         put(["workload", "micro_batch_choices"], [2, 5]),
         "workload.micro_batch_choices",
@@ -323,6 +328,7 @@ WRONG_DECISIONS = [
     (put(["segments", 1], [6, 0]), r"segments\[1\]", "wrong shape"),
     (put(["segments", 0, 1], 1.5), r"segments\[0\]\[1\]", "not whole"),
     (put(["segments", 0, 1], -1), r"segments\[0\]\[1\]", "negative"),
+    (put(["segments", 0, 1], 2**31 - 1), r"segments\[0\]\[1\]", "no model has as many"),
     (put(["micro_batches", 1], 0), r"micro_batches\[1\]", "zero"),
     (put(["d2d_share", 0], [0.5] * 3), r"d2d_share\[0\]", "wrong shape"),
     (put(["d2d_power_w", 1, 3], float("nan")), r"d2d_power_w\[1\]\[3\]", "not a finite"),
@@ -334,6 +340,18 @@ WRONG_DECISIONS = [
 def test_a_wrong_decision_names_its_key(files, change, key, problem):
     with pytest.raises(InputError, match=rf"^{key} = .*{problem}"):
         files(change_decision=change)
+
+
+def test_a_negative_zero_is_a_zero(files):
+    def negate(document):
+        radio = document["radio"]
+        radio["d2e_interference_w"] = document["radio"]["bs_power_w"] = -0.0
+        radio["cross_gain"][0][0][0][0] = document["control"]["energy_queue"][0][0] = -0.0
+
+    problem, decision = files(negate, put(["d2d_power_w", 0, 0], -0.0))
+    leaves = [np.asarray(one) for one in jax.tree.leaves((problem, decision))]
+    assert any((one == 0).any() for one in leaves)
+    assert not any(np.signbit(one).any() for one in leaves)
 
 
 def test_files_that_are_no_documents(tmp_path):

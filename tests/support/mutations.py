@@ -78,6 +78,32 @@ def mutate_value(rng, document):
     return document
 
 
+_NUMBERS_NEXT_TO = (0.0, -0.0, 0, 1, 2, 2**31 - 1, 2**31, 1e-45, 1e-38, 1e-30, 1e30, 1e36, -1.0)
+_FACTORS = (0.0, 0.5, 1.00005, 1.001, 2.0, 10.0, 1e-3, 1e3, 1e-9, 1e9, 1e-20, 1e20)
+
+
+def mutate_numbers(rng, document):
+    """A nested value with one to three of its numbers at another place of their range."""
+    document = copy.deepcopy(document)
+    for _ in range(int(rng.integers(1, 4))):
+        first = pick(rng, [key for key, value in document.items() if not isinstance(value, str)])
+        value = document[first]
+        found = [(first,)] if isinstance(value, int | float) else []
+        found += [(first, *path) for path in places(value)] if not found else []
+        *path, key = pick(rng, found)
+        parent = document
+        for step in path:
+            parent = parent[step]
+        if not isinstance(parent[key], int | float):
+            continue
+        if rng.random() < 0.5:
+            parent[key] = pick(rng, _NUMBERS_NEXT_TO)
+        else:
+            changed = parent[key] * pick(rng, _FACTORS)
+            parent[key] = round(changed) if isinstance(parent[key], int) else changed
+    return document
+
+
 def mutate_bytes(rng, data):
     """Bytes that were cut, changed, repeated, or had something inserted."""
     if not data:

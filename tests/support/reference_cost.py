@@ -353,15 +353,18 @@ def reference_violations(network, decision) -> set[str]:
             broken.add("segments")
         if chain and decision["micro_batches"][n] not in list(work["micro_batch_choices"]):
             broken.add("micro_batches")
-        if chain and decision["d2e_power_w"][n] > radio["d2e_power_max_w"][n] * (1 + TOLERANCE):
+        limit, power = radio["d2e_power_max_w"][n] * (1 + TOLERANCE), decision["d2e_power_w"][n]
+        if chain and not 0 < power <= limit:
             broken.add("d2e_power")
+        if chain and decision["d2e_share"][n] <= 0:
+            broken.add("d2e_share")
         if sum(decision["d2d_share"][n]) > 1 + TOLERANCE:
             broken.add("d2d_share")
         for i in range(network["devices"] + 1):
-            if i not in active and decision["d2d_share"][n][i] > 0:
+            if (i in active) != (decision["d2d_share"][n][i] > 0):
                 broken.add("d2d_share")
             limit = radio["d2d_power_max_w"][n][i] * (1 + TOLERANCE)
-            if i in active and decision["d2d_power_w"][n][i] > limit:
+            if i in active and not 0 < decision["d2d_power_w"][n][i] <= limit:
                 broken.add("d2d_power")
         for k in range(network["devices"]):
             if memory[n][k] > network["compute"]["memory_bytes"][n][k] * (1 + TOLERANCE):

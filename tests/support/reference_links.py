@@ -29,6 +29,11 @@ def interference_w(network, decision, n, j) -> float:
     return network["radio"]["d2d_activity"] * total
 
 
+def usable(gain, noise) -> float:
+    """Section 2: below an SNR of 1e-7 for a watt sent, over the whole band, a link is none."""
+    return gain if gain >= 1e-7 * noise else 0.0
+
+
 def spectral_efficiency(radio, sinr) -> float:
     """(2), or its mean over Rayleigh fading."""
     nats = mean_nats(radio, sinr / radio["snr_gap"])
@@ -58,8 +63,9 @@ def d2d_link(network, decision, n, i, j, share) -> tuple[float, float]:
     if share == 0:
         return 0.0, 0.0
     band = radio["d2d_bandwidth_hz"]
-    noise = band * radio["node_noise_w_per_hz"] + interference_w(network, decision, n, j)
-    sinr = decision["d2d_power_w"][n][i] * radio["d2d_gain"][n][i][j] / (share * noise)
+    thermal = band * radio["node_noise_w_per_hz"]
+    noise, gain = thermal + interference_w(network, decision, n, j), radio["d2d_gain"][n][i][j]
+    sinr = decision["d2d_power_w"][n][i] * usable(gain, thermal) / (share * noise)
     return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
 
 
@@ -87,8 +93,9 @@ def uplink(network, decision, n) -> tuple[float, float]:
     if share == 0:
         return 0.0, 0.0
     band = radio["d2e_bandwidth_hz"]
-    noise = band * radio["bs_noise_w_per_hz"] + radio["d2e_interference_w"]
-    sinr = decision["d2e_power_w"][n] * radio["d2e_gain"][n][0] / (share * noise)
+    thermal = band * radio["bs_noise_w_per_hz"]
+    noise, gain = thermal + radio["d2e_interference_w"], radio["d2e_gain"][n][0]
+    sinr = decision["d2e_power_w"][n] * usable(gain, thermal) / (share * noise)
     return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
 
 
@@ -96,10 +103,9 @@ def downlink(network, decision, n) -> tuple[float, float]:
     """(5)."""
     radio, share = network["radio"], decision["d2e_share"][n]
     band = radio["d2e_bandwidth_hz"]
-    noise = band * radio["node_noise_w_per_hz"] + radio.get(
-        "downlink_interference_w", radio["d2e_interference_w"]
-    )
-    sinr = radio["bs_power_w"] * radio["d2e_gain"][n][0] / noise
+    thermal = band * radio["node_noise_w_per_hz"]
+    noise = thermal + radio.get("downlink_interference_w", radio["d2e_interference_w"])
+    sinr = radio["bs_power_w"] * usable(radio["d2e_gain"][n][0], thermal) / noise
     return share * band * spectral_efficiency(radio, sinr) / attempts(radio, sinr), sinr
 
 
@@ -109,7 +115,7 @@ def hazard(radio, sinr) -> float:
         return math.inf
     if radio["outage_threshold"] == 0 or radio.get("retransmissions") == "reliable":
         return 0.0
-    z, attempts = radio["outage_threshold"] / sinr, radio["harq_attempts"]
+    z, attempts = radio["outage_threshold"] / max(sinr, 1e-18), radio["harq_attempts"]
     if z > 30:
         return z - math.log(attempts)
     if z < math.log(2):

@@ -112,13 +112,17 @@ def active_nodes(segments: Num[Array, "*any K"]) -> Bool[Array, "*any K+1"]:
 
 
 def decision_allocation(decision: Decision) -> Allocation:
-    """Shares and powers in watts of a decision, nodes first."""
-    return Allocation(
+    """Shares and powers in watts of a decision, nodes first; what is not above 0 is 0.
+
+    At a power of -0.0 one over the rate would be minus infinity, and lose every maximum.
+    """
+    allocation = Allocation(
         d2d_share=jnp.swapaxes(decision.d2d_share, 0, 1),
         d2d_power=jnp.swapaxes(decision.d2d_power_w, 0, 1),
         d2e_share=decision.d2e_share,
         d2e_power=decision.d2e_power_w,
     )
+    return jax.tree.map(lambda number: jnp.where(number > 0, number, 0.0), allocation)
 
 
 def fill_idle(allocation: Allocation, active: ActiveNodes, value: float) -> Allocation:

@@ -61,7 +61,11 @@ def _evaluate_pipeline(problem: RoundProblem, decision: Decision) -> RoundCost:
     allocation = fill_idle(decision_allocation(decision), fixed.active, 1.0)
     terms = round_terms(fixed, allocation)
     lacks_band = jnp.any(allocation.d2d_share <= 0, axis=0) | (allocation.d2e_share <= 0)
-    hazard = jnp.where(lacks_band, jnp.inf, terms.links.hazard)
+    sinr, active = terms.links.sinr, fixed.active
+    lacks_power = jnp.any(active & jnp.any(sinr.hop <= 0, axis=0), axis=0)
+    lacks_power |= active[0] & ((sinr.uplink <= 0) | (fixed.downlink_sinr <= 0))
+    # Nothing arrives then, even where no threshold asks for an SINR.
+    hazard = jnp.where(lacks_band | lacks_power, jnp.inf, terms.links.hazard)
     broken = ~jnp.isfinite(terms.cluster_latency_s)
     any_broken = jnp.any(broken)
     cluster_latency_s = jnp.where(broken, jnp.inf, terms.cluster_latency_s)

@@ -89,7 +89,8 @@ def holding_set(capacity: Int[Array, "K K"], blocks: int) -> Int[Array, " K"]:
 def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _Flags:
     """Which limits a decision breaks, by name.
 
-    On an idle node power is ignored and a D2D share is a violation; the D2E share of a
+    On an idle node power is ignored and a D2D share is a violation; an active one that lacks power
+    or share can never send, which is one too. The D2E share of a
     cluster that sits out counts in the sum. Sums, bounds and memory have a relative tolerance of
     ``1e-4``.
 
@@ -126,10 +127,11 @@ def violations(problem: RoundProblem, decision: Decision | ClientDecision) -> _F
         "segments": jnp.any(_wrong_rows(problem, segments)),
         "micro_batches": jnp.any(participates & ~jnp.any(allowed, axis=1)),
         "d2d_share": _outside_simplex(decision.d2d_share)
-        | jnp.any(~active & (decision.d2d_share > 0)),
-        "d2d_power": jnp.any(active & _outside(decision.d2d_power_w, radio.d2d_power_max_w)),
-        "d2e_share": _outside_simplex(decision.d2e_share[None]),
-        "d2e_power": jnp.any(participates & _outside(decision.d2e_power_w, radio.d2e_power_max_w)),
+        | jnp.any(active != (decision.d2d_share > 0)),
+        "d2d_power": jnp.any(active & _unable(decision.d2d_power_w, radio.d2d_power_max_w)),
+        "d2e_share": _outside_simplex(decision.d2e_share[None])
+        | jnp.any(participates & (decision.d2e_share <= 0)),
+        "d2e_power": jnp.any(participates & _unable(decision.d2e_power_w, radio.d2e_power_max_w)),
         "memory": lacks_memory | jnp.any(_outside(own_bytes, own_limit_bytes)),
     }
 
@@ -152,8 +154,9 @@ def _client_violations(problem: RoundProblem, decision: ClientDecision) -> _Flag
     memory_bytes = client_memory_bytes(problem.workload, decision)
     return {
         "samples": jnp.any(~whole) | jnp.any(decision.samples < 0) | jnp.any(trains & ~there),
-        "d2e_share": _outside_simplex(decision.d2e_share.reshape(1, -1)),
-        "d2e_power": jnp.any(sends(decision) & _outside(decision.d2e_power_w, power_limit_w)),
+        "d2e_share": _outside_simplex(decision.d2e_share.reshape(1, -1))
+        | jnp.any(sends(decision) & (decision.d2e_share <= 0)),
+        "d2e_power": jnp.any(sends(decision) & _unable(decision.d2e_power_w, power_limit_w)),
         "memory": jnp.any(_outside(memory_bytes, limit_bytes)),
     }
 
@@ -195,6 +198,11 @@ def _wrong_rows(problem: RoundProblem, segments: Int[Array, "N K"]) -> Bool[Arra
 def _outside(value: Broadcast, limit: Broadcast) -> Bool[Array, "..."]:
     """Where a value lies outside ``[0, limit]``."""
     return (value < 0) | (value > limit * (1.0 + TOLERANCE))
+
+
+def _unable(power_w: Broadcast, limit_w: Broadcast) -> Bool[Array, "..."]:
+    """Where a power is none to send at: 0, or over its limit."""
+    return (power_w == 0) | _outside(power_w, limit_w)
 
 
 def _outside_simplex(share: Float[Array, "rows shares"]) -> Bool[Array, ""]:

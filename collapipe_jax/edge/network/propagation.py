@@ -219,12 +219,27 @@ def large_scale_gain(
     """Path loss with shadowing, as linear gains."""
     shape = position_m.shape[:2]
     d2e_m, between_m = d2e_distance_m(position_m, topology), node_distance_m(position_m, topology)
-    d2e_loss_db = path_loss_db(params.d2e_path_loss, d2e_m, shadowing.d2e_sight)
-    node_loss_db = path_loss_db(params.d2d_path_loss, between_m, shadowing.node_sight)
-    d2e_db, node_db = -d2e_loss_db + shadowing.d2e_db, -node_loss_db + shadowing.node_db
-    return LargeScaleGain(
-        d2e=db_to_linear(d2e_db), node=db_to_linear(node_db).reshape(*shape, *shape)
+    # Not the distance above: XLA would round gains anew that have nothing to do with free space.
+    free_m = jnp.hypot(position_m[..., 0], position_m[..., 1])
+    free_m = jnp.maximum(free_m, topology.d2e_min_distance_m)
+    d2e = _path_gain(params.d2e_path_loss, d2e_m, free_m, shadowing.d2e_db, shadowing.d2e_sight)
+    node = _path_gain(
+        params.d2d_path_loss, between_m, between_m, shadowing.node_db, shadowing.node_sight
     )
+    return LargeScaleGain(d2e=d2e, node=node.reshape(*shape, *shape))
+
+
+def _path_gain(name, distance_m, free_m, shadowing_db, sight):
+    """Gains of links by a law of path loss, of the table no more than in free space.
+
+    Sources fit their laws at longer distances. A law from elsewhere may have another frequency.
+    ``free_m`` is the distance again.
+    """
+    gain = db_to_linear(-path_loss_db(name, distance_m, sight) + shadowing_db)
+    if name not in PATH_LOSS_LAWS:
+        return gain
+    free_db = path_loss_db("free_space_2ghz", free_m, None)
+    return jnp.minimum(gain, db_to_linear(-free_db + shadowing_db))
 
 
 def symmetric(matrix: Float[Array, "A A *any"]) -> Float[Array, "A A *any"]:

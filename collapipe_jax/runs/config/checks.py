@@ -7,7 +7,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from collapipe_jax.core.errors import InputError, Known, Step, collect, nearest
-from collapipe_jax.core.quantity import Quantity
+from collapipe_jax.core.quantity import Quantity, check_product
 from collapipe_jax.edge.policies.client_policies import find_cut
 from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.edge.system import NetworksOnFile
@@ -269,6 +269,10 @@ def _check_secure_aggregation(config: Known, step: Step) -> None:
 
 def _check_steps(config: Known, step: Step) -> None:
     local_steps = config["training.local_steps"]
+    for name in ("training.batch", "training.rounds"):
+        with step():
+            names = name, "training.local_steps"
+            check_product({each: config[each] for each in names})
     with step():
         warmup_steps, steps = (
             config["training.warmup_steps"],

@@ -5,13 +5,14 @@ product, whose last axis runs fastest. The command line and the ``get_sweep()`` 
 axes alike.
 """
 
+import contextlib
 import functools
 import itertools
 import math
 import numbers
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -203,13 +204,30 @@ def read_sweep(
             with step():
                 keys = functools.reduce(operator.or_, rows, {})
                 configs.append(_read_point(path, overrides, keys, read))
-                check(configs[-1])
+                with _at_point(keys):
+                    check(configs[-1])
     axes = [_with_columns(axis, own) for axis, own in _along_axes(axes, configs)]
     labels = itertools.product(*(axis.values for axis in axes))
     names = [axis.name for axis in axes]
     rows = zip(labels, configs, strict=True)
     points = [SweepPoint(dict(zip(names, row, strict=True)), config) for row, config in rows]
     return Sweep(axes, points)
+
+
+@contextlib.contextmanager
+def _at_point(keys: Mapping[str, Any]) -> Iterator[None]:
+    """Name the point of a sweep in its errors."""
+    place = ", ".join(f"{key}={value}" for key, value in keys.items())
+    try:
+        yield
+    except InputError as error:
+        if not place:
+            raise
+        with collect() as step:
+            for one in error.errors:
+                with step():
+                    problem = f"{one.problem}, at {place}"
+                    raise InputError(one.key, one.value, problem, one.remedy) from None
 
 
 def _check_keys(axes: Sequence[Axis], overrides: Mapping[str, Any], seeds: int) -> None:

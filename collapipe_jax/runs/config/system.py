@@ -1,5 +1,6 @@
 """From a configuration to a network, in linear SI units."""
 
+import warnings
 from typing import Any, TypeVar
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.core.quantity import Struct, quantities
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.core.units import linear_name, to_linear
@@ -41,6 +42,7 @@ from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.workload import block_moment_bits, encoder_workload
 
 _LONGEST_ROUND_S = 1e9
+_NETWORKS_TRIED = 3
 
 
 def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> EdgeSystem:
@@ -60,9 +62,40 @@ def build_system(config: Config, cluster_weight: np.ndarray | None = None) -> Ed
     _check_latency(system.mean_problem)
     # A cluster that does not participate in a round spends nothing, and a device that walks is
     # elsewhere in the next round: the floors of the start then bind nothing.
-    if config.dynamics.availability == 1.0 and config.dynamics.speed_m_per_s == 0.0:
+    if _floors_bind(config):
         _check_budgets(system.mean_problem)
     return system
+
+
+def _floors_bind(config: Config) -> bool:
+    return config.dynamics.availability == 1.0 and config.dynamics.speed_m_per_s == 0.0
+
+
+def check_budgets(config: Config, params: SystemParams) -> None:
+    """Refuse budgets that no policy could keep on any of a few networks of a configuration.
+
+    Where presence is random, or devices walk, floors are no conditions: then a warning tells of
+    them. A network that is below its floors alone is no reason, since networks are drawn.
+
+    Raises:
+      InputError: naming the budget that is too low on all of them.
+    """
+    draw, errors = quick_jit(sample_system), []
+    for seed in range(_NETWORKS_TRIED):
+        problem = draw(system_key(seed), params, seed).mean_problem
+        if not np.any(can_run(problem)):
+            continue
+        try:
+            _check_budgets(problem)
+        except InputError as error:
+            errors.append(error)
+        else:
+            return
+    if errors and _floors_bind(config):
+        raise errors[0]
+    if errors:
+        text = f"{errors[0]} Clusters may still keep it in rounds that they sit out"
+        warnings.warn(f"{text}.", InputWarning, stacklevel=2)
 
 
 def system_key(seed: int) -> jax.Array:

@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate
 from collapipe_jax.runs.figures import style
+from collapipe_jax.runs.results.limits import runnable
 from collapipe_jax.runs.results.realisations import Realisations
-from collapipe_jax.runs.studies.comparison import runnable
 
 ROW_IN = 0.22
 _DOTS_AT, _MEDIAN_AT, _MEAN_AT = 0.24, 0.0, -0.24  # below the middle of the row

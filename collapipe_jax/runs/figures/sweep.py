@@ -20,8 +20,9 @@ from matplotlib.figure import Figure
 from collapipe_jax.core.statistics import Estimate, mean_estimate, median_estimate
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.figures.comparison import horizon, only_runnable, separate_rows
+from collapipe_jax.runs.results.limits import runnable
 from collapipe_jax.runs.results.realisations import Line, Realisations
-from collapipe_jax.runs.studies.comparison import round_means, runnable
+from collapipe_jax.runs.studies.comparison import round_means
 
 STATISTICS = {"median": median_estimate, "mean": mean_estimate}
 NAMED_METRICS = ("latency_s", "compute_latency_s", "energy_j", "device_memory_bytes")

@@ -6,14 +6,9 @@ from typing import Any
 import numpy as np
 
 from collapipe_jax.core.statistics import median_reduction
+from collapipe_jax.runs.results.limits import runnable
 from collapipe_jax.runs.results.realisations import Realisations
-from collapipe_jax.runs.studies.comparison import (
-    broken_limits,
-    known,
-    round_means,
-    runnable,
-    with_median,
-)
+from collapipe_jax.runs.studies.comparison import broken_limits, known, round_means, with_median
 
 
 def find_winner(result: Realisations, tolerance: float) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.results.checkpoints import Checkpoints, RunRecord, load_run
 from collapipe_jax.runs.results.experiment import read_settings
+from collapipe_jax.runs.results.limits import warn_of_run
 from collapipe_jax.runs.results.workdir import added_rounds, make_workdir, open_workdir
 from collapipe_jax.runs.training.history import (
     History,
@@ -284,6 +285,9 @@ class OngoingRun:
             hosts.on_first(lambda: self._export(held))
             hosts.on_first(lambda: write_json(path, summary))  # last of all
         record = load_run(self.folder)
+        control = self.experiment.system.mean_problem.control
+        target = float(control.divergence_target)
+        warn_of_run(record.history, np.asarray(control.energy_budget_j), target)
         return TrainedRun(params, record.history, read_object(path) or {}, record)
 
     def _break_down(self, index: int, problem: str) -> None:

@@ -26,7 +26,7 @@ from collapipe_jax.edge.policies.registry import Policy, make_policy
 from collapipe_jax.edge.system import SystemParams
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.config.system import build_system_params
-from collapipe_jax.runs.studies.comparison import DIVERGENCE_LIMIT, ENERGY_LIMIT
+from collapipe_jax.runs.results.limits import DIVERGENCE_LIMIT, ENERGY_LIMIT
 from collapipe_jax.runs.studies.montecarlo import realisation_keys, simulate_reduced
 from collapipe_jax.runs.studies.points import per_round
 from experiments.benchmarks.timing import in_turns

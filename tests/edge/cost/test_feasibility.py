@@ -95,6 +95,10 @@ CASES = {
     ),
     "power at its bound": (to_bound("d2d_power_w", "d2d_power_max_w", (0, 2), 1.00005), set()),
     "power of an idle node": (to_bound("d2d_power_w", "d2d_power_max_w", (0, 1), 9), set()),
+    "no power": (set_at("d2d_power_w", (0, 2), -0.0), {"d2d_power"}),
+    "no D2E power": (set_at("d2e_power_w", 2, 0.0), {"d2e_power"}),
+    "no share": (set_at("d2d_share", (0, 2), 0.0), {"d2d_share"}),
+    "no D2E share": (set_at("d2e_share", 2, 0.0), {"d2e_share"}),
     "power of a control unit": (
         to_bound("d2d_power_w", "d2d_power_max_w", (2, 0), 1.001),
         {"d2d_power"},

@@ -3,11 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy.stats import kstest
 from support.tiny_system import PROPAGATION
 
 from collapipe_jax.edge.network.path_loss import PATH_LOSS_LAWS
 from collapipe_jax.edge.network.propagation import (
+    Shadowing,
     TopologyParams,
     d2e_distance_m,
     large_scale_gain,
@@ -125,8 +127,26 @@ def test_without_shadowing_a_gain_is_its_path_loss():
         np.testing.assert_allclose(still.d2e[0, n, i], 10 ** (-loss_db / 10), 1e-4)
         for m, j in np.ndindex(2, 3):
             d_km = max(np.hypot(*(POSITION_M[n, i] - POSITION_M[m, j])), 3.0) / 1000
-            loss_db = 148 + 40 * np.log10(d_km)
+            loss_db = max(148 + 40 * np.log10(d_km), 98.47 + 20 * np.log10(d_km))
             np.testing.assert_allclose(still.node[0, n, i, m, j], 10 ** (-loss_db / 10), 1e-4)
+
+
+@pytest.mark.parametrize("law", PATH_LOSS_LAWS)
+def test_no_law_gains_more_than_free_space_however_near(law):
+    """On a desk, links of 0.1 m to 3 m; sight and shadowing are switched off or the best."""
+    near = TOPOLOGY.replace(d2e_min_distance_m=0.1, d2d_min_distance_m=0.1)
+    position_m = jnp.array(
+        [[[0.0, 0.05], [0.3, 0.0], [0.0, 3.0]], [[1.0, 0.0], [100.0, 0.0], [0, 9.0]]]
+    )
+    params = PROPAGATION.replace(d2e_path_loss=law, d2d_path_loss=law)
+    still = Shadowing(*(2 * (jnp.zeros((2, 3)), jnp.zeros((6, 6)))))
+    got = large_scale_gain(position_m, still, near, params)
+    flat = np.asarray(position_m).reshape(6, 2)
+    between_m = np.maximum(np.linalg.norm(flat[:, None] - flat[None], axis=-1), 0.1)
+    centre_m = np.maximum(np.linalg.norm(flat, axis=-1), 0.1)
+    for gain, distance_m in ((got.node, between_m), (got.d2e, centre_m)):
+        most = (299792458 / (4 * np.pi * 2e9 * distance_m.ravel())) ** 2
+        assert np.all(np.asarray(gain).ravel() <= most * 1.002)
 
 
 def test_shadowing_has_its_deviation_and_its_correlation_over_distance():
@@ -172,7 +192,10 @@ def test_links_are_in_sight_with_their_chance_independently_and_in_both_directio
         (gain.d2e.reshape(-1, 6), PATH_LOSS_LAWS["uma_2ghz"], from_mast_m),
     ):
         loss_db, d_m = -10 * np.log10(got), jnp.array(d_m, jnp.float32)
-        in_sight, out_of_sight = np.asarray(law.in_sight(d_m)), np.asarray(law.out_of_sight(d_m))
+        free_db = 38.47 + 20 * np.log10(d_m)
+        in_sight, out_of_sight = (
+            np.maximum(one(d_m), free_db) for one in (law.in_sight, law.out_of_sight)
+        )
         seen = loss_db < (in_sight + out_of_sight) / 2
         expected = np.where(seen, in_sight, out_of_sight)
         np.testing.assert_allclose(loss_db, expected, atol=1e-3)
