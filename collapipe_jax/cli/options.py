@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from collapipe_jax.core.compilation import keep_freed_memory
 from collapipe_jax.core.errors import HostError, InputError, InputWarning, TrainingError
 from collapipe_jax.runs.config.named import NAMED
+from collapipe_jax.stopping import exit_status, terminable
 
 _HELP = {
     "config": "NAME, FILE.py or package.module, with :VARIANT where it has some; names: "
@@ -90,10 +91,11 @@ def run_reporting_errors(
     Several wrong inputs take a line each in it. A warning of input takes a line of its own.
 
     Returns:
-      The exit status: 0, 1 after training that broke down, 2 after an error, 130 after Ctrl-C.
+      The exit status: 0, 1 after training that broke down, 2 after an error, 130 after Ctrl-C, 143
+      after SIGTERM.
     """
     try:
-        with warnings.catch_warnings():
+        with terminable(), warnings.catch_warnings():
             warnings.simplefilter("default", InputWarning)
             warnings.showwarning = _show_warning(warnings.showwarning)
             main(sys.argv[1:] if argv is None else argv)
@@ -115,7 +117,7 @@ def run_reporting_errors(
         return 2
     except KeyboardInterrupt as stop:
         print(f"stopped{f': {stop}' if stop.args else ''}", file=sys.stderr)
-        return 130
+        return exit_status(stop)
     return 0
 
 

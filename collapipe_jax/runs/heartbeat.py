@@ -20,6 +20,7 @@ import jax
 from jax._src import distributed  # JAX has no public name for the store
 
 from collapipe_jax.core.errors import HostError, InputError, TrainingError
+from collapipe_jax.stopping import exit_status
 
 PERIOD_S = 1.0
 PATIENCE_S = 15.0
@@ -122,10 +123,10 @@ def watched(index: int, count: int) -> Iterator[None]:
     except OSError:  # perhaps of this host alone; others that have it end by themselves
         watch.tell(_FAILED)
         raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         watch.tell(_FAILED)
         print("stopped", file=sys.stderr, flush=True)
-        os._exit(130)
+        os._exit(exit_status(stop))
     except Exception as error:
         if isinstance(error, jax.errors.JaxRuntimeError):
             time.sleep(PATIENCE_S + _GRACE_S)  # a host that died is the likely cause, and is named

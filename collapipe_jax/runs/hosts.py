@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 from collapipe_jax.core.errors import HostError, InputError, TrainingError
 from collapipe_jax.runs import host_messages as messages
 from collapipe_jax.runs.heartbeat import watched
+from collapipe_jax.stopping import restore_sigterm
 
 _CHUNK_BYTES = 1 << 16  # lengths are rounded up to these, so that few programs are compiled
 _BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"  # which JAX reads where none is given
@@ -73,6 +74,7 @@ def join(
     except (RuntimeError, ValueError) as error:
         problem = f"the hosts did not find each other ({error})"
         raise InputError("--coordinator", coordinator, problem, remedy) from error
+    restore_sigterm()  # JAX has put its notice of preemption in its place
     devices = Counter(device.process_index for device in jax.devices())
     if len(set(devices.values())) > 1:
         problem = f"they have {sorted(devices.values())} devices"

@@ -26,6 +26,7 @@ from collapipe_jax.runs.config.memory import check_array
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import parts_of, point_config
 from collapipe_jax.runs.results.store import Place
+from collapipe_jax.stopping import stop_between_steps
 
 T = TypeVar("T")
 _MOST_CHUNKS = 100_000
@@ -221,17 +222,23 @@ def run_parts(
     def make(part: str) -> None:
         device = idle.get()
         try:
-            if results.missing([part]):  # others may be at work in the same folder
+            if not stop.is_set() and results.missing(
+                [part]
+            ):  # others may be at work in the same folder
                 work = parts[part]
                 kept = _simulate(work, results.options["rounds"], reduce, device)
                 results.write(part, kept, work.place)
         finally:
             idle.put(device)
 
-    with ThreadPoolExecutor(len(devices)) as pool:
+    with ThreadPoolExecutor(len(devices)) as pool, stop_between_steps() as stop:
         made = pool.map(make, missing) if len(devices) > 1 else map(make, missing)
         for _ in track(made, "simulating", total=len(missing), console=console):
-            pass
+            if stop.is_set():
+                break
+    if stop.is_set() and (left := len(results.missing(parts))):
+        done = f"{len(parts) - left} of {len(parts)} parts are saved in {results.folder}"
+        raise stop.kind(f"{done}; the same command goes on")
 
 
 def _simulate(work: Work, rounds: int, reduce: Reducer, device: Any) -> dict[str, Variable]:
