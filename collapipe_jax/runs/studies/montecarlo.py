@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from rich.console import Console
-from rich.progress import track
 
 from collapipe_jax.core.errors import InputError, require_positive
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.edge.environment import SystemRound, reset, simulate
 from collapipe_jax.edge.policies.registry import Policy, make_policy
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
+from collapipe_jax.progress import track
 from collapipe_jax.runs.config.memory import check_array
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import parts_of, point_config
@@ -233,7 +233,7 @@ def run_parts(
 
     with ThreadPoolExecutor(len(devices)) as pool, stop_between_steps() as stop:
         made = pool.map(make, missing) if len(devices) > 1 else map(make, missing)
-        for _ in track(made, "simulating", total=len(missing), console=console):
+        for _ in track(made, "chunks", len(missing), console):
             if stop.is_set():
                 break
     if stop.is_set() and (left := len(results.missing(parts))):

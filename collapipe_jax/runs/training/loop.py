@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from collapipe_jax.core.errors import InputError, TrainingError
 from collapipe_jax.core.trees import pick
@@ -22,6 +21,7 @@ from collapipe_jax.edge.environment import SystemRound
 from collapipe_jax.learning.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.learning.federated.learner import Learner
 from collapipe_jax.learning.models.layers import Params
+from collapipe_jax.progress import progress
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.training.device_shares import share_devices, workers
@@ -126,23 +126,20 @@ def _train_group(
         _Part(runs[own], learners[own], place, index % len(cpus()))
         for index, (own, place) in enumerate(shares)
     ]
-    columns = BarColumn(bar_width=10), MofNCompleteColumn(), TimeRemainingColumn()
-    columns += (TextColumn("{task.fields[status]}"),)
+    shown = console if hosts.is_first() else Console(quiet=True)
     total, found = sum(run.rounds for run in runs), dict[OngoingRun, TrainedRun]()
     with ThreadPoolExecutor(min(len(parts), len(devices))) as pool:
         # A single part stays in this thread, where an interrupt that does not wait ends it.
         each = pool.map if len(parts) > 1 else map
         with (
             stop_between_rounds() as stop,
-            Progress(*columns, console=console, disable=not hosts.is_first()) as progress,
+            progress(shown, "rounds", total, sum(run.done for run in runs), "compiling") as advance,
         ):
-            bar = progress.add_task("rounds", total=total, status="")
-            progress.update(bar, completed=sum(run.done for run in runs))
 
             def train_part(part: _Part) -> None:
                 with _stopping_others(stop):
                     for rounds in part.train(stop):
-                        progress.update(bar, advance=rounds, status=_status(runs))
+                        advance(rounds, _status(runs))
 
             with _stopping_others(stop):
                 parts[0].compile()
