@@ -39,7 +39,8 @@ is "off"."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    It is 0, 1 after training that broke down, 2 after wrong input, or 130 after Ctrl-C.
+    It is 0, 1 after training that broke down, 2 after wrong input, 130 after Ctrl-C,
+    or 143 after SIGTERM.
     """
     name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):

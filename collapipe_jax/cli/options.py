@@ -19,6 +19,7 @@ from collapipe_jax.core.errors import (
     collect,
     nearest,
 )
+from collapipe_jax.core.stopping import exit_status, terminable
 from collapipe_jax.runs.config.named import NAMED
 
 _HELP = {
@@ -126,10 +127,11 @@ def run_reporting_errors(
     Several wrong inputs take a line each in it. A warning of input takes a line of its own.
 
     Returns:
-      The exit status: 0, 1 after training that broke down, 2 after an error, 130 after Ctrl-C.
+      The exit status: 0, 1 after training that broke down, 2 after an error, 130 after Ctrl-C, 143
+      after SIGTERM.
     """
     try:
-        with warnings.catch_warnings():
+        with terminable(), warnings.catch_warnings():
             warnings.simplefilter("default", InputWarning)
             warnings.showwarning = _show_warning(warnings.showwarning)
             main(sys.argv[1:] if argv is None else argv)
@@ -151,7 +153,7 @@ def run_reporting_errors(
         return 2
     except KeyboardInterrupt as stop:
         print(f"stopped{f': {stop}' if stop.args else ''}", file=sys.stderr)
-        return 130
+        return exit_status(stop)
     return 0
 
 

@@ -23,6 +23,7 @@ from flax import serialization
 from jax.experimental import multihost_utils
 
 from collapipe_jax.core.errors import HostError, InputError, TrainingError, shortened
+from collapipe_jax.core.stopping import exit_status, restore_sigterm
 
 DEAD_AFTER_S = 15
 """Time without a sign of life after which JAX takes a host for dead, and ends the others."""
@@ -87,6 +88,7 @@ def join(
     except (RuntimeError, ValueError) as error:
         problem = f"the hosts did not find each other ({error})"
         raise InputError("--coordinator", coordinator, problem, remedy) from error
+    restore_sigterm()  # JAX has put its notice of preemption in its place
     devices = Counter(device.process_index for device in jax.devices())
     if len(set(devices.values())) > 1:
         problem = f"they have {sorted(devices.values())} devices"
@@ -96,9 +98,9 @@ def join(
     except tuple(_ERRORS.values()):  # all hosts have it, and say goodbye to each other
         raise
     # This host alone may have any other. It leaves without a goodbye, which would wait for all.
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("stopped", file=sys.stderr, flush=True)
-        os._exit(130)
+        os._exit(exit_status(stop))
     except Exception as error:
         if not isinstance(error, jax.errors.JaxRuntimeError):
             traceback.print_exc()

@@ -40,13 +40,13 @@ def assert_same_run(experiment, workdir, undisturbed):
     assert_same(*states)
 
 
-def interrupt_in(monkeypatch, owner, name, count):
+def interrupt_in(monkeypatch, owner, name, count, number=signal.SIGINT):
     """Interrupt the call of that number of a function."""
     whole, calls = getattr(owner, name), itertools.count(1)
 
     def interrupted(*arguments):
         if next(calls) == count:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return whole(*arguments)
 
     monkeypatch.setattr(owner, name, interrupted)

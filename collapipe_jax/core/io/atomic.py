@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,10 @@ from collapipe_jax.core.io.strict_json import loads
 
 PARTIAL = ".partial"
 """Ending of files that are being written, or were when a program was killed."""
+
+_OWN = re.compile(
+    rf".*\.[0-9a-f]{{32}}{re.escape(PARTIAL)}", re.DOTALL
+)  # as `partial_path` names them
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -61,11 +66,16 @@ def append_line(path: Path, line: str) -> None:
 
 def remove_partials(folder: Path) -> None:
     """Remove what killed processes left half-written; no other process may be writing there."""
-    for path in list(folder.rglob(f"*{PARTIAL}")):
-        if path.is_dir():
+    for path in filter(is_partial, list(folder.rglob(f"*{PARTIAL}"))):
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a file has a name of :func:`partial_path`; those of other programs have not."""
+    return _OWN.fullmatch(path.name) is not None
 
 
 def sync_folder(folder: Path) -> None:

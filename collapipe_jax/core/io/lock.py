@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import socket
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from collapipe_jax.core.io.atomic import remove_partials
 LOCK = ".lock"
 """Ending of the files that processes lock."""
 
+_NAMES = re.compile(rf"(run|shard_\d+_of_\d+){re.escape(LOCK)}")
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -45,6 +47,11 @@ def alone(folder: Path, name: str = "run", *, shared: bool = False) -> Iterator[
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
         os.close(descriptor)
+
+
+def is_lock(path: Path) -> bool:
+    """Whether a file has the name of a lock of a workdir; those of other programs have not."""
+    return _NAMES.fullmatch(path.name) is not None
 
 
 @contextlib.contextmanager

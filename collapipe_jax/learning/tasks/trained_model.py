@@ -52,7 +52,10 @@ def _model_folder(folder: Path) -> Path:
     problem, remedy = "holds no model", "Name the workdir of a training run that has ended"
     if is_workdir and (folder / "summary.json").exists():
         problem = "its run has ended without writing a model"
-        remedy = "Delete its summary.json, and go on with --resume to write the model"
+        remedy = (
+            "Where nobody trained there is none; else delete its summary.json, and go on with "
+            "--resume to write the model"
+        )
         if find_task(str(settings.get("kind"))).load is None:
             problem = "its task writes no model"
             remedy = "Give its Objective an export, and its Task a load"

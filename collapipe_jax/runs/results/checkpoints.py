@@ -13,6 +13,7 @@ import io
 import itertools
 import json
 import os
+import re
 import resource
 import shutil
 import threading
@@ -32,7 +33,8 @@ from collapipe_jax.runs.results.workdir import read_config, wrong_workdir
 
 _KEPT = 2
 _OVERHEAD_BYTES = 1 << 20  # what Orbax writes beside arrays, at most
-_HALF_WRITTEN = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax has not renamed yet
+# Name of a folder that Orbax has not renamed yet
+_HALF_WRITTEN = re.compile(r"\d+\.orbax-checkpoint-tmp.*")
 _ROUNDS = "rounds"  # done, in the record: folders can be renamed
 _orbax_in_use = threading.Lock()  # Orbax numbers its operations for all threads as one
 
@@ -152,8 +154,9 @@ class Checkpoints:
 
     def _remove_half_written(self) -> None:
         """Here rather than in a thread of Orbax, which could make the first save fail."""
-        for path in self._directory.glob(f"*{_HALF_WRITTEN}*"):
-            shutil.rmtree(path)
+        for path in self._directory.glob("*"):
+            if _HALF_WRITTEN.fullmatch(path.name):
+                shutil.rmtree(path)
 
     def _check(self, step: int) -> None:
         """Find damage before Orbax does, which may read zeros or print its own errors.

@@ -172,6 +172,10 @@ def _flush(file: Path) -> None:
 def read_array(path: Path, name: str) -> tuple[list[str], np.ndarray]:
     """Names of the axes of an array, and its values; booleans are booleans again."""
     array = zarr.open_array(path / name, mode="r")
+    # Zarr takes a folder in the place of a chunk for a missing one, which has fill values.
+    for index in np.ndindex(*array.cdata_shape):
+        if (file := chunk_file(path, name, index)).is_dir():
+            raise IsADirectoryError(f"{file} is a folder")
     values = np.asarray(array[...])
     if "flag_values" in array.attrs:
         values = values > 0
@@ -209,7 +213,7 @@ class Reader:
         found = {}
         for name, shape in shapes.items():
             axes, values = self._read(name)
-            if not (file := chunk_file(self.path, name, place.chunk_index(axes))).exists():
+            if not (file := chunk_file(self.path, name, place.chunk_index(axes))).is_file():
                 raise FileNotFoundError(file)
             region: list[Any] = [index for index, _ in place.lead.values()]
             for axis, size in zip(axes[len(region) :], shape, strict=True):

@@ -9,8 +9,8 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import PARTIAL, read_object, write_new_text, write_text
-from collapipe_jax.core.io.lock import LOCK
+from collapipe_jax.core.io.atomic import is_partial, read_object, write_new_text, write_text
+from collapipe_jax.core.io.lock import is_lock
 
 _CONFIG = "config.json"
 
@@ -57,7 +57,7 @@ def make_workdir(workdir: str | os.PathLike) -> Path:
         problem = f"no folder ({error.strerror})"
         raise wrong_workdir(path, problem, "Choose a path for a folder") from None
     # Another process may be taking possession too: its first files are these.
-    foreign = any(not entry.name.endswith((PARTIAL, LOCK)) for entry in path.iterdir())
+    foreign = any(not (is_partial(entry) or is_lock(entry)) for entry in path.iterdir())
     if foreign and not (path / _CONFIG).exists():
         raise wrong_workdir(workdir, "holds files that no run wrote", "Choose an empty folder")
     return path

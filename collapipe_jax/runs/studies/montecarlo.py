@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from rich.console import Console
-from rich.progress import track
 
 from collapipe_jax.core.errors import InputError, require_positive
+from collapipe_jax.core.progress import track
 from collapipe_jax.core.seeds import seed_of
+from collapipe_jax.core.stopping import stop_between_steps
 from collapipe_jax.edge.environment import SystemRound, reset, simulate
 from collapipe_jax.edge.policies.registry import Policy, make_policy
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
@@ -194,17 +195,23 @@ def run_parts(
     def make(part: str) -> None:
         device = idle.get()
         try:
-            if results.missing([part]):  # others may be at work in the same folder
+            if not stop.is_set() and results.missing(
+                [part]
+            ):  # others may be at work in the same folder
                 work = parts[part]
                 kept = _simulate(work, results.options["rounds"], reduce, device)
                 results.write(part, kept, work.place)
         finally:
             idle.put(device)
 
-    with ThreadPoolExecutor(len(devices)) as pool:
+    with ThreadPoolExecutor(len(devices)) as pool, stop_between_steps() as stop:
         made = pool.map(make, missing) if len(devices) > 1 else map(make, missing)
-        for _ in track(made, "simulating", total=len(missing), console=console):
-            pass
+        for _ in track(made, "chunks", len(missing), console):
+            if stop.is_set():
+                break
+    if stop.is_set() and (left := len(results.missing(parts))):
+        done = f"{len(parts) - left} of {len(parts)} parts are saved in {results.folder}"
+        raise stop.kind(f"{done}; the same command goes on")
 
 
 def _simulate(work: Work, rounds: int, reduce: Reducer, device: Any) -> dict[str, Variable]:

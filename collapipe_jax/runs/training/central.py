@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 
+from collapipe_jax.core.progress import track
 from collapipe_jax.learning.federated.optimizers import Optimizers, make_optimizer
 from collapipe_jax.learning.federated.pipeline_learner import PipelineLearner, PipelineOutcome
 from collapipe_jax.learning.federated.rules import Rules
@@ -53,7 +53,7 @@ def train_centrally(experiments: Sequence[Experiment], console: Console) -> list
     ends = sorted({*range(0, rounds, ROUNDS_PER_CALL), *scored})
     best: list[CentralRun | None] = [None] * len(experiments)
     best_merit, merit = [-np.inf] * len(experiments), experiments[0].task.merit
-    for start, end in zip(ends, track(ends[1:], "central", console=console), strict=False):
+    for start, end in zip(ends, track(ends[1:], "central", len(ends) - 1, console), strict=False):
         numbers = range(start, end)
         learning.advance([central_rounds(experiment, numbers) for experiment in experiments])
         for run, experiment in enumerate(experiments if end in scored else ()):

@@ -138,12 +138,18 @@ def summarise(
             for name in sorted(history)
             if name.startswith(_VIOLATED)
         },
+        "untrained_rounds": untrained_rounds(history),
         "rounds_with_absent_clusters": int(history["absent"].any(axis=1).sum()),
         **_failed_rounds(history),
         **_privacy(experiment, len(history["score"])),
         **_scored_round(experiment, history),
         **last_constants(history, experiment.config["training"]["client_learning_rate"]),
     }
+
+
+def untrained_rounds(history: Mapping[str, np.ndarray]) -> int:
+    """Rounds in which nobody took part, or every message of those who did was lost."""
+    return int(np.sum(~(history["erased_fraction"] < 1.0)))
 
 
 def _failed_rounds(history: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import signal
 import threading
 import time
 from collections.abc import Hashable, Iterator, Sequence
@@ -15,10 +14,11 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from collapipe_jax.core.batch_axis import pick
 from collapipe_jax.core.errors import InputError, TrainingError
+from collapipe_jax.core.progress import progress
+from collapipe_jax.core.stopping import Stop, stop_between_steps
 from collapipe_jax.edge.environment import SystemRound
 from collapipe_jax.learning.federated.data_parallel_learner import DataParallelLearner
 from collapipe_jax.learning.federated.learner import Learner
@@ -53,8 +53,8 @@ def train(
 
     Every round is a pure function of the state and of keys folded from the seeds and the
     round's number, so a run that was killed and resumed ends with the same numbers. Several hosts
-    (``hosts.join``) all call this alike; the first one writes. An interrupt lets the round end,
-    saves, and then stops.
+    (``hosts.join``) all call this alike; the first one writes. Ctrl-C or SIGTERM lets the round
+    end, saves, and then stops.
 
     Args:
       experiment: the run.
@@ -65,7 +65,7 @@ def train(
     Raises:
       InputError: if ``workdir`` is not this configuration's, or its checkpoint is damaged, or
         if one of several hosts would have no work of its own.
-      KeyboardInterrupt: after an interrupt; its message says what is saved.
+      KeyboardInterrupt: after Ctrl-C or SIGTERM; its message says what is saved.
       TrainingError: if a loss or a parameter is not finite. The last checkpoint before is kept.
     """
     return train_together([experiment], [workdir], resume=resume, console=console)[0]
@@ -108,7 +108,7 @@ def train_together(
                 stack.enter_context(OngoingRun(experiments[one], workdirs[one], resume, console))
                 for one in places
             ]
-            found = _train_group(runs, console, devices or workers())
+            found = _train_group(runs, console, devices or workers(), resume)
             trained |= {p: found[r] for p, r in zip(places, runs, strict=True) if r in found}
             broken += [run.breakdown for run in runs if run.breakdown]
     if broken:
@@ -117,7 +117,7 @@ def train_together(
 
 
 def _train_group(
-    runs: Sequence[OngoingRun], console: Console, devices: Sequence[Any]
+    runs: Sequence[OngoingRun], console: Console, devices: Sequence[Any], resume: bool
 ) -> dict[OngoingRun, TrainedRun]:
     """Train runs of one program; those that broke down do not come back."""
     learners = _learners([run.experiment for run in runs])
@@ -126,29 +126,26 @@ def _train_group(
         _Part(runs[own], learners[own], place, index % len(cpus()))
         for index, (own, place) in enumerate(shares)
     ]
-    columns = BarColumn(bar_width=10), MofNCompleteColumn(), TimeRemainingColumn()
-    columns += (TextColumn("{task.fields[status]}"),)
+    shown = console if hosts.is_first() else Console(quiet=True)
     total, found = sum(run.rounds for run in runs), dict[OngoingRun, TrainedRun]()
     with ThreadPoolExecutor(min(len(parts), len(devices))) as pool:
         # A single part stays in this thread, where an interrupt that does not wait ends it.
         each = pool.map if len(parts) > 1 else map
         with (
             stop_between_rounds() as stop,
-            Progress(*columns, console=console, disable=not hosts.is_first()) as progress,
+            progress(shown, "rounds", total, sum(run.done for run in runs), "compiling") as advance,
         ):
-            bar = progress.add_task("rounds", total=total, status="")
-            progress.update(bar, completed=sum(run.done for run in runs))
 
             def train_part(part: _Part) -> None:
                 with _stopping_others(stop):
                     for rounds in part.train(stop):
-                        progress.update(bar, advance=rounds, status=_status(runs))
+                        advance(rounds, _status(runs))
 
             with _stopping_others(stop):
                 parts[0].compile()
                 list(each(train_part, parts))
             if stop.is_set():
-                raise KeyboardInterrupt(_saved(runs, total))
+                raise stop.kind(_saved(runs, total, resume))
         for ended in each(_Part.finish, parts):
             found |= ended
     return found
@@ -243,12 +240,12 @@ class _Part:
         return jax.device_put(params, learning_place(run.experiment))
 
 
-def _saved(runs: Sequence[OngoingRun], total: int) -> str:
+def _saved(runs: Sequence[OngoingRun], total: int, resume: bool) -> str:
     """Where an interrupted training is saved."""
     where = str(runs[0].folder) if len(runs) == 1 else f"{len(runs)} folders"
-    return (
-        f"{sum(run.done for run in runs)} of {total} rounds are saved in {where}; --resume goes on"
-    )
+    command = "the same command" if resume else "the same command with --resume"
+    done = sum(run.done for run in runs)
+    return f"{done} of {total} rounds are saved in {where}; {command} goes on"
 
 
 def round_inputs(
@@ -290,29 +287,11 @@ def _program(experiment: Experiment) -> Hashable:
     return structure, shapes, network, sizes
 
 
-@contextlib.contextmanager
-def stop_between_rounds() -> Iterator[threading.Event]:
-    """Let an interrupt (Ctrl-C) wait for the end of a round; a second one does not wait.
-
-    Yields:
-      What an interrupt sets. A thread other than the main one, and one of several hosts, are
-      interrupted at once as ever.
-    """
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread() or jax.process_count() > 1:
-        yield asked
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        del number, frame
-        signal.signal(signal.SIGINT, before)
-        asked.set()
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
+def stop_between_rounds() -> contextlib.AbstractContextManager[Stop]:
+    """As :func:`stop_between_steps`; one of several hosts is interrupted at once as ever."""
+    if jax.process_count() > 1:
+        return contextlib.nullcontext(Stop())
+    return stop_between_steps()
 
 
 def _check_hosts(experiment: Experiment) -> None:
@@ -343,6 +322,8 @@ def _status(runs: Sequence[OngoingRun]) -> str:
     scores = [run.history.last_score for run in runs if np.isfinite(run.history.last_score)]
     losses = [run.history.last["train_loss"] for run in runs if run.done]
     texts = [_range(scores, "{:.1f}"), _range(losses, "{:.2f}")]
+    if losses and not np.isfinite(losses).any():
+        texts[1] = "-, nobody trained,"
     if len(runs) > 1:
         return f"{len(runs)} runs {name} {texts[0]} loss {texts[1]}"
     (run,) = runs

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 from rich.console import Console
 
 from collapipe_jax.core.compilation import quick_jit
-from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.core.io.atomic import (
     append_line,
     read_object,
@@ -43,6 +44,7 @@ from collapipe_jax.runs.training.history import (
     round_metrics,
     run_constants,
     summarise,
+    untrained_rounds,
 )
 from collapipe_jax.runs.training.network_ahead import NetworkRound, initial_network
 from collapipe_jax.runs.training.samples import estimate_batches, run_key
@@ -282,12 +284,20 @@ class OngoingRun:
         if hosts.on_first(lambda: read_object(path) is None):
             summary = summarise(self.experiment, params, load_run(self.folder).history)
             held = hosts.fetch(params)
-            hosts.on_first(lambda: self._export(held))
+            if summary["untrained_rounds"] < self.rounds:
+                hosts.on_first(lambda: self._export(held))
             hosts.on_first(lambda: write_json(path, summary))  # last of all
         record = load_run(self.folder)
         control = self.experiment.system.mean_problem.control
         target = float(control.divergence_target)
         warn_of_run(record.history, np.asarray(control.energy_budget_j), target)
+        if hosts.is_first() and untrained_rounds(record.history) == self.rounds:
+            warnings.warn(
+                f"workdir = {str(self.folder)!r}: nobody trained in any round, so no model is "
+                "written. Raise dynamics.availability, the budgets or the share that is sampled.",
+                InputWarning,
+                stacklevel=2,
+            )
         return TrainedRun(params, record.history, read_object(path) or {}, record)
 
     def _break_down(self, index: int, problem: str) -> None:

@@ -48,5 +48,5 @@ def train(
     with tempfile.TemporaryDirectory() as folder:
         try:
             return train_experiment(experiment, folder, console=console)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("nothing is kept without a workdir") from None
+        except KeyboardInterrupt as stop:
+            raise type(stop)("nothing is kept without a workdir") from None

@@ -378,7 +378,9 @@ def test_gains_of_a_round_follow_positions_and_shadowing_and_all_else_stays():
     np.testing.assert_allclose(problem.radio.d2e_gain, 10 ** (d2e_db / 10) * fading, rtol=1e-3)
     flat_m = position_m.reshape(8, 2)
     node_m = np.maximum(np.linalg.norm(flat_m[:, None] - flat_m[None], axis=-1), 3.0)
-    node_db = np.asarray(state.mobility.shadowing.node_db) - 148 - 40 * np.log10(node_m / 1e3)
+    decades = np.log10(node_m / 1e3)
+    loss_db = np.maximum(148 + 40 * decades, 98.47 + 20 * decades)  # free space up to 3.3 m
+    node_db = np.asarray(state.mobility.shadowing.node_db) - loss_db
     fading = np.asarray(fading_power(state.fading.node, system.dynamics.d2d_rician_factor))
     cross = np.asarray(problem.radio.cross_gain)
     np.testing.assert_allclose(cross.reshape(8, 8), 10 ** (node_db / 10) * fading, rtol=1e-3)

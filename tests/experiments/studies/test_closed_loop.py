@@ -14,6 +14,7 @@ from support.made_up_comparisons import random_loop
 
 from collapipe_jax.cli.options import run_reporting_errors
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.io.atomic import partial_path
 from collapipe_jax.edge.cost.static_pipeline import static_pipeline
 from collapipe_jax.edge.environment import reset, simulate
 from collapipe_jax.edge.policies.registry import POLICIES, PolicyEntry, make_policy
@@ -121,7 +122,7 @@ def test_a_lost_chunk_is_made_again(finished, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(finished, workdir)
     (workdir / "parts" / "static_pipeline_v10.0" / "000004.json").unlink()  # the short one
-    (workdir / "parts" / "half.json.partial").write_text("{")  # of a process that was killed
+    partial_path(workdir / "parts" / "half.json").write_text("{")  # of a process that was killed
     run(workdir)
     assert contents(workdir) == contents(finished)
 

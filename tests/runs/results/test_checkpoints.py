@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import read_object, write_text
+from collapipe_jax.core.io.atomic import partial_path, read_object, remove_partials, write_text
 from collapipe_jax.runs.results.checkpoints import Checkpoints, load_run
 from collapipe_jax.runs.results.workdir import open_workdir
 
@@ -144,7 +144,7 @@ def test_path_that_is_a_file(tmp_path):
 
 
 def test_killed_while_the_first_file_was_written(tmp_path):
-    (tmp_path / "config.json.partial").write_text('{"seed"')
+    partial_path(tmp_path / "config.json").write_text('{"seed"')
     path = open_workdir(tmp_path, CONFIG, resume=True)
     assert read_object(path / "config.json") == json.loads(json.dumps(CONFIG))
 
@@ -275,3 +275,16 @@ def test_text_is_written_at_once_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_text(path, "new\n")
     assert path.read_text() == "old\n"
+
+
+@pytest.mark.parametrize("name", ["movie.mkv.partial", "Gemfile.lock"])
+def test_files_that_only_end_like_ours_are_foreign_and_stay(name, tmp_path):
+    (tmp_path / name).write_text("a user's")
+    remove_partials(tmp_path)
+    with pytest.raises(InputError, match="holds files that no run wrote"):
+        open_workdir(tmp_path, CONFIG, resume=False)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    ours = partial_path(tmp_path / "x")
+    ours.write_text("half")
+    remove_partials(tmp_path)
+    assert not ours.exists()

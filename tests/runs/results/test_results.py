@@ -158,6 +158,7 @@ def test_results_of_another_experiment_or_none_are_reported(results, tmp_path):
         ("no arrays", "is damaged"),
         ("no chunk", "is damaged"),
         ("half a chunk", "is damaged"),
+        ("a folder for a chunk", "is damaged"),
     ],
 )
 def test_a_missing_or_damaged_part_is_named(damage, problem, results):
@@ -169,6 +170,9 @@ def test_a_missing_or_damaged_part_is_named(damage, problem, results):
         results.path("first").write_text("{}")
     elif damage == "no chunk":
         chunk.unlink()
+    elif damage == "a folder for a chunk":
+        chunk.unlink()
+        chunk.mkdir()
     else:
         chunk.write_bytes(chunk.read_bytes()[:-3])
     with pytest.raises(InputError, match=problem) as caught:
@@ -180,6 +184,10 @@ def test_a_missing_or_damaged_table_is_named(results):
     with pytest.raises(InputError, match="is missing"):
         results.read("table")
     results.write("table", DATA)
+    (chunk := results.store / "table" / "latency_s" / "c" / "0" / "0").unlink()
+    chunk.mkdir()
+    with pytest.raises(InputError, match="is a folder"):
+        results.read("table")
     results.path("table").write_text("half")
     with pytest.raises(InputError, match="is damaged"):
         results.read("table")

@@ -23,7 +23,7 @@ from support.tiny_runs import ROUNDS, Killed, assert_same_run, interrupt_in, kil
 
 import collapipe_jax as cp
 from collapipe_jax.cli.options import run_reporting_errors
-from collapipe_jax.core.errors import InputError, TrainingError
+from collapipe_jax.core.errors import InputError, InputWarning, TrainingError
 from collapipe_jax.core.io.lock import alone
 from collapipe_jax.edge.policies.registry import make_policy
 from collapipe_jax.runs.config.experiment import build_optimizers
@@ -207,6 +207,41 @@ def test_an_interrupt_lets_the_round_end_and_saves(
     assert signal.getsignal(signal.SIGINT) is before
     assert len(load_run(tmp_path).history["round"]) == saved
     assert len(run(experiment, tmp_path, resume=True).history["round"]) == ROUNDS
+
+
+def test_sigterm_saves_as_an_interrupt_does_and_has_a_status_of_its_own(
+    tmp_path, experiment, undisturbed, monkeypatch, capsys
+):
+    with monkeypatch.context() as patch:
+        interrupt_in(patch, LearningRounds, "advance", 3, signal.SIGTERM)
+        assert run_reporting_errors(lambda _: run(experiment, tmp_path), []) == 143
+    assert "3 of 6 rounds are saved in" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    run(experiment, tmp_path, resume=True)
+    assert_same_run(experiment, tmp_path, undisturbed[0])
+
+
+@pytest.mark.parametrize("erased", [np.nan, 1.0])
+def test_a_run_in_which_nobody_trained_says_so_and_exports_nothing(
+    erased, tmp_path, experiment, monkeypatch
+):
+    whole = LearningRounds.advance
+
+    def nobody(*arguments):
+        told = np.float32(np.nan if np.isnan(erased) else 1.0)
+        return [
+            [
+                one._replace(loss=told, gradient_norm=told, erased_fraction=np.float32(erased))
+                for one in own
+            ]
+            for own in whole(*arguments)
+        ]
+
+    monkeypatch.setattr(LearningRounds, "advance", nobody)
+    with pytest.warns(InputWarning, match="nobody trained in any round, so no model is written"):
+        run(experiment, tmp_path)
+    assert not (tmp_path / "model").exists()
+    assert json.loads((tmp_path / "summary.json").read_text())["untrained_rounds"] == ROUNDS
 
 
 @pytest.mark.slow

@@ -1,0 +1,82 @@
+"""Stopping a program by a signal: Ctrl-C, or SIGTERM as Slurm and Kubernetes send it."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM. Whatever treats Ctrl-C treats it alike, but for the exit status."""
+
+
+class Stop(threading.Event):
+    """Set once a signal asks to stop."""
+
+    kind: type[KeyboardInterrupt] = KeyboardInterrupt  # of the signal
+
+
+def exit_status(stop: KeyboardInterrupt) -> int:
+    """That of a program that a signal ended: 130 after Ctrl-C, 143 after SIGTERM."""
+    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Raise :class:`Terminated` at SIGTERM, unless a program around this one handles it."""
+
+    def handle(number: int, frame: Any) -> None:
+        del number, frame
+        raise Terminated
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def restore_sigterm() -> None:
+    """Give SIGTERM back to Python's handler where a library written in C took its place."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+@contextlib.contextmanager
+def stop_between_steps() -> Iterator[Stop]:
+    """Let Ctrl-C and SIGTERM wait for the end of a step; a second Ctrl-C does not wait.
+
+    A second SIGTERM waits too: several senders may pass on one request.
+
+    Yields:
+      What a signal sets. A thread other than the main one is interrupted at once as ever.
+    """
+    asked = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        del frame
+        if number == signal.SIGTERM:
+            asked.kind = Terminated
+        else:
+            signal.signal(signal.SIGINT, before[signal.SIGINT])
+        asked.set()
+
+    before: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, ask)}
+    handler = signal.getsignal(signal.SIGTERM)
+    # One of a program around this one stays: jobs that Slurm queues again have theirs.
+    if handler is signal.SIG_DFL or getattr(handler, "__module__", "") == __name__:
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield asked
+    finally:
+        for number, handle in before.items():
+            signal.signal(number, handle)

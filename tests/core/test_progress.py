@@ -1,0 +1,23 @@
+"""Progress in a file."""
+
+import io
+
+from rich.console import Console
+
+from collapipe_jax.core import progress as module
+from collapipe_jax.core.progress import progress
+
+
+def test_a_file_gets_a_line_a_minute_and_a_last_one(monkeypatch):
+    now_s, console = [0.0], Console(file=io.StringIO(), width=20)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
+    with progress(console, "rounds", 10, 2, "compiling") as advance:
+        for _ in range(8):
+            now_s[0] += 25.0
+            advance(1, "loss 2.00 and more")
+    assert console.file.getvalue().splitlines() == [
+        "rounds 2/10 compiling",
+        "rounds 5/10, 125 s left loss 2.00 and more",
+        "rounds 8/10, 50 s left loss 2.00 and more",
+        "rounds 10/10, 0 s left loss 2.00 and more",
+    ]
