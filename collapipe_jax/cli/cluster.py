@@ -238,11 +238,15 @@ def _run_locally(
 ) -> None:
     """Run shards as processes, so many at a time."""
     waiting, running = list(names), []
-    while waiting or running:
-        running = [job for job in running if not job.done()]
-        while waiting and len(running) < workers:
-            running.append(executor.submit(ShardJob(), command, argv, waiting.pop(0)))
-        time.sleep(_POLL_S)
+    try:
+        while waiting or running:
+            running = [job for job in running if not job.done()]
+            while waiting and len(running) < workers:
+                running.append(executor.submit(ShardJob(), command, argv, waiting.pop(0)))
+            time.sleep(_POLL_S)
+    finally:  # an interrupt of this process alone ends its shards too
+        for job in running:
+            job.cancel(check=False)
 
 
 def _without_cluster(argv: Sequence[str]) -> list[str]:

@@ -56,6 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: command = {name!r}: no such command. {remedy}", file=sys.stderr)
         return 2
     sys.argv[0] = f"collapipe {name}"  # as parsers show it
+    # XLA asks for a bug report where compiling takes minutes, as it may on a busy machine. What is
+    # wrong with a program arrives as an exception anyway.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.path.append(os.getcwd())  # where modules of one's own may be; last, to hide nothing
 
     from collapipe_jax.cli.options import run_reporting_errors, run_training

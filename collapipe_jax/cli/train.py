@@ -29,7 +29,7 @@ from rich.table import Table
 from collapipe_jax.cli.options import add_sweep, given_of, make_parser
 from collapipe_jax.cli.shards import CLUSTER, SHARD, is_done, read_shards
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.io.atomic import write_sealed
 from collapipe_jax.core.io.lock import own_share
 from collapipe_jax.core.statistics import interval_text, mean_interval
 from collapipe_jax.core.tables import console_for_tables, make_table
@@ -89,7 +89,7 @@ def _train_one(options: argparse.Namespace, overrides: Sequence[str]) -> None:
         return
     summary = run.summary | linear
     if linear:
-        write_json(path, summary)
+        write_sealed(path, summary)
     _print_summary(summary)
 
 

@@ -1,6 +1,7 @@
 """Writing files that are whole or not there."""
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -19,6 +20,9 @@ PARTIAL = ".partial"
 _OWN = re.compile(
     rf".*\.[0-9a-f]{{32}}{re.escape(PARTIAL)}", re.DOTALL
 )  # as `partial_path` names them
+
+_DIGEST = "sha256"
+"""Key of a JSON object on file with the digest of all else in it."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -122,6 +126,21 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(finite(value), indent=1, allow_nan=False) + "\n")
 
 
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object with its digest, which :func:`read_object` checks."""
+    write_text(path, sealed(value))
+
+
+def sealed(value: Mapping[str, Any]) -> str:
+    """The text of a JSON object on file with its digest."""
+    plain = finite(value)
+    return json.dumps(plain | {_DIGEST: _digest(plain)}, indent=1, allow_nan=False) + "\n"
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def finite(value: Any) -> Any:
     """The same nested value, with null for infinities and nan."""
     if isinstance(value, Mapping):
@@ -132,12 +151,18 @@ def finite(value: Any) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """A JSON object on file; None if it is missing or damaged."""
+    """A JSON object on file; None if it is missing, damaged, or has another digest than it says.
+
+    Objects of older versions have no digest.
+    """
     try:
         found = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # ValueError: not UTF-8, or not JSON
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    digest = found.pop(_DIGEST, None)
+    return found if digest in (None, _digest(found)) else None
 
 
 def partial_path(path: Path) -> Path:

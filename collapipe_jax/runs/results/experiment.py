@@ -19,7 +19,7 @@ from flax import struct
 from jax.typing import ArrayLike
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import read_object, write_json
+from collapipe_jax.core.io.atomic import read_object, write_sealed
 from collapipe_jax.runs.results.workdir import damaged_config, open_workdir, wrong_workdir
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Results:
         else:
             _store().write_part(self.store, arrays, place)
         shapes = {name: np.shape(values) for name, (_, values) in arrays.items()}
-        write_json(self.path(part), shapes)
+        write_sealed(self.path(part), shapes)
 
     def read(self, part: str) -> dict[str, np.ndarray]:
         """Columns of a table by name.
@@ -171,7 +171,7 @@ class Results:
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         """Write ``summary.json``; a number that is infinite or unknown becomes null."""
-        write_json(self.folder / "summary.json", summary)
+        write_sealed(self.folder / "summary.json", summary)
         return self.folder / "summary.json"
 
 

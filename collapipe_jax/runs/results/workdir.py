@@ -9,7 +9,7 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import is_partial, read_object, write_new_text, write_text
+from collapipe_jax.core.io.atomic import is_partial, read_object, sealed, write_new_text, write_text
 from collapipe_jax.core.io.lock import is_lock
 
 _CONFIG = "config.json"
@@ -27,7 +27,7 @@ def open_workdir(workdir: str | os.PathLike, config: Mapping[str, Any], resume: 
     path = make_workdir(workdir)
     saved = path / _CONFIG
     config = json.loads(json.dumps(config))
-    text = json.dumps(config, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    text = sealed(config)
     if saved.exists() or not write_new_text(saved, text):
         found = read_config(path)
         if found != config and not (resume and added_rounds(found, config)):

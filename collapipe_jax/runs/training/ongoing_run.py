@@ -21,6 +21,7 @@ from collapipe_jax.core.io.atomic import (
     read_object,
     remove_partials,
     write_json,
+    write_sealed,
     write_text,
 )
 from collapipe_jax.core.io.lock import alone
@@ -286,7 +287,7 @@ class OngoingRun:
             held = hosts.fetch(params)
             if summary["untrained_rounds"] < self.rounds:
                 hosts.on_first(lambda: self._export(held))
-            hosts.on_first(lambda: write_json(path, summary))  # last of all
+            hosts.on_first(lambda: write_sealed(path, summary))  # last of all
         record = load_run(self.folder)
         control = self.experiment.system.mean_problem.control
         target = float(control.divergence_target)

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import write_json
+from collapipe_jax.core.io.atomic import write_sealed
 from collapipe_jax.runs.results import experiment as module
 from collapipe_jax.runs.results.experiment import Results, Variable, as_columns, as_rows
 from collapipe_jax.runs.results.store import Place
@@ -104,7 +104,7 @@ def test_parts_that_are_done_are_not_missing_and_half_written_ones_are(results, 
     def killed(path, value):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "write_json", killed)
+    monkeypatch.setattr(module, "write_sealed", killed)
     with pytest.raises(KeyboardInterrupt):
         write_rows(results, "b", 2)
     assert results.missing(["a", "b"]) == ["b"]
@@ -220,5 +220,5 @@ def test_a_unit_is_the_suffix_of_a_name(tmp_path, name, unit):
 def test_json_is_strict_and_its_folder_is_made(tmp_path):
     path = tmp_path / "deep" / "value.json"
     numbers = [1.0, float("inf"), np.float64("nan"), (float("nan"), "x")]
-    write_json(path, {"a": numbers, "b": None})
+    write_sealed(path, {"a": numbers, "b": None})
     assert json.loads(path.read_text()) == {"a": [1.0, None, None, [None, "x"]], "b": None}
