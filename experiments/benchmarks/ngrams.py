@@ -63,7 +63,7 @@ def test_loss(tokenizer: ByteTokenizer, sets: TextSets, order: int) -> float:
     from knlm import KneserNey
 
     def words(texts: list[str]) -> list[list[str]]:
-        begin, end = tokenizer.begin, tokenizer.ends[0]
+        (begin,), end = tokenizer.prefix, tokenizer.ends[0]
         return [[str(n) for n in (begin, *ids, end)] for ids in tokenizer.encode(texts)]
 
     model: Any = KneserNey(order, _NUMBER_BYTES)

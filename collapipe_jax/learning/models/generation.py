@@ -47,6 +47,7 @@ def generate(
     room: int,
     most: Array | int,
     sampling: Sampling = GREEDY,
+    is_piece: Array | None = None,
 ) -> Array:
     """Continue texts, each until an end token or for ``most`` tokens.
 
@@ -59,6 +60,7 @@ def generate(
       room: R, most tokens that the arrays hold.
       most: tokens to add at most, up to R.
       sampling: how tokens are chosen.
+      is_piece: which rows of the table are pieces of a vocabulary, ``[V]``; no other is chosen.
 
     Returns:
       New tokens ``[B, R]`` int32 without the end, ``NOTHING`` behind them.
@@ -73,6 +75,8 @@ def generate(
 
     def choose(hidden: Array, step: Array) -> Array:
         scores = next_scores(params["decoder"], config, hidden)
+        if is_piece is not None:
+            scores = jnp.where(is_piece[None], scores, -jnp.inf)
         return _choose(scores, jax.vmap(jax.random.fold_in, (0, None))(keys, step), sampling)
 
     def advance(texts: _Texts) -> _Texts:

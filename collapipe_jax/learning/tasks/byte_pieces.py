@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import write_json, write_text
+from collapipe_jax.core.io.atomic import read_object, write_json, write_text
 from collapipe_jax.learning.models.causal_lm import NOTHING
 from collapipe_jax.learning.models.config import BOS_ID, EOS_ID, PAD_ID
 from collapipe_jax.learning.tasks.subwords import in_short_words, pad_rows
@@ -25,18 +25,36 @@ class ByteTokenizer:
 
     Args:
       model: a tokenizer of the library.
-      begin: number of the piece before a text.
+      begin: number of the piece that may stand before a text.
       ends: numbers of pieces that end a text; the first is written behind one.
+      begins: whether it does stand there, where the model's own rule does not say so.
+
+    Attributes:
+      prefix: numbers of the pieces before every text, by the rule of the model (its
+        post-processor): the begin, or nothing.
     """
 
-    def __init__(self, model: "Tokenizer", begin: int, ends: Sequence[int]):
+    def __init__(self, model: "Tokenizer", begin: int, ends: Sequence[int], begins: bool = False):
         model.encode_special_tokens = True  # a text that spells out "</s>" is text
         self.model, self.begin, self.ends = model, begin, tuple(ends)
+        plain, whole = (model.encode("a", add_special_tokens=s).ids for s in (False, True))
+        start = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)
+        self.prefix = whole[:start] or [begin] * begins
 
     @property
     def size(self) -> int:
         """Number of pieces."""
         return self.model.get_vocab_size()
+
+    def is_piece(self, vocabulary_size: int) -> np.ndarray:
+        """Which numbers of a model's vocabulary are pieces: it may be larger, ``[V]`` bool."""
+        known = np.zeros(vocabulary_size, bool)
+        known[list(self.model.get_vocab(with_added_tokens=True).values())] = True
+        return known
+
+    def prompts(self, encoded: Sequence[Sequence[int]], room: int) -> list[list[int]]:
+        """What texts are continued from: their prefix and the end of each, of at least a piece."""
+        return [[*self.prefix, *ids][-room:] or [self.begin] for ids in encoded]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Numbers of the pieces of each text, without its begin and end."""
@@ -44,14 +62,15 @@ class ByteTokenizer:
         return [encoding.ids for encoding in found]
 
     def rows(self, texts: Sequence[str], length: int) -> np.ndarray:
-        """Texts with begin and end, int32 ``[n, length + 1]`` with ``NOTHING`` behind them.
+        """Texts with prefix and end, int32 ``[n, length + 1]`` with ``NOTHING`` behind them.
 
         A text of more pieces takes several rows, each of which begins with the last piece of the
-        row before. So each piece, end included, is predicted once.
+        row before. So each piece, end included, is predicted once, but for the first piece of a
+        text that nothing stands before.
         """
         cut = []
         for ids in self.encode(texts):
-            whole = [self.begin, *ids, self.ends[0]]
+            whole = [*self.prefix, *ids, self.ends[0]]
             starts = range(0, len(whole) - 1, length)
             cut += [whole[start : start + length + 1] for start in starts]
         return pad_rows(cut, length + 1, NOTHING)
@@ -68,6 +87,7 @@ class ByteTokenizer:
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": length,
             "bos_token": self.model.id_to_token(self.begin),
+            "add_bos_token": bool(self.prefix),
             "eos_token": self.model.id_to_token(self.ends[0]),
             "clean_up_tokenization_spaces": False,
         }
@@ -79,7 +99,8 @@ class ByteTokenizer:
     def from_folder(cls, folder: Path, document: Mapping[str, Any]) -> "ByteTokenizer":
         """The tokenizer beside a model, whose ``config.json`` numbers its begin and end.
 
-        Without a number of the begin, texts begin with the end of the one before.
+        Whether texts begin with the begin is the tokenizer's own rule: its post-processor, and
+        where it has none ``add_bos_token`` of ``tokenizer_config.json``.
 
         Raises:
           InputError: a file that cannot be read, or no number of the end.
@@ -98,7 +119,9 @@ class ByteTokenizer:
             problem, remedy = "is no number of the end of a text", "Take the original file"
             raise InputError(f"{folder / 'config.json'}: eos_token_id", ends, problem, remedy)
         begin = document.get("bos_token_id")
-        return cls(model, begin if isinstance(begin, int) else ends[0], ends)
+        settings = read_object(folder / "tokenizer_config.json") or {}
+        begins = isinstance(begin, int) and settings.get("add_bos_token") is True
+        return cls(model, begin if isinstance(begin, int) else ends[0], ends, begins)
 
 
 def check_room(vocabulary_size: int) -> None:

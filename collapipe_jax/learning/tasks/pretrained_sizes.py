@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
 
-from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.errors import InputError, collect
 from collapipe_jax.learning.models.config import BertConfig, CausalConfig
 
 Sizes = TypeVar("Sizes", BertConfig, CausalConfig)
@@ -20,17 +20,20 @@ def pretrained_sizes(
     """Sizes on file; training may choose dropout, precision, kernel, recomputation, adapters.
 
     Raises:
-      InputError: a size, or one of ``more`` fields, other than that of the configuration, by
-        which the network prices the model; or too few positions.
+      InputError: sizes, ``more`` fields among them, other than in the configuration, by which the
+        network prices the model; or too few positions; or all of these.
     """
-    for field in (*_SAME, *more):
-        section = "task" if field == "vocabulary_size" else "model"
-        ours, theirs = getattr(wanted, field), getattr(found, field)
-        if ours != theirs:
-            problem = f"the model in {directory} has {theirs}"
-            raise InputError(f"{section}.{field}", ours, problem, f"Set it to {theirs}")
-    if found.positions < wanted.positions:
-        problem = f"the model in {directory} has {found.positions} positions"
-        remedy = f"Lower it to {found.positions} or less"
-        raise InputError("task.source_length", wanted.positions, problem, remedy)
+    with collect() as step:
+        for field in (*_SAME, *more):
+            section = "task" if field == "vocabulary_size" else "model"
+            ours, theirs = getattr(wanted, field), getattr(found, field)
+            with step():
+                if ours != theirs:
+                    problem = f"the model in {directory} has {theirs}"
+                    raise InputError(f"{section}.{field}", ours, problem, f"Set it to {theirs}")
+        with step():
+            if found.positions < wanted.positions:
+                problem = f"the model in {directory} has {found.positions} positions"
+                remedy = f"Lower it to {found.positions} or less"
+                raise InputError("task.source_length", wanted.positions, problem, remedy)
     return dataclasses.replace(found, **{key: getattr(wanted, key) for key in _CHOSEN})

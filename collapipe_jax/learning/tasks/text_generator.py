@@ -82,14 +82,16 @@ class TextGenerator(Predictor):
         if not texts:
             return []
         encoded, room = self.tokenizer.encode(texts), positions - tokens
-        prompts = [[self.tokenizer.begin, *ids][-room:] for ids in encoded]
+        prompts = self.tokenizer.prompts(encoded, room)
         length, options = bucket(max(map(len, prompts))), Sampling(temperature, top_p)
         ends, key = jnp.asarray(self.tokenizer.ends), jax.random.key(seed)
+        is_piece = jnp.asarray(self.tokenizer.is_piece(self.sizes.vocabulary_size))
 
         def run(part: tuple[np.ndarray, np.ndarray]) -> jax.Array:
             rows, numbers = part
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
             given = {"room": bucket(tokens), "most": tokens, "sampling": options}
+            given |= {"is_piece": is_piece}
             return generate(self.params, self.sizes, jnp.asarray(rows), keys, ends, **given)
 
         rows = pad_rows(prompts, length, NOTHING), np.arange(start, start + len(prompts))

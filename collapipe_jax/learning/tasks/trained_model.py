@@ -1,13 +1,17 @@
 """A trained model of any task from its folder."""
 
+import hashlib
 import os
 from pathlib import Path
 
 from collapipe_jax.core.errors import InputError, under_keys
-from collapipe_jax.core.io.atomic import read_object
+from collapipe_jax.core.io.atomic import read_object, write_sealed
 from collapipe_jax.learning.models.tensor_files import CONFIG, read_json
 from collapipe_jax.learning.tasks.registry import find_task
 from collapipe_jax.learning.tasks.task import TASK_KEY, Predictor
+
+_DIGESTS = "collapipe_sha256"
+"""Key of ``config.json`` with digests of a model's other files."""
 
 
 def load(folder: str | os.PathLike[str]) -> Predictor:
@@ -34,10 +38,38 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
         raise InputError("model", str(folder), problem, "Train it anew")
     with under_keys({"task.kind": f"{config}: {TASK_KEY}"}):
         task = find_task(kind)
+    _check_digests(path)
     if task.load is None:
         problem = f"the task {kind} cannot load a model"
         raise InputError("model", str(folder), problem, "Give its Task a function load")
     return task.load(path)
+
+
+def seal_model(folder: Path) -> None:
+    """Add to ``config.json`` of a model the digests of its other files, and of itself."""
+    document = read_json(folder / CONFIG, "Export the model again")
+    files = sorted(p for p in folder.iterdir() if p.is_file() and p.name != CONFIG)
+    document[_DIGESTS] = {file.name: _digest(file) for file in files}
+    write_sealed(folder / CONFIG, document)
+
+
+def _check_digests(folder: Path) -> None:
+    """Refuse a model of which a file is not what was exported; other programs write none."""
+    remedy = f"Take the original file, or remove {_DIGESTS} from {CONFIG} if you changed it"
+    document = read_object(folder / CONFIG)
+    if document is None:
+        problem = "changed since the model was exported"
+        raise InputError("file", str(folder / CONFIG), problem, "Take the original file")
+    for name, digest in (document.get(_DIGESTS) or {}).items():
+        path = folder / name
+        if not path.is_file() or _digest(path) != digest:
+            problem = "missing, or changed since the model was exported"
+            raise InputError("file", str(path), problem, remedy)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _model_folder(folder: Path) -> Path:

@@ -21,6 +21,8 @@ from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.named import NAMED
 from collapipe_jax.runs.config.networks import FOLLOWING
 
+_MOST_DIVIDED = 10_000  # batch whose divisors are listed
+
 
 def read_config(path: str = "default", overrides: Mapping[str, Any] | None = None) -> Config:
     """A checked configuration, some of its keys changed.
@@ -59,11 +61,29 @@ def read_values(
             unknown[name] = value
             continue
         is_text = isinstance(value, str) and not isinstance(values[name], str)
-        values[name] = _parse(value) if is_text else value
+        before, values[name] = values[name], _parse(value) if is_text else value
+        if is_text and isinstance(before, tuple) and not isinstance(values[name], tuple | list):
+            # A list may be written a,b and one of a single entry a.
+            values[name] = tuple(_parse(word.strip()) for word in value.split(","))
+    _follow_batch(config, values, overrides or {})
     if values.get("network.file") and (following := FOLLOWING.intersection(overrides or ())):
         name = min(following)
         raise InputError(name, values[name], "it follows from network.file", "Leave it out")
     return ConfigDict(unflatten_dict(values, sep=".")), unknown
+
+
+def _follow_batch(config: Config, values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Allow the divisors of a new batch, where those of the former one were allowed."""
+    key, training = "training.micro_batch_choices", config.training
+    batch = values["training.batch"]
+    if key in overrides or not (type(batch) is int and 0 < batch <= _MOST_DIVIDED):
+        return
+    if tuple(training.micro_batch_choices) == _divisors(training.batch):
+        values[key] = _divisors(batch)
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(n for n in range(1, number + 1) if number % n == 0)
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, str]:

@@ -31,6 +31,7 @@ from collapipe_jax.learning.federated.learner import LearningReport
 from collapipe_jax.learning.models.adapters import NO_BASE, add_adapters, digest, fuse, join, split
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.pipeline.mesh import make_pipeline_mesh
+from collapipe_jax.learning.tasks.trained_model import seal_model
 from collapipe_jax.runs import hosts
 from collapipe_jax.runs.config.experiment import Experiment
 from collapipe_jax.runs.results.checkpoints import Checkpoints, RunRecord, load_run
@@ -324,6 +325,8 @@ class OngoingRun:
         if adapters is not None:
             objective.export_adapters(params, self.folder / "adapters")
         objective.export(fuse(params, adapters), self.folder / "model")
+        if (self.folder / "model").is_dir():  # a task of one's own may export nothing
+            seal_model(self.folder / "model")
 
     def energy_over_budget(self) -> float:
         """Mean energy of a round over its budget, that of the worst node."""

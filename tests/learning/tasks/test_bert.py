@@ -10,7 +10,9 @@ import pytest
 from support import tiny_corpora, tiny_run
 
 from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.models.config import BertConfig
 from collapipe_jax.learning.models.pretrained import load_bert, save_bert
+from collapipe_jax.learning.tasks.pretrained_sizes import pretrained_sizes
 from collapipe_jax.learning.tasks.tagging import Tagging
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.loop import train
@@ -143,3 +145,13 @@ def test_mini_batches_are_cut_anew_in_every_round(config):
     for part in ("train", "validation", "test"):
         ours, theirs = (getattr(one.objective.data, part).token_ids for one in (whole, cut))
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_all_sizes_that_differ_from_a_pretrained_model_are_named():
+    sizes = {"width": 8, "heads": 2, "feed_forward_width": 16, "encoder_blocks": 2}
+    found = BertConfig(vocabulary_size=30, positions=16, **sizes)
+    wanted = dataclasses.replace(found, width=12, heads=3, vocabulary_size=31, positions=64)
+    with pytest.raises(InputError) as caught:
+        pretrained_sizes("folder", wanted, found)
+    keys = [error.key for error in caught.value.errors]
+    assert keys == ["model.width", "model.heads", "task.vocabulary_size", "task.source_length"]

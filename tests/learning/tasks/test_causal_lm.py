@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shutil
 from collections import Counter
 
 import jax
@@ -23,6 +24,8 @@ from collapipe_jax.learning.tasks.causal_lm import (
     make_sizes,
     perplexity,
 )
+from collapipe_jax.learning.tasks.text_generator import TextGenerator
+from collapipe_jax.learning.tasks.trained_model import seal_model
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.training.loop import train
 
@@ -255,3 +258,63 @@ def test_a_pretrained_model_is_a_start(tmp_path, tokenizer):
     written = json.loads((tmp_path / "out/config.json").read_text())
     assert (written["model_type"], written["tie_word_embeddings"]) == ("qwen2", True)
     assert (written["bos_token_id"], written["eos_token_id"]) == (1, 2)
+
+
+def letters(template=None):
+    """A tokenizer of letters, numbers 3 to 28, with or without a rule on what begins a text."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    model = Tokenizer(models.BPE({chr(97 + n): 3 + n for n in range(26)}, []))
+    model.add_special_tokens(["<s>"])
+    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if template:
+        number = model.token_to_id("<s>")
+        model.post_processor = processors.TemplateProcessing(
+            single=template, special_tokens=[("<s>", number)]
+        )
+    return model, model.token_to_id("<s>")
+
+
+@pytest.mark.parametrize(
+    ("template", "begins", "starts"),
+    [(None, False, False), (None, True, True), ("<s> $A", False, True), ("$A", False, False)],
+)
+def test_texts_begin_as_the_tokenizer_says(tmp_path, template, begins, starts):
+    model, begin = letters(template)
+    model.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": begins}))
+    document = {"bos_token_id": begin, "eos_token_id": [2, 1]}
+    found = ByteTokenizer.from_folder(tmp_path, document)
+    assert found.prefix == [begin] * starts
+    assert found.rows(["ab"], 4)[0].tolist()[: 3 + starts] == [*found.prefix, 3, 4, 2]
+    assert found.prompts([[3, 4], []], 9) == [[*found.prefix, 3, 4], [begin]]
+    found.save(tmp_path, 64)  # and read again
+    assert ByteTokenizer.from_folder(tmp_path, document).prefix == found.prefix
+
+
+def test_no_number_behind_the_pieces_is_drawn(tmp_path):
+    """The model has 40 rows, the tokenizer 27 pieces, the last of them number 28."""
+    model, begin = letters()
+    folder = shutil.copytree(FOLDERS["llama"], tmp_path / "model")
+    model.save(str(folder / "tokenizer.json"))
+    generator = TextGenerator(folder)
+    assert generator.tokenizer.is_piece(40).sum() == 27
+    drawn = []
+    generator.tokenizer.continuation = lambda prompt, new: drawn.extend(new) or ""
+    generator.predict(["abc"] * 40, tokens=12, temperature=50.0)
+    assert {begin, *range(3, 29)} >= {int(number) for number in drawn}
+    assert len(set(drawn)) > 20
+
+
+def test_a_changed_file_of_an_exported_model_is_refused(exported, tmp_path):
+    folder = shutil.copytree(exported[2], tmp_path / "model")
+    seal_model(folder)
+    cp.load(folder)
+    for name in ("tokenizer.json", "model.safetensors", "config.json"):
+        whole = (folder / name).read_bytes()
+        place = len(whole) // 2
+        (folder / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(InputError, match=name):
+            cp.load(folder)
+        (folder / name).write_bytes(whole)
+    cp.load(folder)

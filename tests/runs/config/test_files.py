@@ -156,3 +156,27 @@ def test_a_configuration_is_found_by_file_and_by_module():
 def test_values_of_python_are_taken_as_they_are():
     config = read_config("default", {"control.v": 10, "training.batch": "32"})
     assert (config.control.v, config.training.batch) == (10.0, 32)
+
+
+@pytest.mark.parametrize(
+    ("override", "values"),
+    [
+        ({"model.adapter_targets": "all"}, {"adapter_targets": ("all",)}),
+        ({"model.adapter_targets": "query, outer"}, {"adapter_targets": ("query", "outer")}),
+        ({"model.adapter_targets": "('key',)"}, {"adapter_targets": ("key",)}),
+    ],
+)
+def test_a_list_is_written_with_commas_or_as_one_word(override, values):
+    assert read_config("quickstart", override).model.adapter_targets == values["adapter_targets"]
+
+
+def test_micro_batches_follow_the_batch_by_its_divisors():
+    choices = {
+        batch: read_config("quickstart", {"training.batch": str(batch)}).training
+        for batch in (12, 16, 32)
+    }
+    assert choices[12].micro_batch_choices == (1, 2, 3, 4, 6, 12)
+    assert choices[16].micro_batch_choices == (1, 2, 4, 8, 16)
+    assert choices[32].micro_batch_choices == (1, 2, 4, 8, 16, 32)
+    by_hand = {"training.batch": "12", "training.micro_batch_choices": "1,4"}
+    assert read_config("quickstart", by_hand).training.micro_batch_choices == (1, 4)
