@@ -76,8 +76,8 @@ def read_sets(
       validation: name of a file; empty takes texts from ``train``.
       seed: of the draws below.
       samples: most texts to train on, drawn by ``stratified_draw``; 0 takes all.
-      validation_samples: texts taken from ``train``, drawn likewise and before the others; 0 is a
-        tenth where ``validation`` is empty.
+      validation_samples: texts taken from ``train`` before, of every class its share, as in
+        ``take_validation``; 0 is a tenth where ``validation`` is empty.
       labels: number of classes; 0 takes any.
       text_column, label_column: as in ``read_labelled_text``.
 
@@ -86,12 +86,18 @@ def read_sets(
         validation or test that training lacks; or all of these.
     """
     fields = _fields(text_column, label_column, COLUMN_KEYS)
-    files = LabelledFiles(lambda file: _placed(file, fields), _classes, lambda entry: entry.text)
-    sets, size = files.sets(train, validation, test, validation_samples, labels)
-    taken, train_text = _take(sets.train, size, seed)
-    if 0 < samples < len(train_text):
-        train_text, _ = _take(train_text, samples, seed)
-    return sets._replace(train=train_text, validation=sets.validation or taken)
+    files = LabelledFiles(
+        read=lambda file: _placed(file, fields),
+        labels=_classes,
+        text=lambda entry: entry.text,
+        stratum=lambda entry: entry.label,
+    )
+    options = {"validation_samples": validation_samples, "labels": labels, "seed": seed}
+    sets = files.sets(train, validation, test, **options)
+    if not 0 < samples < len(sets.train):
+        return sets
+    rows = stratified_draw(np.array([entry.label for entry in sets.train]), samples, seed)
+    return sets._replace(train=[sets.train[row] for row in rows])
 
 
 def read_labelled_text(
@@ -182,16 +188,6 @@ def split_name(name: str) -> tuple[str, str]:
     """File and split of a name such as ``data.json#train``; the split is empty without one."""
     match = re.fullmatch(r"(.*\.json)#([^#/]+)", name, flags=re.IGNORECASE)
     return (match[1], match[2]) if match else (name, "")
-
-
-def _take(
-    entries: Sequence[LabelledText], size: int, seed: int
-) -> tuple[list[LabelledText], list[LabelledText]]:
-    """A stratified draw and its complement, both in the order of the corpus."""
-    labels = np.array([entry.label for entry in entries])
-    drawn = set(stratified_draw(labels, size, seed).tolist())
-    taken = [entry for i, entry in enumerate(entries) if i in drawn]
-    return taken, [entry for i, entry in enumerate(entries) if i not in drawn]
 
 
 def _domain_numbers(

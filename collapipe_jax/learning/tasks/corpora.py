@@ -2,13 +2,13 @@
 
 import itertools
 import os
-import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from collapipe_jax.core.errors import InputError, InputWarning, Known, collect
+from collapipe_jax.learning.tasks.held_out import take_validation, text_key
 
 DATA_VARIABLE = "COLLAPIPE_DATA"
 OUTSIDE = "O"
@@ -125,29 +125,33 @@ class TextFile(NamedTuple):
             )
 
 
-def text_key(text: str) -> str:
-    """A text without case and punctuation, or as it is without any letter."""
-    return " ".join(re.findall(r"\w+", text.casefold())) or text
-
-
 class LabelledFiles(NamedTuple, Generic[Entry]):
     """How a task reads files with labels."""
 
     read: Callable[[TextFile], list[Placed[Entry]]]  # entries of a file, at least one
     labels: Callable[[TextFile, Sequence[Entry]], tuple[str, ...]]  # of a file, or its refusal
     text: Callable[[Entry], str]
+    stratum: Callable[[Entry], str | bool]  # class of which validation gets its share
 
     def sets(
-        self, train: str, validation: str, test: str, validation_samples: int, labels: int
-    ) -> tuple[LabelledSets[Entry], int]:
-        """All entries of three files, and how many of training to take for validation.
+        self,
+        train: str,
+        validation: str,
+        test: str,
+        *,
+        validation_samples: int,
+        labels: int,
+        seed: int,
+    ) -> LabelledSets[Entry]:
+        """All entries of the files, with validation taken from training where it has no file.
 
         Args:
           train: name of a file, which alone determines the labels.
           validation: name of a file, or empty where samples of training are to be taken.
           test: name of a file.
-          validation_samples: how many to take; 0 leaves it to ``validation_size``.
+          validation_samples: how many to take, as in ``take_validation``.
           labels: number of labels; 0 takes any.
+          seed: of the draw of validation.
 
         Raises:
           InputError: a missing or broken file, a label that training lacks, or a number that does
@@ -175,27 +179,10 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
                     files[name].check_labels(found[name], found["train"])
                     texts = [(place, self.text(entry)) for place, entry in placed[name]]
                     files[name].warn_of_repeats(texts, known)
-            size = validation_size(validation, validation_samples, len(placed["train"]))
+            whole = [entry for _, entry in placed["train"]]
+            texts, strata = list(map(self.text, whole)), list(map(self.stratum, whole))
+            taken, left = take_validation(texts, validation, validation_samples, seed, strata)
         entries = {name: [entry for _, entry in placed.get(name, ())] for name in named}
-        return LabelledSets(found["train"], **entries), size
-
-
-def validation_size(validation: str, wanted: int, available: int) -> int:
-    """Samples of training to take for validation; none where a file has them.
-
-    Otherwise as many as wanted, or a tenth of those available, 1000 at most.
-
-    Raises:
-      InputError: if there is a file too, or none would be left to train on.
-    """
-    key = "task.validation_samples"
-    if validation:
-        if wanted:
-            remedy = "Use 0, or leave task.validation empty"
-            raise InputError(key, wanted, "task.validation names a file", remedy)
-        return 0
-    size = wanted or max(1, min(1000, round(0.1 * available)))
-    if size >= available:
-        problem = f"training has {available} samples, none would be left to train on"
-        raise InputError(key, wanted, problem, "Lower it, or name a file in task.validation")
-    return size
+        entries["train"] = [whole[row] for row in left]
+        entries["validation"] = entries["validation"] or [whole[row] for row in taken]
+        return LabelledSets(found["train"], **entries)

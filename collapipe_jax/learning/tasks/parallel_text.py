@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from collapipe_jax.core.errors import InputError, Known, collect
 from collapipe_jax.core.seeds import seed_of
-from collapipe_jax.learning.tasks.corpora import Placed, TextFile, text_key, validation_size
+from collapipe_jax.learning.tasks.corpora import Placed, TextFile
+from collapipe_jax.learning.tasks.held_out import draw_rows, equal_texts, take_validation, text_key
 from collapipe_jax.learning.tasks.records import OBJECTS, Field, read_records, text_values
 from collapipe_jax.learning.tasks.sampling import seeded_generator
 from collapipe_jax.learning.tasks.task import Config
@@ -102,7 +101,7 @@ def split_by_source(
       InputError: a corpus too small for the sizes.
     """
     train_size, validation_size, test_size = sizes
-    members = list(_by_source(pairs).values())
+    members = [[pairs[row] for row in rows] for rows in equal_texts([pair[0] for pair in pairs])]
     held_out = validation_size + test_size
     if len(members) <= held_out:
         problem = (
@@ -125,8 +124,8 @@ def split_by_source(
 def read_split(config: Config) -> tuple[SourceSplit, int]:
     """Sets from ``task.train``, ``.test`` and maybe ``.validation``, and pairs left out.
 
-    Without a file, validation takes sources from training, with all of their pairs, as many as
-    ``validation_size`` says. Training is cut to ``task.samples`` pairs at random.
+    Without a file, validation takes sources from training as ``take_validation`` does. Training is
+    cut to ``task.samples`` pairs at random.
 
     Raises:
       InputError: a missing or broken file, or numbers that do not fit; or all of these.
@@ -146,29 +145,16 @@ def read_split(config: Config) -> tuple[SourceSplit, int]:
         if task["reverse"]:
             for name, found in placed.items():
                 placed[name] = [(place, pair[::-1]) for place, pair in found]
-        pairs_of = _by_source([pair for _, pair in placed["train"]])
+        whole = [pair for _, pair in placed["train"]]
+        known = {text_key(source) for source, _ in whole}
         for name in [name for name in placed if name != "train"]:
             sources = [(place, source) for place, (source, _) in placed[name]]
-            TextFile(f"task.{name}", paths[name]).warn_of_repeats(sources, pairs_of)
-        members = list(pairs_of.values())
-        size = validation_size(paths["validation"], task["validation_samples"], len(members))
-    train, validation, test = ([pair for _, pair in placed.get(name, ())] for name in paths)
-    if size:
-        order = seeded_generator(seed).permutation(len(members))
-        validation = [members[group][0] for group in order[:size]]
-        train = [pair for group in np.sort(order[size:]) for pair in members[group]]
-    if 0 < task["samples"] < len(train):
-        rows = seeded_generator(seed).permutation(len(train))[: task["samples"]]
-        train = [train[row] for row in np.sort(rows)]
-    return SourceSplit(train, validation, test), left_out
-
-
-def _by_source(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """Pairs of every source, by its ``text_key``."""
-    pairs_of: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        pairs_of.setdefault(text_key(pair[0]), []).append(pair)
-    return pairs_of
+            TextFile(f"task.{name}", paths[name]).warn_of_repeats(sources, known)
+        sources, wanted = [source for source, _ in whole], task["validation_samples"]
+        taken, left = take_validation(sources, paths["validation"], wanted, seed)
+    given, test = ([pair for _, pair in placed.get(name, ())] for name in ("validation", "test"))
+    train = [whole[row] for row in draw_rows(left, task["samples"], seed)]
+    return SourceSplit(train, given or [whole[row] for row in taken], test), left_out
 
 
 def _tabbed_rows(file: TextFile) -> Iterator[Placed[Sequence[str]]]:

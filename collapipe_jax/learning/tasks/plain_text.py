@@ -11,7 +11,8 @@ from collapipe_jax.learning.tasks.classification import (
     read_labelled_text,
     split_name,
 )
-from collapipe_jax.learning.tasks.corpora import Placed, TextFile, text_key, validation_size
+from collapipe_jax.learning.tasks.corpora import Placed, TextFile
+from collapipe_jax.learning.tasks.held_out import draw_rows, take_validation, text_key
 from collapipe_jax.learning.tasks.records import (
     OBJECTS,
     SEPARATORS,
@@ -19,7 +20,6 @@ from collapipe_jax.learning.tasks.records import (
     read_records,
     text_values,
 )
-from collapipe_jax.learning.tasks.sampling import seeded_generator
 from collapipe_jax.learning.tasks.tagging import read_tagged_text
 
 
@@ -49,7 +49,8 @@ def read_text_sets(
       validation: name of a file; empty takes texts from ``train``.
       seed: of the draws below.
       samples: most texts to train on, drawn at random; 0 takes all.
-      validation_samples: texts taken from ``train`` before; 0 is a tenth, 1000 at most.
+      validation_samples: texts taken from ``train`` before, as in ``take_validation``; 0 is a
+        tenth, 1000 at most.
       text_column, tagged: as in ``read_texts``.
 
     Raises:
@@ -67,13 +68,11 @@ def read_text_sets(
             if name in files:
                 with step():
                     files[name].warn_of_repeats(placed[name], known)
-        size = validation_size(validation, validation_samples, len(placed["train"]))
-    whole, taken, tested = ([text for _, text in placed.get(name, ())] for name in named)
-    order = seeded_generator(seed).permutation(len(whole))
-    left = order[size:]
-    drawn = left[:samples] if samples else left
-    taken = taken or [whole[i] for i in sorted(order[:size])]
-    return TextSets([whole[i] for i in sorted(drawn)], taken, tested)
+        whole = [text for _, text in placed["train"]]
+        taken, left = take_validation(whole, validation, validation_samples, seed)
+    given, tested = ([text for _, text in placed.get(name, ())] for name in ("validation", "test"))
+    drawn = draw_rows(left, samples, seed)
+    return TextSets([whole[i] for i in drawn], given or [whole[i] for i in taken], tested)
 
 
 def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -> list[str]:

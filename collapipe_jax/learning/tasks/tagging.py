@@ -25,8 +25,8 @@ from collapipe_jax.learning.tasks.corpora import (
     TextFile,
     entity_type,
 )
+from collapipe_jax.learning.tasks.held_out import draw_rows
 from collapipe_jax.learning.tasks.records import OBJECTS, Field, read_records
-from collapipe_jax.learning.tasks.sampling import seeded_generator, stratified_draw
 from collapipe_jax.learning.tasks.scores import memorised_tags, span_f1, span_recall
 from collapipe_jax.learning.tasks.subwords import WordPiece, pad_rows
 from collapipe_jax.learning.tasks.task import Config, Predictor, Task, held_out_loss
@@ -80,28 +80,31 @@ def read_tagged(
       seed: of the draws below.
       samples: most sentences to train on, drawn at random; 0 takes all.
       validation_samples: sentences taken from ``train`` before, of those with and without an
-        entity their share; 0 is a tenth where ``validation`` is empty.
+        entity their share, as in ``take_validation``; 0 is a tenth where ``validation`` is empty.
       labels: number of tags; 0 takes any.
 
     Raises:
       InputError: a missing or broken file, a file without any entity, a number out of its range,
         or validation or test with a type of entity that training lacks; or all of these.
     """
-    files = LabelledFiles(_placed, _labels, lambda sentence: " ".join(sentence.tokens))
-    sets, size = files.sets(train, validation, test, validation_samples, labels)
-    whole, taken = sets.train, sets.validation
-    if not validation:
-        has_entity = np.array([set(sentence.tags) != {OUTSIDE} for sentence in whole])
-        rows = stratified_draw(has_entity, size, seed)
-        if not has_entity[rows].any():
-            problem = "no sentence of training that has an entity is among them"
-            remedy = "Raise it, or name a file in task.validation"
-            raise InputError("task.validation_samples", validation_samples, problem, remedy)
-        taken = [whole[row] for row in rows]
-        whole = [whole[row] for row in np.setdiff1d(np.arange(len(whole)), rows)]
-    order = seeded_generator(seed).permutation(len(whole))
-    drawn = [whole[i] for i in np.sort(order[:samples] if samples else order)]
-    return sets._replace(train=drawn, validation=taken)
+    files = LabelledFiles(
+        read=_placed,
+        labels=_labels,
+        text=lambda sentence: " ".join(sentence.tokens),
+        stratum=_has_entity,
+    )
+    options = {"validation_samples": validation_samples, "labels": labels, "seed": seed}
+    sets = files.sets(train, validation, test, **options)
+    if not validation and not any(map(_has_entity, sets.validation)):
+        problem = "no sentence of training that has an entity is among them"
+        remedy = "Raise it, or name a file in task.validation"
+        raise InputError("task.validation_samples", validation_samples, problem, remedy)
+    rows = draw_rows(range(len(sets.train)), samples, seed)
+    return sets._replace(train=[sets.train[row] for row in rows])
+
+
+def _has_entity(sentence: TaggedSentence) -> bool:
+    return set(sentence.tags) != {OUTSIDE}
 
 
 def read_scored(file: TextFile, labels: Sequence[str]) -> list[TaggedSentence]:

@@ -245,7 +245,7 @@ class Translation(Objective):
         return self._bleu(*self.data.validation_text).value
 
     def test(self, params: Params) -> dict[str, Any]:
-        """BLEU and chrF of greedy search, of beam search if there are several beams, and of copying.
+        """BLEU and chrF of greedy search, of beam search with several beams, and of copying.
 
         The tokenizer of BLEU is in its signature.
         """

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.tasks.corpora import text_key
+from collapipe_jax.learning.tasks.held_out import text_key
 from collapipe_jax.learning.tasks.parallel_text import (
     normalise,
     read_parallel_text,
