@@ -1,4 +1,4 @@
-"""Bytes of a file as text: unpacked where they are compressed, and advice where they are no text."""
+"""Bytes of a file as text: unpacked where they are packed, with advice where they are no text."""
 
 import bz2
 import gzip

@@ -2,14 +2,20 @@
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from collapipe_jax.core.errors import InputError, Known, collect
+from collapipe_jax.core.errors import InputError, Known, Step, collect
 from collapipe_jax.core.seeds import seed_of
 from collapipe_jax.learning.tasks.corpora import Placed, TextFile
 from collapipe_jax.learning.tasks.held_out import draw_rows, equal_texts, take_validation, text_key
-from collapipe_jax.learning.tasks.records import OBJECTS, Field, read_records, text_values
+from collapipe_jax.learning.tasks.records import (
+    SUFFIXES,
+    TABBED,
+    Field,
+    Record,
+    read_records,
+    text_values,
+)
 from collapipe_jax.learning.tasks.sampling import seeded_generator
 from collapipe_jax.learning.tasks.task import Config
 
@@ -42,9 +48,10 @@ def read_parallel_text(corpus: str, key: str = "task.corpus") -> tuple[list[Pair
     Pairs with an empty side and blank lines are left out.
 
     Args:
-      corpus: a ``.csv`` or ``.jsonl`` file with the columns ``source`` and ``target``; any other
-        file with a pair a line, source and target in its first two columns (further columns are
-        ignored), between tabs; or ``A|B``, two files aligned line by line.
+      corpus: a ``.csv``, ``.jsonl`` or ``.parquet`` file with the columns ``source`` and
+        ``target``; any other file with a pair a line, source and target in its first two
+        columns (further columns are ignored), between tabs; or ``A|B``, two files aligned line by
+        line.
       key: key of the corpus in the configuration.
 
     Raises:
@@ -59,14 +66,18 @@ def _placed_pairs(corpus: str, key: str) -> tuple[list[Placed[Pair]], int]:
     files = [TextFile(key, name) for name in corpus.split("|")]
     if len(files) > 2:
         raise InputError(key, corpus, "more than two files", "Give one, or A|B")
-    if len(files) == 2:
-        rows = _aligned_rows(corpus, *files)
-    elif Path(corpus).suffix.lower() in (".csv", OBJECTS):
-        records = read_records(files[0], (Field(("source",)), Field(("target",))))
-        rows = ((record.place, text_values(files[0], record)) for record in records)
-    else:
-        rows = _tabbed_rows(files[0])
-    pairs = [(place, (normalise(row[0]), normalise(row[1]))) for place, row in rows]
+    file, pairs = files[0], []
+    with file.reading() as step:
+        if len(files) == 2:
+            rows = _aligned_rows(corpus, *files)
+        elif file.suffix in SUFFIXES and file.suffix != TABBED:
+            rows = read_records(file, (Field(("source",)), Field(("target",))), step)
+        else:
+            rows = _tabbed_rows(file, step)
+        for record in rows:
+            with step():
+                source, target = text_values(file, record)
+                pairs.append((record.place, (normalise(source), normalise(target))))
     kept = [(place, pair) for place, pair in pairs if all(pair)]
     if not kept:
         raise InputError(key, corpus, "it holds no pair of sentences", "Give a file with pairs")
@@ -157,18 +168,17 @@ def read_split(config: Config) -> tuple[SourceSplit, int]:
     return SourceSplit(train, given or [whole[row] for row in taken], test), left_out
 
 
-def _tabbed_rows(file: TextFile) -> Iterator[Placed[Sequence[str]]]:
+def _tabbed_rows(file: TextFile, step: Step) -> Iterator[Record]:
     for number, line in enumerate(file.lines(), start=1):
         columns = line.split("\t")
-        if len(columns) < 2 and line.strip():
-            remedy = "Write one pair a line as source<TAB>target, or give two aligned files"
-            raise file.error(f"line {number} has no tab between source and target", remedy)
-        yield f"line {number}", columns if len(columns) > 1 else ("", "")
+        with step():
+            if len(columns) < 2 and line.strip():
+                remedy = "Write one pair a line as source<TAB>target, or give two aligned files"
+                raise file.error(f"line {number} has no tab between source and target", remedy)
+            yield Record(f"line {number}", tuple(columns[:2]) if len(columns) > 1 else ("", ""))
 
 
-def _aligned_rows(
-    corpus: str, source: TextFile, target: TextFile
-) -> Iterator[Placed[Sequence[str]]]:
+def _aligned_rows(corpus: str, source: TextFile, target: TextFile) -> Iterator[Record]:
     lines = Known()
     with collect() as step:
         for file in (source, target):
@@ -180,4 +190,4 @@ def _aligned_rows(
         remedy = "Give two files whose lines translate each other one by one"
         raise InputError(source.key, corpus, problem, remedy)
     for number, row in enumerate(zip(sources, targets, strict=True), start=1):
-        yield f"line {number}", row
+        yield Record(f"line {number}", row)

@@ -15,8 +15,11 @@ from typing import NamedTuple
 
 from collapipe_jax.learning.tasks.corpora import OUTSIDE, Placed, entity_type
 
+# Letters of all schemes, and which of BIOES they are
 _LETTER = {"S": "S", "U": "S", "W": "S", "E": "E", "L": "E", "M": "I", "B": "B", "I": "I"}
 _TAG = re.compile(rf"{OUTSIDE}|[{''.join(_LETTER)}]-\S+")
+
+IOB2 = "IOB2"
 
 Sentence = Sequence[Placed[str]]
 """Tags of a sentence, and where they stand."""
@@ -39,7 +42,7 @@ def to_iob2(sentences: Sequence[Sentence]) -> Reading:
     """Tags of a file in IOB2, from the scheme that forbids the fewest of them."""
     marks = {tag[0] for sentence in sentences for _, tag in sentence if is_tag(tag)}
     ends = "BILOU" if marks & set("LU") else "BMES" if marks & set("MW") else "BIOES"
-    schemes: list[tuple[str, Callable[[Sentence, list[str]], list[str]]]] = [("IOB2", _iob2)]
+    schemes: list[tuple[str, Callable[[Sentence, list[str]], list[str]]]] = [(IOB2, _iob2)]
     if marks <= set("OBI"):
         schemes.append(("IOB1", _iob1))
     else:
@@ -76,15 +79,19 @@ def _iob1(sentence: Sentence, broken: list[str]) -> list[str]:
 
 
 def _bioes(sentence: Sentence, broken: list[str]) -> list[str]:
-    found, inside = [], ""  # type of the entity that no tag has ended
-    for place, tag in [*sentence, ("the end of the sentence", OUTSIDE)]:
+    found, inside = [], ""  # type of the entity that has not ended yet
+    for place, tag in sentence:
         kind, letter = entity_type(tag), _LETTER.get(tag[:1], "")
+        goes_on = letter in ("I", "E")
         if not is_tag(tag):
             broken.append(f"{place} has the tag {tag!r}, which is none of the scheme")
-        elif inside != (kind if letter in ("I", "E") else ""):
-            before = f"{inside} has no end before it" if inside else "no entity is there to go on"
-            where = place if found[len(sentence) :] or place else place
-            broken.append(f"{where} has {tag}, and {before}")
+        elif goes_on and inside != kind:
+            broken.append(f"{place} has {tag}, which continues no entity")
+        elif inside and not goes_on:
+            broken.append(f"{place} has {tag} in an entity of type {inside} without an end")
         inside = kind if letter in ("B", "I") else ""
-        found.append({"S": "B-", "B": "B-", "I": "I-", "E": "I-"}.get(letter, "") + (kind or tag))
-    return found[:-1]
+        found.append(f"{'I' if goes_on else 'B'}-{kind}" if kind else tag)
+    if inside:
+        place, tag = sentence[-1]
+        broken.append(f"{place} has {tag} at the end of a sentence, an entity without an end")
+    return found

@@ -247,6 +247,7 @@ def test_texts_that_training_has_are_counted_with_their_lines(tmp_path):
     config = tiny("classification", **paths)
     with pytest.warns(InputWarning) as told:
         Classification.read_corpus(config.to_dict())
-    (message,) = [str(each.message) for each in told]
+    lines, message = [str(each.message) for each in told]
+    assert "1 rows have a field with a line break in it (line 2 to 3)" in lines
     assert message.startswith("task.test = ")
     assert "2 of 3 texts are also in training (line 4, line 6)" in message
