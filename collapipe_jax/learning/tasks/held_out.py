@@ -39,7 +39,8 @@ def take_validation(
       validation: name of a validation file; with one nothing is taken.
       wanted: texts to take, no two of them equal; 0 leaves it to ``validation_size``.
       seed: of the draw.
-      strata: of each text a class, such that validation has of every class its share of groups.
+      strata: of each text a class, such that validation has of every class its share of groups. A
+        class of one group stays in training where the others have enough.
 
     Raises:
       InputError: as of ``validation_size``.
@@ -49,7 +50,11 @@ def take_validation(
     if strata is None:
         drawn = seeded_generator(seed).permutation(len(groups))[:size]
     else:
-        drawn = stratified_draw(np.array([strata[group[0]] for group in groups]), size, seed)
+        classes = np.array([strata[group[0]] for group in groups])
+        _, numbers, counts = np.unique(classes, return_inverse=True, return_counts=True)
+        several = np.flatnonzero(counts[numbers] > 1)
+        pool = several if len(several) >= size else np.arange(len(groups))
+        drawn = pool[stratified_draw(classes[pool], size, seed)]
     taken = {int(group) for group in drawn}
     left = [row for number, group in enumerate(groups) if number not in taken for row in group]
     return sorted(groups[number][0] for number in taken), sorted(left)

@@ -11,7 +11,7 @@ from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.learning.tasks.causal_lm import LanguageModelling
 from collapipe_jax.learning.tasks.classification import Classification
 from collapipe_jax.learning.tasks.corpora import TextFile
-from collapipe_jax.learning.tasks.held_out import text_key, validation_size
+from collapipe_jax.learning.tasks.held_out import take_validation, text_key, validation_size
 from collapipe_jax.learning.tasks.masked_lm import MaskedLanguageModelling
 from collapipe_jax.learning.tasks.parallel_text import read_parallel_text
 from collapipe_jax.learning.tasks.tagging import Tagging, read_tagged_text
@@ -192,6 +192,15 @@ def test_equal_texts_are_on_one_side_of_the_split(objective, kind, tmp_path):
     assert not set(train) & set(validation)
     assert len(set(validation)) == len(validation) == 4  # a tenth of the texts that differ
     assert (len(train), len(set(train))) == (288, 36)
+
+
+def test_the_only_text_of_a_class_stays_in_training():
+    texts, classes = [f"text {n}" for n in range(30)], ["a"] * 10 + [f"b{n}" for n in range(20)]
+    taken, left = take_validation(texts, "", 3, 0, classes)
+    assert len(taken) == 3
+    assert max(taken) < 10
+    assert sorted(taken + left) == list(range(30))
+    assert len(take_validation(texts, "", 12, 0, classes)[0]) == 12
 
 
 def test_validation_is_a_tenth_up_to_a_thousand():
