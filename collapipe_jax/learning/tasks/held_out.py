@@ -1,6 +1,8 @@
 """Validation taken from training, which shares no text with what is left of it."""
 
+import functools
 import re
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,10 +10,20 @@ import numpy as np
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.tasks.sampling import seeded_generator, stratified_draw
 
+_VARIATION_SELECTORS = range(0xFE00, 0xFE10)  # how a character such as an emoji looks
+
 
 def text_key(text: str) -> str:
     """A text without case and punctuation, or as it is without any letter."""
-    return " ".join(re.findall(r"\w+", text.casefold())) or text
+    return " ".join(_words().findall(text.casefold())) or text
+
+
+@functools.cache
+def _words() -> re.Pattern[str]:
+    """Words of any script: with the marks that many write vowels by, which ``\\w`` leaves out."""
+    marks = (code for code in range(0x300, 0x20000) if code not in _VARIATION_SELECTORS)
+    of_words = "".join(chr(c) for c in marks if unicodedata.category(chr(c)) in ("Mn", "Mc"))
+    return re.compile(rf"[\w{of_words}]+")
 
 
 def equal_texts(texts: Sequence[str]) -> list[list[int]]:
