@@ -20,10 +20,11 @@ def text_key(text: str) -> str:
 
 @functools.cache
 def _words() -> re.Pattern[str]:
-    """Words of any script: with the marks that many write vowels by, which ``\\w`` leaves out."""
+    """Words of any script: with the marks of vowels, which are no letters to the module re."""
     marks = (code for code in range(0x300, 0x20000) if code not in _VARIATION_SELECTORS)
     of_words = "".join(chr(c) for c in marks if unicodedata.category(chr(c)) in ("Mn", "Mc"))
-    return re.compile(rf"[\w{of_words}]+")
+    # Most words end at an ASCII character, for which no mark need be looked up.
+    return re.compile(rf"\w+(?:(?![\0-\x7f])[{of_words}]+\w*)*")
 
 
 def equal_texts(texts: Sequence[str]) -> list[list[int]]:
