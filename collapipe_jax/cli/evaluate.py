@@ -5,9 +5,9 @@
     collapipe evaluate --model=runs/tatoeba --data=pairs.txt --beams=4
 
 Formats and scores are those of training: accuracy and macro F1 of labelled texts (.csv, .tsv,
-.jsonl or .json), span F1 of tagged sentences (CoNLL or .jsonl), BLEU of pairs of sentences
-(source<TAB>target, .csv or .jsonl, or two files as A|B), masked accuracy or perplexity of texts
-without labels.
+.jsonl, .parquet or .json), span F1 of tagged sentences (CoNLL, .jsonl or .parquet), BLEU and chrF
+of pairs of sentences (source<TAB>target, .csv, .jsonl or .parquet, or two files as A|B), masked
+accuracy or perplexity of texts without labels.
 """
 
 from collections.abc import Sequence

@@ -9,14 +9,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.core.errors import Known, collect
+from collapipe_jax.core.errors import Known, Step, collect
 from collapipe_jax.learning.models.bert import LabelledBatch
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.tasks import bert
 from collapipe_jax.learning.tasks.corpora import LabelledFiles, LabelledSets, Placed, TextFile
+from collapipe_jax.learning.tasks.label_names import LabelNames, name_list
+from collapipe_jax.learning.tasks.packed_text import PACKED_SUFFIXES
 from collapipe_jax.learning.tasks.records import (
-    OBJECTS,
-    SEPARATORS,
+    SUFFIXES,
     Field,
     Record,
     find_fields,
@@ -33,7 +34,10 @@ TEXT_COLUMN = "text"
 LABEL_COLUMNS = ("category", "label")
 COLUMN_KEYS = ("task.text_column", "task.label_column")
 
-_FORMS = "Use .csv, .tsv, .jsonl or .json, and name the split of a .json as FILE.json#SPLIT"
+_FORMS = (
+    "Use .csv, .tsv, .jsonl, .parquet or .json, and name the split of a .json as FILE.json#SPLIT"
+)
+_PACKED = "|".join(map(re.escape, PACKED_SUFFIXES))
 
 
 class LabelledText(NamedTuple):
@@ -76,8 +80,8 @@ def read_sets(
       validation: name of a file; empty takes texts from ``train``.
       seed: of the draws below.
       samples: most texts to train on, drawn by ``stratified_draw``; 0 takes all.
-      validation_samples: texts taken from ``train``, drawn likewise and before the others; 0 is a
-        tenth where ``validation`` is empty.
+      validation_samples: texts taken from ``train`` before, of every class its share, as in
+        ``take_validation``; 0 is a tenth where ``validation`` is empty.
       labels: number of classes; 0 takes any.
       text_column, label_column: as in ``read_labelled_text``.
 
@@ -86,12 +90,18 @@ def read_sets(
         validation or test that training lacks; or all of these.
     """
     fields = _fields(text_column, label_column, COLUMN_KEYS)
-    files = LabelledFiles(lambda file: _placed(file, fields), _classes, lambda entry: entry.text)
-    sets, size = files.sets(train, validation, test, validation_samples, labels)
-    taken, train_text = _take(sets.train, size, seed)
-    if 0 < samples < len(train_text):
-        train_text, _ = _take(train_text, samples, seed)
-    return sets._replace(train=train_text, validation=sets.validation or taken)
+    files = LabelledFiles(
+        read=lambda file: _placed(file, fields),
+        labels=_classes,
+        text=lambda entry: entry.text,
+        stratum=lambda entry: entry.label,
+    )
+    options = {"validation_samples": validation_samples, "labels": labels, "seed": seed}
+    sets = files.sets(train, validation, test, **options)
+    if not 0 < samples < len(sets.train):
+        return sets
+    rows = stratified_draw(np.array([entry.label for entry in sets.train]), samples, seed)
+    return sets._replace(train=[sets.train[row] for row in rows])
 
 
 def read_labelled_text(
@@ -102,9 +112,10 @@ def read_labelled_text(
 ) -> list[LabelledText]:
     """Labelled texts of a file, in file order; its suffix gives the format.
 
-    A ``.csv`` or ``.tsv`` file has a header, and a ``.jsonl`` file an object a line. A ``.json``
-    file has a list whose entries are ``[text, label]`` or objects, or an object of such lists,
-    one of them named as in ``data.json#train``.
+    A table or a ``.jsonl`` file is as of ``read_records``. A ``.json`` file has a list whose
+    entries are ``[text, label]`` or objects, or an object of such lists, one of them named as in
+    ``data.json#train``. Labels may be numbers, which ``LabelNames`` reads; in such an object a
+    list ``names`` names them.
 
     Args:
       file: the file.
@@ -122,27 +133,28 @@ def read_labelled_text(
 def _fields(text_column: str, label_column: str, keys: Sequence[str]) -> tuple[Field, Field]:
     return (
         Field((TEXT_COLUMN,), keys[0], text_column),
-        Field(LABEL_COLUMNS, keys[1], label_column),
+        Field(LABEL_COLUMNS, keys[1], label_column, labels=True),
     )
 
 
 def _placed(file: TextFile, fields: Sequence[Field]) -> list[Placed[LabelledText]]:
     name, split = split_name(file.name)
-    suffix = Path(name).suffix.lower()
-    if suffix == ".json":
-        records = _json_records(file._replace(name=name), split, fields)
-    elif suffix == OBJECTS or suffix in SEPARATORS:
-        records = read_records(file, fields)
-    else:
-        raise file.error(f"{suffix or 'no suffix'} is no known form", _FORMS)
-    entries = []
-    for record in records:
-        text, label = text_values(file, record)
-        entry = LabelledText(" ".join(text.split()), label.strip())
-        if not all(entry):
-            missing = "label" if entry.text else "text"
-            raise file.error(f"{record.place} has no {missing}", "Fill it or remove the entry")
-        entries.append((record.place, entry))
+    whole, entries = file._replace(name=name), []
+    with file.reading() as step:
+        if whole.suffix == ".json":
+            records = _json_records(whole, split, fields, step)
+        elif whole.suffix in SUFFIXES:
+            records = read_records(file, fields, step)
+        else:
+            raise file.error(f"{whole.suffix or 'no suffix'} is no known form", _FORMS)
+        for record in records:
+            with step():
+                text, label = text_values(file, record)
+                entry = LabelledText(" ".join(text.split()), label.strip())
+                if not all(entry):
+                    problem = f"{record.place} has no {'label' if entry.text else 'text'}"
+                    raise file.error(problem, "Fill it or remove the entry")
+                entries.append((record.place, entry))
     if not entries:
         raise file.error("it holds no entry", "Give a file with labelled texts")
     return entries
@@ -180,18 +192,8 @@ def read_domains(file: TextFile) -> dict[str, str]:
 
 def split_name(name: str) -> tuple[str, str]:
     """File and split of a name such as ``data.json#train``; the split is empty without one."""
-    match = re.fullmatch(r"(.*\.json)#([^#/]+)", name, flags=re.IGNORECASE)
+    match = re.fullmatch(rf"(.*\.json(?:{_PACKED})?)#([^#/]+)", name, flags=re.IGNORECASE)
     return (match[1], match[2]) if match else (name, "")
-
-
-def _take(
-    entries: Sequence[LabelledText], size: int, seed: int
-) -> tuple[list[LabelledText], list[LabelledText]]:
-    """A stratified draw and its complement, both in the order of the corpus."""
-    labels = np.array([entry.label for entry in entries])
-    drawn = set(stratified_draw(labels, size, seed).tolist())
-    taken = [entry for i, entry in enumerate(entries) if i in drawn]
-    return taken, [entry for i, entry in enumerate(entries) if i not in drawn]
 
 
 def _domain_numbers(
@@ -206,9 +208,12 @@ def _domain_numbers(
     return numbers.astype(np.int32)
 
 
-def _json_records(file: TextFile, split: str, fields: Sequence[Field]) -> Iterator[Record]:
-    content = read_json(file)
+def _json_records(
+    file: TextFile, split: str, fields: Sequence[Field], step: Step
+) -> Iterator[Record]:
+    content, labels = read_json(file), LabelNames(file)
     if isinstance(content, dict):
+        labels.names = name_list(content.get("names"))
         if split not in content:
             problem = f"no split {split!r} among {', '.join(content) or 'none'}"
             raise file.error(problem, "Name one as FILE.json#SPLIT")
@@ -219,14 +224,16 @@ def _json_records(file: TextFile, split: str, fields: Sequence[Field]) -> Iterat
         raise file.error("no JSON list of entries", _FORMS)
     entry: Any
     for number, entry in enumerate(content, start=1):
-        place = f"entry {number}"
-        if isinstance(entry, dict):
-            entry = [entry[name] for name in find_fields(file, place, entry, fields)]
-        if not isinstance(entry, list) or len(entry) != len(fields):
-            problem = f"{place} is no text with a label"
-            remedy = 'Write entries as ["text", "label"] or {"text": "...", "label": "..."}'
-            raise file.error(problem, remedy)
-        yield Record(place, tuple(entry))
+        place, column = f"entry {number}", LABEL_COLUMNS[-1]
+        with step():
+            if isinstance(entry, dict):
+                *_, column = names = find_fields(file, place, entry, fields)
+                entry = [entry[name] for name in names]
+            if not isinstance(entry, list) or len(entry) != len(fields):
+                problem = f"{place} is no text with a label"
+                remedy = 'Write entries as ["text", "label"] or {"text": "...", "label": "..."}'
+                raise file.error(problem, remedy)
+            yield Record(place, (entry[0], labels.text(place, column, entry[1])))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

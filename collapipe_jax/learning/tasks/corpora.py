@@ -1,20 +1,24 @@
 """Files of corpora and what they hold: text, sentences with tags, sets with labels."""
 
+import contextlib
 import itertools
 import os
-import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from collapipe_jax.core.errors import InputError, InputWarning, Known, collect
+from collapipe_jax.core.errors import InputError, InputWarning, Known, Step, collect, shortened
+from collapipe_jax.learning.tasks.held_out import take_validation, text_key
+from collapipe_jax.learning.tasks.packed_text import PACKED_SUFFIXES, UnreadableText, decode, unpack
 
 DATA_VARIABLE = "COLLAPIPE_DATA"
 OUTSIDE = "O"
 """Tag of a word that is part of no entity."""
 
 Entry = TypeVar("Entry")
+_NAMED = 10  # broken lines of a file
+
 Placed = tuple[str, Entry]
 """Where in its file an entry stands, such as ``line 3``, and the entry."""
 
@@ -51,7 +55,7 @@ class LabelledSets(NamedTuple, Generic[Entry]):
 
 
 class TextFile(NamedTuple):
-    """A UTF-8 file that a configuration names."""
+    """A UTF-8 file that a configuration names; it may be packed by gzip, bzip2 or xz."""
 
     key: str  # key of the file in the configuration
     # Absolute path, or a path relative to the working directory or else to the directory that the
@@ -61,6 +65,50 @@ class TextFile(NamedTuple):
     def error(self, problem: str, remedy: str) -> InputError:
         """An error of this file."""
         return InputError(self.key, self.name, problem, remedy)
+
+    def warn(self, problem: str) -> None:
+        """Warn of what is doubtful in the file."""
+        message = shortened(f"{self.key} = {self.name!r}: {problem}")
+        warnings.warn(message, InputWarning, stacklevel=3)
+
+    @property
+    def suffix(self) -> str:
+        """Suffix that gives the format, in lower case and without one of packing."""
+        path = Path(self.name.lower())
+        return (path.with_suffix("") if path.suffix in PACKED_SUFFIXES else path).suffix
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Step]:
+        """Read on after broken lines: one error names the first of them and says how many.
+
+        Every line is a step of the block.
+
+        Raises:
+          InputError: the only one, or all of them in one.
+        """
+        named: list[InputError] = []
+        count = 0
+
+        @contextlib.contextmanager
+        def step() -> Iterator[None]:
+            nonlocal count
+            try:
+                yield
+            except InputError as error:
+                count += 1
+                named.extend([error] if count <= _NAMED else [])
+
+        with step():
+            yield step
+        if count == 1:
+            raise named[0]
+        if count:
+            problems = [shortened(each.problem, 60) for error in named for each in error.errors]
+            if count > _NAMED:
+                problems.append(f"and {count - _NAMED} more")
+            remedies = [each.remedy for error in named for each in error.errors]
+            problem = f"{count} places are broken: {'; '.join(problems)}"
+            raise self.error(problem, ". ".join(dict.fromkeys(remedies)))
 
     def path(self) -> Path:
         """Where the file is; an ``InputError`` where it is in neither place."""
@@ -79,24 +127,31 @@ class TextFile(NamedTuple):
         )
         raise self.error(problem, remedy)
 
-    def text(self) -> str:
-        """Text of the file, line ends as they are, without a byte order mark.
+    def content(self) -> bytes:
+        """Bytes of the file, unpacked where they are packed.
 
         Raises:
-          InputError: a file that cannot be read, or bytes that are not UTF-8.
+          InputError: a file that cannot be read, or whose packed content is damaged.
         """
         try:
             data = self.path().read_bytes()
         except OSError as error:
             problem = f"the file cannot be read ({error.strerror})"
             raise self.error(problem, "Give the path of a readable UTF-8 text file") from error
-        try:
-            return data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            problem = f"line {line} holds bytes that are not UTF-8"
-            remedy = "Convert the file, e.g. with iconv -f latin1 -t utf-8"
-            raise self.error(problem, remedy) from error
+        return self._readable(unpack(data))
+
+    def text(self) -> str:
+        """Text of the file, line ends as they are, without a byte order mark.
+
+        Raises:
+          InputError: as of ``content``, or bytes that are not UTF-8.
+        """
+        return self._readable(decode(self.content()))
+
+    def _readable(self, found: Entry | UnreadableText) -> Entry:
+        if isinstance(found, UnreadableText):
+            raise self.error(*found)
+        return found
 
     def lines(self) -> list[str]:
         """Lines of the file, cut at line feeds only; errors as ``text``."""
@@ -116,18 +171,16 @@ class TextFile(NamedTuple):
         """Warn of texts in the file whose ``text_key`` is among those of training."""
         places = [place for place, text in found if text_key(text) in known]
         if places:
-            first = ", ".join(places[:3]) + (", ..." if len(places) > 3 else "")
-            warnings.warn(
-                f"{self.key} = {self.name!r}: {len(places)} of {len(found)} texts are "
-                f"also in training ({first}). A score on them says little about new texts.",
-                InputWarning,
-                stacklevel=2,
+            first = first_places(places)
+            self.warn(
+                f"{len(places)} of {len(found)} texts are also in training ({first}). "
+                "A score on them says little about new texts."
             )
 
 
-def text_key(text: str) -> str:
-    """A text without case and punctuation, or as it is without any letter."""
-    return " ".join(re.findall(r"\w+", text.casefold())) or text
+def first_places(places: Sequence[str]) -> str:
+    """The first three of some places."""
+    return ", ".join(places[:3]) + (", ..." if len(places) > 3 else "")
 
 
 class LabelledFiles(NamedTuple, Generic[Entry]):
@@ -136,18 +189,27 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
     read: Callable[[TextFile], list[Placed[Entry]]]  # entries of a file, at least one
     labels: Callable[[TextFile, Sequence[Entry]], tuple[str, ...]]  # of a file, or its refusal
     text: Callable[[Entry], str]
+    stratum: Callable[[Entry], str | bool]  # class of which validation gets its share
 
     def sets(
-        self, train: str, validation: str, test: str, validation_samples: int, labels: int
-    ) -> tuple[LabelledSets[Entry], int]:
-        """All entries of three files, and how many of training to take for validation.
+        self,
+        train: str,
+        validation: str,
+        test: str,
+        *,
+        validation_samples: int,
+        labels: int,
+        seed: int,
+    ) -> LabelledSets[Entry]:
+        """All entries of the files, with validation taken from training where it has no file.
 
         Args:
           train: name of a file, which alone determines the labels.
           validation: name of a file, or empty where samples of training are to be taken.
           test: name of a file.
-          validation_samples: how many to take; 0 leaves it to ``validation_size``.
+          validation_samples: how many to take, as in ``take_validation``.
           labels: number of labels; 0 takes any.
+          seed: of the draw of validation.
 
         Raises:
           InputError: a missing or broken file, a label that training lacks, or a number that does
@@ -175,27 +237,10 @@ class LabelledFiles(NamedTuple, Generic[Entry]):
                     files[name].check_labels(found[name], found["train"])
                     texts = [(place, self.text(entry)) for place, entry in placed[name]]
                     files[name].warn_of_repeats(texts, known)
-            size = validation_size(validation, validation_samples, len(placed["train"]))
+            whole = [entry for _, entry in placed["train"]]
+            texts, strata = list(map(self.text, whole)), list(map(self.stratum, whole))
+            taken, left = take_validation(texts, validation, validation_samples, seed, strata)
         entries = {name: [entry for _, entry in placed.get(name, ())] for name in named}
-        return LabelledSets(found["train"], **entries), size
-
-
-def validation_size(validation: str, wanted: int, available: int) -> int:
-    """Samples of training to take for validation; none where a file has them.
-
-    Otherwise as many as wanted, or a tenth of those available, 1000 at most.
-
-    Raises:
-      InputError: if there is a file too, or none would be left to train on.
-    """
-    key = "task.validation_samples"
-    if validation:
-        if wanted:
-            remedy = "Use 0, or leave task.validation empty"
-            raise InputError(key, wanted, "task.validation names a file", remedy)
-        return 0
-    size = wanted or max(1, min(1000, round(0.1 * available)))
-    if size >= available:
-        problem = f"training has {available} samples, none would be left to train on"
-        raise InputError(key, wanted, problem, "Lower it, or name a file in task.validation")
-    return size
+        entries["train"] = [whole[row] for row in left]
+        entries["validation"] = entries["validation"] or [whole[row] for row in taken]
+        return LabelledSets(found["train"], **entries)

@@ -2,15 +2,20 @@
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from collapipe_jax.core.errors import InputError, Known, collect
+from collapipe_jax.core.errors import InputError, Known, Step, collect
 from collapipe_jax.core.seeds import seed_of
-from collapipe_jax.learning.tasks.corpora import Placed, TextFile, text_key, validation_size
-from collapipe_jax.learning.tasks.records import OBJECTS, Field, read_records, text_values
+from collapipe_jax.learning.tasks.corpora import Placed, TextFile
+from collapipe_jax.learning.tasks.held_out import draw_rows, equal_texts, take_validation, text_key
+from collapipe_jax.learning.tasks.records import (
+    SUFFIXES,
+    TABBED,
+    Field,
+    Record,
+    read_records,
+    text_values,
+)
 from collapipe_jax.learning.tasks.sampling import seeded_generator
 from collapipe_jax.learning.tasks.task import Config
 
@@ -43,9 +48,10 @@ def read_parallel_text(corpus: str, key: str = "task.corpus") -> tuple[list[Pair
     Pairs with an empty side and blank lines are left out.
 
     Args:
-      corpus: a ``.csv`` or ``.jsonl`` file with the columns ``source`` and ``target``; any other
-        file with a pair a line, source and target in its first two columns (further columns are
-        ignored), between tabs; or ``A|B``, two files aligned line by line.
+      corpus: a ``.csv``, ``.jsonl`` or ``.parquet`` file with the columns ``source`` and
+        ``target``; any other file with a pair a line, source and target in its first two
+        columns (further columns are ignored), between tabs; or ``A|B``, two files aligned line by
+        line.
       key: key of the corpus in the configuration.
 
     Raises:
@@ -60,14 +66,18 @@ def _placed_pairs(corpus: str, key: str) -> tuple[list[Placed[Pair]], int]:
     files = [TextFile(key, name) for name in corpus.split("|")]
     if len(files) > 2:
         raise InputError(key, corpus, "more than two files", "Give one, or A|B")
-    if len(files) == 2:
-        rows = _aligned_rows(corpus, *files)
-    elif Path(corpus).suffix.lower() in (".csv", OBJECTS):
-        records = read_records(files[0], (Field(("source",)), Field(("target",))))
-        rows = ((record.place, text_values(files[0], record)) for record in records)
-    else:
-        rows = _tabbed_rows(files[0])
-    pairs = [(place, (normalise(row[0]), normalise(row[1]))) for place, row in rows]
+    file, pairs = files[0], []
+    with file.reading() as step:
+        if len(files) == 2:
+            rows = _aligned_rows(corpus, *files)
+        elif file.suffix in SUFFIXES and file.suffix != TABBED:
+            rows = read_records(file, (Field(("source",)), Field(("target",))), step)
+        else:
+            rows = _tabbed_rows(file, step)
+        for record in rows:
+            with step():
+                source, target = text_values(file, record)
+                pairs.append((record.place, (normalise(source), normalise(target))))
     kept = [(place, pair) for place, pair in pairs if all(pair)]
     if not kept:
         raise InputError(key, corpus, "it holds no pair of sentences", "Give a file with pairs")
@@ -102,7 +112,7 @@ def split_by_source(
       InputError: a corpus too small for the sizes.
     """
     train_size, validation_size, test_size = sizes
-    members = list(_by_source(pairs).values())
+    members = [[pairs[row] for row in rows] for rows in equal_texts([pair[0] for pair in pairs])]
     held_out = validation_size + test_size
     if len(members) <= held_out:
         problem = (
@@ -125,8 +135,8 @@ def split_by_source(
 def read_split(config: Config) -> tuple[SourceSplit, int]:
     """Sets from ``task.train``, ``.test`` and maybe ``.validation``, and pairs left out.
 
-    Without a file, validation takes sources from training, with all of their pairs, as many as
-    ``validation_size`` says. Training is cut to ``task.samples`` pairs at random.
+    Without a file, validation takes sources from training as ``take_validation`` does. Training is
+    cut to ``task.samples`` pairs at random.
 
     Raises:
       InputError: a missing or broken file, or numbers that do not fit; or all of these.
@@ -146,43 +156,29 @@ def read_split(config: Config) -> tuple[SourceSplit, int]:
         if task["reverse"]:
             for name, found in placed.items():
                 placed[name] = [(place, pair[::-1]) for place, pair in found]
-        pairs_of = _by_source([pair for _, pair in placed["train"]])
+        whole = [pair for _, pair in placed["train"]]
+        known = {text_key(source) for source, _ in whole}
         for name in [name for name in placed if name != "train"]:
             sources = [(place, source) for place, (source, _) in placed[name]]
-            TextFile(f"task.{name}", paths[name]).warn_of_repeats(sources, pairs_of)
-        members = list(pairs_of.values())
-        size = validation_size(paths["validation"], task["validation_samples"], len(members))
-    train, validation, test = ([pair for _, pair in placed.get(name, ())] for name in paths)
-    if size:
-        order = seeded_generator(seed).permutation(len(members))
-        validation = [members[group][0] for group in order[:size]]
-        train = [pair for group in np.sort(order[size:]) for pair in members[group]]
-    if 0 < task["samples"] < len(train):
-        rows = seeded_generator(seed).permutation(len(train))[: task["samples"]]
-        train = [train[row] for row in np.sort(rows)]
-    return SourceSplit(train, validation, test), left_out
+            TextFile(f"task.{name}", paths[name]).warn_of_repeats(sources, known)
+        sources, wanted = [source for source, _ in whole], task["validation_samples"]
+        taken, left = take_validation(sources, paths["validation"], wanted, seed)
+    given, test = ([pair for _, pair in placed.get(name, ())] for name in ("validation", "test"))
+    train = [whole[row] for row in draw_rows(left, task["samples"], seed)]
+    return SourceSplit(train, given or [whole[row] for row in taken], test), left_out
 
 
-def _by_source(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """Pairs of every source, by its ``text_key``."""
-    pairs_of: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        pairs_of.setdefault(text_key(pair[0]), []).append(pair)
-    return pairs_of
-
-
-def _tabbed_rows(file: TextFile) -> Iterator[Placed[Sequence[str]]]:
+def _tabbed_rows(file: TextFile, step: Step) -> Iterator[Record]:
     for number, line in enumerate(file.lines(), start=1):
         columns = line.split("\t")
-        if len(columns) < 2 and line.strip():
-            remedy = "Write one pair a line as source<TAB>target, or give two aligned files"
-            raise file.error(f"line {number} has no tab between source and target", remedy)
-        yield f"line {number}", columns if len(columns) > 1 else ("", "")
+        with step():
+            if len(columns) < 2 and line.strip():
+                remedy = "Write one pair a line as source<TAB>target, or give two aligned files"
+                raise file.error(f"line {number} has no tab between source and target", remedy)
+            yield Record(f"line {number}", tuple(columns[:2]) if len(columns) > 1 else ("", ""))
 
 
-def _aligned_rows(
-    corpus: str, source: TextFile, target: TextFile
-) -> Iterator[Placed[Sequence[str]]]:
+def _aligned_rows(corpus: str, source: TextFile, target: TextFile) -> Iterator[Record]:
     lines = Known()
     with collect() as step:
         for file in (source, target):
@@ -194,4 +190,4 @@ def _aligned_rows(
         remedy = "Give two files whose lines translate each other one by one"
         raise InputError(source.key, corpus, problem, remedy)
     for number, row in enumerate(zip(sources, targets, strict=True), start=1):
-        yield f"line {number}", row
+        yield Record(f"line {number}", row)

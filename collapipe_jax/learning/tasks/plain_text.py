@@ -1,7 +1,6 @@
 """Texts without labels: lines of a file, or the texts of the files of other tasks."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from collapipe_jax.core.errors import Known, collect
@@ -11,15 +10,9 @@ from collapipe_jax.learning.tasks.classification import (
     read_labelled_text,
     split_name,
 )
-from collapipe_jax.learning.tasks.corpora import Placed, TextFile, text_key, validation_size
-from collapipe_jax.learning.tasks.records import (
-    OBJECTS,
-    SEPARATORS,
-    Field,
-    read_records,
-    text_values,
-)
-from collapipe_jax.learning.tasks.sampling import seeded_generator
+from collapipe_jax.learning.tasks.corpora import Placed, TextFile
+from collapipe_jax.learning.tasks.held_out import draw_rows, take_validation, text_key
+from collapipe_jax.learning.tasks.records import SUFFIXES, Field, read_records, text_values
 from collapipe_jax.learning.tasks.tagging import read_tagged_text
 
 
@@ -49,7 +42,8 @@ def read_text_sets(
       validation: name of a file; empty takes texts from ``train``.
       seed: of the draws below.
       samples: most texts to train on, drawn at random; 0 takes all.
-      validation_samples: texts taken from ``train`` before; 0 is a tenth, 1000 at most.
+      validation_samples: texts taken from ``train`` before, as in ``take_validation``; 0 is a
+        tenth, 1000 at most.
       text_column, tagged: as in ``read_texts``.
 
     Raises:
@@ -67,20 +61,18 @@ def read_text_sets(
             if name in files:
                 with step():
                     files[name].warn_of_repeats(placed[name], known)
-        size = validation_size(validation, validation_samples, len(placed["train"]))
-    whole, taken, tested = ([text for _, text in placed.get(name, ())] for name in named)
-    order = seeded_generator(seed).permutation(len(whole))
-    left = order[size:]
-    drawn = left[:samples] if samples else left
-    taken = taken or [whole[i] for i in sorted(order[:size])]
-    return TextSets([whole[i] for i in sorted(drawn)], taken, tested)
+        whole = [text for _, text in placed["train"]]
+        taken, left = take_validation(whole, validation, validation_samples, seed)
+    given, tested = ([text for _, text in placed.get(name, ())] for name in ("validation", "test"))
+    drawn = draw_rows(left, samples, seed)
+    return TextSets([whole[i] for i in drawn], given or [whole[i] for i in taken], tested)
 
 
 def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -> list[str]:
     """Texts of a file in its order, without white space at their ends; its suffix gives the format.
 
-    A ``.csv``, ``.tsv`` or ``.jsonl`` file has them in a column or under a key. A ``.json`` file
-    is one of classification. Any other has a text a line.
+    A file as of ``read_records`` has them in a column or under a key. A ``.json`` file is one of
+    classification. Any other has a text a line.
 
     Args:
       file: the file.
@@ -95,17 +87,19 @@ def read_texts(file: TextFile, *, text_column: str = "", tagged: bool = False) -
 
 
 def _placed(file: TextFile, *, text_column: str, tagged: bool) -> Sequence[Placed[str]]:
-    suffix = Path(split_name(file.name)[0]).suffix.lower()
+    suffix = file._replace(name=split_name(file.name)[0]).suffix
     if tagged:
         sentences = read_tagged_text(file)
         placed = [(f"sentence {i}", " ".join(s.tokens)) for i, s in enumerate(sentences, start=1)]
     elif suffix == ".json":
         entries = read_labelled_text(file, text_column)
         placed = [(f"entry {i}", entry.text) for i, entry in enumerate(entries, start=1)]
-    elif suffix == OBJECTS or suffix in SEPARATORS:
-        field = Field((TEXT_COLUMN,), COLUMN_KEYS[0], text_column)
-        records = read_records(file, [field])
-        placed = [(record.place, text_values(file, record)[0]) for record in records]
+    elif suffix in SUFFIXES:
+        field, placed = Field((TEXT_COLUMN,), COLUMN_KEYS[0], text_column), []
+        with file.reading() as step:
+            for record in read_records(file, [field], step):
+                with step():
+                    placed.append((record.place, text_values(file, record)[0]))
     else:
         placed = [(f"line {i}", line) for i, line in enumerate(file.lines(), start=1)]
     placed = [(place, text.strip()) for place, text in placed if text.strip()]

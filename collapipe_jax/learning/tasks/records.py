@@ -1,17 +1,21 @@
-"""Records of text files: rows of a table with a header, objects of JSON, one a line."""
+"""Records of files: rows of a table with a header, objects of JSON, one a line."""
 
 import csv
+import importlib
 import io
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from collapipe_jax.core.errors import collect, nearest
+from collapipe_jax.core.errors import Step, collect, nearest
 from collapipe_jax.core.io.strict_json import loads
-from collapipe_jax.learning.tasks.corpora import TextFile
+from collapipe_jax.learning.tasks.corpora import Placed, TextFile, first_places
+from collapipe_jax.learning.tasks.label_names import LabelNames, name_list
 
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
-OBJECTS = ".jsonl"
+QUOTED, TABBED, OBJECTS, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
+SUFFIXES = (QUOTED, TABBED, OBJECTS, PARQUET)
+"""Of files that ``read_records`` reads."""
+
+_SEPARATORS = (",", ";", "\t")  # of a .csv, whose header says which
 
 
 class Field(NamedTuple):
@@ -20,6 +24,7 @@ class Field(NamedTuple):
     usual: tuple[str, ...]  # names of the column or key; the first that is there counts
     key: str = ""  # key of the configuration that may name it
     given: str = ""  # that name
+    labels: bool = False  # whether its numbers are labels, as ``LabelNames`` reads them
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -34,17 +39,28 @@ class Record(NamedTuple):
     values: tuple[Any, ...]
 
 
-def read_records(file: TextFile, fields: Sequence[Field]) -> Iterator[Record]:
-    """Records of a ``.csv``, ``.tsv`` or ``.jsonl`` file in file order, without blank lines.
+def read_records(file: TextFile, fields: Sequence[Field], step: Step) -> Iterator[Record]:
+    """Records of a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, without blank lines.
 
-    Fields of a table are quoted where they hold separators or line breaks.
+    The header of a ``.csv`` tells whether commas, semicolons or tabs separate its columns; fields
+    are quoted where they hold separators or line breaks. Nothing is quoted in a ``.tsv``. A first
+    line ``{"names": [...]}`` of a ``.jsonl`` names the numbers of its labels.
+
+    Args:
+      file: what to read.
+      fields: what to read of a record.
+      step: of ``TextFile.reading``, for a row of another length, and a line that is no JSON object
+        or lacks a key.
 
     Raises:
-      InputError: an unreadable file, a missing column or key, a row of another length, or a line
-        that is no JSON object.
+      InputError: an unreadable file, or a missing column.
     """
-    suffix = Path(file.name).suffix.lower()
-    return _objects(file, fields) if suffix == OBJECTS else _rows(file, fields, SEPARATORS[suffix])
+    if file.suffix == OBJECTS:
+        yield from _objects(file, fields, step)
+    elif file.suffix == PARQUET:
+        yield from _parquet_rows(file, fields)
+    else:
+        yield from _table_rows(file, fields, step)
 
 
 def text_values(file: TextFile, record: Record) -> tuple[str, ...]:
@@ -90,39 +106,134 @@ def read_json(file: TextFile) -> Any:
         raise file.error(f"not JSON ({error})", "Correct the file") from error
 
 
-def _rows(file: TextFile, fields: Sequence[Field], separator: str) -> Iterator[Record]:
+def _table_rows(file: TextFile, fields: Sequence[Field], step: Step) -> Iterator[Record]:
+    is_quoted = file.suffix == QUOTED
+    rows = _quoted_rows(file, fields, step) if is_quoted else _tabbed_rows(file)
+    header = [name.strip() for name in next(rows, ("", []))[1]]
+    columns = [header.index(name) for name in find_fields(file, "the header", header, fields)]
+    for place, row in rows:
+        with step():
+            if len(row) != len(header):
+                problem = f"{place} has {len(row)} columns, the header {len(header)}"
+                quote = "Quote fields that hold separators, quotes or line breaks"
+                raise file.error(problem, quote if is_quoted else "Write one tab between columns")
+            yield Record(place, tuple(row[column] for column in columns))
+
+
+def _quoted_rows(
+    file: TextFile, fields: Sequence[Field], step: Step
+) -> Iterator[Placed[list[str]]]:
     text = file.text()
     # Of the whole process; a field may be as long as its file.
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        names = find_fields(file, "the header", header, fields)
-        columns = [header.index(name) for name in names]
-        start = reader.line_num + 1
-        for row in reader:
+    reader = _reader(text, next(_fitting_separators(text, fields), _SEPARATORS[0]))
+    start, long = 1, []
+    while True:
+        with step():
+            try:
+                row = next(reader, None)
+            except csv.Error as error:
+                lines = f"line {start}" + f" to {reader.line_num}" * (reader.line_num > start)
+                problem = f"{lines} is no row of a table ({error})"
+                remedy = "Close every quote, and quote line breaks"
+                start = reader.line_num + 1
+                raise file.error(problem, remedy) from error
+            if row is None:
+                break
+            if any("\n" in field for field in row):
+                long.append(f"line {start} to {reader.line_num}")
             if row:  # a blank line is none
-                if len(row) != len(header):
-                    problem = f"line {start} has {len(row)} columns, the header {len(header)}"
-                    remedy = "Quote fields that hold separators, quotes or line breaks"
-                    raise file.error(problem, remedy)
-                yield Record(f"line {start}", tuple(row[column] for column in columns))
+                yield f"line {start}", row
             start = reader.line_num + 1
-    except csv.Error as error:
-        problem = f"line {reader.line_num} is no row of a table ({error})"
-        raise file.error(problem, "Close every quote, and quote line breaks") from error
+    if long:
+        file.warn(
+            f"{len(long)} rows have a field with a line break in it ({first_places(long)}). "
+            "Where none is meant, look there for a quotation mark that nothing closes."
+        )
 
 
-def _objects(file: TextFile, fields: Sequence[Field]) -> Iterator[Record]:
+def _fitting_separators(text: str, fields: Sequence[Field]) -> Iterator[str]:
+    """Separators with which the header has all fields."""
+    for separator in _SEPARATORS:
+        try:
+            header = {name.strip() for name in next(_reader(text, separator), [])}
+        except csv.Error:
+            continue
+        if all(header.intersection(field.names) for field in fields):
+            yield separator
+
+
+def _reader(text: str, separator: str) -> Any:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+
+
+def _tabbed_rows(file: TextFile) -> Iterator[Placed[list[str]]]:
+    quoted = []
+    for number, line in enumerate(file.lines(), start=1):
+        if line.strip(" \r"):
+            row = line.removesuffix("\r").split("\t")
+            if any(len(f) > 1 and f[0] == f[-1] == '"' and '""' in f[1:-1] for f in row):
+                quoted.append(f"line {number}")
+            yield f"line {number}", row
+    if quoted:
+        file.warn(
+            f"{len(quoted)} rows have quotes that a .csv would take away ({first_places(quoted)}). "
+            "They are part of the text in a .tsv."
+        )
+
+
+def _objects(file: TextFile, fields: Sequence[Field], step: Step) -> Iterator[Record]:
+    labels = LabelNames(file)
     for number, line in enumerate(file.lines(), start=1):
         if not line.strip():
             continue
         place = f"line {number}"
-        try:
-            found = loads(line)
-        except ValueError as error:
-            raise file.error(f"{place} is not JSON ({error})", "Write an object a line") from error
-        if not isinstance(found, dict):
-            raise file.error(f"{place} is no JSON object", "Write an object a line")
-        names = find_fields(file, place, found, fields)
-        yield Record(place, tuple(found[name] for name in names))
+        with step():
+            try:
+                found = loads(line)
+            except ValueError as error:
+                problem = f"{place} is not JSON ({error})"
+                raise file.error(problem, "Write an object a line") from error
+            if not isinstance(found, dict):
+                raise file.error(f"{place} is no JSON object", "Write an object a line")
+            if number == 1 and list(found) == ["names"] and name_list(found["names"]):
+                labels.names = found["names"]
+                continue
+            names = find_fields(file, place, found, fields)
+            yield _record(place, fields, names, found, labels)
+
+
+def _parquet_rows(file: TextFile, fields: Sequence[Field]) -> Iterator[Record]:
+    try:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        remedy = (
+            "Install it with pip install pyarrow, or write the table as .jsonl, e.g. by to_json of "
+            "the library datasets"
+        )
+        raise file.error("a Parquet table is read by pyarrow, which is not here", remedy) from error
+    content = file.content()
+    try:
+        table = parquet.read_table(io.BytesIO(content))
+    except Exception as error:  # pyarrow has many
+        raise file.error(f"no Parquet table ({error})", "Take the original file") from error
+    about = loads((table.schema.metadata or {}).get(b"huggingface", b"{}").decode())
+    labels = LabelNames(file, about.get("info", {}).get("features"))
+    names = find_fields(file, "the table", table.column_names, fields)
+    for number, row in enumerate(table.select(names).to_pylist(), start=1):
+        yield _record(f"row {number}", fields, names, row, labels)
+
+
+def _record(
+    place: str,
+    fields: Sequence[Field],
+    names: Sequence[str],
+    found: dict[str, Any],
+    labels: LabelNames,
+) -> Record:
+    """Values of the fields, which stand under these names."""
+    values = (
+        labels.text(place, name, found[name]) if field.labels else found[name]
+        for field, name in zip(fields, names, strict=True)
+    )
+    return Record(place, tuple(values))

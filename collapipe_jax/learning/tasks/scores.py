@@ -23,17 +23,30 @@ class Score(NamedTuple):
     signature: str
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str) -> Score:
     """Corpus BLEU of plain, detokenised text, one reference a sentence.
 
-    An empty hypothesis costs its brevity penalty. Source: Post, A call for clarity in reporting
-    BLEU scores (WMT 2018).
+    An empty hypothesis costs its brevity penalty. The tokenizer is one of ``bleu_tokenizers``, and
+    not ``auto``. Source: Post, A call for clarity in reporting BLEU scores (WMT 2018).
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU()
+    return _corpus_score(BLEU(tokenize=tokenizer), hypotheses, references)
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Corpus chrF2 of plain text: F of n-grams of characters, which no tokenizer has to cut.
+
+    Source: Popovic, chrF: character n-gram F-score for automatic MT evaluation (WMT 2015).
+    """
+    from sacrebleu.metrics.chrf import CHRF
+
+    return _corpus_score(CHRF(), hypotheses, references)
+
+
+def _corpus_score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     score = metric.corpus_score(list(hypotheses), [list(references)])
-    return Score(float(score.score), str(metric.get_signature()))
+    return Score(float(score.score), f"{score.name}|{metric.get_signature()}")
 
 
 def span_f1(test: Sequence[TaggedSentence], predicted_tags: Sequence[Sequence[str]]) -> Score:

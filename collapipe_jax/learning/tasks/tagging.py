@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import re
 import statistics
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.errors import InputError, Step
 from collapipe_jax.learning.models.bert import UNLABELLED, LabelledBatch
 from collapipe_jax.learning.models.config import PAD_ID
 from collapipe_jax.learning.models.layers import Params
@@ -25,14 +24,15 @@ from collapipe_jax.learning.tasks.corpora import (
     TextFile,
     entity_type,
 )
-from collapipe_jax.learning.tasks.records import OBJECTS, Field, read_records
-from collapipe_jax.learning.tasks.sampling import seeded_generator, stratified_draw
+from collapipe_jax.learning.tasks.held_out import draw_rows
+from collapipe_jax.learning.tasks.label_names import FEATURES
+from collapipe_jax.learning.tasks.records import OBJECTS, PARQUET, Field, read_records
 from collapipe_jax.learning.tasks.scores import memorised_tags, span_f1, span_recall
 from collapipe_jax.learning.tasks.subwords import WordPiece, pad_rows
+from collapipe_jax.learning.tasks.tag_schemes import IOB2, is_tag, to_iob2
 from collapipe_jax.learning.tasks.task import Config, Predictor, Task, held_out_loss
 
 _BLANKS = " \t\r"
-_BIO_TAG = re.compile(r"O|[BI]-\S+")
 
 
 class TaggedText(NamedTuple):
@@ -80,28 +80,31 @@ def read_tagged(
       seed: of the draws below.
       samples: most sentences to train on, drawn at random; 0 takes all.
       validation_samples: sentences taken from ``train`` before, of those with and without an
-        entity their share; 0 is a tenth where ``validation`` is empty.
+        entity their share, as in ``take_validation``; 0 is a tenth where ``validation`` is empty.
       labels: number of tags; 0 takes any.
 
     Raises:
       InputError: a missing or broken file, a file without any entity, a number out of its range,
         or validation or test with a type of entity that training lacks; or all of these.
     """
-    files = LabelledFiles(_placed, _labels, lambda sentence: " ".join(sentence.tokens))
-    sets, size = files.sets(train, validation, test, validation_samples, labels)
-    whole, taken = sets.train, sets.validation
-    if not validation:
-        has_entity = np.array([set(sentence.tags) != {OUTSIDE} for sentence in whole])
-        rows = stratified_draw(has_entity, size, seed)
-        if not has_entity[rows].any():
-            problem = "no sentence of training that has an entity is among them"
-            remedy = "Raise it, or name a file in task.validation"
-            raise InputError("task.validation_samples", validation_samples, problem, remedy)
-        taken = [whole[row] for row in rows]
-        whole = [whole[row] for row in np.setdiff1d(np.arange(len(whole)), rows)]
-    order = seeded_generator(seed).permutation(len(whole))
-    drawn = [whole[i] for i in np.sort(order[:samples] if samples else order)]
-    return sets._replace(train=drawn, validation=taken)
+    files = LabelledFiles(
+        read=_placed,
+        labels=_labels,
+        text=lambda sentence: " ".join(sentence.tokens),
+        stratum=_has_entity,
+    )
+    options = {"validation_samples": validation_samples, "labels": labels, "seed": seed}
+    sets = files.sets(train, validation, test, **options)
+    if not validation and not any(map(_has_entity, sets.validation)):
+        problem = "no sentence of training that has an entity is among them"
+        remedy = "Raise it, or name a file in task.validation"
+        raise InputError("task.validation_samples", validation_samples, problem, remedy)
+    rows = draw_rows(range(len(sets.train)), samples, seed)
+    return sets._replace(train=[sets.train[row] for row in rows])
+
+
+def _has_entity(sentence: TaggedSentence) -> bool:
+    return set(sentence.tags) != {OUTSIDE}
 
 
 def read_scored(file: TextFile, labels: Sequence[str]) -> list[TaggedSentence]:
@@ -112,18 +115,18 @@ def read_scored(file: TextFile, labels: Sequence[str]) -> list[TaggedSentence]:
 
 
 def read_tagged_text(file: TextFile) -> list[TaggedSentence]:
-    """Sentences of a file, in file order and none of them empty.
+    """Sentences of a file, in file order and none of them empty, with tags in IOB2.
 
-    A ``.jsonl`` file has an object a line, with lists of equal length under ``tokens`` and
-    ``tags``. Any other has a word a line, its first column the word, its last the tag: CoNLL.
-    Tabs separate columns, or blanks in lines without a tab. A line of white space ends a
-    sentence, and so does a line that starts with ``-DOCSTART-``. Tags are in the scheme BIO
-    (also IOB2): an entity begins with ``B-`` and continues with ``I-`` of the same type.
+    A ``.jsonl`` or ``.parquet`` file has lists of equal length under ``tokens`` and under ``tags``
+    or ``ner_tags``; tags may be numbers that ``LabelNames`` names. Any other has a word a line, its
+    first column the word, its last the tag: CoNLL. Tabs separate columns, or blanks in lines
+    without a tab. A line of white space ends a sentence, and so does a line that starts with
+    ``-DOCSTART-``. Between sentences, lines of comments are passed over. Tags of another scheme
+    than IOB2 are converted, with a warning.
 
     Raises:
-      InputError: an unreadable file, a line of one column, another tag, an ``I-`` that
-        continues no entity of its type (refused, not repaired: a file in another scheme would
-        change its entities), or a file without words.
+      InputError: an unreadable file, lines of one column, tags that no scheme of ``to_iob2``
+        allows (refused, not repaired: entities would change), or a file without words.
 
     Source: Ramshaw and Marcus, Text chunking using transformation-based learning (1995); Tjong
     Kim Sang and De Meulder, Introduction to the CoNLL-2003 shared task (2003).
@@ -131,13 +134,31 @@ def read_tagged_text(file: TextFile) -> list[TaggedSentence]:
     return [sentence for _, sentence in _placed(file)]
 
 
+class _Words(NamedTuple):
+    """A sentence as it is on file."""
+
+    place: str  # where it begins
+    tokens: tuple[str, ...]
+    tags: list[Placed[str]]
+
+
 def _placed(file: TextFile) -> list[Placed[TaggedSentence]]:
     """Sentences, and the lines that they begin in."""
-    is_json = Path(file.name).suffix.lower() == OBJECTS
-    sentences = list(_json_sentences(file) if is_json else _conll_sentences(file))
+    with file.reading() as step:
+        read = _listed_sentences if file.suffix in (OBJECTS, PARQUET) else _conll_sentences
+        sentences = list(read(file, step))
+        found = to_iob2([sentence.tags for sentence in sentences])
+        for problem in found.broken:
+            with step():
+                raise file.error(problem, "Write tags in the scheme BIO (IOB2)")
     if not sentences:
         raise file.error("the file holds no word", "Give a file with sentences")
-    return sentences
+    if found.scheme != IOB2:
+        file.warn(f"its tags are in the scheme {found.scheme}, and are read as BIO (IOB2)")
+    return [
+        (sentence.place, TaggedSentence(sentence.tokens, tuple(tags)))
+        for sentence, tags in zip(sentences, found.sentences, strict=True)
+    ]
 
 
 def _labels(file: TextFile, sentences: Sequence[TaggedSentence]) -> tuple[str, ...]:
@@ -148,37 +169,71 @@ def _labels(file: TextFile, sentences: Sequence[TaggedSentence]) -> tuple[str, .
     return (OUTSIDE, *(f"{mark}-{name}" for name in types for mark in "BI"))
 
 
-def _conll_sentences(file: TextFile) -> Iterator[Placed[TaggedSentence]]:
+def _conll_sentences(file: TextFile, step: Step) -> Iterator[_Words]:
     tokens: list[str] = []
-    tags: list[str] = []
-    first = 1
-    for number, line in enumerate([*file.lines(), ""], start=1):
-        if line.strip() and not line.startswith("-DOCSTART-"):
-            token, tag = _columns(file, number, line)
-            _check_tag(file, f"line {number}", tag, previous=tags[-1] if tags else OUTSIDE)
-            first = first if tokens else number
-            tokens.append(token)
-            tags.append(tag)
+    tags: list[Placed[str]] = []
+    lines = file.lines()
+    words = (line for line in lines if _is_word(line) and not line.startswith("#"))
+    width = len(_columns(next(words, "# O")))
+    for number, line in enumerate([*lines, ""], start=1):
+        if not tokens and _is_comment(line, width):
+            continue
+        if _is_word(line):
+            with step():
+                columns = _columns(line)
+                if len(columns) < 2:
+                    problem = f"line {number} has one column"
+                    raise file.error(problem, "Write a word a line as word<TAB>tag")
+                tokens.append(columns[0])
+                tags.append((f"line {number}", columns[-1]))
         elif tokens:
-            yield f"line {first}", TaggedSentence(tuple(tokens), tuple(tags))
+            yield _Words(tags[0][0], tuple(tokens), tags)
             tokens, tags = [], []
 
 
-def _json_sentences(file: TextFile) -> Iterator[Placed[TaggedSentence]]:
-    for place, values in read_records(file, [Field(("tokens",)), Field(("tags",))]):
-        if not all(
-            isinstance(each, list) and all(isinstance(s, str) for s in each) for each in values
-        ):
-            problem = f"{place} has no lists of texts under tokens and tags"
-            raise file.error(problem, 'Write {"tokens": ["word", ...], "tags": ["O", ...]}')
-        tokens, tags = values
-        if len(tokens) != len(tags):
-            problem = f"{place} has {len(tokens)} tokens and {len(tags)} tags"
-            raise file.error(problem, "Give every token one tag")
-        for previous, tag in itertools.pairwise([OUTSIDE, *tags]):
-            _check_tag(file, place, tag, previous)
-        if tokens:
-            yield place, TaggedSentence(tuple(tokens), tuple(tags))
+def _is_word(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith("-DOCSTART-")
+
+
+def _is_comment(line: str, width: int) -> bool:
+    """Whether a line between sentences is no word, in a file of so many columns.
+
+    A word may begin with ``#``, and a comment may end as a tag does: ``# text = Vitamin O``.
+    """
+    if not line.startswith("#") or "\t" in line:
+        return False
+    columns = _columns(line)
+    is_pair = re.match(r"#\s*\w.*\s=(\s|$)", line) is not None
+    return is_pair or len(columns) != width or not is_tag(columns[-1])
+
+
+def _columns(line: str) -> list[str]:
+    # not split(): a word may hold a no-break space
+    columns = re.split("\t+" if "\t" in line else " +", line.strip(_BLANKS))
+    return [column.strip(_BLANKS) for column in columns]
+
+
+def _listed_sentences(file: TextFile, step: Step) -> Iterator[_Words]:
+    fields = [Field(("tokens",)), Field(("tags", "ner_tags"), labels=True)]
+    for place, values in read_records(file, fields, step):
+        with step():
+            if not all(
+                isinstance(each, list) and all(isinstance(s, str) for s in each) for each in values
+            ):
+                problem = f"{place} has no lists of texts under tokens and tags"
+                raise file.error(problem, 'Write {"tokens": ["word", ...], "tags": ["O", ...]}')
+            tokens, tags = values
+            if len(tokens) != len(tags):
+                problem = f"{place} has {len(tokens)} tokens and {len(tags)} tags"
+                raise file.error(problem, "Give every token one tag")
+            if any(tag.isdigit() for tag in tags):
+                remedy = (
+                    'Write a first line {"names": ["O", "B-type", ...]}, or put the file '
+                    f"{FEATURES} of the library datasets beside it"
+                )
+                raise file.error(f"{place} has numbers as tags, and nothing names them", remedy)
+            if tokens:
+                yield _Words(place, tuple(tokens), [(place, tag) for tag in tags])
 
 
 def word_tags(
@@ -213,24 +268,6 @@ def cut_at_words(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
             start, used = word, 0
         used += size
     return [*windows, (start, len(sizes))]
-
-
-def _columns(file: TextFile, number: int, line: str) -> tuple[str, str]:
-    # not split(): a word may hold a no-break space
-    columns = re.split("\t+" if "\t" in line else " +", line.strip(_BLANKS))
-    if len(columns) < 2:
-        problem = f"line {number} has one column"
-        raise file.error(problem, "Write a word a line as word<TAB>tag")
-    return columns[0].strip(_BLANKS), columns[-1].strip(_BLANKS)
-
-
-def _check_tag(file: TextFile, place: str, tag: str, previous: str) -> None:
-    if not _BIO_TAG.fullmatch(tag):
-        problem = f"{place} has the tag {tag!r}, which is none of O, B-type and I-type"
-        raise file.error(problem, "Write tags in the scheme BIO (IOB2)")
-    if tag.startswith("I-") and entity_type(previous) != entity_type(tag):
-        problem = f"{place} has {tag} after {previous}, an entity that nothing began"
-        raise file.error(problem, "Convert the tags to the scheme BIO (IOB2)")
 
 
 def _key(sentence: TaggedSentence, types: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Translation: parallel text, an encoder-decoder, scored by BLEU."""
+"""Translation: parallel text, an encoder-decoder, scored by BLEU and chrF."""
 
 import dataclasses
 import os
@@ -25,6 +25,7 @@ from collapipe_jax.learning.models.decoding import beam_search
 from collapipe_jax.learning.models.layers import Params
 from collapipe_jax.learning.models.transformer import TranslationBatch, Translator
 from collapipe_jax.learning.models.translator_files import save_translator
+from collapipe_jax.learning.tasks.bleu_tokenizers import AUTO, LATIN, likely_tokenizer
 from collapipe_jax.learning.tasks.parallel_text import (
     Pair,
     SourceSplit,
@@ -32,7 +33,7 @@ from collapipe_jax.learning.tasks.parallel_text import (
     read_split,
     split_by_source,
 )
-from collapipe_jax.learning.tasks.scores import bleu
+from collapipe_jax.learning.tasks.scores import Score, bleu, chrf
 from collapipe_jax.learning.tasks.subwords import BpeTokenizer, pad_rows, train_bpe
 from collapipe_jax.learning.tasks.synthetic import generate_parallel_text
 from collapipe_jax.learning.tasks.task import (
@@ -72,6 +73,7 @@ class TranslationData(NamedTuple):
     # Class of every training source by length, see ``length_labels``, ``[n]``
     split_keys: np.ndarray
     dropped: dict[str, int]  # number of pairs left out: empty ones, and too long ones by set
+    bleu_tokenizer: str  # of ``likely_tokenizer`` for the training targets
 
 
 def length_labels(lengths: np.ndarray) -> np.ndarray:
@@ -155,6 +157,7 @@ class Translation(Objective):
     beams: int
     length_penalty: float
     reverse: bool = False  # whether pairs on file are read from target to source
+    bleu_tokenizer: str = LATIN
 
     @classmethod
     def from_config(
@@ -164,6 +167,8 @@ class Translation(Objective):
         options = {key: config["evaluation"][key] for key in ("beams", "length_penalty")}
         options["reverse"] = config["task"]["reverse"]
         data, model = cls.load_data(config, corpus), Translator(make_sizes(config))
+        tokenizer = config["evaluation"]["bleu_tokenizer"]
+        options["bleu_tokenizer"] = data.bleu_tokenizer if tokenizer == AUTO else tokenizer
         return cls(kind=config["task"]["kind"], model=model, data=data, **options)
 
     @classmethod
@@ -227,33 +232,42 @@ class Translation(Objective):
             test_text=texts["test"],
             split_keys=length_labels(np.sum(arrays["train"].source_ids != PAD_ID, axis=1)),
             dropped=dropped,
+            bleu_tokenizer=likely_tokenizer(target for _, target in split.train),
         )
 
     def validation_score(self, params: Params) -> float:
         """BLEU of greedy translations."""
         said = self.translate(params, self.data.validation.source_ids)
-        return bleu(said, self.data.validation_text.references).value
+        return self._bleu(said, self.data.validation_text.references).value
 
     def baseline_score(self) -> float:
         """BLEU of copying the source."""
-        return bleu(*self.data.validation_text).value
+        return self._bleu(*self.data.validation_text).value
 
     def test(self, params: Params) -> dict[str, Any]:
-        """BLEU of greedy search, of beam search if there are several beams, and of copying."""
+        """BLEU and chrF of greedy search, of beam search with several beams, and of copying.
+
+        The tokenizer of BLEU is in its signature.
+        """
         data = self.data
         sources, references = data.test.source_ids, data.test_text.references
-        greedy = bleu(self.translate(params, sources), references)
-        scores = {"test_bleu_greedy": greedy.value}
+        answers = {"greedy": self.translate(params, sources)}
         if self.beams > 1:
-            said = self.translate(params, sources, self.beams)
-            scores["test_bleu_beam"] = bleu(said, references).value
+            answers["beam"] = self.translate(params, sources, self.beams)
+        answers["copy"] = list(data.test_text.sources)
+        scores: dict[str, Any] = {}
+        for name, score_of in {"bleu": self._bleu, "chrf": chrf}.items():
+            found = {search: score_of(said, references) for search, said in answers.items()}
+            scores |= {f"test_{name}_{search}": score.value for search, score in found.items()}
+            scores[f"{name}_signature"] = found["greedy"].signature
         return {
             **scores,
-            "test_bleu_copy": bleu(*data.test_text).value,
-            "bleu_signature": greedy.signature,
             "test_loss": held_out_loss(params, self.model, data.test),
             "dropped_pairs": data.dropped,
         }
+
+    def _bleu(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+        return bleu(hypotheses, references, self.bleu_tokenizer)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the tokenizer."""
@@ -262,7 +276,9 @@ class Translation(Objective):
     def export(self, params: Params, folder: str | os.PathLike[str]) -> None:
         """Write parameters, sizes and tokenizer in a layout of their own."""
         self.save(folder)
-        settings = {key: getattr(self, key) for key in ("length_penalty", "reverse")}
+        settings = {
+            key: getattr(self, key) for key in ("length_penalty", "reverse", "bleu_tokenizer")
+        }
         save_translator(Path(folder), self.model.sizes, params, {TASK_KEY: self.kind, **settings})
 
     def translate(self, params: Params, source_ids: np.ndarray, beams: int = 1) -> list[str]:
@@ -327,5 +343,7 @@ TRANSLATION = Task(
     read_corpus=Translation.read_corpus,
     count_work=count_work,
     load=load,
-    reads=frozenset({"task.reverse", *(f"task.{key}" for key in _OF_FILES)}),
+    reads=frozenset(
+        {"task.reverse", "evaluation.bleu_tokenizer", *(f"task.{key}" for key in _OF_FILES)}
+    ),
 )

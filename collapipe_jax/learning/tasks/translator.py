@@ -12,8 +12,9 @@ from collapipe_jax.learning.models.config import EOS_ID, PAD_ID
 from collapipe_jax.learning.models.tensor_files import CONFIG
 from collapipe_jax.learning.models.transformer import Translator as Model
 from collapipe_jax.learning.models.translator_files import load_translator
+from collapipe_jax.learning.tasks.bleu_tokenizers import LATIN, TOKENIZERS, check_installed
 from collapipe_jax.learning.tasks.parallel_text import normalise, read_parallel_text
-from collapipe_jax.learning.tasks.scores import bleu
+from collapipe_jax.learning.tasks.scores import bleu, chrf
 from collapipe_jax.learning.tasks.subwords import BpeTokenizer, pad_rows
 from collapipe_jax.learning.tasks.task import PREDICTED, Predictor, held_out_loss
 from collapipe_jax.learning.tasks.translation import pair_arrays, translate
@@ -42,6 +43,12 @@ class Translator(Predictor):
             if not isinstance(found := settings.get(key), kind):
                 place = f"{folder / CONFIG}: {key}"
                 raise InputError(place, found, problem, "Take the original file")
+        # Models of older versions were scored by the one tokenizer that there was.
+        self.bleu_tokenizer = settings.get("bleu_tokenizer", LATIN)
+        if self.bleu_tokenizer not in TOKENIZERS:
+            place = f"{folder / CONFIG}: bleu_tokenizer"
+            remedy = f"Use one of {', '.join(TOKENIZERS)}"
+            raise InputError(place, self.bleu_tokenizer, "unknown name", remedy)
         path = folder / "tokenizer.json"
         try:
             self.tokenizer = BpeTokenizer(tokenizers.Tokenizer.from_file(str(path)))
@@ -62,12 +69,13 @@ class Translator(Predictor):
         return [next(said) if source else "" for source in sources]
 
     def evaluate(self, file: str | os.PathLike[str], *, beams: int = 1) -> dict[str, Any]:
-        """BLEU and loss on sentence pairs, on file as in ``read_parallel_text``.
+        """BLEU, chrF and loss on sentence pairs, on file as in ``read_parallel_text``.
 
         As in training, they are turned round where ``task.reverse`` was set, and those of too
-        many tokens are left out and counted.
+        many tokens are left out and counted. BLEU has the tokenizer of training.
         """
         _check_beams(beams)
+        check_installed("bleu_tokenizer", self.bleu_tokenizer)
         lengths = self.sizes.source_length, self.sizes.target_length
         pairs, empty = read_parallel_text(str(file), "data")
         if self.reverse:
@@ -76,10 +84,13 @@ class Translator(Predictor):
         if not text.sources:
             problem = f"none of the {len(pairs)} pairs fits {lengths[0]} and {lengths[1]} tokens"
             raise InputError("data", str(file), problem, "Give shorter sentences")
-        score = bleu(self._translate(arrays.source_ids, beams), text.references)
+        said = self._translate(arrays.source_ids, beams)
+        by_words = bleu(said, text.references, self.bleu_tokenizer)
+        by_characters = chrf(said, text.references)
         return {
-            "bleu": score.value,
-            "signatures": [score.signature],
+            "bleu": by_words.value,
+            "chrf": by_characters.value,
+            "signatures": [by_words.signature, by_characters.signature],
             "loss": held_out_loss(self.params, Model(self.sizes).unsmoothed, arrays),
             "pairs": len(text.sources),
             "dropped_pairs": {"empty": empty, "long": len(pairs) - len(text.sources)},

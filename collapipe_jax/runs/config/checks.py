@@ -12,6 +12,7 @@ from collapipe_jax.edge.policies.client_policies import find_cut
 from collapipe_jax.edge.policies.registry import policy_entry
 from collapipe_jax.edge.system import NetworksOnFile
 from collapipe_jax.learning.federated.secure_mean import LEAST_ANSWERS
+from collapipe_jax.learning.tasks.bleu_tokenizers import check_installed
 from collapipe_jax.learning.tasks.registry import TASKS, find_task
 from collapipe_jax.runs.config.default import KEYS, RENAMED
 from collapipe_jax.runs.config.keys import Key
@@ -235,6 +236,8 @@ def _check_rules(config: Known, step: Step) -> None:
         if config["evaluation.by_cluster"] and not find_task(kind).scores_samples:
             problem = f"the score of {kind} is no mean over samples, which have shares by cluster"
             raise InputError("evaluation.by_cluster", True, problem, "Give False")
+    with step():
+        check_installed("evaluation.bleu_tokenizer", config["evaluation.bleu_tokenizer"])
 
 
 def _check_adapters(config: Known, step: Step) -> None:

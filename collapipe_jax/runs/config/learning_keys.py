@@ -17,6 +17,7 @@ from collapipe_jax.learning.models.config import (
     MOST_WORDS,
 )
 from collapipe_jax.learning.pipeline.execution import BACKENDS
+from collapipe_jax.learning.tasks.bleu_tokenizers import AUTO, TOKENIZERS
 from collapipe_jax.learning.tasks.registry import TASKS
 from collapipe_jax.learning.tasks.sampling import SCHEMES
 from collapipe_jax.runs.config.keys import key, own_seed, section
@@ -372,5 +373,12 @@ LEARNING_KEYS: dict[str, Any] = {
             4, "beams of a second final score; 1 leaves it at the greedy one", "> 0 and <= 1000"
         ),
         length_penalty=key(0.6, "length penalty of beam search", why="Wu et al. 2016"),
+        bleu_tokenizer=key(
+            AUTO,
+            "what cuts translations into tokens for BLEU, by sacreBLEU's names; `auto` chooses by "
+            "the script of the training targets",
+            choices=TOKENIZERS,
+            why="`13a` cuts no text without spaces; the signature beside the score says the choice",
+        ),
     ),
 }

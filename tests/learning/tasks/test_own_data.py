@@ -1,16 +1,20 @@
 """Own files of every task, from a few lines to a trained model."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
 from support import tiny_corpora, tiny_run
 
 from collapipe_jax.core.errors import InputError, InputWarning
+from collapipe_jax.learning.tasks.causal_lm import LanguageModelling
 from collapipe_jax.learning.tasks.classification import Classification
-from collapipe_jax.learning.tasks.corpora import TextFile, validation_size
+from collapipe_jax.learning.tasks.corpora import TextFile
+from collapipe_jax.learning.tasks.held_out import take_validation, text_key, validation_size
+from collapipe_jax.learning.tasks.masked_lm import MaskedLanguageModelling
 from collapipe_jax.learning.tasks.parallel_text import read_parallel_text
-from collapipe_jax.learning.tasks.tagging import read_tagged_text
+from collapipe_jax.learning.tasks.tagging import Tagging, read_tagged_text
 from collapipe_jax.learning.tasks.translation import Translation
 from collapipe_jax.runs.config.experiment import build_experiment
 from collapipe_jax.runs.config.system import build_system_params
@@ -72,12 +76,12 @@ def test_two_files_are_enough_to_train(kind, tmp_path):
         experiment = build_experiment(config)
     data = experiment.objective.data
     sizes = [len(next(iter(arrays))) for arrays in (data.train, data.validation, data.test)]
-    train_size = {"translation": 60, "classification": 60, "tagging": 60}[kind]
     if kind == "translation":  # a tenth of the sources, each with one of its pairs
         assert 45 < sizes[0] <= 54
         assert 4 <= sizes[1] <= 6
-    else:
-        assert sizes[:2] == [0.9 * train_size, 0.1 * train_size]
+    else:  # a tenth of the texts that differ
+        assert sizes[1] == {"classification": 1, "tagging": 4}[kind]
+        assert 48 < sizes[0] < 60
     assert sizes[2] in (10, 20)
     labels = {"classification": 2, "tagging": 5, "translation": 0}[kind]
     assert experiment.config["task"]["labels"] == labels
@@ -137,6 +141,68 @@ def test_one_file_of_pairs_may_be_taken_whole(tmp_path):
     assert sorted(split.train) == sorted(p for p in pairs_of(60, 0) if p[0] not in held_out)
 
 
+def copies_of(kind):
+    """Forty texts, each eight times in other spellings, in a file of the task."""
+    lines = []
+    for number in range(320):
+        text = f"we sell item{number % 40}"
+        text = text.title() if number // 40 % 2 else f"{text} !"
+        label = "ab"[number % 2]
+        if kind == "classification":
+            lines.append(f"{text},{label}")
+        elif kind == "translation":
+            lines.append(f"{text}\tx {number}")
+        elif kind == "tagging":
+            words = text.split()
+            lines += [f"{words[0]}\tO", f"{words[1]}\tB-{label}", f"{words[2]}\tO", ""]
+        else:
+            lines.append(text)
+    return "\n".join(["text,label", *lines] if kind == "classification" else lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("objective", "kind"),
+    [
+        (Classification, "classification"),
+        (Tagging, "tagging"),
+        (LanguageModelling, "causal_lm"),
+        (MaskedLanguageModelling, "masked_lm"),
+        (Translation, "translation"),
+    ],
+)
+def test_equal_texts_are_on_one_side_of_the_split(objective, kind, tmp_path):
+    name = "train.csv" if kind == "classification" else "train.txt"
+    (tmp_path / name).write_text(copies_of(kind))
+    (tmp_path / f"test-{name}").write_text(copies_of(kind))
+    files = {"train": f"{tmp_path}/{name}", "test": f"{tmp_path}/test-{name}"}
+    if kind == "masked_lm":
+        del files["test"]
+    config = tiny(kind, **files, corpus="").to_dict()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)
+        sets = objective.read_corpus(config)
+    sets = sets[0] if kind == "translation" else sets
+
+    def key(entry):
+        if kind == "tagging":
+            return text_key(" ".join(entry.tokens))
+        return text_key(entry if isinstance(entry, str) else entry[0])
+
+    train, validation = (list(map(key, part)) for part in (sets.train, sets.validation))
+    assert not set(train) & set(validation)
+    assert len(set(validation)) == len(validation) == 4  # a tenth of the texts that differ
+    assert (len(train), len(set(train))) == (288, 36)
+
+
+def test_the_only_text_of_a_class_stays_in_training():
+    texts, classes = [f"text {n}" for n in range(30)], ["a"] * 10 + [f"b{n}" for n in range(20)]
+    taken, left = take_validation(texts, "", 3, 0, classes)
+    assert len(taken) == 3
+    assert max(taken) < 10
+    assert sorted(taken + left) == list(range(30))
+    assert len(take_validation(texts, "", 12, 0, classes)[0]) == 12
+
+
 def test_validation_is_a_tenth_up_to_a_thousand():
     assert [validation_size("", 0, count) for count in (2, 50, 9_000, 90_000)] == [1, 5, 900, 1000]
     assert validation_size("", 7, 50) == 7
@@ -190,6 +256,7 @@ def test_texts_that_training_has_are_counted_with_their_lines(tmp_path):
     config = tiny("classification", **paths)
     with pytest.warns(InputWarning) as told:
         Classification.read_corpus(config.to_dict())
-    (message,) = [str(each.message) for each in told]
+    lines, message = [str(each.message) for each in told]
+    assert "1 rows have a field with a line break in it (line 2 to 3)" in lines
     assert message.startswith("task.test = ")
     assert "2 of 3 texts are also in training (line 4, line 6)" in message

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.learning.tasks.corpora import text_key
+from collapipe_jax.learning.tasks.held_out import text_key
 from collapipe_jax.learning.tasks.parallel_text import (
     normalise,
     read_parallel_text,
@@ -44,6 +44,10 @@ def test_normalise_is_idempotent_on_every_character():
 def test_text_key_ignores_case_and_punctuation():
     assert text_key("Run!") == text_key("run.") != text_key("Runs.")
     assert text_key("?!") == "?!"
+    assert text_key("Hi \u263a\ufe0f!") == text_key("hi")
+    for one, other in (("กิน", "กัน"), ("कि", "की"), ("e\u0301", "e\u0300")):
+        assert text_key(one) != text_key(other)
+    assert text_key("กิน!") == text_key("กิน")
 
 
 def test_reads_two_columns_and_counts_empty_pairs(tmp_path):

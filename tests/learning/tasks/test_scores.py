@@ -7,9 +7,17 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collapipe_jax.core.errors import InputError
+from collapipe_jax.learning.tasks import bleu_tokenizers
+from collapipe_jax.learning.tasks.bleu_tokenizers import (
+    TOKENIZERS,
+    check_installed,
+    likely_tokenizer,
+)
 from collapipe_jax.learning.tasks.scores import (
     accuracy,
     bleu,
+    chrf,
     macro_f1,
     majority_class,
     memorised_tags,
@@ -21,36 +29,109 @@ from collapipe_jax.learning.tasks.tagging import TaggedSentence
 
 def test_a_perfect_translation_scores_100():
     text = ["The cat sat on the mat.", "It rained all day long."]
-    assert bleu(text, text).value == pytest.approx(100)
+    assert bleu(text, text, "13a").value == pytest.approx(100)
 
 
 def test_against_the_formula():
     # tokens a b c d e f | a b c d e g: precisions 5/6, 4/5, 3/4, 2/3 and no brevity penalty
-    found = bleu(["a b c d e f"], ["a b c d e g"])
+    found = bleu(["a b c d e f"], ["a b c d e g"], "13a")
     product = 5 / 6 * 4 / 5 * 3 / 4 * 2 / 3
     assert found.value == pytest.approx(100 * product**0.25)
 
 
 def test_a_short_translation_pays_the_brevity_penalty():
-    found = bleu(["a b c d e"], ["a b c d e f g h"])
+    found = bleu(["a b c d e"], ["a b c d e f g h"], "13a")
     assert found.value == pytest.approx(100 * math.exp(1 - 8 / 5))
 
 
 def test_the_order_of_the_arguments_matters():
     # clipped precision and the brevity penalty look at different sides
-    assert bleu(["a b c d e"], ["a b c d e f g h"]) != bleu(["a b c d e f g h"], ["a b c d e"])
+    assert bleu(["a b c d e"], ["a b c d e f g h"], "13a") != bleu(
+        ["a b c d e f g h"], ["a b c d e"], "13a"
+    )
 
 
 def test_nothing_translated_scores_zero():
-    assert bleu(["", ""], ["a b c d", "e f g h"]).value == 0
+    assert bleu(["", ""], ["a b c d", "e f g h"], "13a").value == 0
 
 
 def test_the_signature_names_version_and_tokenisation():
-    signature = bleu(["a b c d"], ["a b c d"]).signature
+    signature = bleu(["a b c d"], ["a b c d"], "13a").signature
     assert f"version:{sacrebleu.__version__}" in signature
     assert "tok:13a" in signature
     assert "nrefs:1" in signature
     assert "eff:no" in signature
+
+
+def with_a_wrong_character(sentence, place):
+    return sentence[:place] + "错" + sentence[place + 1 :]
+
+
+def test_chinese_is_cut_into_characters():
+    characters = [chr(code) for code in range(0x4E00, 0x4E00 + 1600)]
+    right = ["".join(characters[i : i + 20]) for i in range(0, 1600, 20)]
+    wrong = [with_a_wrong_character(sentence, i % 20) for i, sentence in enumerate(right)]
+    tokenizer = likely_tokenizer(right)
+    expected = sacrebleu.corpus_bleu(wrong, [right], tokenize="zh").score
+    assert bleu(right, right, tokenizer).value == pytest.approx(100)
+    assert bleu(wrong, right, tokenizer).value == expected == pytest.approx(86.1, abs=2)
+    assert "tok:zh" in bleu(right, right, tokenizer).signature
+    assert bleu(wrong, right, "13a").value < 10
+
+
+CHINESE, JAPANESE, KOREAN = "今天天气很好。", "今日はいい天気です。", "오늘은 날씨가 좋습니다."
+ENGLISH, THAI = "The weather is fine today.", "วันนี้อากาศดี"
+
+
+@pytest.mark.parametrize(
+    ("targets", "tokenizer"),
+    [
+        ([], "13a"),
+        (["", "1 2 3 !?"], "13a"),
+        ([ENGLISH, "Погода сегодня хорошая.", "الطقس جميل"], "13a"),
+        ([CHINESE], "zh"),
+        ([CHINESE, ENGLISH], "zh"),  # a tenth of the letters is enough: zh cuts both
+        ([*[ENGLISH] * 9, CHINESE], "13a"),
+        ([JAPANESE], "ja-mecab"),
+        (["ｶﾀｶﾅ"], "ja-mecab"),
+        ([KOREAN], "ko-mecab"),
+        ([THAI], "char"),
+        (["ສະບາຍດີ"], "char"),
+        ([CHINESE, THAI], "char"),
+        ([CHINESE, KOREAN], "char"),
+        ([JAPANESE, KOREAN, ENGLISH], "char"),
+    ],
+)
+def test_the_tokenizer_follows_the_script(targets, tokenizer, monkeypatch):
+    monkeypatch.setattr(bleu_tokenizers, "is_installed", lambda name: True)
+    assert likely_tokenizer(targets) == tokenizer
+    monkeypatch.setattr(bleu_tokenizers, "is_installed", lambda name: "mecab" not in name)
+    without = "char" if "mecab" in tokenizer else tokenizer
+    assert likely_tokenizer(targets) == without
+    if targets not in ([], ["ｶﾀｶﾅ"]):  # no 4-gram in these
+        assert bleu(targets, targets, without).value == pytest.approx(100)
+
+
+def test_every_tokenizer_is_known_to_sacrebleu():
+    from sacrebleu.metrics import bleu as theirs
+
+    assert set(TOKENIZERS) - {"auto"} <= set(theirs._TOKENIZERS)
+
+
+def test_a_tokenizer_without_its_dictionary_is_refused(monkeypatch):
+    monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"k = 'ja-mecab': needs MeCab .*sacrebleu\[ja\]"):
+        check_installed("k", "ja-mecab")
+    check_installed("k", "zh")
+
+
+def test_chrf_needs_no_tokenizer():
+    found = chrf([ENGLISH, CHINESE], [ENGLISH, CHINESE])
+    assert found.value == pytest.approx(100)
+    assert found.signature.startswith("chrF2|nrefs:1|")
+    assert chrf(["今天天气好"], [CHINESE]).value == pytest.approx(
+        sacrebleu.corpus_chrf(["今天天气好"], [[CHINESE]]).score
+    )
 
 
 def score(true, predicted):

@@ -1,3 +1,4 @@
+import json
 import os
 
 import numpy as np
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tiny_corpora import load_data
 
-from collapipe_jax.core.errors import InputError
+from collapipe_jax.core.errors import InputError, InputWarning
 from collapipe_jax.learning.tasks.corpora import TextFile
 from collapipe_jax.learning.tasks.scores import memorised_tags, span_f1
 from collapipe_jax.learning.tasks.subwords import SPECIAL_PIECES
@@ -263,6 +264,70 @@ def test_what_was_written_is_read(tmp_path_factory, sentences):
     assert read_tagged_text(TextFile("task.train", str(path))) == sentences
 
 
+COMMENTS = "# sent_id = 1\n# text = Vitamin O\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "tokens"),
+    [
+        (COMMENTS + "Vitamin\tO\n\n" + COMMENTS + "\n#tag\tO\n", ["Vitamin", "#tag"]),
+        (COMMENTS + "a O\n#tag O\n\n# O\n\n#end document\n", ["a #tag", "#"]),
+        ("-DOCSTART- -X- -X- O\n\n# text = O\n# NN O O\na NN O O\n", ["# a"]),
+        ("#begin document (bc/x); part 000\na - O\n\n#end document\n", ["a"]),
+        ("#tag\tO\n#\tO\n", ["#tag #"]),
+        ("# text O\n#\u00a0x O\n", ["#\u00a0x"]),
+        ("#tag O\n", ["#tag"]),
+    ],
+)
+def test_comments_between_sentences_are_no_words(read, content, tokens):
+    assert [" ".join(sentence.tokens) for sentence in read(content)] == tokens
+
+
+def test_a_comment_in_a_sentence_is_a_broken_line(read):
+    with pytest.raises(InputError, match="line 2 has the tag 'text'"):
+        read("a O\n# text\n")
+
+
+IOB2 = ["O B-x I-x B-x I-x B-y O B-x", "O", "B-y B-y"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "tags"),
+    [
+        ("IOB1", ["O I-x I-x B-x I-x I-y O I-x", "O", "I-y B-y"]),
+        ("BIOES", ["O B-x E-x B-x E-x S-y O S-x", "O", "S-y S-y"]),
+        ("BILOU", ["O B-x L-x B-x L-x U-y O U-x", "O", "U-y U-y"]),
+        ("BMES", ["O B-x E-x B-x E-x S-y O S-x", "O", "S-y S-y", "B-x M-x E-x"]),
+    ],
+)
+def test_other_schemes_are_converted_and_told(tmp_path, scheme, tags):
+    expected = [*IOB2, "B-x I-x I-x"][: len(tags)]
+    conll = "".join("".join(f"w\t{tag}\n" for tag in row.split()) + "\n" for row in tags)
+    rows = [{"tokens": ["w"] * len(row.split()), "tags": row.split()} for row in tags]
+    (tmp_path / "a.conll").write_text(conll)
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name in ("a.conll", "a.jsonl"):
+        with pytest.warns(InputWarning, match=f"task.train = .*{name}.*in the scheme {scheme}"):
+            found = read_tagged_text(TextFile("task.train", f"{tmp_path}/{name}"))
+        assert [" ".join(sentence.tags) for sentence in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ("S-x B-x E-x B-x O", "line 5 has O in an entity of type x without an end"),
+        ("S-x B-x E-x E-x S-x", "line 4 has E-x, which continues no entity"),
+        ("S-x B-x E-x B-x", "line 4 has B-x at the end of a sentence"),
+        ("B-x B-y B-z S-x", "line 4 has the tag 'S-x', which is none of O, B-type and I-type"),
+        ("I-x O I-x B-x O B-x", "line 6 has B-x behind no entity of its type"),
+        ("B-x I-x O B-y I-x", "line 5 has I-x after B-y"),
+    ],
+)
+def test_the_nearest_scheme_says_what_is_broken(read, tags, message):
+    with pytest.raises(InputError, match=message):
+        read("".join(f"w\t{tag}\n" for tag in tags.split()))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -274,7 +339,7 @@ def test_what_was_written_is_read(tmp_path_factory, sentences):
         ("a\tE-x\n", "line 1 has the tag 'E-x'"),
         ("a\tB-\n", "line 1 has the tag 'B-'"),
         ("a\tB-x,B-y z\n", "line 1 has the tag 'B-x,B-y z'"),
-        ("a\tI-x\n", "line 1 has I-x after O"),
+        ("a\tB-x\nb\tO\nc\tI-x\n", "line 3 has I-x after O"),
         ("a\tB-x\nb\tI-y\n", "line 2 has I-y after B-x"),
         ("a\tB-x\n\nb\tI-x\n", "line 3 has I-x after O"),
         ("\n\t\n", "the file holds no word"),

@@ -76,7 +76,7 @@ def test_scores_are_those_of_training(objective, params, model, tmp_path):
     (tmp_path / "pairs.txt").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
     scores = model.evaluate(tmp_path / "pairs.txt")
     said = objective.translate(params, objective.data.test.source_ids)
-    assert scores["bleu"] == bleu(said, references).value
+    assert scores["bleu"] == bleu(said, references, "13a").value
     assert scores["pairs"] == len(sources)
     assert scores["dropped_pairs"] == {"empty": 1, "long": 1}
     (tmp_path / "pairs.txt").write_text("no tab\n")
@@ -102,6 +102,21 @@ def test_a_model_of_the_reverse_direction_is_scored_in_it(tmp_path):
     scores = cp.load(tmp_path / "model").evaluate(tmp_path / "pairs.txt")
     assert scores["loss"] == objective.test(params)["test_loss"]
     assert scores["pairs"] == len(sources)
+
+
+def test_bleu_keeps_the_tokenizer_of_the_training_targets(tmp_path):
+    rows = [(f"{i} dogs", chr(0x4E00 + i) + "只狗在这里睡觉。") for i in range(40)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows))
+    config = tiny_run.get_config()
+    sets = {"corpus": f"{tmp_path}/pairs.tsv", "pairs": 0, "validation_pairs": 5, "test_pairs": 5}
+    config.task.update(sets)
+    objective = Translation.from_config(config)
+    assert objective.bleu_tokenizer == "zh"
+    objective.export(objective.model.init(jax.random.key(0)), tmp_path / "model")
+    scores = cp.load(tmp_path / "model").evaluate(tmp_path / "pairs.tsv")
+    assert ["tok:zh" in each for each in scores["signatures"]] == [True, False]
+    config.evaluation.bleu_tokenizer = "char"
+    assert Translation.from_config(config).bleu_tokenizer == "char"
 
 
 MISSING = object()
@@ -135,6 +150,7 @@ def test_wrong_tensors_are_named(copy, change, message):
         ("width", 15, r"config\.json: width = 15: is odd"),
         ("length_penalty", MISSING, "length_penalty"),
         ("reverse", "no", "reverse = 'no': neither true nor false"),
+        ("bleu_tokenizer", "no_such", r"bleu_tokenizer = 'no_such': unknown name"),
         ("rematerialise", {}, r"rematerialise = \{\}: is neither true nor false"),
         ("dropout_rate", 10**400, "is no number in"),
         ("collapipe_task", "no_such", "collapipe_task = 'no_such': unknown name"),
