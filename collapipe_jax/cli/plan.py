@@ -333,7 +333,8 @@ def _energy(problem, cost: RoundCost, multipliers: LimitMultipliers) -> Renderab
     budget_j = np.asarray(problem.control.energy_budget_j)
     energy_j = np.asarray(cost.energy_j)
     term = queue / budget_j * energy_j
-    nodes = [tuple(np.unravel_index(i, term.shape)) for i in np.argsort(-term, axis=None)]
+    order = np.argsort(-term, axis=None)
+    nodes = [tuple(int(i) for i in np.unravel_index(flat, term.shape)) for flat in order]
     nodes = [node for node in nodes if term[node] > 0]
     if not nodes:
         return "energy: the queues of all nodes that spend some are empty, so it is free this round"

@@ -139,8 +139,11 @@ def _policy(config: EncoderConfig) -> Callable[..., bool]:
     if config.rematerialise:
         return jax.checkpoint_policies.nothing_saveable
 
-    def is_costly(primitive: Any, *_: Any, **__: Any) -> bool:
-        return primitive in (lax.exp_p, lax.tanh_p)
+    def is_costly(primitive: Any, *_: Any, **options: Any) -> bool:
+        # JAX 0.12 wraps the exponential of erf's derivative in a function with its own rule.
+        steps = options["call_jaxpr"].eqns if "call_jaxpr" in options else ()
+        primitives = {primitive, *(step.primitive for step in steps)}
+        return not primitives.isdisjoint((lax.exp_p, lax.tanh_p))
 
     products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
     return jax.checkpoint_policies.save_from_both_policies(products, is_costly)

@@ -6,7 +6,6 @@ import shutil
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -130,7 +129,7 @@ def test_16_bit_numbers_shards_and_older_keys_are_read(copy):
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(3, np.float32)
     parts = {"a.safetensors": sorted(tensors)[:9], "b.safetensors": sorted(tensors)[9:]}
     for file, names in parts.items():
-        save_file({n: tensors[n].astype(ml_dtypes.bfloat16) for n in names}, copy / file)
+        save_file({n: tensors[n].astype(jnp.bfloat16) for n in names}, copy / file)
     places = {n: file for file, names in parts.items() for n in names}
     (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     change_config(copy, rope_parameters=None, rope_theta=300.0, rope_scaling=None)

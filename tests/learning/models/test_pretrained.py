@@ -12,7 +12,6 @@ import shutil
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -211,7 +210,7 @@ def test_names_of_other_models_and_times_are_understood(copy):
     assert_same(load_bert(copy)[1], expected)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
 def test_16_bit_numbers_become_32_bit(copy, dtype):
     exact = load_bert(copy)[1]
     change_tensors(copy, lambda tensors: {n: t.astype(dtype) for n, t in tensors.items()})

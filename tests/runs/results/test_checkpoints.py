@@ -226,7 +226,7 @@ def test_damaged_digests_are_reported(workdir):
 
 
 def test_an_older_checkpoint_that_orbax_cannot_read_is_named(workdir):
-    (workdir / "checkpoints" / "4" / "_CHECKPOINT_METADATA").write_text("[" * 5000)
+    (workdir / "checkpoints" / "4" / "_CHECKPOINT_METADATA").write_text("[" * 100_000)
     with pytest.raises(InputError, match=r"checkpoints/4.*METADATA is damaged. Delete this"):
         load(workdir)
     shutil.rmtree(workdir / "checkpoints" / "4")

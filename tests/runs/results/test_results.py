@@ -12,7 +12,7 @@ from collapipe_jax.core.errors import InputError
 from collapipe_jax.core.io.atomic import write_sealed
 from collapipe_jax.runs.results import experiment as module
 from collapipe_jax.runs.results.experiment import Results, Variable, as_columns, as_rows
-from collapipe_jax.runs.results.store import Place
+from collapipe_jax.runs.results.store import Place, chunk_file
 
 DATA = {
     "latency_s": Variable("realisation round", np.arange(6.0).reshape(2, 3)),
@@ -68,6 +68,18 @@ def test_parts_lie_in_one_array(results):
     assert (whole.shape, whole.chunks) == ((2, 5, 3), (1, 2, 3))
     assert np.all(np.isnan(whole[0]))
     assert labels(results, "latency_s") == (("policy", "realisation", "round"), "s")
+
+
+def test_a_part_that_is_written_again_takes_the_place_of_the_file(results, tmp_path):
+    """A file that was open keeps its bytes: nobody sees half of the old and half of the new."""
+    place, _ = write_rows(results)
+    axes = ("policy", "realisation", "round")
+    chunk = chunk_file(results.store, "latency_s", place.chunk_index(axes))
+    before, open_file = chunk.read_bytes(), tmp_path / "open"
+    open_file.hardlink_to(chunk)
+    results.write("first", {"latency_s": Variable("realisation round", np.ones((2, 3)))}, place)
+    assert chunk.read_bytes() != before
+    assert open_file.read_bytes() == before
 
 
 @pytest.mark.parametrize(
