@@ -42,7 +42,7 @@ from collapipe_jax.learning.models.config import BertConfig
 from collapipe_jax.learning.models.counts import block_flops
 from collapipe_jax.learning.models.layers import Params, example_keys
 from collapipe_jax.learning.models.pretrained import load_bert
-from experiments.benchmarks.timing import in_turns
+from experiments.benchmarks.timing import in_turns, timed
 
 CLASSES = 2
 THREADS = cores()  # XLA takes as many
@@ -204,17 +204,23 @@ def our_params(model: Any) -> Params:
     return params | {"head": {"kernel": jnp.array(weight.T), "bias": jnp.array(bias)}}
 
 
-def peer_step(torch: Any, model: Any, run: Any, texts: Texts) -> Callable[[], float]:
+def peer_step(
+    torch: Any, model: Any, run: Any, texts: Texts, device: str = "cpu", in_16_bits: bool = False
+) -> Callable[[], float]:
     """One training step of PyTorch's, which returns the loss.
 
     It trains the weights of ``model`` by ``run``, the model or what it was compiled to.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
-    inputs = {name: torch.tensor(np.asarray(each, np.int64)) for name, each in texts.items()}
+    inputs = {
+        name: torch.tensor(np.asarray(each, np.int64), device=device)
+        for name, each in texts.items()
+    }
 
     def step() -> float:
         optimizer.zero_grad()
-        loss = run(**inputs).loss
+        with torch.autocast(device, torch.bfloat16, enabled=in_16_bits):
+            loss = run(**inputs).loss
         loss.backward()
         optimizer.step()
         return loss.item()
@@ -285,28 +291,64 @@ def matrix_flops_per_s(size: int, repeats: int) -> float:
 
 
 def _mfu(config: BertConfig, batch: int, options: argparse.Namespace, matrix_rate: float) -> dict:
-    """Model FLOPs of 16-bit training steps over the measured rate of a matrix product.
+    """As :func:`in_16_bits`, over the measured rate of a matrix product."""
+    found = in_16_bits(config, batch, options.sequence, options.repeats)
+    share = found["model_flops_per_s"] / matrix_rate
+    return {**_sizes(config, batch), **found, "matrix_flops_per_s": matrix_rate, "mfu": share}
 
-    Model FLOPs are those of the blocks' matrix products, forward and twice that backward
-    (``models.counts.block_flops``): what embedding, head, Adam or recomputation cost counts
-    as time alone.
-    """
+
+def in_16_bits(config: BertConfig, batch: int, sequence: int, repeats: int) -> dict[str, float]:
+    """Time and rates of our training step in 16 bits, of fresh weights."""
     config = dataclasses.replace(config, compute_dtype="bfloat16")
     key, head_key = jax.random.split(jax.random.key(0))
     kernel = 0.02 * jax.random.normal(head_key, (config.width, CLASSES))
     params = jax.jit(lambda key: init_bert(key, config))(key)
     params |= {"head": {"kernel": kernel, "bias": jnp.zeros(CLASSES)}}
-    step = make_step(config, params, draw_texts(config, batch, options.sequence))
-    seconds = float(np.median(in_turns({"ours": step}, options.repeats)["ours"]))
-    per_block = block_flops(options.sequence, config.width, config.feed_forward_width)
+    step = make_step(config, params, draw_texts(config, batch, sequence))
+    return _step_rates(config, batch, sequence, repeats, step)
+
+
+def peer_in_16_bits(
+    config: BertConfig, batch: int, sequence: int, repeats: int
+) -> dict[str, dict[str, Any]]:
+    """The same of PyTorch's step, as it is and compiled; a compilation that fails says why.
+
+    It computes in 16 bits by ``torch.autocast``, on a GPU where PyTorch has one.
+    """
+    torch, model = peer_model(config)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model, texts = model.to(device), draw_texts(config, batch, sequence)
+    rows: dict[str, dict[str, Any]] = {}
+    for name, make in {"eager": lambda: model, "compiled": lambda: torch.compile(model)}.items():
+        try:
+            step = peer_step(torch, model, make(), texts, device, in_16_bits=True)
+            rows[name] = _step_rates(config, batch, sequence, repeats, step)
+        except Exception as error:  # of many kinds, from compilers that PyTorch calls
+            if name == "eager":
+                raise
+            rows[name] = {"reason": f"{type(error).__name__}: {error}"[:2000]}
+        rows[name] |= {"device": device, "attention": model.config._attn_implementation}
+    return rows
+
+
+def _step_rates(
+    config: BertConfig, batch: int, sequence: int, repeats: int, step: Callable[[], float]
+) -> dict[str, float]:
+    """Median time of a step after a first one, which compiles, and what follows from it.
+
+    Model FLOPs are those of the blocks' matrix products, forward and twice that backward
+    (``models.counts.block_flops``): what embedding, head, Adam or recomputation cost counts
+    as time alone.
+    """
+    first_s, _ = timed(step)
+    seconds = float(np.median(in_turns({"step": step}, repeats)["step"]))
+    per_block = block_flops(sequence, config.width, config.feed_forward_width)
     flops = 3.0 * batch * config.encoder_blocks * per_block
     return {
-        **_sizes(config, batch),
+        "first_step_s": first_s,
         "step_s": seconds,
-        "tokens_per_s": batch * options.sequence / seconds,
+        "tokens_per_s": batch * sequence / seconds,
         "model_flops_per_s": flops / seconds,
-        "matrix_flops_per_s": matrix_rate,
-        "mfu": flops / seconds / matrix_rate,
     }
 
 
