@@ -6,12 +6,16 @@
 Parts run in the order of their worth, each in a process of its own, so that its peak of memory
 is its own. A part whose expected seconds are not left is skipped, and one that takes thrice
 as long is stopped; both are recorded with the reason. The file is written anew after each
-part. Compiled programs are not read from file, so times of compilation are whole. ``--toy`` takes
-sizes that a CPU manages. PyTorch and transformers are optional: without them their part says so.
+part. Compiled programs are not read from file, so times of compilation are whole. PyTorch and
+transformers are optional: without them their part says so.
+
+``--toy`` proves on a CPU that the parts run: at tiny sizes, by programs that are compiled quickly
+and read from file, and memory of two policies. Its figures say nothing else.
 """
 
 import argparse
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
@@ -29,7 +33,7 @@ import numpy as np
 from rich.console import Console
 
 from collapipe_jax.cli.options import make_parser, run_training
-from collapipe_jax.core.compilation import CACHE_VARIABLE
+from collapipe_jax.core.compilation import CACHE_VARIABLE, QUICK_OPTIONS, keep_compiled_programs
 from collapipe_jax.core.errors import InputError, require_positive
 from collapipe_jax.core.io.atomic import write_json
 from collapipe_jax.edge.policies.registry import POLICIES
@@ -46,17 +50,24 @@ from experiments.benchmarks.solver.networks import LARGE_SHAPE, NetworkShape, sa
 from experiments.benchmarks.solver.speed import time_dssra
 from experiments.benchmarks.timing import timed
 
-PEAK_FLOPS_PER_S = {
+PEAK_FLOPS_PER_S: dict[str, float | None] = {
+    "B200": 2250e12,
+    "H200 NVL": None,
     "H200": 989.4e12,
+    "H100 NVL": None,
     "H100 PCIe": 756e12,
     "H100": 989.4e12,
     "A100": 312e12,
-    "L40S": 362e12,
+    "A40": 149.7e12,
+    "A10": 125e12,
+    "L40S": 362.05e12,
+    "L40": 181.05e12,
     "L4": 121e12,
 }
-"""Dense products of bfloat16, from NVIDIA's data sheets, by a part of the device's name.
+"""Dense products of bfloat16, from NVIDIA's data sheets, by words of the device's name.
 
-The first that fits counts."""
+Half of the figure with sparsity, which most sheets print. The first that fits counts. None: a
+slower card of the name that follows. V100 and T4 have no units for bfloat16."""
 
 _ENVIRONMENT = {
     CACHE_VARIABLE: "off",
@@ -65,21 +76,22 @@ _ENVIRONMENT = {
 }
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers")
 _TOY_SEARCH = SearchConfig(allocation_steps=(2, 2), candidates=2, cluster_candidates=2, starts=1)
+_TOY_POLICIES = ("static_pipeline", "vanilla_fl")
+_TOY_S = 30.0  # of a part, on a CPU that does other work too
 
 
 class Part(NamedTuple):
-    """A measurement, and the seconds that it is expected to take on a GPU and as a toy."""
+    """A measurement, and the seconds that it is expected to take on a GPU."""
 
     measure: Callable[[bool], dict[str, Any]]  # of whether it is a toy
     gpu_s: float
-    toy_s: float = 5.0
 
 
 def decisions(batch: int, toy: bool) -> dict[str, Any]:
     """Decisions a second of ``dssra``, so many networks at a time, and seconds to compile it."""
     shape, search = LARGE_SHAPE, SearchConfig()
     if toy:
-        batch, shape, search = batch // 128, NetworkShape(2, 2, 4), _TOY_SEARCH
+        batch, shape, search = 4, NetworkShape(2, 2, 4), _TOY_SEARCH
     figures, _ = time_dssra(sample_problems(0, batch, shape), batch, search)
     return {"shape": shape._asdict(), "batch": batch, **figures}
 
@@ -100,24 +112,37 @@ def bert(peer: bool, toy: bool) -> dict[str, Any]:
         rows = learning.peer_in_16_bits(config, batch, sequence, repeats)
     else:
         kernels = ("einsum", "cudnn") if jax.default_backend() == "gpu" else ("einsum",)
-        rows = {}
-        for kernel in kernels:
-            sized = dataclasses.replace(config, attention=kernel)
-            rows[kernel] = learning.in_16_bits(sized, batch, sequence, repeats)
-            print(f"  {kernel}: {rows[kernel]['tokens_per_s']:.0f} tokens/s", flush=True)
-    for row in rows.values():
+        rows = learning.ways_that_work(
+            **{
+                kernel: functools.partial(
+                    learning.in_16_bits,
+                    dataclasses.replace(config, attention=kernel),
+                    batch,
+                    sequence,
+                    repeats,
+                )
+                for kernel in kernels
+            }
+        )
+    for way, row in rows.items():
         if "model_flops_per_s" in row:
+            print(f"  {way}: {row['tokens_per_s']:.0f} tokens/s", flush=True)
             row["mfu"] = peak and row["model_flops_per_s"] / peak
     found = {"peak_flops_per_s": peak, "peak_source": source, "sequence": sequence, "ways": rows}
     return {**sizes, "batch": batch, **found}
 
 
 def peak_flops_per_s(device: str) -> tuple[float | None, str]:
-    """Peak of a device's 16-bit products, or None, and why."""
+    """Peak of a device's products of bfloat16, or None, and why."""
+    words = device.replace("-", " ").split()
+    if "MIG" in words:
+        return None, f"{device} is a part of a card"
     for name, peak in PEAK_FLOPS_PER_S.items():
-        if all(word in device.split() for word in name.split()):
+        if all(word in words for word in name.split()):
+            if peak is None:
+                break
             return peak, f"data sheet of {name}, dense bfloat16"
-    return None, f"no peak is known of {device}"
+    return None, f"no peak of bfloat16 is known of {device}"
 
 
 def together(toy: bool) -> dict[str, Any]:
@@ -125,7 +150,7 @@ def together(toy: bool) -> dict[str, Any]:
 
     Sixteen rounds of learning of each; networks are decided before, on the CPU.
     """
-    runs, alone, rounds = (3, 2, 2) if toy else (64, 4, 16)
+    runs, alone, rounds = (2, 1, 2) if toy else (64, 4, 16)
     experiments: list[Experiment] = []
     for seed in range(runs):
         config = quickstart.get_config()
@@ -220,18 +245,18 @@ def memory(policy: str, toy: bool) -> dict[str, Any]:
 def _parts() -> dict[str, Part]:
     """All parts by name, most wanted first; a policy of every way of learning before others."""
     parts = {
-        "decisions:256": Part(lambda toy: decisions(256, toy), 60, 15),
+        "decisions:256": Part(lambda toy: decisions(256, toy), 60),
         "bert:ours": Part(lambda toy: bert(False, toy), 45),
         "bert:pytorch": Part(lambda toy: bert(True, toy), 45),
-        "together": Part(together, 60, 15),
-        "decisions:4096": Part(lambda toy: decisions(4096, toy), 60, 15),
+        "together": Part(together, 60),
+        "decisions:4096": Part(lambda toy: decisions(4096, toy), 60),
     }
     first = ["static_pipeline", "vanilla_fl", "splitfed", "control_unit_fl", "hierarchical_fl"]
     policies = first + [name for name in POLICIES if name not in first]
     for name in policies:
         parts[f"memory:{name}"] = Part(lambda toy, name=name: memory(name, toy), 30)
     # It takes longest.
-    parts["decisions:16384"] = Part(lambda toy: decisions(16384, toy), 75, 15)
+    parts["decisions:16384"] = Part(lambda toy: decisions(16384, toy), 75)
     return parts
 
 
@@ -242,6 +267,8 @@ def main(argv: Sequence[str]) -> None:
     """Measure the parts that fit, and write what came out after each."""
     options = _options(argv)
     if options.part:  # in a process of its own
+        if options.toy:
+            keep_compiled_programs()
         found = {"device": jax.devices()[0].device_kind} | PARTS[options.part].measure(options.toy)
         write_json(Path(options.out), found)
         return
@@ -257,7 +284,7 @@ def main(argv: Sequence[str]) -> None:
     for name in options.parts:
         left_s = options.limit_s - (time.perf_counter() - start_s)
         part = PARTS[name]
-        needs_s = part.toy_s if options.toy else part.gpu_s
+        needs_s = _TOY_S if options.toy else part.gpu_s
         if left_s < needs_s:
             reason = f"{left_s:.0f} s are left, and it takes about {needs_s:.0f} s"
             result: dict[str, Any] = {"status": "skipped", "reason": reason}
@@ -281,17 +308,22 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         __doc__,
         "out",
         limit_s=(420.0, "seconds in all"),
-        parts=(",".join(PARTS), "names, with commas (default: all)"),
+        parts=(None, "names, with commas (default: all; as a toy, memory of two policies)"),
         part=(None, "measure this one in this process"),
     )
     parser.add_argument("--toy", action="store_true", help="sizes for a CPU")
     options = parser.parse_args(argv)
     require_positive(limit_s=options.limit_s)
-    options.parts = options.parts.split(",")
+    options.parts = options.parts.split(",") if options.parts else _default_parts(options.toy)
     for name in [*options.parts, *([options.part] if options.part else [])]:
         if name not in PARTS:
             raise InputError("--parts", name, "is unknown", f"Choose among {', '.join(PARTS)}")
     return options
+
+
+def _default_parts(toy: bool) -> list[str]:
+    other = {f"memory:{policy}" for policy in POLICIES if policy not in _TOY_POLICIES}
+    return [name for name in PARTS if not (toy and name in other)]
 
 
 def _run(name: str, toy: bool, limit_s: float) -> dict[str, Any]:
@@ -303,16 +335,22 @@ def _run(name: str, toy: bool, limit_s: float) -> dict[str, Any]:
         try:
             done = subprocess.run(
                 command,
-                env=os.environ | _ENVIRONMENT,
+                env=os.environ | (_toy_environment() if toy else _ENVIRONMENT),
                 stderr=subprocess.PIPE,
                 text=True,
                 timeout=limit_s,
             )
         except subprocess.TimeoutExpired:
-            return {"status": "stopped", "reason": f"not done within {limit_s:.0f} s"}
+            return {"status": "stopped", "reason": f"not done within {limit_s:.3g} s"}
         if done.returncode:
             return {"status": "failed", "reason": done.stderr.strip()[-2000:]}
         return {"status": "measured"} | json.loads(path.read_text())
+
+
+def _toy_environment() -> dict[str, str]:
+    """XLA compiles quickly. It reads later flags last: they win over flags of the user."""
+    flags = [f"--{name}={str(value).lower()}" for name, value in QUICK_OPTIONS.items()]
+    return {"XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *flags])}
 
 
 def _version(package: str) -> str | None:

@@ -2,10 +2,10 @@
 
     python -m experiments.benchmarks.learning --out=learning.json
 
-Forward and backward pass and Adam's update in single precision, on texts of 128 tokens,
+Forward and backward pass and AdamW's update in single precision, on texts of 128 tokens,
 some of them padded, with a head of two classes: blocks of width 768 and of width 256, 8 and
 32 texts at a time, with dropout of 0.1 and without. Ours is one compiled step; PyTorch runs
-``transformers.BertForSequenceClassification`` with the fused Adam, as it is and through
+``transformers.BertForSequenceClassification`` with the fused AdamW, as it is and through
 ``torch.compile``, with the same weights, texts and number of threads, in the same process,
 which keeps freed memory as our training programs do (``collapipe_jax.core.compilation``). They take
 turns, so that other load of the machine affects all alike; the medians are compared.
@@ -47,6 +47,7 @@ from experiments.benchmarks.timing import in_turns, timed
 CLASSES = 2
 THREADS = cores()  # XLA takes as many
 LEARNING_RATE = 1e-5
+WEIGHT_DECAY = 0.01
 
 _SIZES = {"widths": [768, 256], "blocks": [2, 4], "batches": [8, 32]}
 _MFU_SIZES = {"widths": [768], "blocks": [12], "batches": [64, 256]}  # BERT-base
@@ -138,7 +139,7 @@ def make_step(config: BertConfig, params: Params, texts: Texts) -> Callable[[], 
 
     The ``params`` are those of BERT and the "head" ``{"kernel": [h, 2], "bias": [2]}``; used up.
     """
-    tx = optax.adam(LEARNING_RATE)
+    tx = optax.adamw(LEARNING_RATE, weight_decay=WEIGHT_DECAY)
 
     def loss_of(params: Params, key: jax.Array, batch: dict) -> jax.Array:
         inputs = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
@@ -191,6 +192,7 @@ def peer_model(config: BertConfig) -> tuple[Any, Any]:
         hidden_dropout_prob=config.dropout_rate,
         attention_probs_dropout_prob=config.dropout_rate,
         num_labels=CLASSES,
+        attn_implementation="sdpa",  # PyTorch's fused attention
     )
     return torch, transformers.BertForSequenceClassification(sizes).train()
 
@@ -211,7 +213,9 @@ def peer_step(
 
     It trains the weights of ``model`` by ``run``, the model or what it was compiled to.
     """
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
+    )
     inputs = {
         name: torch.tensor(np.asarray(each, np.int64), device=device)
         for name, each in texts.items()
@@ -318,16 +322,28 @@ def peer_in_16_bits(
     torch, model = peer_model(config)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, texts = model.to(device), draw_texts(config, batch, sequence)
+
+    def measure(make: Callable[[], Any]) -> dict[str, float]:
+        step = peer_step(torch, model, make(), texts, device, in_16_bits=True)
+        return _step_rates(config, batch, sequence, repeats, step)
+
+    rows = ways_that_work(
+        eager=lambda: measure(lambda: model), compiled=lambda: measure(lambda: torch.compile(model))
+    )
+    around = {"device": device, "attention": model.config._attn_implementation}
+    return {name: row | around for name, row in rows.items()}
+
+
+def ways_that_work(**ways: Callable[[], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Figures of every way to do a thing. The first must work; another that fails says why."""
     rows: dict[str, dict[str, Any]] = {}
-    for name, make in {"eager": lambda: model, "compiled": lambda: torch.compile(model)}.items():
+    for name, measure in ways.items():
         try:
-            step = peer_step(torch, model, make(), texts, device, in_16_bits=True)
-            rows[name] = _step_rates(config, batch, sequence, repeats, step)
-        except Exception as error:  # of many kinds, from compilers that PyTorch calls
-            if name == "eager":
+            rows[name] = measure()
+        except Exception as error:  # of many kinds, from compilers and kernels
+            if not rows:
                 raise
             rows[name] = {"reason": f"{type(error).__name__}: {error}"[:2000]}
-        rows[name] |= {"device": device, "attention": model.config._attn_implementation}
     return rows
 
 
@@ -337,7 +353,7 @@ def _step_rates(
     """Median time of a step after a first one, which compiles, and what follows from it.
 
     Model FLOPs are those of the blocks' matrix products, forward and twice that backward
-    (``models.counts.block_flops``): what embedding, head, Adam or recomputation cost counts
+    (``models.counts.block_flops``): what embedding, head, AdamW or recomputation cost counts
     as time alone.
     """
     first_s, _ = timed(step)

@@ -6,7 +6,7 @@ import pytest
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.policies.registry import POLICIES
-from experiments.benchmarks import gpu
+from experiments.benchmarks import gpu, learning
 
 
 def test_parts_are_written_and_skipped_when_time_is_short(tmp_path, monkeypatch):
@@ -34,12 +34,46 @@ def test_parts_are_written_and_skipped_when_time_is_short(tmp_path, monkeypatch)
     assert "it takes about 60 s" in report["parts"]["decisions:256"]["reason"]
 
 
-def test_bert_at_toy_size():
-    found = gpu.bert(peer=False, toy=True)
-    row = found["ways"]["einsum"]
+def test_a_part_runs_in_a_process_of_its_own(tmp_path):
+    path = tmp_path / "gpu.json"
+    gpu.main([f"--out={path}", "--parts=bert:ours", "--toy", "--limit-s=300"])
+    part = json.loads(path.read_text())["parts"]["bert:ours"]
+    assert part["status"] == "measured", part
+    row = part["ways"]["einsum"]
     assert row["tokens_per_s"] == pytest.approx(2 * 16 / row["step_s"])
     assert row["mfu"] is None
-    assert "no peak" in found["peak_source"]
+    assert "no peak" in part["peak_source"]
+
+
+def test_a_part_that_hangs_is_stopped():
+    found = gpu._run("bert:ours", toy=True, limit_s=0.1)
+    assert found == {"status": "stopped", "reason": "not done within 0.1 s"}
+
+
+def test_a_process_that_fails_says_why(monkeypatch):
+    monkeypatch.setattr(gpu.sys, "executable", "/bin/false")
+    assert gpu._run("bert:ours", toy=True, limit_s=60)["status"] == "failed"
+
+
+def test_a_toy_takes_every_part_and_memory_of_two_policies():
+    parts = gpu._options(["--toy", "--out=gpu.json"]).parts
+    assert [name for name in parts if name.startswith("memory:")] == [
+        "memory:static_pipeline",
+        "memory:vanilla_fl",
+    ]
+    others = [name for name in gpu.PARTS if not name.startswith("memory:")]
+    assert [name for name in parts if not name.startswith("memory:")] == others
+    assert gpu._options(["--out=gpu.json"]).parts == list(gpu.PARTS)
+
+
+def test_of_ways_the_first_must_work_and_others_say_why():
+    def fail():
+        raise ValueError("no such kernel")
+
+    rows = learning.ways_that_work(plain=lambda: {"step_s": 1.0}, fused=fail)
+    assert rows == {"plain": {"step_s": 1.0}, "fused": {"reason": "ValueError: no such kernel"}}
+    with pytest.raises(ValueError, match="no such kernel"):
+        learning.ways_that_work(fused=fail, plain=lambda: {"step_s": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -47,8 +81,15 @@ def test_bert_at_toy_size():
     [
         ("NVIDIA H100 80GB HBM3", 989.4e12),
         ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA L40S", 362e12),
-        ("NVIDIA L40", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA H200", 989.4e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100 80GB PCIe", 312e12),
+        ("NVIDIA L40S", 362.05e12),
+        ("NVIDIA L40", 181.05e12),
+        ("Tesla V100-SXM2-16GB", None),
+        ("Tesla T4", None),
         ("cpu", None),
     ],
 )
