@@ -313,38 +313,19 @@ def in_16_bits(config: BertConfig, batch: int, sequence: int, repeats: int) -> d
 
 
 def peer_in_16_bits(
-    config: BertConfig, batch: int, sequence: int, repeats: int
-) -> dict[str, dict[str, Any]]:
-    """The same of PyTorch's step, as it is and compiled; a compilation that fails says why.
+    config: BertConfig, batch: int, sequence: int, repeats: int, compiled: bool
+) -> dict[str, Any]:
+    """The same of PyTorch's step, as it is or through ``torch.compile``.
 
     It computes in 16 bits by ``torch.autocast``, on a GPU where PyTorch has one.
     """
     torch, model = peer_model(config)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, texts = model.to(device), draw_texts(config, batch, sequence)
-
-    def measure(make: Callable[[], Any]) -> dict[str, float]:
-        step = peer_step(torch, model, make(), texts, device, in_16_bits=True)
-        return _step_rates(config, batch, sequence, repeats, step)
-
-    rows = ways_that_work(
-        eager=lambda: measure(lambda: model), compiled=lambda: measure(lambda: torch.compile(model))
-    )
-    around = {"device": device, "attention": model.config._attn_implementation}
-    return {name: row | around for name, row in rows.items()}
-
-
-def ways_that_work(**ways: Callable[[], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Figures of every way to do a thing. The first must work; another that fails says why."""
-    rows: dict[str, dict[str, Any]] = {}
-    for name, measure in ways.items():
-        try:
-            rows[name] = measure()
-        except Exception as error:  # of many kinds, from compilers and kernels
-            if not rows:
-                raise
-            rows[name] = {"reason": f"{type(error).__name__}: {error}"[:2000]}
-    return rows
+    run = torch.compile(model) if compiled else model
+    step = peer_step(torch, model, run, texts, device, in_16_bits=True)
+    rates = _step_rates(config, batch, sequence, repeats, step)
+    return {"peer_device": device, "attention": model.config._attn_implementation, **rates}
 
 
 def _step_rates(

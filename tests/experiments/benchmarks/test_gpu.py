@@ -6,7 +6,7 @@ import pytest
 
 from collapipe_jax.core.errors import InputError
 from collapipe_jax.edge.policies.registry import POLICIES
-from experiments.benchmarks import gpu, learning
+from experiments.benchmarks import gpu
 
 
 def test_parts_are_written_and_skipped_when_time_is_short(tmp_path, monkeypatch):
@@ -39,9 +39,8 @@ def test_a_part_runs_in_a_process_of_its_own(tmp_path):
     gpu.main([f"--out={path}", "--parts=bert:ours", "--toy", "--limit-s=300"])
     part = json.loads(path.read_text())["parts"]["bert:ours"]
     assert part["status"] == "measured", part
-    row = part["ways"]["einsum"]
-    assert row["tokens_per_s"] == pytest.approx(2 * 16 / row["step_s"])
-    assert row["mfu"] is None
+    assert part["tokens_per_s"] == pytest.approx(2 * 16 / part["step_s"])
+    assert part["mfu"] is None
     assert "no peak" in part["peak_source"]
 
 
@@ -61,19 +60,9 @@ def test_a_toy_takes_every_part_and_memory_of_two_policies():
         "memory:static_pipeline",
         "memory:vanilla_fl",
     ]
-    others = [name for name in gpu.PARTS if not name.startswith("memory:")]
-    assert [name for name in parts if not name.startswith("memory:")] == others
+    others = {name for name in gpu.PARTS if not name.startswith("memory:")}
+    assert others - set(parts) == {"bert:ours_cudnn"}  # it runs on a GPU alone
     assert gpu._options(["--out=gpu.json"]).parts == list(gpu.PARTS)
-
-
-def test_of_ways_the_first_must_work_and_others_say_why():
-    def fail():
-        raise ValueError("no such kernel")
-
-    rows = learning.ways_that_work(plain=lambda: {"step_s": 1.0}, fused=fail)
-    assert rows == {"plain": {"step_s": 1.0}, "fused": {"reason": "ValueError: no such kernel"}}
-    with pytest.raises(ValueError, match="no such kernel"):
-        learning.ways_that_work(fused=fail, plain=lambda: {"step_s": 1.0})
 
 
 @pytest.mark.parametrize(
