@@ -10,7 +10,7 @@ part. Compiled programs are not read from file, so times of compilation are whol
 transformers are optional: without them their part says so.
 
 ``--toy`` proves on a CPU that the parts run: at tiny sizes, by programs that are compiled quickly
-and read from file, and memory of two policies. A part may take all the time that is left. Its figures say nothing else.
+and read from file, and memory of two policies. A part may take all the time that is left.
 """
 
 import argparse
