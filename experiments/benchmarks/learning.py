@@ -2,10 +2,10 @@
 
     python -m experiments.benchmarks.learning --out=learning.json
 
-Forward and backward pass and Adam's update in single precision, on texts of 128 tokens,
+Forward and backward pass and AdamW's update in single precision, on texts of 128 tokens,
 some of them padded, with a head of two classes: blocks of width 768 and of width 256, 8 and
 32 texts at a time, with dropout of 0.1 and without. Ours is one compiled step; PyTorch runs
-``transformers.BertForSequenceClassification`` with the fused Adam, as it is and through
+``transformers.BertForSequenceClassification`` with the fused AdamW, as it is and through
 ``torch.compile``, with the same weights, texts and number of threads, in the same process,
 which keeps freed memory as our training programs do (``collapipe_jax.core.compilation``). They take
 turns, so that other load of the machine affects all alike; the medians are compared.
@@ -42,11 +42,12 @@ from collapipe_jax.learning.models.config import BertConfig
 from collapipe_jax.learning.models.counts import block_flops
 from collapipe_jax.learning.models.layers import Params, example_keys
 from collapipe_jax.learning.models.pretrained import load_bert
-from experiments.benchmarks.timing import in_turns
+from experiments.benchmarks.timing import in_turns, timed
 
 CLASSES = 2
 THREADS = cores()  # XLA takes as many
 LEARNING_RATE = 1e-5
+WEIGHT_DECAY = 0.01
 
 _SIZES = {"widths": [768, 256], "blocks": [2, 4], "batches": [8, 32]}
 _MFU_SIZES = {"widths": [768], "blocks": [12], "batches": [64, 256]}  # BERT-base
@@ -138,7 +139,7 @@ def make_step(config: BertConfig, params: Params, texts: Texts) -> Callable[[], 
 
     The ``params`` are those of BERT and the "head" ``{"kernel": [h, 2], "bias": [2]}``; used up.
     """
-    tx = optax.adam(LEARNING_RATE)
+    tx = optax.adamw(LEARNING_RATE, weight_decay=WEIGHT_DECAY)
 
     def loss_of(params: Params, key: jax.Array, batch: dict) -> jax.Array:
         inputs = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
@@ -191,6 +192,7 @@ def peer_model(config: BertConfig) -> tuple[Any, Any]:
         hidden_dropout_prob=config.dropout_rate,
         attention_probs_dropout_prob=config.dropout_rate,
         num_labels=CLASSES,
+        attn_implementation="sdpa",  # PyTorch's fused attention
     )
     return torch, transformers.BertForSequenceClassification(sizes).train()
 
@@ -204,17 +206,25 @@ def our_params(model: Any) -> Params:
     return params | {"head": {"kernel": jnp.array(weight.T), "bias": jnp.array(bias)}}
 
 
-def peer_step(torch: Any, model: Any, run: Any, texts: Texts) -> Callable[[], float]:
+def peer_step(
+    torch: Any, model: Any, run: Any, texts: Texts, device: str = "cpu", in_16_bits: bool = False
+) -> Callable[[], float]:
     """One training step of PyTorch's, which returns the loss.
 
     It trains the weights of ``model`` by ``run``, the model or what it was compiled to.
     """
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
-    inputs = {name: torch.tensor(np.asarray(each, np.int64)) for name, each in texts.items()}
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
+    )
+    inputs = {
+        name: torch.tensor(np.asarray(each, np.int64), device=device)
+        for name, each in texts.items()
+    }
 
     def step() -> float:
         optimizer.zero_grad()
-        loss = run(**inputs).loss
+        with torch.autocast(device, torch.bfloat16, enabled=in_16_bits):
+            loss = run(**inputs).loss
         loss.backward()
         optimizer.step()
         return loss.item()
@@ -285,28 +295,57 @@ def matrix_flops_per_s(size: int, repeats: int) -> float:
 
 
 def _mfu(config: BertConfig, batch: int, options: argparse.Namespace, matrix_rate: float) -> dict:
-    """Model FLOPs of 16-bit training steps over the measured rate of a matrix product.
+    """As :func:`in_16_bits`, over the measured rate of a matrix product."""
+    found = in_16_bits(config, batch, options.sequence, options.repeats)
+    share = found["model_flops_per_s"] / matrix_rate
+    return {**_sizes(config, batch), **found, "matrix_flops_per_s": matrix_rate, "mfu": share}
 
-    Model FLOPs are those of the blocks' matrix products, forward and twice that backward
-    (``models.counts.block_flops``): what embedding, head, Adam or recomputation cost counts
-    as time alone.
-    """
+
+def in_16_bits(config: BertConfig, batch: int, sequence: int, repeats: int) -> dict[str, float]:
+    """Time and rates of our training step in 16 bits, of fresh weights."""
     config = dataclasses.replace(config, compute_dtype="bfloat16")
     key, head_key = jax.random.split(jax.random.key(0))
     kernel = 0.02 * jax.random.normal(head_key, (config.width, CLASSES))
     params = jax.jit(lambda key: init_bert(key, config))(key)
     params |= {"head": {"kernel": kernel, "bias": jnp.zeros(CLASSES)}}
-    step = make_step(config, params, draw_texts(config, batch, options.sequence))
-    seconds = float(np.median(in_turns({"ours": step}, options.repeats)["ours"]))
-    per_block = block_flops(options.sequence, config.width, config.feed_forward_width)
+    step = make_step(config, params, draw_texts(config, batch, sequence))
+    return _step_rates(config, batch, sequence, repeats, step)
+
+
+def peer_in_16_bits(
+    config: BertConfig, batch: int, sequence: int, repeats: int, compiled: bool
+) -> dict[str, Any]:
+    """The same of PyTorch's step, as it is or through ``torch.compile``.
+
+    It computes in 16 bits by ``torch.autocast``, on a GPU where PyTorch has one.
+    """
+    torch, model = peer_model(config)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model, texts = model.to(device), draw_texts(config, batch, sequence)
+    run = torch.compile(model) if compiled else model
+    step = peer_step(torch, model, run, texts, device, in_16_bits=True)
+    rates = _step_rates(config, batch, sequence, repeats, step)
+    return {"peer_device": device, "attention": model.config._attn_implementation, **rates}
+
+
+def _step_rates(
+    config: BertConfig, batch: int, sequence: int, repeats: int, step: Callable[[], float]
+) -> dict[str, float]:
+    """Median time of a step after a first one, which compiles, and what follows from it.
+
+    Model FLOPs are those of the blocks' matrix products, forward and twice that backward
+    (``models.counts.block_flops``): what embedding, head, AdamW or recomputation cost counts
+    as time alone.
+    """
+    first_s, _ = timed(step)
+    seconds = float(np.median(in_turns({"step": step}, repeats)["step"]))
+    per_block = block_flops(sequence, config.width, config.feed_forward_width)
     flops = 3.0 * batch * config.encoder_blocks * per_block
     return {
-        **_sizes(config, batch),
+        "first_step_s": first_s,
         "step_s": seconds,
-        "tokens_per_s": batch * options.sequence / seconds,
+        "tokens_per_s": batch * sequence / seconds,
         "model_flops_per_s": flops / seconds,
-        "matrix_flops_per_s": matrix_rate,
-        "mfu": flops / seconds / matrix_rate,
     }
 
 
