@@ -264,7 +264,8 @@ def letters(template=None):
     """A tokenizer of letters, numbers 3 to 28, with or without a rule on what begins a text."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    model = Tokenizer(models.BPE({chr(97 + n): 3 + n for n in range(26)}, []))
+    vocabulary = {"<s>": 1} | {chr(97 + n): 3 + n for n in range(26)}
+    model = Tokenizer(models.BPE(vocabulary, []))
     model.add_special_tokens(["<s>"])
     model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if template:

@@ -89,6 +89,9 @@ def test_the_header_of_a_csv_tells_its_separator(tmp_path, separator):
     assert labelled(tmp_path, "a.csv", content) == [("one; two, three", "a"), ("four", "b")]
 
 
+DAMAGED_GZIP = gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9]
+
+
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 @pytest.mark.parametrize("ending", ["", ".gz", ".XZ"])
 def test_packed_files_are_read_as_they_are_unpacked(tmp_path, pack, ending):
@@ -110,7 +113,7 @@ def test_packed_files_are_read_as_they_are_unpacked(tmp_path, pack, ending):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9], "compressed content is damaged.*original file"),
+        (DAMAGED_GZIP, "compressed content is damaged.*original file"),
         (b"PAR1\xff\0\0PAR1", "a Parquet table.*Call it .parquet"),
         (b"PK\x03\x04\xff", r"zip archive.*save the sheet as \.csv"),
         (b"\x28\xb5\x2f\xfd\xff", "zstd -d"),
