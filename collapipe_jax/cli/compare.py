@@ -78,13 +78,18 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         shares = (broken[key] for key in ("memory", "networks_over_energy", "divergence"))
         over = "/".join(f"{100 * share:.0f}" for share in shares)
         part = f"{100 * policy['participation']['mean']:.0f}"
-        rows.append((name, median_text(policy["latency_s"]), *texts, part, over))
+        latency, mean = median_text(policy["latency_s"]), number_text(policy["latency_s"]["mean"])
+        blocks = number_text(policy["blocks"]["median"])
+        rows.append((name, latency, mean, *texts, blocks, part, over))
+    units = {"latency": "s", "mean": "s", "compute": "s", "memory": "MiB", "energy": "J"}
+    units |= {"blocks": "", "part": "%", "over": "%"}
     return make_table(
-        ("policy", "latency\ns", "compute\ns", "memory\nMiB", "energy\nJ", "part\n%", "over\n%"),
+        ("policy", *(f"{name}\n{unit}" for name, unit in units.items())),
         rows,
         title=f"Medians over {summary['realisations']} networks of {summary['rounds']} rounds",
-        caption="Latency with the 95 % interval of its median. Memory of the fullest device, "
-        "energy of all nodes a round. Part: clusters or clients that take part. Over: share of "
+        caption="Latency with the 95 % interval of its median, and its mean. Memory of the fullest "
+        "device, energy of all nodes a round. Blocks: of a device or client that takes part; of "
+        "splitfed the cut. Part: clusters or clients that take part. Over: share of "
         "rounds over a device's memory, of networks over a node's mean energy, and of networks "
         "over their mean divergence. "
         f"{summary['realisations_left_out']} networks that can run no round are left out.",

@@ -20,7 +20,7 @@ from rich.table import Table
 from collapipe_jax.cli.options import add_sweep, make_parser
 from collapipe_jax.cli.shards import CLUSTER, SHARD, carry_out
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.statistics import interval_text
+from collapipe_jax.core.statistics import number_text
 from collapipe_jax.core.tables import console_for_tables, make_table
 from collapipe_jax.edge.policies.registry import POLICIES
 from collapipe_jax.runs.config.files import parse_overrides
@@ -69,13 +69,14 @@ def main(argv: Sequence[str]) -> None:
 
 
 def latency_table(points: Sequence[Mapping[str, Any]]) -> Table:
-    """Mean latency of every policy at every point."""
+    """Median and mean latency of every policy at every point."""
     rows = []
     for point in points:
-        latency = (policy["latency_s"] | {"ci95": None} for policy in point["policies"].values())
-        rows.append((*map(_text, point["at"].values()), *map(interval_text, latency)))
+        latency = (policy["latency_s"] for policy in point["policies"].values())
+        rows.append((*map(_text, point["at"].values()), *map(_median_and_mean, latency)))
     headings = (*points[0]["at"], *points[0]["policies"])
-    return make_table(headings, rows, left=0, title="Mean latency of a round, s", **_STYLE)
+    title = "Latency of a round: median (mean) over networks, s"
+    return make_table(headings, rows, left=0, title=title, **_STYLE)
 
 
 def reduction_table(points: Sequence[Mapping[str, Any]]) -> Table:
@@ -84,12 +85,18 @@ def reduction_table(points: Sequence[Mapping[str, Any]]) -> Table:
     rows = [
         (
             *map(_text, point["at"].values()),
-            *(interval_text(interval, "{:.0f}") for interval in own.values()),
+            *map(_median_and_mean, own.values()),
         )
         for point, own in zip(points, saved, strict=True)
     ]
     headings = (*points[0]["at"], *saved[0])
-    return make_table(headings, rows, left=0, title="Latency saved by dssra, %", **_STYLE)
+    title = "Latency saved by dssra in the same network: median (mean) over networks, %"
+    return make_table(headings, rows, left=0, title=title, **_STYLE)
+
+
+def _median_and_mean(estimate: Mapping[str, Any]) -> str:
+    """Both to three digits; few networks with bad links may set them far apart."""
+    return f"{number_text(estimate['median'])} ({number_text(estimate['mean'])})"
 
 
 def _text(value: float | str) -> str:

@@ -96,7 +96,16 @@ def _train_one(options: argparse.Namespace, overrides: Sequence[str]) -> None:
 def _print_summary(summary: Mapping[str, Any]) -> None:
     console = Console()
     for name, value in summary.items():
-        console.print(f"{name:32} {value}")
+        console.print(f"{name:32} {_value_text(value)}", soft_wrap=True, highlight=False)
+
+
+def _value_text(value: Any) -> str:
+    """A value of a summary as a reader wants it; the file has all digits."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_value_text(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value_text, value))
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def _train_on_hosts(

@@ -19,7 +19,9 @@ def make_table(
     table = Table(**usual | style)
     for place, heading in enumerate(headings):
         is_words = place < left
-        table.add_column(heading, justify="left" if is_words else "right", no_wrap=is_words)
+        side = "left" if is_words else "right"
+        # Where the terminal is narrow, text goes on in another line: it is never cut.
+        table.add_column(heading, justify=side, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from collapipe_jax.core.units import unit_of, without_unit
 from collapipe_jax.runs.figures import style
 from collapipe_jax.runs.studies.winners import margin_text
 
@@ -21,8 +20,6 @@ _ROW_IN = 0.52
 _NARROW = 3  # most columns of a figure of one column's width
 _NAME_CHARACTERS = 13  # in a line
 _PALE = (0.6, 0.75, 0.88)  # shares of white in cells of policies that have one colour
-_PREFIXES = {1e9: "G", 1e6: "M", 1e3: "k"}
-_PREFIXED = ("Hz", "FLOP/s", "bit/s", "bit")
 
 
 @style.styled
@@ -43,7 +40,7 @@ def draw(summary: Mapping[str, Any]) -> Figure:
         axes.text(column, row, _cell_text(cell), ha="center", va="center", fontsize=7)
     _separate(axes, winners)
     for which, values in (("x", summary["x_values"]), ("y", summary["y_values"])):
-        label, texts = axis_texts(summary[which], values)
+        label, texts, _ = style.axis_texts(summary[which], values)
         axes.set(**{f"{which}label": label, f"{which}ticks": range(len(values))})
         axes.set(**{f"{which}ticklabels": texts})
     axes.grid(visible=False)
@@ -90,17 +87,3 @@ def _separate(axes: Axes, winners: Sequence[Sequence[str | None]]) -> None:
         axes.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], **line)
     for row, column in np.argwhere(names[1:] != names[:-1]):
         axes.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, **line)
-
-
-def axis_texts(key: str, values: Sequence[Any]) -> tuple[str, list[str]]:
-    """Label of the axis of a key, with its unit, and its values as text."""
-    name = key.rpartition(".")[2]
-    words = without_unit(name).replace("_", " ").replace("d2e", "D2E").replace("d2d", "D2D")
-    label, unit, scale = words[0].upper() + words[1:], unit_of(name), 1.0
-    if not all(isinstance(value, int | float) for value in values):
-        return f"{label} [–]", [str(value) for value in values]
-    if unit in _PREFIXED:
-        fits = [factor for factor in _PREFIXES if factor <= min(values)]
-        scale = fits[0] if fits else 1.0
-        unit = _PREFIXES.get(scale, "") + unit
-    return f"{label} [{unit or '–'}]", [f"{value / scale:g}" for value in values]

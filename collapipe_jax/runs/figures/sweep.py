@@ -143,12 +143,16 @@ def _swept_axis(axes: Axes, result: Line, labelled: bool) -> None:
     """Scale and ticks of what is swept; its unit where it has one."""
     if is_log(result):
         axes.set_xscale("log")
+    label, texts, scale = style.axis_texts(result.axis, result.values)
+    if result.axis.rstrip().endswith("]"):  # a label of the user's, with its unit
+        label, texts, scale = result.axis, [f"{value:g}" for value in result.values], 1.0
     if len(result.values) <= _MOST_TICKS:
-        axes.set_xticks(result.values, labels=[f"{value:g}" for value in result.values])
+        axes.set_xticks(result.values, labels=texts)
         axes.set_xticks([], minor=True)
+    elif scale != 1.0:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / scale:g}")
     if labelled:
-        has_unit = result.axis.rstrip().endswith("]")
-        axes.set_xlabel(result.axis if has_unit else f"{result.axis} [–]")
+        axes.set_xlabel(label)
     else:
         axes.tick_params(labelbottom=False)
 

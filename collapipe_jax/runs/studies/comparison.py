@@ -103,6 +103,9 @@ def _policy_summary(
     summary: dict[str, Any] = {name: with_median(own[name]) for name in METRICS}
     for name in ("participation", "active_devices", "micro_batches", "loss_probability"):
         summary[name] = with_median(values[name].mean(axis=1))
+    held = values["blocks_held"].astype(np.float64)  # nodes that took part, by their blocks
+    with np.errstate(invalid="ignore"):
+        summary["blocks"] = with_median(held @ np.arange(held.shape[1]) / held.sum(axis=1))
     energy, divergence = _energy_over_budget(result, policy), own["divergence_over_target"]
     return summary | {"violations": _violations(values, energy, divergence, result.rounds)}
 
