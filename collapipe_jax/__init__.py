@@ -25,9 +25,10 @@ are in SI units on a linear scale; equation numbers refer to
 What ``__all__`` names is public; everything else may change.
 """
 
-import importlib
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
+
+from collapipe_jax.core.public import lazily
 
 if TYPE_CHECKING:
     from collapipe_jax.core.errors import InputError, TrainingError
@@ -96,15 +97,14 @@ _PUBLIC = {
 __all__ = [*_PUBLIC, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
+_get, _ = lazily(__name__, _PUBLIC)
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that ``collapipe --help`` needs no JAX."""
     if name == "__version__":
         return metadata.version("collapipe-jax")
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, other = _PUBLIC[name].partition(":")
-    found = getattr(importlib.import_module(f"{__name__}.{module}"), other or name)
-    globals()[name] = found
+    globals()[name] = found = _get(name)
     return found
 
 

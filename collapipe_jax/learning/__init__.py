@@ -1,1 +1,45 @@
-"""What is trained, and how: models, tasks, pipelines, federated learning."""
+"""What is trained, and how: models, tasks, pipelines, federated learning.
+
+What ``__all__`` names is public; everything behind it may change.
+"""
+
+from typing import TYPE_CHECKING
+
+from collapipe_jax.core.public import lazily
+
+if TYPE_CHECKING:
+    from collapipe_jax.learning.models.bert import BertWithHead, LabelledBatch
+    from collapipe_jax.learning.models.bert import predict as predict_labels
+    from collapipe_jax.learning.models.config import EncoderConfig
+    from collapipe_jax.learning.models.encoder import init_encoder
+    from collapipe_jax.learning.models.split_model import SplitModel
+    from collapipe_jax.learning.pipeline.execution import Execution, encode_clusters
+    from collapipe_jax.learning.tasks.bert import count_work as bert_work
+    from collapipe_jax.learning.tasks.bert import make_sizes as bert_sizes
+    from collapipe_jax.learning.tasks.corpora import TextFile
+    from collapipe_jax.learning.tasks.task import Objective, Predictor, Task, in_batches
+    from collapipe_jax.learning.tasks.trained_model import load
+
+_PUBLIC = {
+    "BertWithHead": "models.bert",
+    "EncoderConfig": "models.config",
+    "Execution": "pipeline.execution",
+    "LabelledBatch": "models.bert",
+    "Objective": "tasks.task",
+    "Predictor": "tasks.task",
+    "SplitModel": "models.split_model",
+    "Task": "tasks.task",
+    "TextFile": "tasks.corpora",
+    "bert_sizes": "tasks.bert:make_sizes",
+    "bert_work": "tasks.bert:count_work",
+    "encode_clusters": "pipeline.execution",
+    "in_batches": "tasks.task",
+    "init_encoder": "models.encoder",
+    "load": "tasks.trained_model",
+    "predict_labels": "models.bert:predict",
+}
+"""Module of each public name, and the name there where it is another."""
+
+__all__ = list(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
+
+__getattr__, __dir__ = lazily(__name__, _PUBLIC)

@@ -56,6 +56,32 @@ def test_programs_and_configurations_exist(page, monkeypatch):
             read_config(path)
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_import_public_names_alone(page):
+    code = "\n".join(
+        re.findall(r"^```.*?python\d?\n(.*?)^```", text_of(page), re.MULTILINE | re.DOTALL)
+    )
+    for module, names in re.findall(
+        r"^from (collapipe_jax[\w.]*) import (.*)$", code, re.MULTILINE
+    ):
+        if module == "collapipe_jax.cli.main":  # of the page that prints the help of all commands
+            continue
+        for name in names.split(","):
+            assert name.split(" as ")[0].strip() in importlib.import_module(module).__all__, name
+    for module in re.findall(r"^import (collapipe_jax[\w.]*)", code, re.MULTILINE):
+        assert module == "collapipe_jax"
+
+
+@pytest.mark.parametrize("wing", ["edge", "learning", "runs"])
+def test_public_names_of_a_wing_are_there(wing):
+    module = importlib.import_module(f"collapipe_jax.{wing}")
+    assert dir(module) == sorted(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
 def test_files_of_configurations_exist():
     named = (ROOT / "collapipe_jax/runs/config/named").glob("*.py")
     pages = [ROOT / page for page in PAGES if page != "CHANGELOG.md"]  # it names former files
