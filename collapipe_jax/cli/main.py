@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": "let a policy decide for a network on file, and explain the decision",
     "price": "evaluate the cost of a decision on file",
     "fetch": "download public corpora",
+    "completion": "print what completes commands and options in bash, zsh or fish",
 }
 _TRAINING = ("quickstart", "train")
 _USAGE = """\
