@@ -60,7 +60,7 @@ def test_a_program_that_trains_keeps_memory_and_still_reports_errors(monkeypatch
     assert "key = 1" in capsys.readouterr().err
 
 
-COMMANDS_WITH_OPTIONS = [name for name in COMMANDS if name != "quickstart"]
+COMMANDS_WITH_OPTIONS = [name for name in COMMANDS if name not in ("quickstart", "completion")]
 
 
 def help_of(name, capsys):
@@ -75,6 +75,16 @@ def test_an_example_of_several_lines_is_not_garbled(name, capsys):
     text = help_of(name, capsys)
     assert not [line for line in text.splitlines() if re.search(r"\S {3,}--", line.strip())][:1]
     assert "\\ " not in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_have_options_that_are_there(name, capsys):
+    examples, _, options = help_of(name, capsys).partition("options:")
+    known = set(re.findall(r"--[a-z0-9-]+", options))
+    used = re.findall(
+        r"(?<![\w`(\[])--[a-z0-9.-]+", "\n".join(re.findall(r"^ {4}.*$", examples, re.M))
+    )
+    assert not [flag for flag in used if flag not in known and not flag.startswith("--config.")]
 
 
 @pytest.mark.parametrize("name", ["compare", "sweep", "map", "train", "plan"])
