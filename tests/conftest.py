@@ -34,12 +34,14 @@ from support.local_server import serving
 gc.set_threshold(200_000, 50, 1000)
 
 # Shapes and types of these packages' public functions are checked in every call.
+OF_ALLOCATION = ("allocate", "certificate", "derivative", "energy_caps", "limit_multipliers")
+OF_ALLOCATION += ("projected_gradient", "smooth_maximum", "smooth_objective", "variables")
 jaxtyping.install_import_hook(
     [
-        "collapipe_jax." + room
-        for room in ("edge.control", "edge.cost", "edge.network", "edge.solver")
-    ]
-    + ["collapipe_jax.learning.federated"],
+        *(f"collapipe_jax.edge.{room}" for room in ("control", "cost", "network")),
+        *(f"collapipe_jax.edge.solver.{name}" for name in OF_ALLOCATION),
+        "collapipe_jax.learning.federated",
+    ],
     "beartype.beartype",
 )
 

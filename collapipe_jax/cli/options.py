@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
                     continue
                 with step():
                     near = nearest(option, known)
-                    remedy = f"Did you mean {near}?" if near else f"{self.prog} --help shows all"
+                    remedy = f"Did you mean {near}" if near else f"{self.prog} --help shows all"
                     raise InputError("option", option, "no such option", remedy)
         return super().parse_known_args(args, namespace)
 

@@ -33,6 +33,7 @@ from collapipe_jax.edge.policies.registry import POLICIES, make_policy
 from collapipe_jax.edge.system import SystemParams
 from collapipe_jax.runs.config.files import parse_overrides, read_config
 from collapipe_jax.runs.config.system import build_system_params
+from collapipe_jax.runs.results import limits as constraints
 from collapipe_jax.runs.results.experiment import Results, Variable, as_columns
 from collapipe_jax.runs.results.realisations import (
     Case,
@@ -42,7 +43,6 @@ from collapipe_jax.runs.results.realisations import (
     select,
 )
 from collapipe_jax.runs.results.shards import read_shard
-from collapipe_jax.runs.studies import comparison as constraints
 from collapipe_jax.runs.studies.montecarlo import policy_options, run_policies
 from collapipe_jax.runs.studies.points import time_means
 

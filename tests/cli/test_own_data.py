@@ -139,7 +139,6 @@ def test_keys_and_files_are_reported_together(files, capfd):
     parts = [
         "model.headz = '3': unknown key. Did you mean model.head",
         "seed = -1",
-        "it does not divide the batch of 7",
         "the header has no column tex among txt, intent. Set task.text_column to txt",
         "the header has no column category or label among txt, intent. Set task.label_column",
         "task.test = 'nix.csv': no such file",

@@ -18,7 +18,7 @@ PLAN = ("plan", f"--instance={NETWORK}", "--out=out.json")
 CASES = {
     # commands and options
     "no such command": (["trian"], "command", "trian", "Did you mean train"),
-    "an unknown option": ([*TRAIN, "--rounds=3"], "argument", "--rounds=3", "--help"),
+    "an unknown option": ([*TRAIN, "--rounds=3"], "option", "--rounds", "Did you mean"),
     "an option left out": (["price"], "options", "--instance", "collapipe price --help"),
     "a number that is none": ([*COMPARE, "--rounds=x"], "options", "--rounds", "--help"),
     "no rounds": ([*COMPARE, "--rounds=0"], "--rounds", "0", "1 or more"),

@@ -67,7 +67,7 @@ def test_top_level_key_and_later_override_wins():
         ("--config.control.v={[]: 1}", "control.v", "like 3.0"),
         ("--config.task.reverse=1", "task.reverse", "like False"),
         ("--config.task.reverse=no", "task.reverse", "like False"),
-        ("--config.training.micro_batch_choices=4", "training.micro_batch_choices", "like (1, 2"),
+        ("--config.training.micro_batch_choices=a", "training.micro_batch_choices", "like 1"),
     ],
 )
 def test_wrong_override_names_key_and_remedy(override, key, remedy):

@@ -63,6 +63,7 @@ HEADS = ("model.pooling", "model.head")  # of the server's part
 ADAPTERS = {"model.adapter_alpha": 8.0, "model.adapter_targets": ("key",)}  # beside a rank
 NGRAMS = {"model.ngram_buckets": 8, "model.word_ngrams": 2, "model.ngram_combiner": "sqrtn"}
 CAUSAL = {"model.key_value_heads": 1, "model.head_size": 6, "model.query_bias": True}
+CAUSAL |= {"model.query_key_norm": True}
 SECURE = "secure_aggregation."
 IN_SYSTEM = [
     *(

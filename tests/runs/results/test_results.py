@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import write_sealed
+from collapipe_jax.core.io.atomic import write_json
 from collapipe_jax.runs.results import experiment as module
 from collapipe_jax.runs.results.experiment import Results, Variable, as_columns, as_rows
 from collapipe_jax.runs.results.store import Place, chunk_file
@@ -232,5 +232,5 @@ def test_a_unit_is_the_suffix_of_a_name(tmp_path, name, unit):
 def test_json_is_strict_and_its_folder_is_made(tmp_path):
     path = tmp_path / "deep" / "value.json"
     numbers = [1.0, float("inf"), np.float64("nan"), (float("nan"), "x")]
-    write_sealed(path, {"a": numbers, "b": None})
+    write_json(path, {"a": numbers, "b": None})
     assert json.loads(path.read_text()) == {"a": [1.0, None, None, [None, "x"]], "b": None}
