@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collapipe_jax.learning.tasks.trained_model import load
     from collapipe_jax.runs.config.default import get_config as default_config
     from collapipe_jax.runs.config.files import read_config
-    from collapipe_jax.runs.config.system import build_system_params as system_params
+    from collapipe_jax.runs.config.system import system_params
     from collapipe_jax.runs.documents import (
         read_decision,
         read_network,
@@ -87,7 +87,7 @@ _PUBLIC = {
     "TrainingError": "core.errors",
     "TrainedRun": "runs.training.ongoing_run",
     "train": "runs.training.run",
-    "system_params": "runs.config.system:build_system_params",
+    "system_params": "runs.config.system",
     "violations": "edge.cost.feasibility",
     "write_decision": "runs.documents",
     "write_network": "runs.documents",

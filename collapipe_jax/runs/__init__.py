@@ -10,7 +10,7 @@ from collapipe_jax.core.public import lazily
 if TYPE_CHECKING:
     from collapipe_jax.runs.config.experiment import build_experiment
     from collapipe_jax.runs.config.files import read_config
-    from collapipe_jax.runs.config.system import build_system_params as system_params
+    from collapipe_jax.runs.config.system import system_params
     from collapipe_jax.runs.documents import (
         read_decision,
         read_network,
@@ -29,7 +29,7 @@ _PUBLIC = {
     "read_config": "config.files",
     "read_decision": "documents",
     "read_network": "documents",
-    "system_params": "config.system:build_system_params",
+    "system_params": "config.system",
     "train": "training.run",
     "train_together": "training.loop",
     "write_decision": "documents",

@@ -136,7 +136,7 @@ def _check_budgets(problem: RoundProblem) -> None:
             raise InputError(f"control.{key}", value, why, f"Raise it above {least}")
 
 
-def build_system_params(config: Config, cluster_weight: np.ndarray | None = None) -> SystemParams:
+def system_params(config: Config, cluster_weight: np.ndarray | None = None) -> SystemParams:
     """Parameters from which networks are drawn, in linear SI units.
 
     Args:
@@ -144,7 +144,8 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
       cluster_weight: ``[N]`` with the sum 1; equal ones by default.
 
     Raises:
-      InputError: naming the key that is wrong, or all of them.
+      InputError: naming the key that is wrong, or all of them; or a budget that no policy could
+        keep on any of a few networks.
 
     Example:
       >>> import collapipe_jax as cp
@@ -152,6 +153,13 @@ def build_system_params(config: Config, cluster_weight: np.ndarray | None = None
       >>> print(f"{params.radio.d2e_power_max_w:.3f} W")  # 23 dBm
       0.200 W
     """
+    params = build_system_params(config, cluster_weight)
+    check_budgets(config, params)
+    return params
+
+
+def build_system_params(config: Config, cluster_weight: np.ndarray | None = None) -> SystemParams:
+    """Parameters as of :func:`system_params`, whose budgets are not tried."""
     values, networks = typed_values(config.to_dict())
     recorded, config = config.network.file_digest, ConfigDict(values)
     control, dynamics, learning = config.control, config.dynamics, config.learning

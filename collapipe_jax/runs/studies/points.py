@@ -16,7 +16,7 @@ from collapipe_jax.edge.environment import SystemRound
 from collapipe_jax.edge.system import EdgeSystem, SystemParams
 from collapipe_jax.runs.config.default import Config
 from collapipe_jax.runs.config.sweeps import SEED, Axis, Sweep, read_sweep
-from collapipe_jax.runs.config.system import build_system_params, check_budgets
+from collapipe_jax.runs.config.system import system_params
 from collapipe_jax.runs.results.experiment import Results, Variable
 from collapipe_jax.runs.results.realisations import coordinates, sweep_settings
 from collapipe_jax.runs.results.shards import WHOLE, Shard
@@ -60,8 +60,7 @@ def read_comparisons(
         if seeds > 1 and config.network.seed >= 0:
             problem = f"every {SEED} would draw these networks"
             raise InputError("network.seed", config.network.seed, problem, "Leave it out")
-        params.append(build_system_params(config))
-        check_budgets(config, params[-1])
+        params.append(system_params(config))
 
     sweep = read_sweep(path, overrides, axes, seeds, check)
     return Comparisons(experiment, sweep, dict(options), params)

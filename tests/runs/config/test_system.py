@@ -7,6 +7,7 @@ import pytest
 from support import tiny_corpora
 from support.changed_keys import KEYS, TINY, changed, leaves
 
+from collapipe_jax.core.errors import InputError
 from collapipe_jax.learning.federated.learner import apply_gradient
 from collapipe_jax.learning.models.counts import block_counts
 from collapipe_jax.learning.tasks import bert, causal_lm
@@ -312,3 +313,11 @@ def test_split_and_seed_reach_the_clusters():
     ]
     first = [tuple(indices[0].tolist()) for indices in built]
     assert len(set(first)) == len(first)
+
+
+def test_the_door_of_python_tries_budgets_too():
+    always = changed("dynamics.availability", 1.0)
+    poor = changed("control.device_budget_j", 1e-9, always)
+    build_system.build_system_params(poor)
+    with pytest.raises(InputError, match="device_budget_j"):
+        build_system.system_params(poor)
