@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collapipe_jax.core.errors import InputError
-from collapipe_jax.core.io.atomic import write_json, write_text
+from collapipe_jax.core.io.atomic import read_object, write_json, write_text
 from collapipe_jax.learning.models.bert import UNLABELLED
 from collapipe_jax.learning.models.config import EOS_ID, PAD_ID, UNK_ID
 from collapipe_jax.learning.models.tensor_files import read_json
@@ -118,7 +118,11 @@ class WordPiece:
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> tuple["WordPiece", int]:
-        """The vocabulary and the length of a row that ``save_pretrained`` wrote."""
+        """The vocabulary and the length of a row that ``save_pretrained`` wrote.
+
+        Raises:
+          InputError: a missing or damaged file, or a vocabulary other than ``tokenizer.json`` has.
+        """
         path = folder / _TOKENIZER_CONFIG
         settings = read_json(path, "Name the folder of a trained model")
         length, lowercase = settings.get("model_max_length"), settings.get("do_lower_case")
@@ -126,7 +130,15 @@ class WordPiece:
             problem = "lacks a model_max_length from 3 on, or do_lower_case"
             raise InputError("file", str(path), problem, "Take the original file")
         file = TextFile("file", str((folder / "vocab.txt").absolute()))
-        return cls(_read_pieces(file), lowercase), length
+        pieces = _read_pieces(file)
+        # Other programs read this file, whose vocabulary is the same.
+        model = (read_object(folder / "tokenizer.json") or {}).get("model")
+        numbers = model.get("vocab", {}) if isinstance(model, dict) else {}
+        other = [n for n, piece in enumerate(pieces) if numbers and numbers.get(piece) != n]
+        if other:
+            problem = f"line {other[0] + 1} is another piece than in tokenizer.json beside it"
+            raise file.error(problem, "Take both files from one source")
+        return cls(pieces, lowercase), length
 
     def save_pretrained(self, folder: Path, length: int) -> None:
         """Write the vocabulary for ``AutoTokenizer`` of ``transformers``.

@@ -192,3 +192,12 @@ def test_pipelines_of_transformers_find_the_same_entities(transformers, models):
     ]
     keys = "entity_group", "start", "end"
     assert [[tuple(e[key] for key in keys) for e in text] for text in theirs] == ours
+
+
+def test_a_vocabulary_that_is_not_the_tokenizers_is_refused(tmp_path):
+    folder = shutil.copytree(FOLDERS["classification"], tmp_path / "model")
+    pieces = (folder / "vocab.txt").read_text().splitlines()
+    pieces[-1], pieces[-2] = pieces[-2:]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    with pytest.raises(InputError, match=rf"line {len(pieces) - 1} is another piece"):
+        cp.load(folder)
